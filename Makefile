@@ -1,0 +1,64 @@
+# make run: serve MQTT on 127.0.0.1:1883; make test: everything CI runs; make bench: the load table.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: help install run test lint types pytest bench fuzz clean java
+
+help:
+	@echo "make run     install into $(VENV) and serve on 127.0.0.1:1883"
+	@echo "make test    ruff, mypy and all tests"
+	@echo "make bench   load foldmq, Mosquitto and NATS Server, compare (ARGS=--quick, ARGS=--help)"
+	@echo "make fuzz    feed the decoder random bytes (SECONDS=60)"
+	@echo "make clean   remove what these made; foldmq-data stays"
+
+# The stamps make the second time quick: pip runs again only when pyproject.toml changes.
+install: $(VENV)/installed
+
+$(VENV)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "foldmq needs Python 3.11 or newer, $(PYTHON) is not: make PYTHON=python3.x" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || \
+	  { echo "$(PYTHON) has no venv module (on Debian: apt install python3-venv)" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/installed: $(VENV)/python pyproject.toml
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	@touch $@
+
+$(VENV)/installed-test: $(VENV)/python pyproject.toml
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
+	@touch $(VENV)/installed $@
+
+run: install
+	$(BIN)/foldmq serve
+
+test: java lint types pytest
+
+java:
+	@v=$$(java -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p' | head -n 1); \
+	 if [ "$${v:-0}" -lt 17 ]; then \
+	   echo "note: no Java 17 or newer found; only foldmq's Spark jobs will need it"; fi
+
+lint: $(VENV)/installed-test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/installed-test
+	$(BIN)/mypy
+
+pytest: $(VENV)/installed-test
+	$(BIN)/python -m pytest $(ARGS)
+
+bench: install
+	$(BIN)/python bench/run.py $(ARGS)
+
+SECONDS ?= 60
+fuzz: $(VENV)/installed-test
+	$(BIN)/python -m tests.fuzz_decoder --seconds $(SECONDS)
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -f bench/mqttload
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

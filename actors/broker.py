@@ -1,0 +1,471 @@
+"""The root of the actors: accepts connections, gives them their sessions, supervises, drains.
+
+The broker owns what all sessions of the node share (journal, fold, router, messages, timers) and
+is the parent of every connection and session. When a session fails, its connection is closed and
+its state is rebuilt from its events; what it had been told meanwhile is told to its successor.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pykka
+import structlog
+
+from actors.auth import Authenticator
+from actors.clock import Timers
+from actors.connection import Connection
+from actors.decisions import Limits
+from actors.kernel import Failed, Kernel, LoopActor
+from actors.messages import (
+    Attach,
+    Authenticated,
+    ConnectRequest,
+    Detached,
+    Expire,
+    Loaded,
+    Outgoing,
+    Retire,
+    Retry,
+)
+from actors.options import Options
+from actors.recovery import rebuild_session, recover
+from actors.router import Router
+from actors.session import Session
+from eventstore.errors import CorruptLog
+from eventstore.events import BrokerStopped, Event, MessageDropped, entries
+from eventstore.journal import Clock, Journal
+from eventstore.log import EventLog, LogUnavailable, LogWriter
+from eventstore.messages import Message, MessageStore
+from eventstore.positions import INDEX_BITS, Position, to_runs
+from projections.node import NodeState
+from projections.session import SessionState
+from protocol.errors import FoldmqError
+from protocol.packets import Connect, ConnectCode
+
+_log = structlog.get_logger("foldmq")
+
+_BACKLOG = 4096
+"""Connections that may wait to be accepted: a short queue costs clients a second each."""
+_IDLE_SWEEP = 5.0
+"""Seconds between looks for offline sessions to passivate, and for a stuck log."""
+_RETRY_LOAD = 0.5
+_MAX_ATTEMPTS = 3
+"""How often a session may fail on the same messages before they are given up."""
+_FLAPPERS = 10_000
+"""Client identifiers remembered for having been taken over."""
+
+
+class Broker(LoopActor):
+    """One node's broker.
+
+    Use: construct, ``await recover(...)``, ``await listen(...)``; end with ``await drain()``.
+    ``failed`` is resolved with an error when the broker must stop at once.
+    """
+
+    def __init__(
+        self, options: Options, log: EventLog, authenticator: Authenticator, clock: Clock
+    ) -> None:
+        super().__init__()
+        loop = asyncio.get_running_loop()
+        self.options = options
+        self.limits = _limits(options)
+        self.log = log
+        self.authenticator = authenticator
+        self.clock = clock
+        self.node = NodeState()
+        self.router = Router()
+        self.messages = MessageStore(options.message_cache)
+        self.timers = Timers(clock.monotonic, self._arm_timers)
+        self.connections: set[Connection] = set()
+        self.paused: set[Connection] = set()
+        self.dropped: Counter[str] = Counter()
+        """Messages dropped, by reason, since the start."""
+        self.failed: asyncio.Future[FoldmqError] = loop.create_future()
+        self.journal: Journal
+        self.writer: LogWriter
+        self._loop = loop
+        self._sessions: dict[str, Session] = {}
+        self._offline: set[Session] = set()
+        self._taken_over: dict[str, float] = {}
+        self._servers: list[asyncio.Server] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._draining = False
+        self._given_up = False
+        kernel = Kernel(loop.call_soon)
+        kernel.spawn(self)
+
+    # Start and end.
+
+    async def recover(self, progress: Callable[[int, int], None]) -> None:
+        """Fold the log and begin to write it; ``progress(done, total)`` counts records.
+
+        Raises CorruptLog when a record is damaged or missing, LogUnavailable when JetStream
+        does not answer.
+        """
+        await recover(self, progress)
+        self.kernel.turn_ended = self.journal.end_turn
+        self.kernel.on_overflow = self._on_overflow
+        self.journal.on_relief = self._on_relief
+        self.kernel.wake()
+        await self.settled()
+        self.timers.after(_IDLE_SWEEP, self._sweep)
+
+    async def listen(self, host: str, port: int) -> tuple[str, int]:
+        """Accept connections; return the address. Raises OSError when it cannot be had."""
+        server = await self._loop.create_server(self._accept, host, port, backlog=_BACKLOG)
+        self._servers.append(server)
+        name = server.sockets[0].getsockname()
+        return name[0], name[1]
+
+    async def drain(self) -> None:
+        """End in good order: no new clients, what was received is committed, clients closed."""
+        self._draining = True
+        for server in self._servers:
+            server.close()
+        for connection in self.connections:
+            connection.pause()
+        await self.settled()
+        for connection in list(self.connections):
+            connection.close("broker_stopped")
+        self.kernel.wake()
+        await asyncio.sleep(0)
+        await self.settled()
+        self.emit(BrokerStopped())
+        self.kernel.wake()
+        await self.settled()
+        for task in self._tasks:
+            task.cancel()
+        await self.writer.stop()
+        self.authenticator.close()
+
+    async def settled(self) -> None:
+        """Wait until every event is on disk (or the broker failed)."""
+        while not (self.journal.idle and not self.kernel.busy) and not self.failed.done():
+            await asyncio.sleep(0.002)
+
+    def reload(self, options: Options, authenticator: Authenticator) -> None:
+        """Take new limits and users; connected clients stay."""
+        self.options = options
+        self.limits = _limits(options)
+        old, self.authenticator = self.authenticator, authenticator
+        if old is not authenticator:
+            old.close()
+
+    def fail(self, error: FoldmqError) -> None:
+        """Stop the broker: it can no longer keep its promise."""
+        if not self.failed.done():
+            self.failed.set_result(error)
+
+    # Services to the actors.
+
+    def emit(self, event: Event, payloads: Sequence[bytes] = (), size: int = 0) -> Position:
+        """Append an event and fold it; return the position of its first entry."""
+        journal = self.journal
+        at = journal.append(event, entries(event), payloads, size)
+        self.node.apply(event, at, journal.time_ms, payloads)
+        return at
+
+    def count_dropped(self, reason: str, count: int) -> None:
+        """Count messages that were dropped."""
+        if not self.dropped[reason]:
+            _log.warning("messages dropped", reason=reason, count=count)
+        self.dropped[reason] += count
+
+    def admit(self, connection: Connection) -> bool:
+        """Count a connection in, unless there are too many or the broker ends."""
+        if self._draining or len(self.connections) >= self.options.max_connections:
+            self.count_dropped("connections", 1)
+            return False
+        self.connections.add(connection)
+        return True
+
+    def forget(self, connection: Connection) -> None:
+        """Count a connection out."""
+        self.connections.discard(connection)
+        self.paused.discard(connection)
+
+    def session(self, name: str) -> Session:
+        """Return the actor of a session, activated if it was passive."""
+        session = self._sessions.get(name)
+        if session is None:
+            session = Session(self, name, self.node.sessions.get(name))
+            self._sessions[name] = session
+            self._offline.add(session)
+            self.kernel.spawn(session, self)
+        return session
+
+    def tell_session(self, session: Session, message: Any) -> None:
+        """Tell a session, or the one that took its place."""
+        try:
+            self.kernel.tell(session, message)
+        except pykka.ActorDeadError:
+            self.redirect(session.name, [message])
+
+    def redirect(self, name: str, messages: list[Any]) -> None:
+        """Give messages to the session that took the place of one that ended."""
+        if name in self._sessions or name in self.node.sessions:
+            session = self.session(name)
+            for message in messages:
+                self.kernel.tell(session, message)
+            return
+        for message in messages:
+            if isinstance(message, Attach):
+                self.kernel.tell(self, ConnectRequest(message.connection, message.connect))
+
+    def went_offline(self, session: Session) -> None:
+        """Take note that a persistent session has no connection now."""
+        self._offline.add(session)
+        self.watch_expiry(session.state)
+
+    def retire(self, session: Session) -> None:
+        """Stop the actor of a session that ended or is passive."""
+        if self._sessions.get(session.name) is session:
+            del self._sessions[session.name]
+        self._offline.discard(session)
+        session.stop()
+
+    def expires_in(self, state: SessionState) -> float:
+        """Return in how many seconds an offline session expires; infinity if it never does."""
+        limit = self.options.session_expiry if state.expiry is None else state.expiry
+        if not limit:
+            return float("inf")
+        return limit - (self.clock.time_ms() - state.closed_ms) / 1000
+
+    def watch_expiry(self, state: SessionState) -> None:
+        """Look at an offline session again when it may have expired."""
+        delay = self.expires_in(state)
+        if delay < float("inf"):
+            self.timers.after(max(0.0, delay), lambda: self._check_expiry(state))
+
+    def tell_later(self, actor: LoopActor, message: Any, delay: float) -> None:
+        """Tell an actor something after a time, if it still lives then."""
+        self.timers.after(delay, lambda: self._tell_if_alive(actor, message))
+
+    def load(self, session: Session, refs: Sequence[Position]) -> None:
+        """Read messages from the log; the session is told ``Loaded``."""
+        self._start(self._load(session, refs))
+
+    def authenticate(self, connection: Connection, connect: Connect) -> None:
+        """Look at user name and password beside the loop; the connection is told the result."""
+        self._start(self._authenticate(connection, connect))
+
+    # What the broker itself is told.
+
+    def on_receive(self, message: Any) -> None:
+        """Handle a connection that wants its session, or the failure of an actor."""
+        if isinstance(message, ConnectRequest):
+            self._on_connect(message)
+        elif isinstance(message, Failed):
+            self._on_failed(message)
+
+    def _on_connect(self, request: ConnectRequest) -> None:
+        connection, connect = request
+        if connection.ended:
+            return
+        if self._given_up or self._draining:
+            connection.refuse(ConnectCode.SERVER_UNAVAILABLE, "unavailable")
+            return
+        if not connect.client_id:
+            connect.client_id = f"auto-{secrets.token_hex(10)}"
+            connection.client_id = connect.client_id
+        name = connect.client_id
+        session = self._sessions.get(name)
+        if session is not None and session.connection is not None and self._flaps(name):
+            _log.info("client identifier is fought over", client=name, address=connection.address)
+            self.timers.after(self.options.jail_time, lambda: self._release(request))
+            return
+        if name not in self.node.sessions and len(self.node.sessions) >= self.options.max_sessions:
+            self.count_dropped("sessions", 1)
+            connection.refuse(ConnectCode.SERVER_UNAVAILABLE, "too_many_sessions")
+            return
+        self._attach(request)
+
+    def _flaps(self, name: str) -> bool:
+        """Return whether this session was taken over a moment ago; remember this time."""
+        now = self.clock.monotonic()
+        last = self._taken_over.pop(name, None)
+        self._taken_over[name] = now
+        if len(self._taken_over) > _FLAPPERS:
+            del self._taken_over[next(iter(self._taken_over))]
+        return last is not None and now - last < 2 * self.options.jail_time
+
+    def _release(self, request: ConnectRequest) -> None:
+        if not request.connection.ended:
+            self._attach(request)
+
+    def _attach(self, request: ConnectRequest) -> None:
+        session = self.session(request.connect.client_id)
+        self._offline.discard(session)
+        self.kernel.tell(session, Attach(request.connection, request.connect))
+
+    def _on_failed(self, failed: Failed) -> None:
+        actor = failed.actor
+        if isinstance(actor, Session):
+            self._start(self._replace(actor, failed))
+
+    async def _replace(self, broken: Session, failed: Failed) -> None:
+        """Rebuild a session that failed from its events, and tell the new one what it missed."""
+        name = broken.name
+        connection = broken.connection
+        self._offline.discard(broken)
+        fresh = Session(self, name, None)
+        self._sessions[name] = fresh
+        self.kernel.spawn(fresh, self)
+        self.kernel.suspend(fresh)
+        if connection is not None:
+            connection.session = fresh
+            connection.abort("session_failed")
+            fresh.connection = connection
+        for subscriber in self.router.subscribers(name):
+            actor, subscriber.actor = subscriber.actor, None
+            if actor is not None:
+                actor.stop()
+        self.kernel.wake()
+        await asyncio.sleep(0)
+        try:
+            state = await rebuild_session(self, name)
+        except FoldmqError as error:
+            self.fail(error)
+            return
+        if state is not None:
+            self.node.sessions[name] = fresh.state = state
+            self.router.restore(state)
+        else:
+            self.node.sessions.pop(name, None)
+            self.router.remove_session(name)
+        self.kernel.resume(fresh)
+        for message in (failed.message, *broken.unfinished(), *failed.unseen):
+            self._retry(fresh, message)
+
+    def _retry(self, session: Session, message: Any) -> None:
+        attempts = 1
+        if isinstance(message, Retry):
+            attempts = message.attempts + 1
+            message = message.outgoing
+        if isinstance(message, Outgoing) and message.qos:
+            if attempts <= _MAX_ATTEMPTS:
+                self.kernel.tell(session, Retry(message, attempts))
+                return
+            batch = message.batch
+            self.emit(
+                MessageDropped(
+                    session.name,
+                    "session_failed",
+                    len(batch),
+                    refs=to_runs(list(batch.refs)),
+                    filter=message.subscriber.filter,
+                )
+            )
+            self.count_dropped("session_failed", len(batch))
+        elif isinstance(message, (Attach, Detached, Expire)):
+            self.kernel.tell(session, message)
+
+    # Work beside the turn.
+
+    def _start(self, work: Any) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _load(self, session: Session, refs: Sequence[Position]) -> None:
+        wanted = {ref >> INDEX_BITS for ref in refs}
+        found: dict[Position, Message] = {}
+        while True:
+            try:
+                records = await self.log.read_some(wanted)
+                break
+            except LogUnavailable as error:
+                _log.warning("messages cannot be read", client=session.name, error=str(error))
+                await asyncio.sleep(_RETRY_LOAD)
+            except FoldmqError as error:
+                self.fail(error)
+                return
+        store = MessageStore(1 << 62)
+        for record in records:
+            store.add_record(record)
+        for ref in refs:
+            message = store.get(ref) or self.messages.get(ref)
+            if message is None:
+                self.fail(CorruptLog(ref >> INDEX_BITS, "does not hold a message it should"))
+                return
+            found[ref] = message
+        for record in records:
+            self.messages.add_record(record)
+        self._tell_if_alive(session, Loaded(found))
+
+    async def _authenticate(self, connection: Connection, connect: Connect) -> None:
+        result = await self.authenticator.check(connect.username, connect.password)
+        self._tell_if_alive(connection, Authenticated(connect, result))
+
+    def _tell_if_alive(self, actor: LoopActor, message: Any) -> None:
+        if not actor.stopped:
+            self.kernel.tell(actor, message)
+
+    def _accept(self) -> Connection:
+        connection = Connection(self)
+        self.kernel.spawn(connection, self)
+        return connection
+
+    def _arm_timers(self, delay: float) -> None:
+        self._loop.call_later(delay, self.timers.run_due)
+
+    def _check_expiry(self, state: SessionState) -> None:
+        if self.node.sessions.get(state.session) is state and not state.connected:
+            if self.expires_in(state) <= 0:
+                self.kernel.tell(self.session(state.session), Expire())
+            else:
+                self.watch_expiry(state)
+
+    def _on_relief(self) -> None:
+        paused, self.paused = self.paused, set()
+        for connection in paused:
+            connection.relieve()
+
+    def _on_overflow(self, actor: LoopActor) -> None:
+        """Read nothing more while somebody cannot keep up; the sweep lets go again."""
+        if not self.paused:
+            _log.warning("mailbox full: input is paused", actor=actor.actor_urn)
+            for connection in self.connections:
+                connection.pause()
+                self.paused.add(connection)
+
+    def _sweep(self) -> None:
+        self.timers.after(_IDLE_SWEEP, self._sweep)
+        idle_since = self.clock.monotonic() - _IDLE_SWEEP
+        for session in list(self._offline):
+            if session.connection is None and session.last_active < idle_since:
+                self._tell_if_alive(session, Retire())
+        if self.paused and not self.journal.congested:
+            self._on_relief()
+        self._look_after_log()
+
+    def _look_after_log(self) -> None:
+        """Close the clients when the log could not be written for too long."""
+        writer = self.writer
+        stuck = writer.trouble is not None and (
+            self.clock.monotonic() - writer.trouble_since > self.options.commit_timeout
+        )
+        if stuck and not self._given_up:
+            _log.error(
+                "log cannot be written: clients are closed until it can",
+                reason=writer.trouble,
+                seconds=self.options.commit_timeout,
+                connections=len(self.connections),
+            )
+            for connection in list(self.connections):
+                connection.abort("log_unavailable")
+        self._given_up = stuck
+
+
+def _limits(options: Options) -> Limits:
+    return Limits(
+        options.max_ack_pending,
+        options.max_queued_messages,
+        options.max_queued_bytes,
+        options.max_outbound_bytes,
+    )

@@ -1,0 +1,64 @@
+"""Time, from one source that tests and simulations replace; and timers driven by it."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import time
+from collections.abc import Callable
+
+
+class SystemClock:
+    """The time of the machine."""
+
+    __slots__ = ()
+
+    def time_ms(self) -> int:
+        """Return Unix time in milliseconds."""
+        return time.time_ns() // 1_000_000
+
+    def monotonic(self) -> float:
+        """Return seconds that never go back."""
+        return time.monotonic()
+
+
+class Timers:
+    """Callbacks at deadlines, in one heap: a timer costs no task and no handle of the loop.
+
+    ``arm(delay)`` is called when :meth:`run_due` should next be called, in seconds from now; it
+    may be called again with a shorter delay, a call too many does no harm. Timers are not
+    cancelled: a callback looks whether it still has anything to do.
+    """
+
+    __slots__ = ("_arm", "_armed", "_heap", "_monotonic", "_serial")
+
+    def __init__(self, monotonic: Callable[[], float], arm: Callable[[float], object]) -> None:
+        self._monotonic = monotonic
+        self._arm = arm
+        self._armed = float("inf")
+        self._heap: list[tuple[float, int, Callable[[], None]]] = []
+        self._serial = itertools.count()
+
+    def __len__(self) -> int:
+        """Return the number of timers that wait."""
+        return len(self._heap)
+
+    def after(self, delay: float, callback: Callable[[], None]) -> None:
+        """Call back once, ``delay`` seconds from now."""
+        now = self._monotonic()
+        heapq.heappush(self._heap, (now + delay, next(self._serial), callback))
+        self._arm_for(now)
+
+    def run_due(self) -> None:
+        """Call back what is due."""
+        self._armed = float("inf")
+        now = self._monotonic()
+        heap = self._heap
+        while heap and heap[0][0] <= now:
+            heapq.heappop(heap)[2]()
+        self._arm_for(now)
+
+    def _arm_for(self, now: float) -> None:
+        if self._heap and self._heap[0][0] < self._armed:
+            self._armed = self._heap[0][0]
+            self._arm(max(0.001, self._armed - now))

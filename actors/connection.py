@@ -1,0 +1,371 @@
+"""One actor for each socket: bytes to packets, and bytes out when the gate allows.
+
+It knows framing, authentication, the keep alive, limits and back-pressure, and no rule of a
+session. It is also the asyncio protocol of its transport; what the transport calls is told to
+the actor like any other message, so that a failure in it is supervised like any other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, cast
+
+import structlog
+
+from actors.auth import AuthResult
+from actors.kernel import LoopActor
+from actors.messages import Authenticated, Close, ConnectRequest, Detached, Packets, Writable
+from protocol.decoder import Decoder
+from protocol.encoder import PINGRESP, connack
+from protocol.packets import Connect, ConnectCode, Disconnect, Packet, Pingreq
+
+if TYPE_CHECKING:
+    from actors.broker import Broker
+    from actors.session import Session
+    from eventstore.journal import Effects
+
+_log = structlog.get_logger("foldmq")
+
+_WRITE_HIGH = 1024 * 1024
+"""Bytes in the transport's buffer above which a client is told nothing new."""
+_HANDLED_HERE = frozenset({Pingreq, Disconnect})
+_MAX_UNREAD = 1024 * 1024
+"""Bytes that may come in before the CONNECT is answered."""
+
+
+_LINGER = 5.0
+"""Seconds that a closing connection gets for what is still to be sent to it."""
+
+
+class _Lost:
+    """The transport says that the connection is gone."""
+
+    __slots__ = ("error",)
+
+    def __init__(self, error: Exception | None) -> None:
+        self.error = error
+
+
+class _Closer:
+    """Closes a connection once everything that stands before it at the gate was written."""
+
+    __slots__ = ("_connection", "hold")
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self.hold: Effects | None = None
+
+    def write(self, _data: bytes) -> None:
+        """Close."""
+        self._connection.finish()
+
+
+class Connection(LoopActor, asyncio.Protocol):
+    """A client's connection."""
+
+    __slots__ = (
+        "_authenticating",
+        "_broker",
+        "_closed",
+        "_decoder",
+        "_early",
+        "_ended",
+        "_keep_alive",
+        "_paused",
+        "_transport",
+        "address",
+        "bytes_in",
+        "bytes_out",
+        "client_id",
+        "hold",
+        "last_read",
+        "session",
+        "writable",
+    )
+
+    def __init__(self, broker: Broker) -> None:
+        super().__init__()
+        self._broker = broker
+        self._decoder = Decoder(broker.options.max_packet_size)
+        self._transport: asyncio.Transport | None = None
+        self._authenticating = False
+        self._closed = False
+        self._early: list[bytes | list[Packet]] | None = None
+        self._ended = False
+        self._keep_alive = 0.0
+        self._paused = False
+        self.address = ""
+        self.bytes_in = 0
+        self.bytes_out = 0
+        self.client_id: str | None = None
+        self.hold: Effects | None = None
+        self.last_read = 0.0
+        self.session: Session | None = None
+        self.writable = True
+
+    # What the transport calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take the transport; refuse it when there are too many already."""
+        self._transport = cast("asyncio.Transport", transport)
+        peer = transport.get_extra_info("peername")
+        self.address = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else str(peer or "")
+        self._transport.set_write_buffer_limits(high=_WRITE_HIGH)
+        broker = self._broker
+        if not broker.admit(self):
+            self._ended = self._closed = True
+            self._transport.abort()
+            return
+        self.last_read = broker.clock.monotonic()
+        broker.timers.after(broker.options.connect_timeout, self._connect_deadline)
+
+    def data_received(self, data: bytes) -> None:
+        """Put what was read into the mailbox."""
+        if not self.stopped:
+            self.kernel.tell(self, data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Put the end into the mailbox, behind what was read before."""
+        if not self.stopped and not self._ended:
+            self.kernel.tell(self, _Lost(exc))
+        elif not self.stopped:
+            self.stop()
+
+    def pause_writing(self) -> None:
+        """Take note that the client reads too slowly."""
+        self.writable = False
+
+    def resume_writing(self) -> None:
+        """Tell the session that there is room again."""
+        self.writable = True
+        self._tell_session(Writable(self))
+
+    # What the actor does.
+
+    def on_receive(self, message: Any) -> None:
+        """Handle bytes, the end of the connection, or a request to close it."""
+        if type(message) is bytes:
+            self._on_bytes(message)
+        elif type(message) is _Lost:
+            reason = "closed" if message.error is None else "error"
+            self._end(reason)
+            self.stop()
+        elif type(message) is Authenticated:
+            self._authenticated(message.connect, message.result)
+        elif type(message) is Close:
+            self.close(message.reason)
+
+    def on_failure(self, *_exc_info: object) -> None:
+        """Close the socket of a connection that failed."""
+        self._end("failed")
+        self._closed = True
+        if self._transport is not None:
+            self._transport.abort()
+        self._broker.forget(self)
+
+    def on_stop(self) -> None:
+        """Forget the connection."""
+        self._broker.forget(self)
+
+    def write(self, data: bytes) -> None:
+        """Send bytes; the gate calls this when what they depend on is on disk."""
+        transport = self._transport
+        if transport is not None and not self._closed:
+            self.bytes_out += len(data)
+            transport.write(data)
+
+    @property
+    def unsent(self) -> int:
+        """Bytes that the client has not taken yet."""
+        return self._transport.get_write_buffer_size() if self._transport is not None else 0
+
+    @property
+    def ended(self) -> bool:
+        """True once the connection is closed or being closed."""
+        return self._ended
+
+    def attached(self, session: Session, keep_alive: int) -> None:
+        """Begin to pass packets on to a session; it accepted the CONNECT."""
+        self.session = session
+        self._authenticating = False
+        self._keep_alive = keep_alive * 1.5
+        if keep_alive:
+            self._broker.timers.after(self._keep_alive, self._keep_alive_deadline)
+        early, self._early = self._early, None
+        if self._paused:
+            self._resume()
+        for part in early or ():
+            if isinstance(part, bytes):
+                self._on_bytes(part)
+            else:
+                self._pass_on(part)
+        self._look_for_violation()
+
+    def refuse(self, code: ConnectCode, reason: str) -> None:
+        """Answer the CONNECT with a return code other than 0 and close [MQTT-3.2.2-5]."""
+        self.write(connack(code))
+        self.close(reason)
+
+    def close(self, reason: str) -> None:
+        """Close the connection once what waits at the gate for it has been written."""
+        self._end(reason)
+        self._close_behind()
+
+    def finish(self) -> None:
+        """Close the transport: nothing more will be written."""
+        if self._closed or self._transport is None:
+            return
+        self._closed = True
+        self._transport.close()
+
+    def abort(self, reason: str) -> None:
+        """Close at once, whatever waits at the gate."""
+        self._end(reason)
+        self._close_now()
+
+    def pause(self) -> None:
+        """Read nothing more for now."""
+        self._pause()
+
+    def _close_behind(self) -> None:
+        if self._closed:
+            return
+        self._broker.journal.after(_Closer(self), b"close")
+        self.kernel.wake()
+        self._broker.timers.after(_LINGER, self._close_now)
+
+    def _close_now(self) -> None:
+        """End a close that took too long: the client does not read, or the log is stuck."""
+        if self._transport is not None and not self.stopped:
+            self._closed = True
+            self._transport.abort()
+
+    def relieve(self) -> None:
+        """Read again: what made the connection pause is over."""
+        if self._paused and not self._authenticating:
+            self._resume()
+
+    def _resume(self) -> None:
+        self._paused = False
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def _pause(self) -> None:
+        if not self._paused and self._transport is not None and not self._transport.is_closing():
+            self._paused = True
+            self._transport.pause_reading()
+
+    def _tell_session(self, message: Any) -> None:
+        session = self.session
+        if session is not None:
+            self._broker.tell_session(session, message)
+
+    def _on_bytes(self, data: bytes) -> None:
+        if self._ended:
+            return
+        broker = self._broker
+        self.last_read = broker.clock.monotonic()
+        self.bytes_in += len(data)
+        if self._authenticating:
+            self._keep_early(data)
+            return
+        packets = self._decoder.feed(data)
+        if packets:
+            if self.session is None:
+                self._begin(packets)
+            else:
+                self._pass_on(packets)
+        self._look_for_violation()
+        if broker.journal.congested and not self._paused:
+            self._pause()
+            broker.paused.add(self)
+
+    def _look_for_violation(self) -> None:
+        """Close after a protocol error, when all that came before it has been handled."""
+        error = self._decoder.error
+        if error is None or self._ended or self._authenticating:
+            return
+        _log.info(
+            "protocol error", client=self.client_id, address=self.address, error=str(error)
+        )
+        if error.connack is not None:
+            self.write(connack(error.connack))
+        self.close("protocol_error")
+
+    def _pass_on(self, packets: list[Packet]) -> None:
+        """Answer PINGREQ, notice DISCONNECT, give the rest to the session in one message."""
+        last = packets[-1]
+        leaves = type(last) is Disconnect
+        rest = [packet for packet in packets if type(packet) not in _HANDLED_HERE]
+        if len(rest) < len(packets):
+            # Behind a CONNACK that is still at the gate the answer has to wait for it.
+            for packet in packets:
+                if type(packet) is Pingreq:
+                    self._broker.journal.pass_or_follow(self, PINGRESP)
+        if rest:
+            self._tell_session(Packets(self, rest))
+        if leaves:
+            self._end("disconnect", orderly=True)
+            self._close_behind()
+
+    def _keep_early(self, part: bytes | list[Packet]) -> None:
+        """Keep what a client sends before its CONNECT is answered; it may, within bounds."""
+        if self._early is None:
+            self._early = []
+        self._early.append(part)
+        if sum(len(kept) for kept in self._early if isinstance(kept, bytes)) > _MAX_UNREAD:
+            self._pause()
+
+    def _begin(self, packets: list[Packet]) -> None:
+        """Handle the first packets: a CONNECT, and perhaps what came with it."""
+        connect = packets[0]
+        if not isinstance(connect, Connect):
+            return
+        self._authenticating = True
+        if len(packets) > 1:
+            self._keep_early(packets[1:])
+        self.client_id = connect.client_id
+        result = self._broker.authenticator.check_now(connect.username, connect.password)
+        if result is None:
+            self._broker.authenticate(self, connect)
+        else:
+            self._authenticated(connect, result)
+
+    def _authenticated(self, connect: Connect, result: AuthResult) -> None:
+        """Go on with a CONNECT whose user name and password were looked at."""
+        if self._ended:
+            return
+        if result is not AuthResult.ACCEPTED:
+            _log.info("connection refused", client=connect.client_id, address=self.address,
+                      user=connect.username, reason=result.name.lower())
+            self.refuse(ConnectCode(int(result)), "not_authorised")
+            return
+        connect.password = None
+        self.kernel.tell(self._broker, ConnectRequest(self, connect))
+
+    def _end(self, reason: str, *, orderly: bool = False) -> None:
+        """Tell the session, once, that nothing more comes."""
+        if self._ended:
+            return
+        self._ended = True
+        self._early = None
+        if self.session is not None:
+            self._tell_session(Detached(self, reason, orderly))
+
+    def _connect_deadline(self) -> None:
+        if self.client_id is None and not self._ended:
+            _log.info("no CONNECT in time", address=self.address)
+            self.close("connect_timeout")
+
+    def _keep_alive_deadline(self) -> None:
+        """Close when one and a half times the keep alive passed in silence [MQTT-3.1.2-24]."""
+        if self._ended or not self._keep_alive:
+            return
+        silent = self._broker.clock.monotonic() - self.last_read
+        if self._paused:
+            silent = 0.0
+        if silent >= self._keep_alive:
+            _log.info("keep alive timed out", client=self.client_id, address=self.address)
+            self.kernel.tell(self, Close("keep_alive"))
+        else:
+            self._broker.timers.after(self._keep_alive - silent, self._keep_alive_deadline)

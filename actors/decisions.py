@@ -1,0 +1,316 @@
+"""What a session decides: pure functions from its state and a request to events.
+
+Nothing here changes a state or knows the time; who calls appends the events and applies them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import islice
+from typing import NamedTuple
+
+from eventstore.events import (
+    Acked,
+    Completed,
+    Delivered,
+    Event,
+    MessageDropped,
+    Queued,
+    Received,
+    Released,
+    Subscribed,
+)
+from eventstore.positions import Position, to_runs
+from projections.session import (
+    FLAG_BITS,
+    QOS_MASK,
+    RETAIN_FLAG,
+    InFlight,
+    SessionState,
+    SubscriptionState,
+)
+from protocol.encoder import SUBSCRIBE_FAILURE
+from protocol.topics import is_reserved_filter
+
+PACKET_IDS = 65_535
+"""Packet identifiers of a session, 1 to 65 535 [MQTT-2.3.1-1]."""
+_EVENT_TEXT = 64 * 1024
+"""Characters of topic filters that go into one Subscribed event at most."""
+
+
+class Limits(NamedTuple):
+    """What bounds a delivery."""
+
+    window: int
+    """Deliveries outstanding for a subscription (``max_ack_pending``)."""
+    queued_messages: int
+    queued_bytes: int
+    """Messages and payload bytes waiting for a session."""
+    batch_bytes: int
+    """Payload bytes sent at once."""
+
+
+def take_packet_ids(state: SessionState, count: int) -> list[int]:
+    """Return ``count`` packet identifiers that are not in use, in the order of their numbers.
+
+    They go on behind the one given out last and begin again at 1 after 65 535
+    [MQTT-2.3.1-2, MQTT-2.3.1-4]. The caller sees to it that so many are free.
+    """
+    first = state.last_pid + 1
+    inflight, releasing = state.inflight, state.releasing
+    if first + count - 1 <= PACKET_IDS:
+        wanted = range(first, first + count)
+        if inflight.keys().isdisjoint(wanted) and releasing.keys().isdisjoint(wanted):
+            return list(wanted)
+    taken: list[int] = []
+    pid = state.last_pid
+    while len(taken) < count:
+        pid = pid % PACKET_IDS + 1
+        if pid not in inflight and pid not in releasing:
+            taken.append(pid)
+    return taken
+
+
+def room(state: SessionState, held: SubscriptionState, window: int) -> int:
+    """Return how many more messages a subscription may have outstanding."""
+    free = PACKET_IDS - len(state.inflight) - len(state.releasing)
+    return max(0, min(window - held.outstanding, free))
+
+
+def within(payloads: Sequence[bytes], limit: int) -> int:
+    """Return how many payloads from the first one fit into ``limit`` bytes, at least one."""
+    total = 0
+    for count, payload in enumerate(payloads):
+        total += len(payload)
+        if total > limit and count:
+            return count
+    return len(payloads)
+
+
+class Delivery(NamedTuple):
+    """What becomes of messages that match a subscription."""
+
+    packet_ids: list[int]
+    """Of those that are sent now: the first ones."""
+    events: list[Event]
+
+
+def deliver(  # noqa: PLR0913 - everything a delivery depends on
+    state: SessionState,
+    topic_filter: str,
+    qos: int,
+    refs: Sequence[Position],
+    payloads: Sequence[bytes],
+    size: int,
+    limits: Limits,
+    *,
+    retain: bool,
+    ready: bool,
+) -> Delivery:
+    """Decide on messages of QoS 1 or 2 that match a subscription.
+
+    Sent now is what the window allows, if the client is there and takes bytes (``ready``) and
+    nothing older waits; the rest is queued as far as the limits of the session allow, and what
+    they do not allow is dropped: the newest, as the oldest was accepted first. ``size`` is that
+    of all payloads.
+    """
+    held = state.subscriptions.get(topic_filter) or SubscriptionState(topic_filter, qos)
+    count = len(refs)
+    events: list[Event] = []
+    packet_ids: list[int] = []
+    sent = 0
+    if ready and not held.queue:
+        sent = min(count, room(state, held, limits.window))
+        if size > limits.batch_bytes:
+            sent = min(sent, within(payloads, limits.batch_bytes))
+    if sent:
+        packet_ids = take_packet_ids(state, sent)
+        chosen = refs if sent == count else refs[:sent]
+        events.append(
+            Delivered(
+                state.session,
+                topic_filter,
+                qos,
+                pids=to_runs(packet_ids),
+                refs=to_runs(chosen),
+                retain=retain,
+            )
+        )
+    if sent < count:
+        rest = payloads[sent:] if sent else payloads
+        rest_size = size if not sent else sum(map(len, rest))
+        events += _enqueue(
+            state, topic_filter, qos, refs[sent:], rest, rest_size, limits, retain=retain
+        )
+    return Delivery(packet_ids, events)
+
+
+def _enqueue(  # noqa: PLR0913 - as above
+    state: SessionState,
+    topic_filter: str,
+    qos: int,
+    refs: Sequence[Position],
+    payloads: Sequence[bytes],
+    size: int,
+    limits: Limits,
+    *,
+    retain: bool,
+) -> list[Event]:
+    fitting = len(refs)
+    reason = ""
+    if state.queued + fitting > limits.queued_messages:
+        fitting = max(0, limits.queued_messages - state.queued)
+        reason = "queue_messages"
+    if state.queued_bytes + size > limits.queued_bytes:
+        space = limits.queued_bytes - state.queued_bytes
+        total = 0
+        for count, payload in enumerate(payloads[:fitting]):
+            total += len(payload)
+            if total > space:
+                fitting = count
+                reason = "queue_bytes"
+                break
+    events: list[Event] = []
+    if fitting:
+        if fitting < len(refs):
+            size = sum(map(len, payloads[:fitting]))
+        queued = to_runs(refs[:fitting])
+        events.append(Queued(state.session, topic_filter, qos, queued, size, retain=retain))
+    if fitting < len(refs):
+        events.append(
+            MessageDropped(
+                state.session,
+                reason,
+                len(refs) - fitting,
+                refs=to_runs(refs[fitting:]),
+                filter=topic_filter,
+            )
+        )
+    return events
+
+
+class WaitingRun(NamedTuple):
+    """Messages at the head of a subscription's queue that can go out together."""
+
+    held: SubscriptionState
+    qos: int
+    retain: bool
+    refs: list[Position]
+
+
+def next_waiting(state: SessionState, window: int, most: int) -> list[WaitingRun]:
+    """Return what waits and may be sent now, at most ``most`` messages, oldest first.
+
+    Messages of a subscription keep their order. Those of different subscriptions are merged by
+    position, which is the order in which they were published.
+    """
+    most = min(most, PACKET_IDS - len(state.inflight) - len(state.releasing))
+    heads = []
+    for held in state.subscriptions.values():
+        if held.queue:
+            free = min(window - held.outstanding, most)
+            if free > 0:
+                heads.append((held, list(islice(held.queue, free))))
+    if not heads:
+        return []
+    if len(heads) == 1:
+        held, waiting = heads[0]
+        merged = [(entry, 0) for entry in waiting]
+    else:
+        merged = sorted(
+            ((entry, number) for number, (_, waiting) in enumerate(heads) for entry in waiting),
+            key=_position_of,
+        )[:most]
+    runs: list[WaitingRun] = []
+    last: tuple[int, int] | None = None
+    for entry, number in merged:
+        flags = entry & (QOS_MASK | RETAIN_FLAG)
+        if last != (number, flags):
+            last = (number, flags)
+            retain = bool(flags & RETAIN_FLAG)
+            runs.append(WaitingRun(heads[number][0], flags & QOS_MASK, retain, []))
+        runs[-1].refs.append(entry >> FLAG_BITS)
+    return runs
+
+
+def _position_of(entry: tuple[int, int]) -> int:
+    return entry[0] >> FLAG_BITS
+
+
+def acked(state: SessionState, packet_ids: Sequence[int]) -> Acked | None:
+    """Decide on PUBACKs: those that belong to a QoS 1 delivery complete it, others are ignored."""
+    known = _known(state.inflight, packet_ids, 1)
+    return Acked(state.session, to_runs(known)) if known else None
+
+
+def received(state: SessionState, packet_ids: Sequence[int]) -> Received | None:
+    """Decide on PUBRECs: those that belong to a QoS 2 delivery move it on."""
+    known = _known(state.inflight, packet_ids, 2)
+    return Received(state.session, to_runs(known)) if known else None
+
+
+def completed(state: SessionState, packet_ids: Sequence[int]) -> Completed | None:
+    """Decide on PUBCOMPs: those that answer a PUBREL complete the delivery."""
+    known = _known(state.releasing, packet_ids, 2)
+    return Completed(state.session, to_runs(known)) if known else None
+
+
+def _known(table: dict[int, InFlight], packet_ids: Sequence[int], qos: int) -> list[int]:
+    known: list[int] = []
+    for pid in dict.fromkeys(packet_ids):
+        sent = table.get(pid)
+        if sent is not None and sent[1] & QOS_MASK == qos:
+            known.append(pid)
+    return known
+
+
+def released(state: SessionState, packet_ids: Sequence[int]) -> Released | None:
+    """Decide on PUBRELs: the messages that wait for them take effect, in this order.
+
+    A packet identifier that is not known is answered all the same, but releases nothing: the
+    message was released before [MQTT-4.3.3-2].
+    """
+    inbound = state.inbound
+    known = [pid for pid in dict.fromkeys(packet_ids) if pid in inbound]
+    if not known:
+        return None
+    return Released(
+        state.session, to_runs(known), refs=to_runs([inbound[pid] for pid in known])
+    )
+
+
+class Grant(NamedTuple):
+    """What a SUBSCRIBE gets."""
+
+    codes: list[int]
+    """For each filter the granted QoS, or 0x80."""
+    granted: list[tuple[str, int]]
+    events: list[Event]
+
+
+def subscribe(
+    state: SessionState, filters: Sequence[tuple[str, int]], *, max_qos: int
+) -> Grant:
+    """Decide on a SUBSCRIBE: each filter is granted at its QoS (at most ``max_qos``), or refused.
+
+    A filter that stands twice in a packet is handled as if it came in two [MQTT-3.8.4-4].
+    """
+    codes: list[int] = []
+    granted: list[tuple[str, int]] = []
+    events: list[Event] = []
+    text = _EVENT_TEXT
+    for topic_filter, asked in filters:
+        if is_reserved_filter(topic_filter):
+            codes.append(SUBSCRIBE_FAILURE)
+            continue
+        qos = min(asked, max_qos)
+        codes.append(qos)
+        granted.append((topic_filter, qos))
+        if text + len(topic_filter) > _EVENT_TEXT:
+            text = 0
+            events.append(Subscribed(state.session, []))
+        event = events[-1]
+        if isinstance(event, Subscribed):
+            event.filters.append((topic_filter, qos))
+        text += len(topic_filter) + 8
+    return Grant(codes, granted, events)

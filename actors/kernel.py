@@ -1,0 +1,408 @@
+"""pykka's actors on an event loop.
+
+The programming model is pykka's: subclass an actor, ``start`` it, ``tell`` and ``ask`` its ref,
+``on_receive`` gets one message at a time, ``on_start``, ``on_stop`` and ``on_failure`` frame its
+life. What is different is what runs it:
+
+- An actor costs no thread. A mailbox is a list that exists while there is something in it.
+- ``tell`` puts an actor with an empty mailbox on the ready list. A *turn* of the dispatcher runs
+  ready actors until none is left, then calls ``turn_ended``: everything that one wake-up of the
+  event loop causes is decided in one turn, and committed together.
+- Actors form a tree. An actor that fails is stopped and its parent gets a :class:`Failed` with
+  the message that it failed on and those it had not seen yet: nothing that was told is lost
+  silently. Messages that a stopped actor left are handed to its ``on_undelivered``.
+- Mailboxes are bounded. A mailbox can only fill while its actor is suspended (everything else is
+  handled within the turn); ``on_overflow`` tells who must slow down.
+- Refs are found by urn in a dict: starting and stopping take constant time for any number.
+
+Kernel actors belong to one thread, that of the event loop. pykka's own registry is not used; its
+proxies are not supported, since nothing may block the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Literal, Self, TypeVar, cast, overload
+
+import pykka
+import structlog
+from pykka.messages import _ActorStop
+
+_log = structlog.get_logger("foldmq")
+
+MAILBOX_LIMIT = 100_000
+"""Messages that a suspended actor may have waiting before ``on_overflow`` is called."""
+
+_STOP = _ActorStop()
+_serial = itertools.count(1)
+
+
+class LoopFuture(pykka.Future[Any]):
+    """The answer to an ``ask``; awaitable on the loop, never blocking."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+    def get(self, *, timeout: float | None = None) -> Any:  # noqa: ARG002 - pykka's signature
+        """Return the answer if it is there.
+
+        Raises the exception that the actor raised, pykka.Timeout when there is no answer yet:
+        on an event loop nothing can be waited for by blocking. Use ``await``.
+        """
+        if not self._future.done():
+            raise pykka.Timeout("not answered yet; await the future instead")
+        return self._future.result()
+
+    def set(self, value: Any = None) -> None:
+        """Give the answer."""
+        if not self._future.done():
+            self._future.set_result(value)
+
+    def set_exception(self, exc_info: Any = None) -> None:
+        """Give an exception as the answer: that of ``exc_info``, or the current one."""
+        exception = (exc_info or sys.exc_info())[1]
+        if exception is not None and not self._future.done():
+            self._future.set_exception(exception)
+
+    def __await__(self) -> Any:
+        """Wait for the answer."""
+        return self._future.__await__()
+
+
+@dataclass(slots=True)
+class _Ask:
+    """A message that wants an answer."""
+
+    message: Any
+    reply_to: LoopFuture
+
+
+@dataclass(slots=True)
+class Failed:
+    """Told to the parent of an actor that failed."""
+
+    actor: LoopActor
+    error: BaseException
+    message: Any
+    """What it was handling."""
+    unseen: list[Any]
+    """What else was in its mailbox."""
+
+
+A = TypeVar("A", bound="LoopActor")
+
+
+class LoopRef(pykka.ActorRef[A]):
+    """A reference to an actor of a kernel."""
+
+    __slots__ = ("_actor",)
+
+    def __init__(self, actor: A) -> None:
+        self._actor = actor
+
+    @property
+    def actor_class(self) -> type[A]:  # type: ignore[override]  # pykka stores it in each ref
+        """The class of the actor."""
+        return type(self._actor)
+
+    @property
+    def actor_urn(self) -> str:  # type: ignore[override]  # as above
+        """The actor's name."""
+        return self._actor.actor_urn
+
+    def is_alive(self) -> bool:
+        """Return whether the actor takes messages."""
+        return not self._actor.stopped
+
+    def tell(self, message: Any) -> None:
+        """Put a message into the actor's mailbox; raise pykka.ActorDeadError if it stopped."""
+        self._actor.kernel.tell(self._actor, message)
+
+    @overload
+    def ask(
+        self, message: Any, *, block: Literal[False], timeout: float | None = None
+    ) -> LoopFuture: ...
+
+    @overload
+    def ask(
+        self, message: Any, *, block: Literal[True], timeout: float | None = None
+    ) -> Any: ...
+
+    @overload
+    def ask(self, message: Any, *, block: bool = True, timeout: float | None = None) -> Any: ...
+
+    def ask(self, message: Any, *, block: bool = True, timeout: float | None = None) -> Any:
+        """Send a message and return a future of the answer. ``block`` must be False."""
+        if block:
+            raise RuntimeError("an event loop cannot block: ask(..., block=False) and await it")
+        future = LoopFuture()
+        try:
+            self.tell(_Ask(message, future))
+        except pykka.ActorDeadError:
+            future.set_exception()
+        return future
+
+    def stop(self, *, block: bool = True, timeout: float | None = None) -> Any:
+        """Ask the actor to stop once it has handled what is in its mailbox."""
+        return self.ask(_STOP, block=block, timeout=timeout)
+
+
+class LoopActor(pykka.Actor):
+    """An actor that a kernel runs."""
+
+    __slots__ = ("_ref", "_serial", "_waiting", "handled", "kernel", "parent", "stopped",
+                 "suspended")
+
+    kernel: Kernel
+    parent: LoopActor | None
+
+    def __init__(self) -> None:
+        self._ref: LoopRef[Any] | None = None
+        self._serial = next(_serial)
+        self._waiting: list[Any] | None = None
+        self.handled = 0
+        """Messages handled."""
+        self.stopped = False
+        self.suspended = False
+
+    @classmethod
+    def start(cls, *args: Any, **kwargs: Any) -> LoopRef[Self]:
+        """Refuse: an actor needs a kernel and a parent, see :meth:`Kernel.spawn`."""
+        raise TypeError(f"use Kernel.spawn({cls.__name__}(...))")
+
+    @property
+    def actor_ref(self) -> LoopRef[Self]:
+        """The reference by which others reach this actor."""
+        ref = self._ref
+        if ref is None:
+            ref = self._ref = LoopRef(self)
+        return ref
+
+    @property
+    def actor_urn(self) -> str:  # type: ignore[override]  # pykka makes each actor a uuid
+        """The actor's name, unique in its kernel."""
+        return f"{type(self).__name__.lower()}:{self._serial}"
+
+    @property
+    def mailbox_depth(self) -> int:
+        """Messages waiting."""
+        return len(self._waiting) if self._waiting else 0
+
+    def stop(self) -> None:
+        """Stop after the messages that are already in the mailbox."""
+        self.kernel.tell(self, _STOP)
+
+    def on_undelivered(self, messages: list[Any]) -> None:
+        """Take back the messages that this actor stopped before; they are not lost unnoticed."""
+        _log.debug("messages to a stopped actor", actor=self.actor_urn, count=len(messages))
+
+    @staticmethod
+    def _create_actor_inbox() -> Any:
+        raise TypeError("mailboxes of kernel actors belong to the kernel")
+
+    @staticmethod
+    def _create_future() -> LoopFuture:
+        return LoopFuture()
+
+    def _start_actor_loop(self) -> None:
+        raise TypeError("kernel actors are run by the kernel")
+
+
+class Kernel:
+    """Runs actors; see the module's docstring.
+
+    ``schedule`` arranges for :meth:`run_turn` to be called soon (``loop.call_soon``); a
+    simulation calls it itself.
+    """
+
+    def __init__(self, schedule: Callable[[Callable[[], None]], object]) -> None:
+        self._schedule = schedule
+        self._ready: list[LoopActor] = []
+        self._scheduled = False
+        self._actors: dict[int, LoopActor] = {}
+        self.turn_ended: Callable[[], None] = _nothing
+        """Called when a turn has run out of messages."""
+        self.on_overflow: Callable[[LoopActor], None] = _ignore
+        """Called for each message to a mailbox that is over its limit."""
+        self.turns = 0
+        self.handled = 0
+
+    def __len__(self) -> int:
+        """Return the number of actors."""
+        return len(self._actors)
+
+    def __iter__(self) -> Iterator[LoopActor]:
+        """Iterate over the actors, oldest first."""
+        return iter(list(self._actors.values()))
+
+    @property
+    def busy(self) -> bool:
+        """True while a turn is due."""
+        return self._scheduled
+
+    def spawn(self, actor: A, parent: LoopActor | None = None) -> LoopRef[A]:
+        """Start an actor; ``parent`` supervises it."""
+        actor.kernel = self
+        actor.parent = parent
+        self._actors[actor._serial] = actor  # noqa: SLF001 - kernel and actor are one mechanism
+        try:
+            actor.on_start()
+        except Exception as error:  # noqa: BLE001 - whatever it is, its parent decides
+            self._fail(actor, error, None, [])
+        return actor.actor_ref
+
+    def get(self, urn: str) -> LoopActor | None:
+        """Return the actor with this name."""
+        serial = urn.rpartition(":")[2]
+        found = self._actors.get(int(serial)) if serial.isdecimal() else None
+        return found if found is not None and found.actor_urn == urn else None
+
+    def tell(self, actor: LoopActor, message: Any) -> None:
+        """Put a message into an actor's mailbox.
+
+        Raises pykka.ActorDeadError when it has stopped.
+        """
+        waiting = actor._waiting  # noqa: SLF001 - kernel and actor are one mechanism
+        if waiting is not None:
+            waiting.append(message)
+            if len(waiting) > MAILBOX_LIMIT:
+                self.on_overflow(actor)
+            return
+        if actor.stopped:
+            raise pykka.ActorDeadError(f"{actor.actor_urn} has stopped")
+        actor._waiting = [message]  # noqa: SLF001
+        if not actor.suspended:
+            self._ready.append(actor)
+            if not self._scheduled:
+                self._scheduled = True
+                self._schedule(self.run_turn)
+
+    def suspend(self, actor: LoopActor) -> None:
+        """Let an actor's messages wait until it is resumed."""
+        actor.suspended = True
+
+    def resume(self, actor: LoopActor) -> None:
+        """Let a suspended actor go on with what waited."""
+        if actor.suspended:
+            actor.suspended = False
+            if actor._waiting is not None:  # noqa: SLF001
+                self._ready.append(actor)
+                self.wake()
+
+    def wake(self) -> None:
+        """Make sure that a turn comes, also when only ``turn_ended`` has something to do."""
+        if not self._scheduled:
+            self._scheduled = True
+            self._schedule(self.run_turn)
+
+    def run_turn(self) -> None:
+        """Run ready actors until none is left, then end the turn."""
+        while self._ready:
+            ready, self._ready = self._ready, []
+            for actor in ready:
+                self._run(actor)
+        self._scheduled = False
+        self.turns += 1
+        self.turn_ended()
+
+    def _run(self, actor: LoopActor) -> None:
+        waiting = actor._waiting  # noqa: SLF001 - kernel and actor are one mechanism
+        if waiting is None or actor.suspended:
+            return
+        handled = 0
+        message = None
+        try:
+            # A mailbox that grows while it is being emptied is emptied to its end.
+            for message in waiting:
+                handled += 1
+                kind = type(message)
+                if kind is _Ask:
+                    self._answer(actor, cast("_Ask", message))
+                elif kind is _ActorStop:
+                    self._stop(actor)
+                else:
+                    actor.on_receive(message)
+                if actor.stopped or actor.suspended:
+                    break
+        except Exception as error:  # noqa: BLE001 - whatever it is, its parent decides
+            self._fail(actor, error, message, waiting[handled:])
+            return
+        finally:
+            actor.handled += handled
+            self.handled += handled
+        rest = waiting[handled:] if handled < len(waiting) else None
+        if actor.stopped:
+            actor._waiting = None  # noqa: SLF001
+            if rest:
+                self._return(actor, rest)
+        else:
+            actor._waiting = rest  # noqa: SLF001
+
+    def _answer(self, actor: LoopActor, ask: _Ask) -> None:
+        if isinstance(ask.message, _ActorStop):
+            self._stop(actor)
+            ask.reply_to.set(True)  # noqa: FBT003 - pykka's answer to stop
+            return
+        try:
+            ask.reply_to.set(actor.on_receive(ask.message))
+        except Exception:  # noqa: BLE001 - it is the asker's, as in pykka
+            ask.reply_to.set_exception()
+
+    def _stop(self, actor: LoopActor) -> None:
+        actor.stopped = True
+        self._actors.pop(actor._serial, None)  # noqa: SLF001
+        actor.on_stop()
+
+    def _return(self, actor: LoopActor, messages: list[Any]) -> None:
+        told = []
+        for message in messages:
+            if isinstance(message, _Ask):
+                message.reply_to.set_exception(
+                    (None, pykka.ActorDeadError(f"{actor.actor_urn} has stopped"), None)
+                )
+            elif not isinstance(message, _ActorStop):
+                told.append(message)
+        if told:
+            actor.on_undelivered(told)
+
+    def _fail(
+        self, actor: LoopActor, error: Exception, message: Any, unseen: list[Any]
+    ) -> None:
+        _log.error(
+            "actor failed",
+            actor=actor.actor_urn,
+            last_message=describe(message),
+            error=f"{type(error).__name__}: {error}",
+            exc_info=error,
+        )
+        actor.stopped = True
+        actor._waiting = None  # noqa: SLF001 - kernel and actor are one mechanism
+        self._actors.pop(actor._serial, None)  # noqa: SLF001
+        try:
+            actor.on_failure(type(error), error, cast("TracebackType", error.__traceback__))
+        except Exception as second:  # noqa: BLE001 - a failing clean-up must not hide the failure
+            _log.error("actor failed in on_failure", actor=actor.actor_urn, exc_info=second)
+        if actor.parent is not None and not actor.parent.stopped:
+            self.tell(actor.parent, Failed(actor, error, message, unseen))
+
+
+def describe(message: Any) -> str:
+    """Return a message as one bounded line for the log, without payloads."""
+    if isinstance(message, (bytes, bytearray)):
+        return f"{len(message)} bytes"
+    text = repr(message)
+    return text if len(text) <= 200 else text[:200] + "..."  # noqa: PLR2004 - a line
+
+
+def _nothing() -> None:
+    """Do nothing."""
+
+
+def _ignore(_actor: LoopActor) -> None:
+    """Do nothing."""

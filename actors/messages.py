@@ -1,0 +1,163 @@
+"""What actors tell each other. Everything that concerns messages travels in batches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from actors.auth import AuthResult
+from eventstore.messages import Message
+from eventstore.positions import Position
+from protocol.encoder import Outgoing as Prepared
+from protocol.packets import Connect, Packet
+
+if TYPE_CHECKING:
+    from actors.connection import Connection
+    from actors.router import Subscriber
+
+
+class Batch:
+    """Messages on their way to everybody whose subscription matches them all.
+
+    What is sent is prepared once for each granted QoS, however many receive it.
+    """
+
+    __slots__ = ("_prepared", "packets", "payloads", "qos", "refs", "retain", "size", "topics")
+
+    def __init__(  # noqa: PLR0913 - the columns of a batch
+        self,
+        qos: int,
+        topics: Sequence[bytes],
+        payloads: Sequence[bytes],
+        refs: Sequence[Position],
+        *,
+        size: int = 0,
+        retain: bool = False,
+        packets: Sequence[bytes] = (),
+    ) -> None:
+        self.qos = qos
+        """QoS of the publication."""
+        self.topics = topics
+        self.payloads = payloads
+        self.refs = refs
+        """Positions of the messages; empty at QoS 0."""
+        self.size = size
+        """Payload bytes, all together (0 at QoS 0)."""
+        self.retain = retain
+        """Sent because of a new subscription, not of a publication [MQTT-3.3.1-8]."""
+        self.packets = packets
+        """At QoS 0: the whole packets, where they can be sent as they came."""
+        self._prepared: dict[int, Prepared | bytes] = {}
+
+    def __len__(self) -> int:
+        """Return the number of messages."""
+        return len(self.packets) or len(self.topics)
+
+    def __repr__(self) -> str:
+        """Return what it is, without payloads."""
+        return f"Batch({len(self)} messages, QoS {self.qos})"
+
+    def prepared(self, qos: int) -> Prepared:
+        """Return what renders the messages at a granted QoS of 1 or 2."""
+        found = self._prepared.get(qos)
+        if found is None:
+            found = Prepared(self.topics, self.payloads, qos, retain=self.retain)
+            self._prepared[qos] = found
+        return found  # type: ignore[return-value]  # bytes stand under 0 only
+
+    def at_qos0(self) -> bytes:
+        """Return the messages as QoS 0 packets."""
+        found = self._prepared.get(0)
+        if found is None:
+            if self.packets:
+                found = b"".join(self.packets)
+            else:
+                found = Prepared(self.topics, self.payloads, 0, retain=self.retain).render(())
+            self._prepared[0] = found
+        return found  # type: ignore[return-value]  # bytes stand under 0
+
+
+class Outgoing(NamedTuple):
+    """A subscription tells its session what is to be delivered for it."""
+
+    subscriber: Subscriber
+    batch: Batch
+    qos: int
+    """The lower of the publication's and the granted QoS [MQTT-3.8.4-6]."""
+
+
+class Retry(NamedTuple):
+    """What a failed session had been told; some of it may have been recorded before it failed."""
+
+    outgoing: Outgoing
+    attempts: int
+
+
+class ConnectRequest(NamedTuple):
+    """A connection was authenticated and wants its session."""
+
+    connection: Connection
+    connect: Connect
+
+
+class Attach(NamedTuple):
+    """The broker gives a session its new connection."""
+
+    connection: Connection
+    connect: Connect
+
+
+class Packets(NamedTuple):
+    """What one read brought from the client."""
+
+    connection: Connection
+    packets: list[Packet]
+
+    def __repr__(self) -> str:
+        """Return the kinds of the packets, without payloads."""
+        return f"Packets({', '.join(type(packet).__name__ for packet in self.packets)})"
+
+
+class Detached(NamedTuple):
+    """The connection ended. ``orderly``: with a DISCONNECT, so the will is discarded."""
+
+    connection: Connection | None
+    reason: str
+    orderly: bool
+
+
+class Writable(NamedTuple):
+    """The connection takes more bytes again."""
+
+    connection: Connection
+
+
+class Loaded(NamedTuple):
+    """Messages that were asked for were read from the log."""
+
+    found: dict[Position, Message]
+
+
+class AckCheck(NamedTuple):
+    """Time to look for deliveries that were not acknowledged within ``ack_wait``."""
+
+
+class Retire(NamedTuple):
+    """An offline session that nobody talked to for a while may be passivated."""
+
+
+class Expire(NamedTuple):
+    """Time to look whether an offline session has expired."""
+
+
+class Authenticated(NamedTuple):
+    """User name and password of a CONNECT were looked at."""
+
+    connect: Connect
+    result: AuthResult
+
+
+class Close(NamedTuple):
+    """Close a connection."""
+
+    reason: str

@@ -1,0 +1,216 @@
+"""What a session publishes: recorded, then routed to everybody who subscribed.
+
+One PUBLISH batch becomes one event and, for each set of receivers, one batch. A receiver gets
+its messages in the order in which they were published, whatever their topics.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import pykka
+
+from actors.messages import Batch, Outgoing
+from actors.router import NOWHERE, Route, Subscriber
+from eventstore.events import MessageDropped, MessagePublished
+from eventstore.messages import Message, Stored
+from eventstore.positions import Position, to_runs
+from protocol.packets import Publishes
+from protocol.topics import is_reserved_topic
+
+if TYPE_CHECKING:
+    from actors.broker import Broker
+    from actors.session import Session
+
+
+class Publisher:
+    """Publishes for one session."""
+
+    __slots__ = ("_broker", "_name")
+
+    def __init__(self, broker: Broker, name: str) -> None:
+        self._broker = broker
+        self._name = name
+
+    def publish(self, session: Session, packet: Publishes, *, will: bool = False) -> None:
+        """Publish messages that take effect at once: QoS 0 and 1, and wills of any QoS."""
+        if not packet.qos and not packet.retain and not will:
+            topics, packets = packet.topics, packet.packets
+            for targets, chosen in self._plan(topics):
+                some = packets if chosen is None else [packets[at] for at in chosen]
+                self._send(targets, Batch(0, (), (), (), packets=some))
+            return
+        for part in self._acceptable(session, packet):
+            first, size = self._record(session, part, will=will)
+            self._route(
+                packet.qos,
+                part.topics,
+                part.payloads,
+                range(first, first + len(part)),
+                size,
+            )
+
+    def store(self, session: Session, packet: Publishes) -> None:
+        """Record QoS 2 messages; they take effect when they are released.
+
+        A packet identifier that waits for its PUBREL already is the same message sent again
+        [MQTT-4.3.3-2]: nothing is recorded for it.
+        """
+        inbound = session.state.inbound
+        ids = packet.packet_ids
+        fresh = packet
+        if len(set(ids)) < len(ids) or not inbound.keys().isdisjoint(ids):
+            first_seen: dict[int, int] = {}
+            for at, pid in enumerate(ids):
+                if pid not in inbound:
+                    first_seen.setdefault(pid, at)
+            fresh = _select(packet, list(first_seen.values()))
+        if fresh.topics:
+            for part in self._acceptable(session, fresh):
+                self._record(session, part, will=False)
+
+    def release(self, refs: Sequence[Position], messages: Sequence[Message]) -> None:
+        """Route QoS 2 messages that were released."""
+        payloads = [message.payload for message in messages]
+        topics = [message.topic for message in messages]
+        self._route(2, topics, payloads, refs, sum(map(len, payloads)))
+
+    def _acceptable(self, session: Session, packet: Publishes) -> list[Publishes]:
+        """Return the packet in parts that each fit into a record, without what is refused."""
+        reserved = {raw for raw in set(packet.topics) if is_reserved_topic(raw.decode())}
+        if reserved:
+            keep = [at for at, raw in enumerate(packet.topics) if raw not in reserved]
+            dropped = len(packet) - len(keep)
+            session.emit(MessageDropped(self._name, "reserved_topic", dropped))
+            self._broker.count_dropped("reserved_topic", dropped)
+            if not keep:
+                return []
+            packet = _select(packet, keep)
+        limit = self._broker.options.max_record // 2
+        return _split(packet, limit)
+
+    def _record(
+        self, session: Session, packet: Publishes, *, will: bool
+    ) -> tuple[Position, int]:
+        """Append a MessagePublished; return the first message's position and the payload bytes."""
+        topics, payloads = packet.topics, packet.payloads
+        distinct = dict.fromkeys(topics)
+        which: list[int] = []
+        if len(distinct) > 1:
+            number = {raw: at for at, raw in enumerate(distinct)}
+            which = list(map(number.__getitem__, topics))
+        sizes = list(map(len, payloads))
+        size = sum(sizes)
+        count = len(sizes)
+        event = MessagePublished(
+            self._name,
+            packet.qos,
+            packet.retain,
+            [raw.decode() for raw in distinct],
+            which,
+            to_runs(packet.packet_ids),
+            sizes[0] if sizes.count(sizes[0]) == count else sizes,
+            0,
+            count,
+            will,
+        )
+        first = session.emit(event, payloads, size)
+        self._broker.messages.add(Stored(first, topics, payloads, size))
+        return first, size
+
+    def _route(
+        self,
+        qos: int,
+        topics: Sequence[bytes],
+        payloads: Sequence[bytes],
+        refs: Sequence[Position],
+        size: int,
+    ) -> None:
+        for targets, chosen in self._plan(topics):
+            if chosen is None:
+                batch = Batch(qos, topics, payloads, refs, size=size)
+            else:
+                some = [payloads[at] for at in chosen]
+                batch = Batch(
+                    qos,
+                    [topics[at] for at in chosen],
+                    some,
+                    [refs[at] for at in chosen],
+                    size=sum(map(len, some)),
+                )
+            self._send(targets, batch)
+
+    def _plan(
+        self, topics: Sequence[bytes]
+    ) -> list[tuple[Sequence[Subscriber], Sequence[int] | None]]:
+        """Return who gets which messages: receivers, and indices into the batch (None = all)."""
+        found = list(map(self._broker.router.routes.__getitem__, topics))
+        first = found[0]
+        if found.count(first) == len(found):
+            return [(first.targets, None)] if first.targets else []
+        groups: dict[Route, list[int]] = defaultdict(list)
+        for at, route in enumerate(found):
+            groups[route].append(at)
+        groups.pop(NOWHERE, None)
+        owners: dict[Subscriber, list[Route]] = defaultdict(list)
+        for route in groups:
+            for target in route.targets:
+                owners[target].append(route)
+        if len(owners) == sum(len(route.targets) for route in groups):
+            return [(route.targets, chosen) for route, chosen in groups.items()]
+        # Somebody gets messages by several routes: they must be merged to stay in order.
+        shared: dict[tuple[Route, ...], list[Subscriber]] = defaultdict(list)
+        for target, routes in owners.items():
+            shared[tuple(routes)].append(target)
+        return [
+            (
+                targets,
+                groups[routes[0]]
+                if len(routes) == 1
+                else sorted(at for route in routes for at in groups[route]),
+            )
+            for routes, targets in shared.items()
+        ]
+
+    def _send(self, targets: Sequence[Subscriber], batch: Batch) -> None:
+        broker = self._broker
+        tell = broker.kernel.tell
+        for target in targets:
+            actor = target.actor
+            if actor is not None:
+                try:
+                    tell(actor, batch)
+                except pykka.ActorDeadError:
+                    actor.on_undelivered([batch])
+            elif batch.qos and target.qos:
+                qos = batch.qos if batch.qos < target.qos else target.qos
+                tell(broker.session(target.session), Outgoing(target, batch, qos))
+
+
+def _select(packet: Publishes, keep: Sequence[int]) -> Publishes:
+    """Return some of a packet's messages."""
+    part = Publishes(packet.qos, retain=packet.retain, dup=packet.dup)
+    payloads = packet.payloads
+    part.topics += [packet.topics[at] for at in keep]
+    part.payloads.extend(payloads[at] for at in keep)
+    if packet.qos:
+        part.packet_ids += [packet.packet_ids[at] for at in keep]
+    return part
+
+
+def _split(packet: Publishes, limit: int) -> list[Publishes]:
+    """Return a packet in parts of at most ``limit`` payload bytes, at least one message each."""
+    payloads = packet.payloads
+    if len(payloads) == 1 or sum(map(len, payloads)) <= limit:
+        return [packet]
+    parts: list[list[int]] = [[]]
+    total = 0
+    for at, payload in enumerate(payloads):
+        total += len(payload)
+        if total > limit and parts[-1]:
+            parts.append([])
+            total = len(payload)
+        parts[-1].append(at)
+    return [_select(packet, part) for part in parts]

@@ -1,0 +1,99 @@
+"""From the log to a running broker, and from the log to one session."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING
+
+import structlog
+
+from actors.messages import Detached
+from eventstore.errors import CorruptLog
+from eventstore.events import BrokerStarted, SessionClosed
+from eventstore.journal import Journal
+from eventstore.records import ChainChecker
+from projections.node import NodeState
+from projections.session import SessionState
+
+if TYPE_CHECKING:
+    from actors.broker import Broker
+
+_log = structlog.get_logger("foldmq")
+
+_BREATHE_EVERY = 64
+"""Records folded between two looks at the event loop."""
+
+
+async def recover(broker: Broker, progress: Callable[[int, int], None]) -> None:
+    """Fold the log into the broker's state, open the journal, end what was connected."""
+    log, node = broker.log, broker.node
+    tail = await log.tail()
+    last = tail.sequence
+    checker = ChainChecker(log.first - 1)
+    if last:
+        async for record in log.read(log.first, last):
+            checker.check(record)
+            node.apply_record(record)
+            if record.sequence % _BREATHE_EVERY == 0:
+                progress(record.sequence, last)
+                await asyncio.sleep(0)
+        if checker.sequence != last:
+            raise CorruptLog(checker.sequence + 1, "is missing")
+    progress(last, last)
+    broker.writer = log.writer(broker.clock, lambda error: broker.fail(error))  # type: ignore[arg-type]
+    broker.journal = Journal(
+        broker.writer,
+        broker.clock,
+        node=broker.options.node,
+        sequence=tail.sequence,
+        link=tail.link,
+        max_record=broker.options.max_record,
+    )
+    await broker.writer.start(broker.journal)
+    broker.emit(BrokerStarted(_software()))
+    for state in list(node.sessions.values()):
+        broker.router.restore(state)
+    _end_connections(broker)
+
+
+def _software() -> str:
+    try:
+        return version("foldmq")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+def _end_connections(broker: Broker) -> None:
+    """Record the end of the connections that ended with the broker's predecessor.
+
+    Wills are published as for any connection that ended without a DISCONNECT.
+    """
+    node = broker.node
+    for name, state in list(node.sessions.items()):
+        if not state.connected:
+            broker.watch_expiry(state)
+        elif state.will is not None:
+            broker.kernel.tell(broker.session(name), Detached(None, "broker_restarted", False))
+        else:
+            broker.emit(SessionClosed(name, "broker_restarted", state.generation))
+            if state.clean:
+                broker.router.remove_session(name)
+            else:
+                broker.watch_expiry(state)
+
+
+async def rebuild_session(broker: Broker, name: str) -> SessionState | None:
+    """Return a session's state as the log has it; None when there is no such session.
+
+    Waits until all that was appended is on disk. Nothing may append for this session meanwhile.
+    """
+    await broker.settled()
+    node = NodeState()
+    checker = ChainChecker(broker.log.first - 1)
+    async for record in broker.log.read(broker.log.first, broker.journal.durable):
+        checker.check(record)
+        node.apply_record(record, only=name)
+        await asyncio.sleep(0)
+    return node.sessions.get(name)

@@ -1,0 +1,150 @@
+"""From a topic to the subscriptions that match it.
+
+A *route* is the set of subscribers that get a message, one for each session: of the overlapping
+subscriptions of a session the one with the highest QoS is chosen, so that a session gets one copy
+at that QoS [MQTT-3.3.5-1]. Topics with the same subscribers share a route, so that what one read
+brought can be grouped by route: messages in a group stay in order and are prepared once.
+
+Routes are looked up by raw topic in a dict that forgets everything when a subscription changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from projections.session import SessionState
+from protocol.topics import is_reserved_topic
+from protocol.trie import FilterTrie
+
+if TYPE_CHECKING:
+    from actors.subscription import Subscription
+
+_CACHED_TOPICS = 65_536
+_CACHED_BYTES = 16 * 1024 * 1024
+
+
+class Subscriber:
+    """One subscription of one session, as the index knows it."""
+
+    __slots__ = ("actor", "filter", "qos", "session")
+
+    def __init__(self, session: str, topic_filter: str, qos: int) -> None:
+        self.session = session
+        self.filter = topic_filter
+        self.qos = qos
+        self.actor: Subscription | None = None
+        """Who delivers; None while the session is offline."""
+
+    def __repr__(self) -> str:
+        """Return session, filter and QoS."""
+        return f"Subscriber({self.session!r}, {self.filter!r}, QoS {self.qos})"
+
+
+class Route:
+    """The subscribers of a topic, one for each session. Compared by identity."""
+
+    __slots__ = ("targets",)
+
+    def __init__(self, targets: tuple[Subscriber, ...]) -> None:
+        self.targets = targets
+
+
+NOWHERE = Route(())
+
+
+class Routes(dict[bytes, Route]):
+    """Routes by raw topic; a miss is looked up in the index."""
+
+    __slots__ = ("_interned", "_router", "_size")
+
+    def __init__(self, router: Router) -> None:
+        super().__init__()
+        self._router = router
+        self._interned: dict[tuple[Subscriber, ...], Route] = {}
+        self._size = 0
+
+    def __missing__(self, raw: bytes) -> Route:
+        """Look a topic up in the index."""
+        if len(self) >= _CACHED_TOPICS or self._size >= _CACHED_BYTES:
+            self.forget()
+        targets = self._router.match(raw.decode())
+        route = NOWHERE
+        if targets:
+            route = self._interned.setdefault(targets, Route(targets))
+        self[raw] = route
+        self._size += len(raw)
+        return route
+
+    def forget(self) -> None:
+        """Drop everything: the subscriptions changed, or it grew too large."""
+        if self._size:
+            self.clear()
+            self._interned.clear()
+            self._size = 0
+
+
+class Router:
+    """The subscription index of this node."""
+
+    def __init__(self) -> None:
+        self._index: FilterTrie[Subscriber] = FilterTrie()
+        self._subscribers: dict[str, dict[str, Subscriber]] = {}
+        self.routes = Routes(self)
+        self.subscriptions = 0
+
+    def match(self, topic: str) -> tuple[Subscriber, ...]:
+        """Return who gets a message on a topic: of each session the highest QoS."""
+        if is_reserved_topic(topic):
+            return ()
+        best: dict[str, Subscriber] = {}
+        for found in self._index.match(topic):
+            other = best.get(found.session)
+            if other is None or found.qos > other.qos:
+                best[found.session] = found
+        return tuple(best.values())
+
+    def subscribe(self, session: str, topic_filter: str, qos: int) -> Subscriber:
+        """Add a subscription, or change the QoS of the one with this filter."""
+        held = self._subscribers.setdefault(session, {})
+        found = held.get(topic_filter)
+        if found is None:
+            found = Subscriber(session, topic_filter, qos)
+            held[topic_filter] = found
+            self._index.insert(topic_filter, session, found)
+            self.subscriptions += 1
+        found.qos = qos
+        self.routes.forget()
+        return found
+
+    def unsubscribe(self, session: str, topic_filter: str) -> Subscriber | None:
+        """Remove a subscription; return what it was."""
+        held = self._subscribers.get(session)
+        found = held.pop(topic_filter, None) if held else None
+        if found is not None:
+            self._index.remove(topic_filter, session)
+            self.subscriptions -= 1
+            self.routes.forget()
+            if not held:
+                del self._subscribers[session]
+        return found
+
+    def subscribers(self, session: str) -> Iterable[Subscriber]:
+        """Return the subscriptions of a session."""
+        return list(self._subscribers.get(session, {}).values())
+
+    def remove_session(self, session: str) -> list[Subscriber]:
+        """Remove all subscriptions of a session; return what they were."""
+        gone = list(self._subscribers.get(session, {}).values())
+        for found in gone:
+            self.unsubscribe(session, found.filter)
+        return gone
+
+    def restore(self, state: SessionState) -> None:
+        """Bring the index in line with a session's state: after recovery or a rebuild."""
+        wanted = {held.filter: held.qos for held in state.active()}
+        for found in self.subscribers(state.session):
+            if found.filter not in wanted:
+                self.unsubscribe(state.session, found.filter)
+        for topic_filter, qos in wanted.items():
+            self.subscribe(state.session, topic_filter, qos)

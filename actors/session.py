@@ -1,0 +1,651 @@
+"""One actor for each client identifier: it decides, and its state is the fold of its events.
+
+Every decision becomes events; an event is appended to the journal and applied to the state at
+once. What the client is told about it (acknowledgements, deliveries) is handed to the gate and
+leaves when the events are on disk.
+
+A session whose client is away has no connection and no subscription actors: what matches its
+subscriptions comes straight to it and is queued. When nothing came for a while it is passivated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from actors import decisions
+from actors.kernel import Failed, LoopActor
+from actors.messages import (
+    AckCheck,
+    Attach,
+    Batch,
+    Close,
+    Detached,
+    Expire,
+    Loaded,
+    Outgoing,
+    Packets,
+    Retire,
+    Retry,
+    Writable,
+)
+from actors.publisher import Publisher
+from actors.subscription import Subscription
+from eventstore.events import (
+    Delivered,
+    Event,
+    MessageDropped,
+    Redelivered,
+    SessionClosed,
+    SessionExpired,
+    SessionOpened,
+    SessionTakenOver,
+    Unsubscribed,
+    WillArmed,
+    WillCancelled,
+    WillFired,
+)
+from eventstore.messages import Message
+from eventstore.positions import Position, from_runs, to_runs
+from projections.session import QOS_MASK, RETAIN_FLAG, InFlight, SessionState
+from protocol.encoder import Outgoing as Prepared
+from protocol.encoder import acks, connack, suback, unsuback
+from protocol.packets import (
+    Acks,
+    Connect,
+    ConnectCode,
+    PacketType,
+    Publishes,
+    Subscribe,
+    Unsubscribe,
+)
+
+if TYPE_CHECKING:
+    from actors.broker import Broker
+    from actors.connection import Connection
+    from actors.router import Subscriber
+
+_log = structlog.get_logger("foldmq")
+
+_DRAIN_AT_ONCE = 4096
+"""Messages taken from the queue in one step."""
+_HELD_MESSAGES = 65_536
+"""Messages kept at hand for a connected client whose window is full, at most."""
+
+
+class Session(LoopActor):
+    """A client's session."""
+
+    __slots__ = (
+        "_ack_check_set",
+        "_after_load",
+        "_broker",
+        "_held",
+        "_publisher",
+        "_unhandled",
+        "_will",
+        "connection",
+        "last_active",
+        "name",
+        "state",
+    )
+
+    def __init__(self, broker: Broker, name: str, state: SessionState | None) -> None:
+        super().__init__()
+        self._broker = broker
+        self.name = name
+        self.state = state if state is not None else SessionState(name)
+        self.connection: Connection | None = None
+        self.last_active = broker.clock.monotonic()
+        self._ack_check_set = False
+        self._held: dict[Position, Message] = {}
+        self._publisher = Publisher(broker, name)
+        self._after_load: Callable[[], None] | None = None
+        self._unhandled: list[Any] = []
+        self._will: Message | None = None
+
+    def __str__(self) -> str:
+        """Return the client identifier."""
+        return self.name
+
+    # Mailbox.
+
+    def on_receive(self, message: Any) -> None:
+        """Handle one message; while messages are being loaded everything else waits."""
+        if self._after_load is not None and type(message) is not Loaded:
+            self._unhandled.append(message)
+            return
+        self._handle(message)
+
+    def _handle(self, message: Any) -> None:
+        kind = type(message)
+        if kind is Packets:
+            self._on_packets(message)
+        elif kind is Outgoing:
+            self._on_outgoing(message)
+        else:
+            _HANDLERS[kind](self, message)
+
+    def on_undelivered(self, messages: list[Any]) -> None:
+        """Give what came after the session was passivated to the one that takes its place."""
+        self._broker.redirect(self.name, messages)
+
+    def emit(self, event: Event, payloads: Sequence[bytes] = (), size: int = 0) -> Position:
+        """Append an event and apply it; return its first position."""
+        return self._broker.emit(event, payloads, size)
+
+    # The life of a session.
+
+    def _on_attach(self, message: Attach) -> None:
+        connection, connect = message.connection, message.connect
+        if connection.ended:
+            return
+        self.last_active = self._broker.clock.monotonic()
+        known = self._broker.node.sessions.get(self.name)
+        if self.connection is not None:
+            self._take_over(self.connection)
+            known = self._broker.node.sessions.get(self.name)
+        resumed = known is not None and not known.clean and not connect.clean
+        generation = self.state.generation + 1
+        if known is not None and not resumed:
+            self._forget_subscriptions()
+        self.emit(
+            SessionOpened(
+                self.name,
+                resumed,
+                connect.clean,
+                connect.version,
+                connect.keep_alive,
+                generation,
+                connection.address,
+                connect.username,
+            )
+        )
+        self.state = self._broker.node.sessions[self.name]
+        if connect.will is not None:
+            self._arm_will(connect)
+        self.connection = connection
+        journal = self._broker.journal
+        journal.after(
+            connection,
+            connack(ConnectCode.ACCEPTED, session_present=resumed, version=connect.version),
+        )
+        journal.hold(connection)
+        if resumed:
+            for subscriber in self._broker.router.subscribers(self.name):
+                self._start_subscription(subscriber)
+            self._resume()
+        connection.attached(self, connect.keep_alive)
+
+    def _arm_will(self, connect: Connect) -> None:
+        will = connect.will
+        if will is None:
+            return
+        size = len(will.payload)
+        event = WillArmed(self.name, will.topic, will.qos, will.retain, size, 0)
+        self.emit(event, (will.payload,), size)
+        self._will = Message(will.topic.encode(), will.payload)
+
+    def _take_over(self, old: Connection) -> None:
+        """Close the connection that the client had until now [MQTT-3.1.4-2]."""
+        _log.info("session taken over", client=self.name, address=old.address)
+        old.session = None
+        old.close("taken_over")
+        self.emit(SessionTakenOver(self.name, self.state.generation))
+        self._close("taken_over", orderly=False)
+
+    def _on_detached(self, message: Detached) -> None:
+        state = self.state
+        if message.connection is not self.connection or not state.connected:
+            return
+        if state.will is not None and self._will is None:
+            # Armed before the broker was started again: its payload is in the log only.
+            found = self._find([state.will.ref])
+            if found is None:
+                self._load([state.will.ref], lambda: self._on_detached(message))
+                return
+            self._will = found[state.will.ref]
+        self._close(message.reason, orderly=message.orderly)
+        if self._broker.node.sessions.get(self.name) is None:
+            self._broker.retire(self)
+        else:
+            self._broker.went_offline(self)
+
+    def _close(self, reason: str, *, orderly: bool) -> None:
+        """Let the connection's part of the session end: its will, and all of a clean session."""
+        state = self.state
+        connection, self.connection = self.connection, None
+        if connection is not None and connection.session is self:
+            connection.session = None
+        self._held.clear()
+        if state.will is not None:
+            if orderly:
+                self._will = None
+                self.emit(WillCancelled(self.name))
+            else:
+                self._fire_will()
+        for subscriber in self._broker.router.subscribers(self.name):
+            self._stop_subscription(subscriber)
+        self.emit(SessionClosed(self.name, reason, state.generation))
+        if state.clean:
+            self._broker.router.remove_session(self.name)
+
+    def _fire_will(self) -> None:
+        will, message = self.state.will, self._will
+        self._will = None
+        if will is None or message is None:
+            return
+        self.emit(WillFired(self.name))
+        batch = Publishes(will.qos, retain=will.retain)
+        batch.topics.append(message.topic)
+        batch.payloads.append(message.payload)
+        self._publisher.publish(self, batch, will=True)
+
+    def _on_expire(self, _message: Expire) -> None:
+        if self._broker.node.sessions.get(self.name) is not self.state or self.state.connected:
+            return
+        if self._broker.expires_in(self.state) > 0:
+            return
+        _log.info("session expired", client=self.name)
+        self._forget_subscriptions()
+        self.emit(SessionExpired(self.name, "expired"))
+        self._broker.retire(self)
+
+    def _on_retire(self, _message: Retire) -> None:
+        if self.connection is None and self._after_load is None:
+            self._broker.retire(self)
+
+    def _forget_subscriptions(self) -> None:
+        for subscriber in self._broker.router.remove_session(self.name):
+            self._stop_subscription(subscriber)
+
+    def _start_subscription(self, subscriber: Subscriber) -> Subscription:
+        actor = subscriber.actor
+        if actor is None:
+            actor = subscriber.actor = Subscription(self, subscriber)
+            self.kernel.spawn(actor, self)
+        return actor
+
+    def _stop_subscription(self, subscriber: Subscriber) -> None:
+        actor, subscriber.actor = subscriber.actor, None
+        if actor is not None:
+            actor.stop()
+
+    def _on_failed(self, message: Failed) -> None:
+        """Replace a subscription that failed; deliver what it had been told in its place."""
+        failed = message.actor
+        if not isinstance(failed, Subscription):
+            return
+        subscriber = failed.subscriber
+        if subscriber.actor is failed:
+            subscriber.actor = None
+            if self.connection is not None:
+                self._start_subscription(subscriber)
+        for told in (message.message, *message.unseen):
+            if isinstance(told, Batch):
+                qos = min(told.qos, subscriber.qos)
+                self.kernel.tell(self, Outgoing(subscriber, told, qos))
+
+    # What the client sends.
+
+    def _on_packets(self, message: Packets) -> None:
+        connection = message.connection
+        if connection is not self.connection:
+            return
+        for number, packet in enumerate(message.packets):
+            if type(packet) is Publishes:
+                self._on_publishes(connection, packet)
+            elif type(packet) is Acks:
+                self._on_acks(connection, packet)
+            elif type(packet) is Subscribe:
+                self._on_subscribe(connection, packet)
+            elif type(packet) is Unsubscribe:
+                self._on_unsubscribe(connection, packet)
+            if self._after_load is not None:
+                rest = message.packets[number + 1 :]
+                if rest:
+                    self._unhandled.append(Packets(connection, rest))
+                return
+
+    def _on_publishes(self, connection: Connection, packet: Publishes) -> None:
+        qos = packet.qos
+        if not qos:
+            self._publisher.publish(self, packet)
+            return
+        if qos == 1:
+            self._publisher.publish(self, packet)
+            self._broker.journal.after(connection, acks(PacketType.PUBACK, packet.packet_ids))
+            return
+        if self._broker.options.reject_qos2_publish:
+            _log.info("QoS 2 publish rejected", client=self.name, address=connection.address)
+            self.kernel.tell(connection, Close("qos2_rejected"))
+            return
+        self._publisher.store(self, packet)
+        self._broker.journal.after(connection, acks(PacketType.PUBREC, packet.packet_ids))
+
+    def _on_acks(self, connection: Connection, packet: Acks) -> None:
+        kind, ids = packet.kind, packet.packet_ids
+        event: Event | None
+        if kind is PacketType.PUBACK:
+            event = decisions.acked(self.state, ids)
+        elif kind is PacketType.PUBREC:
+            event = decisions.received(self.state, ids)
+            self._broker.journal.after(connection, acks(PacketType.PUBREL, ids))
+        elif kind is PacketType.PUBCOMP:
+            event = decisions.completed(self.state, ids)
+        else:
+            self._on_release(connection, ids)
+            return
+        if event is not None:
+            self.emit(event)
+            if self.state.queued:
+                self._drain()
+
+    def _on_release(self, connection: Connection, packet_ids: list[int]) -> None:
+        """Let QoS 2 messages take effect; answer with PUBCOMP in any case."""
+        event = decisions.released(self.state, packet_ids)
+        if event is not None:
+            refs = from_runs(event.refs)
+            found = self._find(refs)
+            if found is None:
+                self._load(refs, lambda: self._on_release(connection, packet_ids))
+                return
+            self.emit(event)
+            self._publisher.release(refs, [found[ref] for ref in refs])
+            self._let_go(refs)
+        if connection is self.connection:
+            self._broker.journal.after(connection, acks(PacketType.PUBCOMP, packet_ids))
+
+    def _on_subscribe(self, connection: Connection, packet: Subscribe) -> None:
+        broker = self._broker
+        max_qos = 1 if broker.options.downgrade_qos2_subscribe else 2
+        grant = decisions.subscribe(self.state, packet.filters, max_qos=max_qos)
+        for event in grant.events:
+            self.emit(event)
+        broker.journal.after(connection, suback(packet.packet_id, grant.codes))
+        broker.journal.hold(connection)
+        for topic_filter, qos in grant.granted:
+            subscriber = broker.router.subscribe(self.name, topic_filter, qos)
+            actor = self._start_subscription(subscriber)
+            retained = broker.node.retained.match(topic_filter)
+            if retained:
+                self.kernel.tell(actor, retained)
+
+    def _on_unsubscribe(self, connection: Connection, packet: Unsubscribe) -> None:
+        gone = []
+        for topic_filter in dict.fromkeys(packet.filters):
+            subscriber = self._broker.router.unsubscribe(self.name, topic_filter)
+            if subscriber is not None:
+                self._stop_subscription(subscriber)
+                gone.append(topic_filter)
+        if gone:
+            self.emit(Unsubscribed(self.name, gone))
+        self._broker.journal.after(connection, unsuback(packet.packet_id))
+
+    # What the client gets.
+
+    def _on_outgoing(self, message: Outgoing) -> None:
+        subscriber, batch, qos = message
+        if not qos:
+            self._send_qos0(batch)
+            return
+        if self._broker.node.sessions.get(self.name) is not self.state:
+            return
+        connection = self.connection
+        ready = connection is not None and connection.writable
+        delivery = decisions.deliver(
+            self.state,
+            subscriber.filter,
+            qos,
+            batch.refs,
+            batch.payloads,
+            batch.size,
+            self._broker.limits,
+            retain=batch.retain,
+            ready=ready,
+        )
+        sent = len(delivery.packet_ids)
+        for event in delivery.events:
+            self.emit(event)
+            if type(event) is MessageDropped:
+                self._broker.count_dropped(event.reason, event.count)
+        if sent and connection is not None:
+            data = batch.prepared(qos).render(delivery.packet_ids, 0, sent)
+            self._broker.journal.after(connection, data)
+            self._set_ack_check()
+        if connection is not None and sent < len(batch):
+            self._hold(batch, sent)
+        if connection is None:
+            self.last_active = self._broker.clock.monotonic()
+
+    def _hold(self, batch: Batch, start: int) -> None:
+        """Keep what a connected client will get soon at hand, so that nothing is read back."""
+        held = self._held
+        if len(held) < _HELD_MESSAGES:
+            messages = map(Message, batch.topics[start:], batch.payloads[start:])
+            held.update(zip(batch.refs[start:], messages, strict=True))
+
+    def _send_qos0(self, batch: Batch) -> None:
+        connection = self.connection
+        if connection is None:
+            return
+        broker = self._broker
+        if connection.writable or connection.unsent < broker.options.max_outbound_bytes:
+            broker.journal.pass_or_follow(connection, batch.at_qos0())
+            return
+        broker.count_dropped("slow_reader", len(batch))
+        self.emit(MessageDropped(self.name, "slow_reader", len(batch)))
+
+    def _on_writable(self, message: Writable) -> None:
+        if message.connection is self.connection and self.state.queued:
+            self._drain()
+
+    def _drain(self) -> None:
+        """Send what waits, as far as the windows allow."""
+        connection = self.connection
+        if connection is None or not connection.writable:
+            return
+        broker = self._broker
+        limits = broker.limits
+        runs = decisions.next_waiting(self.state, limits.window, _DRAIN_AT_ONCE)
+        if not runs:
+            return
+        refs = [ref for run in runs for ref in run.refs]
+        found = self._find(refs)
+        if found is None:
+            self._load(refs, self._drain)
+            return
+        budget = limits.batch_bytes
+        for run in runs:
+            chosen = [found[ref] for ref in run.refs]
+            count = decisions.within([message.payload for message in chosen], budget)
+            budget -= self._send_waiting(connection, run, chosen[:count])
+            if budget <= 0 or count < len(chosen):
+                # The rest follows when these are acknowledged or the transport has room.
+                break
+
+    def _send_waiting(
+        self, connection: Connection, run: decisions.WaitingRun, messages: list[Message]
+    ) -> int:
+        """Send the first messages of a run; return their payload bytes."""
+        count = len(messages)
+        refs = run.refs[:count]
+        packet_ids = decisions.take_packet_ids(self.state, count)
+        topics = [message.topic for message in messages]
+        payloads = [message.payload for message in messages]
+        size = sum(map(len, payloads))
+        event = Delivered(
+            self.name,
+            run.held.filter,
+            run.qos,
+            pids=to_runs(packet_ids),
+            refs=to_runs(refs),
+            retain=run.retain,
+            queued=size,
+        )
+        self.emit(event)
+        data = Prepared(topics, payloads, run.qos, retain=run.retain).render(packet_ids)
+        self._broker.journal.after(connection, data)
+        self._let_go(refs)
+        self._set_ack_check()
+        return size
+
+    # Sending again.
+
+    def _resume(self) -> None:
+        """Send again what the client did not complete, then what waits [MQTT-4.4.0-1]."""
+        state = self.state
+        if state.releasing or state.inflight:
+            self._send_again(list(state.inflight), list(state.releasing), "resumed", self._resume)
+        if self._after_load is None:
+            self._drain()
+
+    def _send_again(
+        self, unacked: list[int], unreleased: list[int], cause: str, again: Callable[[], None]
+    ) -> None:
+        """Send PUBLISH (with DUP) and PUBREL packets again; ``again`` if messages must be loaded."""
+        connection, state = self.connection, self.state
+        if connection is None:
+            return
+        found = self._find([state.inflight[pid].ref for pid in unacked])
+        if found is None:
+            self._load([state.inflight[pid].ref for pid in unacked], again)
+            return
+        parts = [acks(PacketType.PUBREL, unreleased)] if unreleased else []
+        for flags, run in _by_flags([(pid, state.inflight[pid]) for pid in unacked]):
+            messages = [found[sent.ref] for _, sent in run]
+            prepared = Prepared(
+                [message.topic for message in messages],
+                [message.payload for message in messages],
+                flags & QOS_MASK,
+                retain=bool(flags & RETAIN_FLAG),
+            )
+            parts.append(prepared.render([pid for pid, _ in run], dup=True))
+        self._let_go(found)
+        packet_ids = [*unreleased, *unacked]
+        self.emit(Redelivered(self.name, to_runs(packet_ids), cause))
+        self._broker.journal.after(connection, b"".join(parts))
+        self._set_ack_check()
+
+    def _set_ack_check(self) -> None:
+        wait = self._broker.options.ack_wait
+        if wait and not self._ack_check_set:
+            self._ack_check_set = True
+            self._broker.tell_later(self, AckCheck(), wait)
+
+    def _on_ack_check(self, _message: AckCheck) -> None:
+        """Send again what was not acknowledged within ``ack_wait``."""
+        self._ack_check_set = False
+        connection, state = self.connection, self.state
+        if connection is None or not (state.inflight or state.releasing):
+            return
+        wait = self._broker.options.ack_wait
+        if not wait:
+            return
+        late = self._broker.clock.time_ms() - int(wait * 1000)
+        unacked = [pid for pid, sent in state.inflight.items() if sent.sent_ms <= late]
+        unreleased = [pid for pid, sent in state.releasing.items() if sent.sent_ms <= late]
+        if (unacked or unreleased) and connection.writable:
+            self._send_again(
+                unacked, unreleased, "ack_wait", lambda: self._on_ack_check(AckCheck())
+            )
+            if self._after_load is not None:
+                return
+        oldest = min(
+            sent.sent_ms for sent in chain(state.inflight.values(), state.releasing.values())
+        )
+        self._ack_check_set = True
+        delay = wait - (self._broker.clock.time_ms() - oldest) / 1000
+        self._broker.tell_later(self, AckCheck(), min(wait, max(0.05, delay)))
+
+    # Messages that are not at hand.
+
+    def _find(self, refs: Sequence[Position]) -> dict[Position, Message] | None:
+        """Return the messages at these positions, or None when some must be loaded."""
+        found: dict[Position, Message] = {}
+        held, store = self._held, self._broker.messages
+        for ref in refs:
+            message = held.get(ref) or store.get(ref)
+            if message is None:
+                return None
+            found[ref] = message
+        return found
+
+    def _load(self, refs: Sequence[Position], then: Callable[[], None]) -> None:
+        """Read messages from the log, then go on; whatever comes meanwhile waits."""
+        self._after_load = then
+        self._broker.load(self, [ref for ref in refs if ref not in self._held])
+
+    def _let_go(self, refs: Iterable[Position]) -> None:
+        """Forget messages that were sent."""
+        if self._held:
+            for ref in refs:
+                self._held.pop(ref, None)
+
+    def _on_loaded(self, message: Loaded) -> None:
+        then, self._after_load = self._after_load, None
+        self._held.update(message.found)
+        if then is not None:
+            then()
+        unhandled, self._unhandled = self._unhandled, []
+        for number, waiting in enumerate(unhandled):
+            self._handle(waiting)
+            if self._after_load is not None:
+                self._unhandled = unhandled[number + 1 :] + self._unhandled
+                return
+
+    # After a failure.
+
+    def _on_retry(self, message: Retry) -> None:
+        """Deliver what a failed session was told, except what it had recorded already."""
+        state = self.state
+        subscriber, batch, qos = message.outgoing
+        recorded = {sent.ref for sent in state.inflight.values()}
+        recorded.update(sent.ref for sent in state.releasing.values())
+        for held in state.subscriptions.values():
+            recorded.update(entry >> 3 for entry in held.queue or ())
+        keep = [at for at, ref in enumerate(batch.refs) if ref not in recorded]
+        if not keep:
+            return
+        payloads = [batch.payloads[at] for at in keep]
+        rest = Batch(
+            batch.qos,
+            [batch.topics[at] for at in keep],
+            payloads,
+            [batch.refs[at] for at in keep],
+            size=sum(map(len, payloads)),
+            retain=batch.retain,
+        )
+        self._on_outgoing(Outgoing(subscriber, rest, qos))
+
+    def unfinished(self) -> list[Any]:
+        """Return what the session had been told and put off: for its successor."""
+        return self._unhandled
+
+
+def _by_flags(
+    entries: list[tuple[int, InFlight]],
+) -> list[tuple[int, list[tuple[int, InFlight]]]]:
+    """Group neighbours with the same flags, keeping the order."""
+    groups: list[tuple[int, list[tuple[int, InFlight]]]] = []
+    for pid, sent in entries:
+        if not groups or groups[-1][0] != sent.flags:
+            groups.append((sent.flags, []))
+        groups[-1][1].append((pid, sent))
+    return groups
+
+
+_HANDLERS: dict[type, Callable[[Session, Any], None]] = {
+    Attach: Session._on_attach,  # noqa: SLF001 - the class's own table
+    Detached: Session._on_detached,  # noqa: SLF001
+    Writable: Session._on_writable,  # noqa: SLF001
+    Loaded: Session._on_loaded,  # noqa: SLF001
+    AckCheck: Session._on_ack_check,  # noqa: SLF001
+    Expire: Session._on_expire,  # noqa: SLF001
+    Retire: Session._on_retire,  # noqa: SLF001
+    Retry: Session._on_retry,  # noqa: SLF001
+    Failed: Session._on_failed,  # noqa: SLF001
+}

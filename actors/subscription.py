@@ -1,0 +1,79 @@
+"""One actor for each subscription of a connected session.
+
+It knows what was granted, takes the batches that match it, caps their QoS and tells its session
+what is to be delivered; and it is what the inspector shows of a subscription.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pykka
+
+from actors.kernel import LoopActor
+from actors.messages import Batch, Outgoing
+
+if TYPE_CHECKING:
+    from actors.router import Subscriber
+    from actors.session import Session
+    from projections.retained import RetainedMessage
+
+
+class Subscription(LoopActor):
+    """Delivers what matches one topic filter to one session."""
+
+    __slots__ = ("_session", "_subscriber", "matched", "replayed")
+
+    def __init__(self, session: Session, subscriber: Subscriber) -> None:
+        super().__init__()
+        self._session = session
+        self._subscriber = subscriber
+        self.matched = 0
+        """Messages that matched since the session connected."""
+        self.replayed = 0
+        """Retained messages among them."""
+
+    @property
+    def subscriber(self) -> Subscriber:
+        """What this actor delivers for."""
+        return self._subscriber
+
+    def on_receive(self, message: Any) -> None:
+        """Take a batch that matches, or the retained messages that a SUBSCRIBE asks for."""
+        if type(message) is Batch:
+            self.matched += len(message)
+            self._forward(message)
+        else:
+            self._replay(message)
+
+    def on_undelivered(self, messages: list[Any]) -> None:
+        """Forward what matched before the subscription ended: it was published before."""
+        for message in messages:
+            self.on_receive(message)
+
+    def _forward(self, batch: Batch) -> None:
+        subscriber = self._subscriber
+        qos = batch.qos if batch.qos < subscriber.qos else subscriber.qos
+        outgoing = Outgoing(subscriber, batch, qos)
+        try:
+            self._session.kernel.tell(self._session, outgoing)
+        except pykka.ActorDeadError:
+            self._session.on_undelivered([outgoing])
+
+    def _replay(self, messages: list[RetainedMessage]) -> None:
+        """Send retained messages, in the order of their publication within each QoS."""
+        self.matched += len(messages)
+        self.replayed += len(messages)
+        for qos in sorted({message.qos for message in messages}):
+            chosen = [message for message in messages if message.qos == qos]
+            payloads = [message.payload for message in chosen]
+            self._forward(
+                Batch(
+                    qos,
+                    [message.topic.encode() for message in chosen],
+                    payloads,
+                    [message.ref for message in chosen],
+                    size=sum(map(len, payloads)),
+                    retain=True,
+                )
+            )

@@ -1,0 +1,158 @@
+"""Starts the brokers that are compared: each fresh, on a free port, ended by its process id."""
+
+import contextlib
+import json
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+START_TIMEOUT = 600  # seconds; a restart replays a long log first
+
+
+class BenchError(Exception):
+    """A broker or load that cannot be run; the message is for the user."""
+
+
+@dataclass
+class Running:
+    port: int
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+
+class Foldmq:
+    name = "foldmq"
+    title = "foldmq"
+
+    @staticmethod
+    def installed() -> bool:
+        return True
+
+    @staticmethod
+    def version() -> str:
+        command = [sys.executable, "-m", "cli.main", "version"]
+        return output(command).removeprefix("foldmq ")
+
+    @staticmethod
+    def command(port: int, work: Path) -> list[str]:
+        serve = [sys.executable, "-m", "cli.main", "serve", "--log-format", "json"]
+        return [*serve, "--listen", f"127.0.0.1:{port}", "--data-dir", str(work / "data")]
+
+
+class Mosquitto:
+    name = "mosquitto"
+    title = "Mosquitto"
+
+    @classmethod
+    def program(cls) -> str | None:
+        # Debian installs it where an ordinary user's PATH does not lead.
+        return shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin")
+
+    @classmethod
+    def installed(cls) -> bool:
+        return cls.program() is not None
+
+    @classmethod
+    def version(cls) -> str:
+        return output([cls.program() or "", "-h"]).splitlines()[0].split()[-1]
+
+    @classmethod
+    def command(cls, port: int, work: Path) -> list[str]:
+        config = work / "mosquitto.conf"
+        config.write_text(
+            f"listener {port} 127.0.0.1\nallow_anonymous true\nmax_inflight_messages 1000\n"
+            "max_queued_messages 0\nset_tcp_nodelay true\npersistence false\n"
+        )
+        return [cls.program() or "", "-c", str(config)]
+
+
+class NatsServer:
+    """NATS Server's own MQTT; JetStream on disk and synced before every acknowledgement."""
+
+    name = "nats"
+    title = "NATS Server"
+
+    @classmethod
+    def program(cls) -> str | None:
+        beside = str(Path(sys.executable).parent)
+        return shutil.which("nats-server", path=beside) or shutil.which("nats-server")
+
+    @classmethod
+    def installed(cls) -> bool:
+        return cls.program() is not None
+
+    @classmethod
+    def version(cls) -> str:
+        return output([cls.program() or "", "--version"]).split()[-1]
+
+    @classmethod
+    def command(cls, port: int, work: Path) -> list[str]:
+        config = work / "nats.json"
+        settings = {
+            "server_name": "bench",
+            "listen": f"127.0.0.1:{free_port()}",
+            "jetstream": {"store_dir": str(work / "jetstream"), "sync_interval": "always"},
+            "mqtt": {"listen": f"127.0.0.1:{port}", "max_ack_pending": 1000},
+        }
+        config.write_text(json.dumps(settings))
+        return [cls.program() or "", "-c", str(config)]
+
+
+Broker = type[Foldmq] | type[Mosquitto] | type[NatsServer]
+BROKERS: list[Broker] = [Foldmq, Mosquitto, NatsServer]
+
+
+def output(command: list[str]) -> str:
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    return (result.stdout or result.stderr).strip()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextlib.contextmanager
+def running(broker: Broker, work: Path) -> Iterator[Running]:
+    """Run ``broker`` in the directory ``work`` until the block ends."""
+    port = free_port()
+    log = work / f"{broker.name}.log"
+    with log.open("wb") as sink:
+        process = subprocess.Popen(
+            broker.command(port, work), cwd=ROOT, stdout=sink, stderr=subprocess.STDOUT
+        )
+    try:
+        _wait_listening(broker, process, port, log)
+        yield Running(port, process, log)
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(30)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _wait_listening(broker: Broker, process: subprocess.Popen[bytes], port: int, log: Path) -> None:
+    deadline = time.monotonic() + START_TIMEOUT
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            break
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+            return
+        time.sleep(0.05)
+    tail = log.read_text("utf-8", "replace").strip().splitlines()[-1:]
+    raise BenchError(f"{broker.title} did not start: {' '.join(tail) or 'it said nothing'}")

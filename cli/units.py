@@ -1,0 +1,87 @@
+"""Sizes, times and addresses as people write them in settings."""
+
+import ipaddress
+import re
+from typing import NamedTuple
+
+_NUMBER = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
+
+_BYTES = {
+    "": 1,
+    "b": 1,
+    "kb": 10**3,
+    "mb": 10**6,
+    "gb": 10**9,
+    "kib": 2**10,
+    "mib": 2**20,
+    "gib": 2**30,
+}
+_SECONDS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+class Address(NamedTuple):
+    """A host name or IP address, and a TCP port (0: any free one)."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        """Give ``host:port``, or ``[host]:port`` for IPv6."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def loopback(self) -> bool:
+        """Tell whether only this machine can reach the address."""
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host == "localhost"
+
+
+def address(value: object) -> Address:
+    """Read ``host:port`` or ``[ipv6]:port``; raises ValueError saying what is expected."""
+    if isinstance(value, Address):
+        return value
+    host, colon, port = str(value).strip().rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        raise ValueError("must be host:port, an IPv6 address in brackets such as [::1]:1883")
+    if not colon or not host:
+        raise ValueError("must be host:port such as 127.0.0.1:1883")
+    if not (port.isascii() and port.isdigit() and int(port) <= 65535):
+        raise ValueError("must end with a port from 0 to 65535")
+    return Address(host, int(port))
+
+
+def size(value: object) -> object:
+    """Read a size such as ``"16 MiB"`` as bytes; what is no text is left to the type's own check.
+
+    Raises ValueError saying what is expected.
+    """
+    if not isinstance(value, str):
+        return value
+    scaled = _scaled(value, _BYTES)
+    if scaled is None or not scaled.is_integer():
+        raise ValueError("must be a size: bytes, or a number with KiB, MiB, GiB, kB, MB or GB")
+    return int(scaled)
+
+
+def seconds(value: object) -> object:
+    """Read a time such as ``"30s"`` as seconds; what is no text is left to the type's own check.
+
+    Raises ValueError saying what is expected.
+    """
+    if not isinstance(value, str):
+        return value
+    scaled = _scaled(value, _SECONDS)
+    if scaled is None:
+        raise ValueError("must be a time: seconds, or a number with ms, s, m, h or d")
+    return scaled
+
+
+def _scaled(text: str, units: dict[str, int] | dict[str, float]) -> float | None:
+    match = _NUMBER.fullmatch(text)
+    if match is None or match[2].lower() not in units:
+        return None
+    return float(match[1]) * units[match[2].lower()]

@@ -1,0 +1,520 @@
+"""The connection to a NATS server, embedded or foreign, and the stream that holds the log.
+
+What a client can learn about a server's promise is checked before the first record is written;
+what it cannot learn (when a foreign server syncs its files) is said in ``StreamState.promise``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib.util
+import json
+import logging
+import re
+import ssl
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from urllib.parse import urlsplit
+
+import nats.errors
+from nats.aio.client import Client
+
+from eventstore.errors import (
+    BadNatsOptions,
+    DiskFull,
+    EventStoreError,
+    LostLog,
+    NatsTooOld,
+    NatsUnavailable,
+    UnknownLogFormat,
+    WeakDurability,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LOG_FORMAT: Final = 1
+"""The version of the log's layout, kept in the stream's metadata."""
+FORMAT_KEY: Final = "foldmq.log"
+
+MINIMUM_VERSION: Final = (2, 10, 23)
+_WHY_MINIMUM: Final = "2.10.20 to 2.10.22 can lose a whole stream when the server is killed"
+
+PENDING_BYTES: Final = 128 * 1024 * 1024
+"""How much may wait in the client while the server is away; more is refused at publish."""
+
+_PING_SECONDS: Final = 5
+_API_SECONDS: Final = 10.0
+_LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
+_RECONNECT_SECONDS: Final = (0.05, 0.25)
+_MARKERS: Final = (b"BEGIN NATS USER JWT", b"BEGIN USER NKEY SEED")
+_NOT_FOUND: Final = 10059
+_SUBJECT_TAKEN: Final = 10065
+_OUT_OF_RESOURCES: Final = frozenset({10023, 10028, 10047})
+_STORE_FAILED: Final = frozenset({10049, 10077})
+_NO_REPLICAS: Final = 10074
+
+_log = logging.getLogger("foldmq.nats")
+
+Notice: TypeAlias = Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionOptions:
+    """Where the NATS server is and who we are there.
+
+    ``credentials`` is a ``.creds`` file (user JWT and seed), ``nkey_seed`` a file with a seed;
+    ``tls_ca``, ``tls_cert`` and ``tls_key`` are PEM files.
+    """
+
+    urls: tuple[str, ...]
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
+    token: str | None = field(default=None, repr=False)
+    credentials: Path | None = None
+    nkey_seed: Path | None = None
+    tls_ca: Path | None = None
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    name: str = "foldmq"
+
+    @property
+    def where(self) -> str:
+        """The servers as a person may see them: without user or password."""
+        return ", ".join(_without_secrets(url) for url in self.urls)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamState:
+    """A stream that may hold the log: its bounds, and what its acknowledgements promise."""
+
+    first_seq: int
+    last_seq: int
+    created: bool
+    promise: str
+
+
+def _ignore() -> None:
+    pass
+
+
+def _ignore_text(_text: str) -> None:
+    pass
+
+
+async def connect(
+    options: ConnectionOptions,
+    *,
+    timeout: float = 5.0,  # noqa: ASYNC109 - the whole of several attempts, not one await
+    on_disconnect: Notice = _ignore,
+    on_reconnect: Notice = _ignore,
+    on_closed: Notice = _ignore,
+    on_error: Callable[[str], None] = _ignore_text,
+) -> Client:
+    """Connect to NATS; afterwards the client reconnects for ever by itself.
+
+    For ``timeout`` seconds a server that is not there yet is waited for. ``on_error`` is given
+    each new problem as one line, repeated ones only once between two connections. ``on_closed``
+    is called when the client has given up (closed by us, or the server revoked our access).
+
+    A request that was on its way when the connection broke is lost, and only its own time limit
+    ends it: whoever made it sends it again ``on_reconnect``.
+
+    Raises NatsUnavailable when no server lets us in, BadNatsOptions for a file that is no use.
+    """
+    if not options.urls:
+        raise BadNatsOptions("no NATS server is named: give --nats-url URL")
+    _quiet_client_library()
+    client = Client()
+    watch = _Watch(options.where, on_error)
+    opening = asyncio.create_task(
+        client.connect(
+            list(options.urls),
+            name=options.name,
+            error_cb=watch.error,
+            disconnected_cb=_as_coroutine(on_disconnect),
+            reconnected_cb=_as_coroutine(watch.healthy, on_reconnect),
+            closed_cb=_as_coroutine(on_closed),
+            connect_timeout=2,
+            reconnect_time_wait=_reconnect_wait(options.urls),  # type: ignore[arg-type] # slept
+            max_reconnect_attempts=-1,
+            ping_interval=_PING_SECONDS,
+            pending_size=PENDING_BYTES,
+            **_access(options),
+        )
+    )
+    try:
+        await _opened(opening, watch, timeout)
+    except BaseException:
+        await _give_up(client, opening)
+        raise
+    finally:
+        watch.hopeless.cancel()
+    watch.healthy()
+    return client
+
+
+async def _opened(opening: asyncio.Task[None], watch: _Watch, seconds: float) -> None:
+    await asyncio.wait(
+        {opening, watch.hopeless}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED
+    )
+    if not opening.done():
+        raise watch.unavailable(None)
+    try:
+        opening.result()
+    except (OSError, nats.errors.Error) as error:
+        raise watch.unavailable(error) from None
+
+
+async def _give_up(client: Client, opening: asyncio.Task[None]) -> None:
+    if opening.done():  # it failed before there was anything to close
+        return
+    opening.cancel()
+    with contextlib.suppress(asyncio.CancelledError, OSError, nats.errors.Error):
+        await opening
+    await client.close()
+
+
+class _Watch:
+    """Turns what nats-py reports into single lines, and knows what waiting cannot heal."""
+
+    def __init__(self, where: str, tell: Callable[[str], None]) -> None:
+        self.hopeless: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._where = where
+        self._tell = tell
+        self._last: Exception | None = None
+        self._told: set[str] = set()
+        self._connected_once = False
+
+    def healthy(self) -> None:
+        self._connected_once = True
+        self._told.clear()
+
+    async def error(self, error: Exception) -> None:
+        if self._last is None or not _is_final(self._last):  # what decides is kept
+            self._last = error
+        if not self._connected_once:
+            if _is_final(error) and not self.hopeless.done():
+                self.hopeless.set_result(None)
+            return
+        text = _describe(error)
+        if text not in self._told:
+            self._told.add(text)
+            self._tell(f"NATS at {self._where}: {text}")
+
+    def unavailable(self, error: Exception | None) -> NatsUnavailable:
+        last = error or self._last
+        what = _describe(last) if last is not None else "no answer"
+        if last is not None and _is_refusal(last):
+            advice = "check the user, password, token or credentials file"
+        elif isinstance(last, ssl.SSLCertVerificationError):
+            advice = "name the certificate of its authority"
+        else:
+            advice = "check the address and that the server runs"
+        return NatsUnavailable(f"cannot connect to NATS at {self._where}: {what}; {advice}")
+
+
+def check_server(client: Client) -> int:
+    """Return the largest message, in bytes, that the connected server takes.
+
+    Raises NatsTooOld when the server's version is known to lose data.
+    """
+    check_version(str(client.connected_server_version), where="the NATS server")
+    return client.max_payload
+
+
+def check_version(version: str, *, where: str) -> None:
+    """Raise NatsTooOld unless the version (``2.15.1``, ``v2.12.0-rc.1``) is recent enough."""
+    found = re.search(r"(\d+)\.(\d+)\.(\d+)", version)
+    if found is None or tuple(map(int, found.groups())) < MINIMUM_VERSION:
+        minimum = ".".join(map(str, MINIMUM_VERSION))
+        raise NatsTooOld(where, found[0] if found else "", minimum, _WHY_MINIMUM)
+
+
+async def check_jetstream(client: Client) -> None:
+    """Raise NatsUnavailable unless JetStream is on for our account."""
+    await _api(client, "INFO")
+
+
+async def ensure_stream(
+    client: Client,
+    name: str,
+    subjects: Sequence[str],
+    *,
+    replicas: int = 1,
+    sync: str | float | None = None,
+    must_exist: bool = False,
+) -> StreamState:
+    """Return the state of the log's stream, made if it is missing.
+
+    ``sync`` is the embedded server's setting, None when a foreign one does not tell it.
+    ``must_exist`` says that a log was there before: a missing stream is then damage. (Without
+    it, NATS fills the stream that is made with what it finds of the old one: a way to repair.)
+
+    Raises WeakDurability with the setting that promises less, UnknownLogFormat for a log of a
+    later foldmq, LostLog when a log that must exist is gone, NatsUnavailable or DiskFull when
+    the stream cannot be made.
+    """
+    reply = await _api(client, f"STREAM.INFO.{name}", accept=(_NOT_FOUND,))
+    created = "error" in reply
+    if created:
+        if must_exist:
+            raise LostLog(name)
+        wanted = _stream_config(name, subjects, replicas)
+        reply = await _api(client, f"STREAM.CREATE.{name}", wanted)
+    config = reply["config"]
+    check_stream(config, subjects=subjects, replicas=replicas)
+    state = reply["state"]
+    promise = durability_promise(config["num_replicas"], sync)
+    return StreamState(state["first_seq"], state["last_seq"], created, promise)
+
+
+def check_stream(config: Mapping[str, Any], *, subjects: Sequence[str], replicas: int) -> None:
+    """Raise WeakDurability, or UnknownLogFormat, unless a stream so configured can hold the log.
+
+    ``config`` is the ``config`` object of JetStream's stream info.
+    """
+    where = f"stream {config.get('name')}"
+    for setting, allowed, needed in _NEEDED:
+        if (value := config.get(setting)) not in allowed:
+            raise WeakDurability(where, setting, _shown(value), needed)
+    for setting in ("max_msgs", "max_bytes"):
+        if (config.get(setting) or -1) > 0 and config.get("discard") != "new":
+            value = f"{config[setting]} with discard old"
+            raise WeakDurability(where, setting, value, "-1: old records must stay")
+    if config.get("num_replicas", 1) < replicas:
+        raise WeakDurability(where, "num_replicas", config.get("num_replicas"), f"{replicas}")
+    present = config.get("subjects") or []
+    if not set(subjects) <= set(present):
+        raise WeakDurability(where, "subjects", _shown(present), ", ".join(subjects))
+    version = (config.get("metadata") or {}).get(FORMAT_KEY, str(LOG_FORMAT))
+    if version != str(LOG_FORMAT):
+        raise UnknownLogFormat(
+            f"{where} holds a log of format {version}, this foldmq reads format {LOG_FORMAT}: "
+            "use the foldmq that wrote it, or a later one"
+        )
+
+
+_NOTHING: Final[tuple[object, ...]] = (None, 0, -1, False, "", [], {})
+_NEEDED: Final[tuple[tuple[str, tuple[object, ...], str], ...]] = (
+    ("storage", ("file",), "file: memory does not survive a restart"),
+    ("retention", ("limits",), "limits: others remove records once they are read"),
+    ("persist_mode", (None, "", "default"), "default: async acknowledges before writing"),
+    ("no_ack", _NOTHING, "false: without acknowledgements nothing is promised"),
+    ("max_age", _NOTHING, "0: old records must stay"),
+    ("max_msgs_per_subject", _NOTHING, "-1: old records must stay"),
+    ("max_msg_size", _NOTHING, "-1: a record is as large as its messages"),
+    ("sealed", _NOTHING, "false: a sealed stream takes no records"),
+    ("mirror", _NOTHING, "none: a mirror takes no records"),
+    ("sources", _NOTHING, "none: one broker writes a log"),
+    ("subject_transform", _NOTHING, "none: records keep their subject"),
+    ("allow_direct", (True,), "true: records are read directly"),
+)
+"""(setting, the values that are fine, what is needed and why)"""
+
+
+def durability_promise(replicas: int, sync: str | float | None) -> str:
+    """Return what an acknowledgement of such a stream means, for the banner."""
+    copies = "on one server" if replicas == 1 else f"on a majority of {replicas} servers"
+    if sync == "always":
+        return f"acknowledged messages are on disk {copies} (synced before each acknowledgement)"
+    if sync is not None:
+        return (
+            f"acknowledged messages are written {copies}, synced every {sync} s: "
+            f"they survive a crash of the programs, a power failure may undo the last {sync} s"
+        )
+    return (
+        f"acknowledged messages are written {copies}; when they are synced to disk is the NATS "
+        "server's sync_interval, which clients cannot see: its default, 2 minutes, lets a power "
+        "failure undo that much; 'always' does not"
+    )
+
+
+def _shown(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _stream_config(name: str, subjects: Sequence[str], replicas: int) -> dict[str, object]:
+    return {
+        "name": name,
+        "description": "foldmq's event log: written by one broker, never trimmed by NATS",
+        "subjects": list(subjects),
+        "storage": "file",
+        "retention": "limits",
+        "discard": "new",
+        "max_age": 0,
+        "max_msgs": -1,
+        "max_bytes": -1,
+        "max_msg_size": -1,
+        "max_msgs_per_subject": -1,
+        "max_consumers": -1,
+        "num_replicas": replicas,
+        "compression": "none",
+        "allow_direct": True,
+        "deny_delete": False,
+        "deny_purge": False,
+        # appends are made unique by the expected sequence; the least that the server accepts
+        "duplicate_window": 100_000_000,
+        "metadata": {FORMAT_KEY: str(LOG_FORMAT)},
+    }
+
+
+async def _api(
+    client: Client,
+    method: str,
+    body: Mapping[str, object] | None = None,
+    *,
+    accept: tuple[int, ...] = (),
+) -> dict[str, Any]:
+    """Return JetStream's answer; one with an ``error`` only if its ``err_code`` is accepted."""
+    data = json.dumps(body).encode() if body is not None else b""
+    try:
+        answer = await client.request(f"$JS.API.{method}", data, timeout=_API_SECONDS)
+    except nats.errors.NoRespondersError:
+        raise NatsUnavailable(
+            "the NATS server has no JetStream: start it with --jetstream"
+        ) from None
+    except (nats.errors.Error, OSError) as error:
+        raise NatsUnavailable(
+            f"JetStream does not answer {method}: {_describe(error)}; check the server's log and "
+            "that our user may publish to $JS.API.>"
+        ) from None
+    reply: dict[str, Any] = json.loads(answer.data)
+    refused = reply.get("error")
+    if refused is not None and refused.get("err_code") not in accept:
+        raise _refusal(method, refused)
+    return reply
+
+
+def _refusal(method: str, error: Mapping[str, Any]) -> EventStoreError:
+    code, what = error.get("err_code"), error.get("description", "no reason given")
+    stream = method.rpartition(".")[2]
+    if code in _OUT_OF_RESOURCES:
+        return DiskFull(f"the NATS server's JetStream storage ({what})")
+    if code in _STORE_FAILED:
+        return NatsUnavailable(
+            f"JetStream cannot write stream {stream} ({what}): its disk is full or not writable, "
+            "see the NATS server's log"
+        )
+    if code == _NO_REPLICAS:
+        return WeakDurability(
+            "the NATS server", "cluster", "not configured", "a cluster for more than one replica"
+        )
+    if code == _SUBJECT_TAKEN:
+        return NatsUnavailable(
+            f"another stream already takes the subjects of {stream} ({what}): remove or change it"
+        )
+    return NatsUnavailable(f"JetStream refuses {method}: {what} (error {code})")
+
+
+def _access(options: ConnectionOptions) -> dict[str, Any]:
+    """Return nats-py's arguments for who we are, from files that were looked at first."""
+    access: dict[str, Any] = {
+        "user": options.user,
+        "password": options.password,
+        "token": options.token,
+    }
+    for file in (options.credentials, options.nkey_seed):
+        if file is not None:
+            _check_secret(file, _MARKERS if file is options.credentials else ())
+    if options.credentials is not None:
+        access["user_credentials"] = str(options.credentials)
+    if options.nkey_seed is not None:
+        access["nkeys_seed"] = str(options.nkey_seed)
+    if any((options.tls_ca, options.tls_cert, options.tls_key)):
+        access["tls"] = _tls(options)
+    return access
+
+
+def _check_secret(file: Path, markers: Sequence[bytes]) -> None:
+    """Raise BadNatsOptions for a file that nats-py would read for ever, or fail on."""
+    try:
+        content = file.read_bytes()
+    except OSError as error:
+        raise BadNatsOptions(f"cannot read {file}: {error.strerror}") from None
+    if missing := [marker.decode() for marker in markers if marker not in content]:
+        raise BadNatsOptions(f"{file} is no NATS credentials file: it lacks {missing[0]!r}")
+    if importlib.util.find_spec("nkeys") is None:
+        raise BadNatsOptions(f"to use {file} the package nkeys is needed: pip install nkeys")
+
+
+def _tls(options: ConnectionOptions) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(cafile=options.tls_ca)
+        if options.tls_cert is not None:
+            context.load_cert_chain(options.tls_cert, options.tls_key)
+        elif options.tls_key is not None:
+            raise BadNatsOptions(f"a key ({options.tls_key}) needs its certificate")
+    except OSError as error:
+        files = (options.tls_ca, options.tls_cert, options.tls_key)
+        names = ", ".join(str(file) for file in files if file is not None)
+        raise BadNatsOptions(f"cannot use the TLS files {names}: {error.strerror}") from None
+    return context
+
+
+def _without_secrets(url: str) -> str:
+    scheme, separator, rest = url.rpartition("://")
+    return scheme + separator + rest.rpartition("@")[2]
+
+
+def _reconnect_wait(urls: Sequence[str]) -> float:
+    """Return the seconds between two attempts: a server on this machine may be knocked often."""
+    try:
+        hosts = [urlsplit(url if "://" in url else f"nats://{url}").hostname for url in urls]
+    except ValueError as error:
+        raise BadNatsOptions(f"not a NATS address: {error}") from None
+    return _RECONNECT_SECONDS[0 if all(host in _LOOPBACK for host in hosts) else 1]
+
+
+def _is_refusal(error: Exception) -> bool:
+    if isinstance(error, nats.errors.AuthorizationError):
+        return True
+    return "authorization" in str(error).lower() or "authentication" in str(error).lower()
+
+
+def _is_final(error: Exception) -> bool:
+    """Return whether trying again cannot help: we were refused, or do not trust the server."""
+    return _is_refusal(error) or isinstance(error, ssl.SSLCertVerificationError)
+
+
+def _describe(error: Exception) -> str:
+    """Return an exception of nats-py, ssl or the system as a few words."""
+    if _is_refusal(error):
+        return "the server refuses our credentials"
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not trusted ({error.verify_message})"
+    if isinstance(error, nats.errors.UnexpectedEOF | ConnectionResetError):
+        return "connection lost"
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    if isinstance(error, ConnectionRefusedError):
+        return "connection refused"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror.lower()
+    return str(error).removeprefix("nats: ").strip("'\" ") or type(error).__name__
+
+
+def _as_coroutine(*notices: Notice) -> Callable[[], Any]:
+    async def tell() -> None:
+        for notice in notices:
+            notice()
+
+    return tell
+
+
+class _OneLine(logging.Handler):
+    """Passes on what nats-py logs itself as one line, without a traceback."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        error = record.exc_info[1] if record.exc_info else None
+        detail = f": {type(error).__name__}: {error}" if error else ""
+        _log.log(record.levelno, "%s%s", record.getMessage(), detail)
+
+
+def _quiet_client_library() -> None:
+    library = logging.getLogger("nats")
+    if not any(isinstance(handler, _OneLine) for handler in library.handlers):
+        library.addHandler(_OneLine())
+        library.propagate = False

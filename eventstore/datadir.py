@@ -1,0 +1,241 @@
+"""The data directory: its layout, its lock and its small private files.
+
+::
+
+    foldmq.lock        locked by the broker for its lifetime; holds its process id
+    node               the stable id of this node, made once
+    nats.credentials   user and password of the embedded NATS server (JSON, mode 0600)
+    nats.conf          what the embedded NATS server was last started with (JSON, mode 0600)
+    nats.lock          locked as long as an embedded NATS server may touch the store
+    nats.pid           its process id, written by itself
+    nats.log           what it says; nats.stderr: what it says when it cannot log
+    jetstream/         its store
+
+Reading the paths, the node id and the credentials needs no lock: tools may do so while a broker
+runs. Whatever writes takes :meth:`DataDir.lock` first.
+"""
+
+from __future__ import annotations
+
+import base64
+import errno
+import fcntl
+import json
+import os
+import re
+import secrets
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from eventstore.errors import DataDirBusy, DataDirError, DiskFull, EventStoreError
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+_NODE = re.compile(r"[A-Za-z0-9_-]{1,32}")
+_REASONS = {
+    errno.EACCES: "is not writable: change its owner or mode, or choose another --data-dir",
+    errno.EPERM: "is not writable: change its owner or mode, or choose another --data-dir",
+    errno.EROFS: "is on a read-only file system: choose another --data-dir",
+    errno.ENOTDIR: "is or lies below a file: choose another --data-dir",
+    errno.EEXIST: "is a file: choose another --data-dir",
+    errno.ENOLCK: "is on a file system without locks: choose a local one",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """User and password of the embedded NATS server."""
+
+    user: str
+    password: str = field(repr=False)
+
+
+class DataDir:
+    """One broker's directory. Making the object touches nothing; :meth:`lock` makes the directory.
+
+    As a context manager it holds the lock.
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path).expanduser().absolute()
+        self._lock: int | None = None
+
+    @property
+    def jetstream(self) -> Path:
+        """The store of the embedded NATS server."""
+        return self.path / "jetstream"
+
+    @property
+    def nats_config(self) -> Path:
+        """The configuration file of the embedded NATS server."""
+        return self.path / "nats.conf"
+
+    @property
+    def nats_log(self) -> Path:
+        """What the embedded NATS server logs."""
+        return self.path / "nats.log"
+
+    @property
+    def nats_stderr(self) -> Path:
+        """What the embedded NATS server says before it logs, and when it panics."""
+        return self.path / "nats.stderr"
+
+    @property
+    def nats_pid(self) -> Path:
+        """The process id of the embedded NATS server."""
+        return self.path / "nats.pid"
+
+    @property
+    def nats_lock(self) -> Path:
+        """Locked, through an inherited descriptor, as long as an embedded NATS server lives."""
+        return self.path / "nats.lock"
+
+    @property
+    def nats_credentials(self) -> Path:
+        """The file that :meth:`credentials` reads."""
+        return self.path / "nats.credentials"
+
+    def lock(self) -> None:
+        """Make the directory if missing and take its lock until :meth:`unlock` or exit.
+
+        Raises DataDirBusy when another process has it, DataDirError when the directory cannot
+        be made or written, DiskFull when there is no room even for that.
+        """
+        if self._lock is not None:
+            return
+        try:
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            held = take_lock(self.path / "foldmq.lock")
+        except OSError as error:
+            raise self._explain(error) from None
+        if held is None:
+            raise DataDirBusy(self.path, self._holder())
+        self._lock = held
+        try:
+            os.ftruncate(held, 0)
+            os.pwrite(held, f"{os.getpid()}\n".encode(), 0)
+        except OSError as error:
+            self.unlock()
+            raise self._explain(error) from None
+
+    def unlock(self) -> None:
+        """Give the lock back. The file stays: removing it would let two brokers lock two files."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def __enter__(self) -> Self:
+        self.lock()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.unlock()
+
+    def node(self) -> str:
+        """Return the stable id of this node, made at the first call.
+
+        Raises DataDirError when the file is damaged, or missing although a log is there: a new
+        id would silently begin an empty log beside the old one.
+        """
+        file = self.path / "node"
+        text = self._read(file)
+        if text is None:
+            logs = sorted(self.jetstream.glob("jetstream/*/streams/FOLDMQ_LOG_*"))
+            if logs:
+                node = logs[0].name.removeprefix("FOLDMQ_LOG_")
+                raise DataDirError(
+                    self.path, f"file 'node' is missing but a log is there: write {node!r} into it"
+                )
+            text = base64.b32encode(secrets.token_bytes(5)).decode().lower()
+            self.write_private(file, text + "\n")
+        node = text.strip()
+        if not _NODE.fullmatch(node):
+            raise DataDirError(
+                self.path, f"file 'node' holds {node[:40]!r}: 1 to 32 of A-Z a-z 0-9 _ - expected"
+            )
+        return node
+
+    def credentials(self) -> Credentials:
+        """Return the embedded NATS server's user and password, made at the first call."""
+        text = self._read(self.nats_credentials)
+        if text is None:
+            made = Credentials("foldmq", secrets.token_urlsafe(24))
+            document = {"user": made.user, "password": made.password}
+            self.write_private(self.nats_credentials, json.dumps(document) + "\n")
+            return made
+        try:
+            document = json.loads(text)
+            return Credentials(str(document["user"]), str(document["password"]))
+        except (ValueError, KeyError, TypeError):
+            raise DataDirError(
+                self.path, "file 'nats.credentials' is damaged: remove it, a new one is made"
+            ) from None
+
+    def free_bytes(self) -> int:
+        """Return how many bytes this user can still write here."""
+        facts = os.statvfs(self.path)
+        return facts.f_bavail * facts.f_frsize
+
+    def write_private(self, file: Path, text: str) -> None:
+        """Write a file that only this user can read, whole or not at all, and sync it."""
+        draft = file.with_name(file.name + ".new")
+        try:
+            draft.unlink(missing_ok=True)
+            descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+                stream.write(text)
+                stream.flush()
+                os.fsync(descriptor)
+            draft.replace(file)
+            directory = os.open(self.path, os.O_RDONLY)
+            try:
+                os.fsync(directory)
+            finally:
+                os.close(directory)
+        except OSError as error:
+            raise self._explain(error) from None
+
+    def _read(self, file: Path) -> str | None:
+        try:
+            return file.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return None
+        except UnicodeDecodeError:
+            raise DataDirError(self.path, f"file {file.name!r} is damaged: not text") from None
+        except OSError as error:
+            raise self._explain(error) from None
+
+    def _holder(self) -> int | None:
+        text = self._read(self.path / "foldmq.lock")
+        return int(text) if text and text.strip().isdecimal() else None
+
+    def _explain(self, error: OSError) -> EventStoreError:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return DiskFull(self.path)
+        what = _REASONS.get(error.errno or 0, f"cannot be used: {error.strerror}")
+        return DataDirError(self.path, what)
+
+
+def take_lock(file: Path) -> int | None:
+    """Open and lock a file; return the descriptor, or None when another process holds the lock.
+
+    The lock belongs to the open file: it lasts until every copy of the descriptor, also an
+    inherited one, is closed. Raises OSError when the file cannot be opened.
+    """
+    descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor

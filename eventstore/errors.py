@@ -1,0 +1,165 @@
+"""Everything that can go wrong with the log and with the NATS server that keeps it.
+
+Each error is one line for a person: what is wrong, where, and what to do. The exit codes are
+those of BSD's ``sysexits.h``, which service managers and scripts already tell apart:
+
+====  ===========================================================================
+code  meaning
+====  ===========================================================================
+65    the log itself is damaged
+69    a service that is needed (NATS) is not available or too old
+73    the data directory cannot be made or written
+74    reading or writing failed: the disk is full
+75    try again later: something else uses what is needed
+78    the configuration promises less than asked for, or is wrong
+====  ===========================================================================
+"""
+
+# ruff: noqa: N818 - named for the condition that is found, as a person would say it
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from protocol.errors import FoldmqError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class EventStoreError(FoldmqError):
+    """The log cannot be kept as promised."""
+
+    exit_code = 70
+
+
+class DataDirError(EventStoreError):
+    """The data directory cannot be used: it is a file, not writable, or damaged."""
+
+    exit_code = 73
+
+    def __init__(self, path: Path, what: str) -> None:
+        super().__init__(f"data directory {path}: {what}")
+        self.path = path
+
+
+class DataDirBusy(EventStoreError):
+    """Another process works in the data directory.
+
+    ``pid`` is None when the process that holds the lock did not leave its process id.
+    """
+
+    exit_code = 75
+
+    def __init__(self, path: Path, pid: int | None, holder: str = "another foldmq broker") -> None:
+        process = f" (process {pid})" if pid is not None else ""
+        super().__init__(
+            f"data directory {path} is in use by {holder}{process}: "
+            "stop it or choose another --data-dir"
+        )
+        self.path = path
+        self.pid = pid
+
+
+class DiskFull(EventStoreError):
+    """There is no room for the log. Nothing that was acknowledged is lost."""
+
+    exit_code = 74
+
+    def __init__(self, where: Path | str) -> None:
+        super().__init__(
+            f"no space left for the log in {where}: free some; "
+            "nothing is acknowledged until it can be written"
+        )
+
+
+class NatsUnavailable(EventStoreError):
+    """The NATS server cannot be started or reached, or refuses what is asked of it."""
+
+    exit_code = 69
+
+
+class NatsTooOld(NatsUnavailable):
+    """The NATS server, or the nats-server program, is older than what keeps the promise."""
+
+    def __init__(self, where: str, version: str, minimum: str, why: str) -> None:
+        super().__init__(
+            f"{where} is version {version or 'unknown'}, at least {minimum} is needed ({why}): "
+            "upgrade it"
+        )
+
+
+class BadNatsOptions(EventStoreError):
+    """A file or a setting for the connection to NATS cannot be used."""
+
+    exit_code = 78
+
+
+class WeakDurability(EventStoreError):
+    """A stream or server promises less than what is configured.
+
+    ``setting`` is the name of the setting in JetStream's configuration, ``value`` what it is.
+    """
+
+    exit_code = 78
+
+    def __init__(self, where: str, setting: str, value: object, needed: str) -> None:
+        super().__init__(
+            f"{where}: {setting} is {value}, the log needs {needed}: "
+            "change it there or use another stream"
+        )
+        self.setting = setting
+        self.value = value
+
+
+class UnknownLogFormat(EventStoreError):
+    """The log was written by a later foldmq in a format that this one cannot read."""
+
+    exit_code = 78
+
+
+class CorruptLog(EventStoreError):
+    """A record of the log is damaged, missing or out of place.
+
+    ``sequence`` is the stream sequence of the first record that cannot be trusted.
+    """
+
+    exit_code = 65
+
+    def __init__(self, sequence: int, what: str) -> None:
+        super().__init__(
+            f"the log is damaged: record {sequence} {what}; records up to {sequence - 1} are intact"
+            if sequence > 1
+            else f"the log is damaged: record {sequence} {what}; no record before it"
+        )
+        self.sequence = sequence
+        self.what = what
+
+
+class LostLog(EventStoreError):
+    """A log that lies in the store was not recovered by NATS. Nothing was changed."""
+
+    exit_code = 65
+
+    def __init__(self, stream: str) -> None:
+        super().__init__(
+            f"the log is damaged: stream {stream} lies in the store but the NATS server did not "
+            "recover it; nothing was changed, the reason is in the server's log"
+        )
+        self.stream = stream
+
+
+class Fenced(EventStoreError):
+    """Another broker writes to this broker's log: this one must stop at once."""
+
+    exit_code = 75
+
+    def __init__(self, stream: str, expected: int, found: int | None) -> None:
+        at = f" and is now at {found}" if found is not None else ""
+        super().__init__(
+            f"another broker writes to log {stream}: it was expected to end at record "
+            f"{expected}{at}; stop the other broker, then start this one again"
+        )
+        self.stream = stream
+        self.expected = expected
+        self.found = found

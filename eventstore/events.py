@@ -1,0 +1,373 @@
+"""The events of the log: what happened, in the words of MQTT.
+
+An event is a slotted dataclass; the hot path builds it without validation. Whoever reads a log
+parses with :func:`parse_event`, which validates (pydantic) and upcasts older versions first, so
+that the rest of the code only ever sees today's types. The log itself is never rewritten.
+
+Events that happen together to one session share one event: columns with a value for each
+message, integers as runs (see ``positions``). ``entries(event)`` says how many positions an
+event occupies.
+
+Every event type carries its version ``v``. A field may be added with a default without a new
+version; anything else needs one, and an upcaster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+
+from eventstore.positions import Run, count_runs
+from protocol.errors import FoldmqError
+
+
+class UnreadableEvent(FoldmqError):  # noqa: N818 - names what is unreadable, as its siblings do
+    """An event in the log has a type, version or field that this version cannot read."""
+
+
+@dataclass(slots=True)
+class BrokerStarted:
+    """A broker process took over this log. What was connected before is so no longer."""
+
+    software: str
+    """Version of foldmq that writes from here on."""
+    e: Literal["BrokerStarted"] = "BrokerStarted"
+    v: Literal[1] = 1
+
+
+@dataclass(slots=True)
+class BrokerStopped:
+    """The broker ended as asked: everything before was committed, every client closed."""
+
+    e: Literal["BrokerStopped"] = "BrokerStopped"
+    v: Literal[1] = 1
+
+
+@dataclass(slots=True)
+class SessionOpened:
+    """A CONNECT was accepted. A session that was not resumed starts empty."""
+
+    session: str
+    """Client identifier."""
+    resumed: bool
+    """True: earlier state goes on (session present). False: any earlier state is gone."""
+    clean: bool
+    """The session ends with its connection."""
+    level: int
+    """Protocol level: 3, 4 or 5."""
+    keep_alive: int = 0
+    """Seconds, 0 = off."""
+    generation: int = 1
+    """How often this client identifier was connected; fences what older connections do."""
+    address: str = ""
+    user: str | None = None
+    expiry: int | None = None
+    """Session expiry interval in seconds (MQTT 5); None = the broker's setting."""
+    properties: dict[str, Any] | None = None
+    """Room for what MQTT 5 sends with CONNECT."""
+    e: Literal["SessionOpened"] = "SessionOpened"
+    v: Literal[1] = 1
+
+
+@dataclass(slots=True)
+class SessionTakenOver:
+    """A new connection came for a session that was connected; the old one is closed."""
+
+    session: str
+    generation: int
+    """Generation of the connection that was closed."""
+    e: Literal["SessionTakenOver"] = "SessionTakenOver"
+    v: Literal[1] = 1
+
+
+@dataclass(slots=True)
+class SessionClosed:
+    """The connection of a session ended; a clean session ended with it."""
+
+    session: str
+    reason: str
+    """disconnect, closed, keep_alive, protocol_error, taken_over, broker_stopped, ..."""
+    generation: int = 1
+    e: Literal["SessionClosed"] = "SessionClosed"
+    v: Literal[1] = 1
+
+
+@dataclass(slots=True)
+class SessionExpired:
+    """A session that was not connected was removed, with all that it held."""
+
+    session: str
+    reason: str
+    """expired, removed, ..."""
+    e: Literal["SessionExpired"] = "SessionExpired"
+    v: Literal[1] = 1
+
+
+@dataclass(slots=True)
+class Subscribed:
+    """Filters were granted to a session."""
+
+    session: str
+    filters: list[tuple[str, int]]
+    """Topic filter and granted QoS."""
+    properties: dict[str, Any] | None = None
+    """Room for subscription options and identifiers of MQTT 5."""
+    e: Literal["Subscribed"] = "Subscribed"
+    v: Literal[1] = 1
+
+
+@dataclass(slots=True)
+class Unsubscribed:
+    """Filters were taken from a session; what was on its way to it still arrives."""
+
+    session: str
+    filters: list[str]
+    e: Literal["Unsubscribed"] = "Unsubscribed"
+    v: Literal[1] = 1
+
+
+@dataclass(slots=True)
+class MessagePublished:
+    """Messages were accepted from a session: one entry each.
+
+    At QoS 0 (recorded only when retained) and QoS 1 a message takes effect here; at QoS 2 with
+    the ``Released`` that names its packet identifier.
+    """
+
+    session: str
+    qos: int
+    retain: bool
+    topics: list[str]
+    """The distinct topics."""
+    which: list[int]
+    """For each message, the index of its topic; empty when there is only one topic."""
+    pids: list[Run]
+    """Packet identifiers (QoS 1 and 2), as runs."""
+    sizes: list[int] | int
+    """Payload bytes of each message; one number when they are all of one size."""
+    at: int
+    """Offset of the first payload in the record's payload area; the others follow it."""
+    count: int
+    """Number of messages."""
+    will: bool = False
+    """Published by the broker as the session's will."""
+    properties: list[dict[str, Any] | None] | None = None
+    """Room for the properties of MQTT 5, one for each message."""
+    e: Literal["MessagePublished"] = "MessagePublished"
+    v: Literal[1] = 1
+
+
+@dataclass(slots=True)
+class Delivered:
+    """Messages were sent to a session under new packet identifiers: one entry each."""
+
+    session: str
+    filter: str
+    """The subscription that they are delivered for."""
+    qos: int
+    """QoS of the delivery, 1 or 2."""
+    pids: list[Run]
+    refs: list[Run]
+    """Positions of the messages."""
+    retain: bool = False
+    queued: int = -1
+    """-1: as they came. Otherwise they came from the head of the queue and this many payload
+    bytes left it."""
+    e: Literal["Delivered"] = "Delivered"
+    v: Literal[1] = 1
+
+
+@dataclass(slots=True)
+class Queued:
+    """Messages wait for a session that is offline or whose window is full: one entry each."""
+
+    session: str
+    filter: str
+    qos: int
+    refs: list[Run]
+    size: int
+    """Payload bytes, all together."""
+    retain: bool = False
+    e: Literal["Queued"] = "Queued"
+    v: Literal[1] = 1
+
+
+@dataclass(slots=True)
+class Redelivered:
+    """Unacknowledged packets were sent again (DUP), under their packet identifiers."""
+
+    session: str
+    pids: list[Run]
+    cause: str
+    """resumed or ack_wait."""
+    e: Literal["Redelivered"] = "Redelivered"
+    v: Literal[1] = 1
+
+
+@dataclass(slots=True)
+class Acked:
+    """PUBACK came from the session: QoS 1 deliveries are complete."""
+
+    session: str
+    pids: list[Run]
+    e: Literal["Acked"] = "Acked"
+    v: Literal[1] = 1
+
+
+@dataclass(slots=True)
+class Received:
+    """PUBREC came from the session: it owns the QoS 2 messages; PUBREL goes out."""
+
+    session: str
+    pids: list[Run]
+    e: Literal["Received"] = "Received"
+    v: Literal[1] = 1
+
+
+@dataclass(slots=True)
+class Completed:
+    """PUBCOMP came from the session: QoS 2 deliveries are complete."""
+
+    session: str
+    pids: list[Run]
+    e: Literal["Completed"] = "Completed"
+    v: Literal[1] = 1
+
+
+@dataclass(slots=True)
+class Released:
+    """PUBREL came from the session: its QoS 2 messages take effect now, in this order."""
+
+    session: str
+    pids: list[Run]
+    refs: list[Run]
+    """Positions of the messages."""
+    e: Literal["Released"] = "Released"
+    v: Literal[1] = 1
+
+
+@dataclass(slots=True)
+class WillArmed:
+    """The session's connection left a will."""
+
+    session: str
+    topic: str
+    qos: int
+    retain: bool
+    size: int
+    at: int
+    """Offset of the payload in the record's payload area."""
+    delay: int = 0
+    """Will delay interval in seconds (MQTT 5)."""
+    properties: dict[str, Any] | None = None
+    e: Literal["WillArmed"] = "WillArmed"
+    v: Literal[1] = 1
+
+
+@dataclass(slots=True)
+class WillFired:
+    """The will is published; the ``MessagePublished`` with ``will`` set follows."""
+
+    session: str
+    e: Literal["WillFired"] = "WillFired"
+    v: Literal[1] = 1
+
+
+@dataclass(slots=True)
+class WillCancelled:
+    """The will is discarded unpublished (DISCONNECT)."""
+
+    session: str
+    e: Literal["WillCancelled"] = "WillCancelled"
+    v: Literal[1] = 1
+
+
+@dataclass(slots=True)
+class MessageDropped:
+    """Messages that matched a subscription of the session will not be delivered to it."""
+
+    session: str
+    reason: str
+    """queue_messages, queue_bytes (a limit of the queue), qos2_disabled, slow_reader, lost, ..."""
+    count: int
+    refs: list[Run] = field(default_factory=list)
+    """Positions of the messages, where they have one (QoS 1 and 2)."""
+    filter: str = ""
+    queued: int = -1
+    """-1: never queued. Otherwise they left the head of the queue with this many bytes."""
+    e: Literal["MessageDropped"] = "MessageDropped"
+    v: Literal[1] = 1
+
+
+Event: TypeAlias = (
+    BrokerStarted
+    | BrokerStopped
+    | SessionOpened
+    | SessionTakenOver
+    | SessionClosed
+    | SessionExpired
+    | Subscribed
+    | Unsubscribed
+    | MessagePublished
+    | Delivered
+    | Queued
+    | Redelivered
+    | Acked
+    | Received
+    | Completed
+    | Released
+    | WillArmed
+    | WillFired
+    | WillCancelled
+    | MessageDropped
+)
+
+_ADAPTER: TypeAdapter[Event] = TypeAdapter(
+    Annotated[Event, Field(discriminator="e")], config=ConfigDict(extra="ignore")
+)
+
+Upcaster: TypeAlias = Callable[[dict[str, Any]], dict[str, Any]]
+
+UPCASTERS: dict[tuple[str, int], Upcaster] = {}
+"""(event type, version) -> what turns the JSON object of that version into the next one's."""
+
+
+def upcast(raw: dict[str, Any]) -> dict[str, Any]:
+    """Return the JSON object of an event in today's version."""
+    while (step := UPCASTERS.get((raw.get("e", ""), raw.get("v", 1)))) is not None:
+        raw = step(raw)
+    return raw
+
+
+def parse_event(raw: dict[str, Any]) -> Event:
+    """Return the event that a JSON object of the log stands for, upcast and validated.
+
+    Raises UnreadableEvent when this version does not know it or a field is not as it must be.
+    """
+    try:
+        return _ADAPTER.validate_python(upcast(raw))
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise UnreadableEvent(
+            f"event {raw.get('e')!r} version {raw.get('v')!r}: {where}: {first['msg']}"
+        ) from None
+
+
+def json_schema() -> dict[str, Any]:
+    """Return the JSON Schema of an event as it stands in the log."""
+    return _ADAPTER.json_schema()
+
+
+def entries(event: Event) -> int:
+    """Return the number of positions that an event occupies: one for each message, at least 1."""
+    if isinstance(event, MessagePublished):
+        return event.count
+    if isinstance(event, (Delivered, Queued, Released)):
+        return count_runs(event.refs)
+    if isinstance(event, (Acked, Received, Completed, Redelivered)):
+        return count_runs(event.pids)
+    return 1

@@ -1,0 +1,308 @@
+"""The journal: group commit, and the gate.
+
+All events decided in one turn of the event loop go into one record. While a bounded number of
+records is on its way to JetStream, the next turns' events gather in the open record: the busier
+the broker, the larger its records, and the fewer syncs an event costs.
+
+What depends on events is handed over with :meth:`Journal.after` as an *effect*: bytes for a sink
+(a connection). The gate releases a turn's effects when the last record of that turn is on disk,
+in the order in which they were handed over. Nothing else ever acknowledges anything.
+
+A sink that waits for such an effect (its CONNACK, its SUBACK) can be held: what would pass the
+gate freely (QoS 0) is then put behind that effect, see :meth:`Journal.pass_or_follow`.
+
+The journal does no I/O: a :class:`Store` appends records and calls back. A retried append is
+safe, since each names the sequence it must be stored under. When an append fails in whatever
+way, the store brings the pending records in line with the stream (``resend``).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from eventstore.events import Event, MessagePublished, WillArmed
+from eventstore.positions import INDEX_BITS, MAX_INDEX, Position
+from eventstore.records import encode_record, link_of
+
+_EVENT_BYTES = 320
+"""What an event's JSON takes at most beside its columns and strings."""
+_ESCAPED = 6
+"""What one character of a string takes in JSON at most."""
+_ENTRY_BYTES = 48
+"""What one entry adds to an event's columns at most: position, packet identifier, size."""
+
+
+class Sink(Protocol):
+    """Where effects go."""
+
+    hold: Effects | None
+    """The effects that this sink waits for, see :meth:`Journal.pass_or_follow`."""
+
+    def write(self, data: bytes) -> None:
+        """Take bytes whose events are on disk."""
+
+
+class Effects(dict[Sink, list[bytes]]):
+    """The effects of one turn: for each sink its bytes, in order."""
+
+    __slots__ = ()
+    __hash__ = object.__hash__  # type: ignore[assignment]  # compared by identity only
+
+
+class Pending:
+    """A record that is closed but not known to be on disk."""
+
+    __slots__ = ("data", "effects", "entries", "events", "sent_at", "sequence")
+
+    def __init__(
+        self, sequence: int, data: bytes, effects: list[Effects], events: int, entries: int
+    ) -> None:
+        self.sequence = sequence
+        self.data = data
+        self.effects = effects
+        self.events = events
+        self.entries = entries
+        self.sent_at = 0.0
+        """Monotonic time of the last attempt, set by the store."""
+
+
+class Store(Protocol):
+    """What appends records: JetStream, or a simulation."""
+
+    def send(self, record: Pending) -> None:
+        """Append a record under its sequence; call ``Journal.committed`` when it is on disk."""
+
+
+class Clock(Protocol):
+    """Where time comes from."""
+
+    def time_ms(self) -> int:
+        """Return Unix time in milliseconds."""
+
+    def monotonic(self) -> float:
+        """Return seconds that never go back."""
+
+
+class JournalStats:
+    """Counters since the start."""
+
+    __slots__ = ("bytes", "entries", "events", "records", "released")
+
+    def __init__(self) -> None:
+        self.records = 0
+        self.events = 0
+        self.entries = 0
+        self.bytes = 0
+        self.released = 0
+
+
+class Journal:
+    """Appends events and releases effects.
+
+    ``sequence`` and ``link`` are those of the last record in the log. ``max_record`` bounds a
+    record in bytes, ``max_inflight`` the records on their way, ``max_pending`` the bytes that
+    may wait for the disk before :attr:`congested` asks for less input.
+    """
+
+    def __init__(  # noqa: PLR0913 - what a journal is made of
+        self,
+        store: Store,
+        clock: Clock,
+        *,
+        node: str,
+        sequence: int,
+        link: bytes,
+        max_record: int,
+        max_inflight: int = 2,
+        max_pending: int = 32 * 1024 * 1024,
+    ) -> None:
+        self.node = node
+        self.max_record = max_record
+        self.stats = JournalStats()
+        self.on_relief: Callable[[], None] = _nothing
+        """Called when the congestion is over."""
+        self._store = store
+        self._clock = clock
+        self._max_inflight = max_inflight
+        self._max_pending = max_pending
+        self._link = link
+        self._durable = sequence
+        self._next = sequence + 1
+        self._sealed: deque[Pending] = deque()
+        self._inflight: deque[Pending] = deque()
+        self._pending_bytes = 0
+        self._was_congested = False
+        self._turn = Effects()
+        self._events: list[Event] = []
+        self._payloads: list[bytes] = []
+        self._payload_bytes = 0
+        self._size = 0
+        self._index = 0
+        self._part = 0
+        self._effects: list[Effects] = []
+        self.time_ms = 0
+        """Time of the open record, Unix time in milliseconds: of the event appended last."""
+
+    @property
+    def durable(self) -> int:
+        """Stream sequence of the last record that is on disk."""
+        return self._durable
+
+    @property
+    def pending(self) -> list[Pending]:
+        """The closed records that are not known to be on disk, in order."""
+        return [*self._inflight, *self._sealed]
+
+    @property
+    def idle(self) -> bool:
+        """True when everything appended is on disk and every effect released."""
+        return not (self._inflight or self._sealed or self._events or self._turn)
+
+    @property
+    def congested(self) -> bool:
+        """True when more bytes wait for the disk than they should: read no more input."""
+        if self._pending_bytes + self._size > self._max_pending:
+            self._was_congested = True
+            return True
+        return False
+
+    def append(
+        self,
+        event: Event,
+        count: int = 1,
+        payloads: Sequence[bytes] = (),
+        size: int = 0,
+    ) -> Position:
+        """Append an event of ``count`` entries to the open record; return its first position.
+
+        ``payloads`` (``size`` bytes in all) go into the payload area of the same record; the
+        event's ``at`` is set to where they begin.
+        """
+        need = size + _EVENT_BYTES + _ENTRY_BYTES * count
+        if isinstance(event, MessagePublished):
+            need += _ESCAPED * sum(map(len, event.topics))
+        if self._events:
+            if self._size + need > self.max_record or self._index + count > MAX_INDEX:
+                self._seal(last=False)
+                self.time_ms = self._clock.time_ms()
+        else:
+            self.time_ms = self._clock.time_ms()
+        if size or isinstance(event, (MessagePublished, WillArmed)):
+            event.at = self._payload_bytes  # type: ignore[union-attr]  # only these have payloads
+            self._payloads += payloads
+            self._payload_bytes += size
+        at = self._next << INDEX_BITS | self._index
+        self._events.append(event)
+        self._index += count
+        self._size += need
+        return at
+
+    def after(self, sink: Sink, data: bytes) -> None:
+        """Let a sink have bytes when all that was appended in this turn is on disk."""
+        chunks = self._turn.get(sink)
+        if chunks is None:
+            self._turn[sink] = [data]
+        else:
+            chunks.append(data)
+
+    def hold(self, sink: Sink) -> None:
+        """Put what the sink is given from now on behind this turn's effects for it."""
+        sink.hold = self._turn
+        self._turn.setdefault(sink, [])
+
+    def pass_or_follow(self, sink: Sink, data: bytes) -> None:
+        """Give a sink bytes that depend on no event: at once, unless it is held."""
+        if sink.hold is None:
+            sink.write(data)
+        else:
+            sink.hold.setdefault(sink, []).append(data)
+
+    def end_turn(self) -> None:
+        """Close the turn: its events are complete. Send what may be sent."""
+        if self._turn:
+            effects, self._turn = self._turn, Effects()
+            if self._events:
+                self._effects.append(effects)
+            elif self._sealed:
+                self._sealed[-1].effects.append(effects)
+            elif self._inflight:
+                self._inflight[-1].effects.append(effects)
+            else:
+                self._release(effects)
+        if self._events and not self._sealed and len(self._inflight) < self._max_inflight:
+            self._seal(last=True)
+        self._pump()
+
+    def committed(self, sequence: int) -> None:
+        """Take note that all records up to this stream sequence are on disk: open the gate."""
+        inflight = self._inflight
+        while inflight and inflight[0].sequence <= sequence:
+            record = inflight.popleft()
+            self._durable = record.sequence
+            self._pending_bytes -= len(record.data)
+            stats = self.stats
+            stats.records += 1
+            stats.events += record.events
+            stats.entries += record.entries
+            stats.bytes += len(record.data)
+            for effects in record.effects:
+                self._release(effects)
+        if self._events and not self._sealed and len(inflight) < self._max_inflight:
+            self._seal(last=True)
+        self._pump()
+        if self._was_congested and self._pending_bytes + self._size < self._max_pending // 2:
+            self._was_congested = False
+            self.on_relief()
+
+    def resend(self) -> None:
+        """Send every record that is on its way again, in order."""
+        for record in self._inflight:
+            self._store.send(record)
+
+    def _release(self, effects: Effects) -> None:
+        for sink, chunks in effects.items():
+            if sink.hold is effects:
+                sink.hold = None
+            if chunks:
+                sink.write(chunks[0] if len(chunks) == 1 else b"".join(chunks))
+        self.stats.released += len(effects)
+
+    def _seal(self, *, last: bool) -> None:
+        """Close the open record.
+
+        If the current turn goes on in the next record, this one is not the ``last`` part: it is
+        void until that one is there. The effects of earlier turns that it holds wait as well.
+        """
+        effects: list[Effects] = []
+        if last:
+            effects, self._effects = self._effects, effects
+        data = encode_record(
+            previous=self._link,
+            node=self.node,
+            time_ms=self.time_ms,
+            events=self._events,
+            payloads=self._payloads,
+            part=self._part,
+            last=last,
+        )
+        record = Pending(self._next, data, effects, len(self._events), self._index)
+        self._sealed.append(record)
+        self._pending_bytes += len(data)
+        self._link = link_of(data)
+        self._next += 1
+        self._part = 0 if last else self._part + 1
+        self._events = []
+        self._payloads = []
+        self._payload_bytes = self._size = self._index = 0
+
+    def _pump(self) -> None:
+        while self._sealed and len(self._inflight) < self._max_inflight:
+            record = self._sealed.popleft()
+            self._inflight.append(record)
+            self._store.send(record)
+
+
+def _nothing() -> None:
+    """Do nothing."""

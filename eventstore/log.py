@@ -1,0 +1,366 @@
+"""The log in JetStream: one stream for each node, one writer.
+
+``LogWriter`` appends the journal's records. Every append names the sequence that must be the
+stream's last one, so a second writer is fenced off and a repeated append can do no harm.
+Whenever something is not as expected (an error, no answer, a lost connection), the writer asks
+the stream what it holds, counts what is there as committed, and sends the rest again.
+
+``read_records`` reads records in order with batched direct gets: no consumer is left behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable
+from dataclasses import dataclass
+
+import nats.errors
+import orjson
+import structlog
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+
+from eventstore.errors import CorruptLog, EventStoreError, Fenced, NatsUnavailable
+from eventstore.journal import Clock, Journal, Pending
+from eventstore.records import GENESIS, Record, decode_record, link_of
+
+_log = structlog.get_logger("foldmq")
+
+ACK_TIMEOUT = 5.0
+"""Seconds after which an append without an answer is looked into."""
+_RETRY_FIRST, _RETRY_MOST = 0.05, 1.0
+_BATCH_MESSAGES = 512
+_BATCH_BYTES = 16 * 1024 * 1024
+_READ_TIMEOUT = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class LogTail:
+    """Where a log ends."""
+
+    sequence: int
+    """Stream sequence of the last record, 0 when there is none."""
+    link: bytes
+    """Its link."""
+
+
+class LogUnavailable(NatsUnavailable):
+    """JetStream does not answer, or answers with an error."""
+
+
+def _direct(stream: str) -> str:
+    return f"$JS.API.DIRECT.GET.{stream}"
+
+
+async def read_tail(nc: Client, stream: str, subject: str) -> LogTail:
+    """Return where the log ends, as the stream's leader sees it.
+
+    Raises LogUnavailable when JetStream does not answer, CorruptLog when the last record is bad.
+    """
+    body = orjson.dumps({"last_by_subj": subject})
+    try:
+        reply = await nc.request(f"$JS.API.STREAM.MSG.GET.{stream}", body, timeout=_READ_TIMEOUT)
+    except (nats.errors.Error, asyncio.TimeoutError) as error:
+        raise LogUnavailable(f"stream {stream} does not answer: {error or 'time-out'}") from None
+    answer = orjson.loads(reply.data)
+    failure = answer.get("error")
+    if failure is not None:
+        if failure.get("code") == 404:  # noqa: PLR2004 - JetStream's "no message found"
+            return LogTail(0, GENESIS)
+        raise LogUnavailable(f"stream {stream}: {failure.get('description')}")
+    sequence = answer["message"]["seq"]
+    data = (await _get(nc, stream, sequence)).data
+    return LogTail(sequence, decode_record(sequence, data).link)
+
+
+async def _get(nc: Client, stream: str, sequence: int) -> Msg:
+    try:
+        reply = await nc.request(
+            _direct(stream), orjson.dumps({"seq": sequence}), timeout=_READ_TIMEOUT
+        )
+    except (nats.errors.Error, asyncio.TimeoutError) as error:
+        raise LogUnavailable(f"stream {stream} does not answer: {error or 'time-out'}") from None
+    status = (reply.headers or {}).get("Status")
+    if status is not None:
+        raise CorruptLog(sequence, "is not in the stream")
+    return reply
+
+
+class _BatchReader:
+    """Collects the replies to batched direct gets on one inbox."""
+
+    def __init__(self, nc: Client, stream: str) -> None:
+        self._nc = nc
+        self._stream = stream
+        self._messages: deque[Msg] = deque()
+        self._arrived = asyncio.Event()
+
+    async def _on_message(self, message: Msg) -> None:
+        self._messages.append(message)
+        self._arrived.set()
+
+    async def _next(self) -> Msg:
+        while not self._messages:
+            self._arrived.clear()
+            try:
+                await asyncio.wait_for(self._arrived.wait(), _READ_TIMEOUT)
+            except asyncio.TimeoutError:
+                raise LogUnavailable(f"stream {self._stream} does not answer") from None
+        return self._messages.popleft()
+
+    async def read(self, first: int, last: int) -> AsyncIterator[tuple[int, bytes]]:
+        """Yield (sequence, data) of what is stored between two sequences, both included."""
+        inbox = self._nc.new_inbox()
+        subscription = await self._nc.subscribe(
+            inbox, cb=self._on_message, pending_msgs_limit=0, pending_bytes_limit=0
+        )
+        try:
+            position = first
+            while position <= last:
+                count = min(_BATCH_MESSAGES, last - position + 1)
+                body = orjson.dumps(
+                    {"seq": position, "batch": count, "max_bytes": _BATCH_BYTES, "next_by_subj": ">"}
+                )
+                await self._nc.publish(_direct(self._stream), body, reply=inbox)
+                before = position
+                while (message := await self._next()).headers is not None:
+                    if "Status" in message.headers:
+                        break
+                    position = int(message.headers["Nats-Sequence"]) + 1
+                    if position - 1 > last:
+                        return
+                    yield position - 1, message.data
+                if position == before:
+                    return
+        finally:
+            with contextlib.suppress(nats.errors.Error):
+                await subscription.unsubscribe()
+
+
+async def read_records(
+    nc: Client, stream: str, first: int, last: int
+) -> AsyncIterator[Record]:
+    """Yield the records between two stream sequences (both included), in order.
+
+    Raises CorruptLog for a record whose checksum is wrong, LogUnavailable when JetStream does
+    not answer. The chain is for the caller to check (``records.ChainChecker``).
+    """
+    async for sequence, data in _BatchReader(nc, stream).read(first, last):
+        yield decode_record(sequence, data)
+
+
+def _ranges(sequences: Iterable[int]) -> list[tuple[int, int]]:
+    """Return the sequences as ranges, joining what is close enough to be read in one go."""
+    ranges: list[tuple[int, int]] = []
+    for sequence in sorted(set(sequences)):
+        if ranges and sequence - ranges[-1][1] <= 4:  # noqa: PLR2004 - cheaper than a request
+            ranges[-1] = (ranges[-1][0], sequence)
+        else:
+            ranges.append((sequence, sequence))
+    return ranges
+
+
+async def read_some(nc: Client, stream: str, sequences: Iterable[int]) -> list[Record]:
+    """Return the records with these stream sequences, and perhaps some between them.
+
+    Raises CorruptLog when one of them is not there or bad, LogUnavailable as above.
+    """
+    records: list[Record] = []
+    for first, last in _ranges(sequences):
+        if first == last:
+            records.append(decode_record(first, (await _get(nc, stream, first)).data))
+        else:
+            records += [record async for record in read_records(nc, stream, first, last)]
+    return records
+
+
+class LogWriter:
+    """Appends records to the stream, in order, whatever happens in between.
+
+    ``on_fatal`` is called once when the log can never be written again by this process: another
+    writer was there, or the stream lost records.
+    """
+
+    def __init__(
+        self, nc: Client, stream: str, subject: str, clock: Clock, on_fatal: Callable[[Exception], None]
+    ) -> None:
+        self._nc = nc
+        self._stream = stream
+        self._subject = subject
+        self._clock = clock
+        self._on_fatal = on_fatal
+        self._journal: Journal | None = None
+        self._outbox: deque[Pending] = deque()
+        self._wake = asyncio.Event()
+        self._attempt = 0
+        self._inbox = ""
+        self._recovering: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._stopped = False
+        self.trouble: str | None = None
+        """Why nothing can be appended at present; None when all is well."""
+        self.trouble_since = 0.0
+        """Monotonic time at which the trouble began."""
+
+    async def start(self, journal: Journal) -> None:
+        """Begin to append the records of a journal."""
+        self._journal = journal
+        self._inbox = self._nc.new_inbox()
+        await self._nc.subscribe(
+            f"{self._inbox}.*.*", cb=self._on_reply, pending_msgs_limit=0, pending_bytes_limit=0
+        )
+        self._tasks = [
+            asyncio.create_task(self._write(), name="log writer"),
+            asyncio.create_task(self._watch(), name="log watch"),
+        ]
+
+    async def stop(self) -> None:
+        """End; what is not committed stays with the journal."""
+        self._stopped = True
+        tasks = [*self._tasks, *([self._recovering] if self._recovering else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def send(self, record: Pending) -> None:
+        """Append a record. While in trouble it is kept: what is pending is sent again after."""
+        record.sent_at = self._clock.monotonic()
+        if self._recovering is None:
+            self._outbox.append(record)
+            self._wake.set()
+
+    def disturb(self, reason: str) -> None:
+        """Take note that something went wrong (also: that the connection was lost)."""
+        if self.trouble is None:
+            self.trouble = reason
+            self.trouble_since = self._clock.monotonic()
+        if self._recovering is None and not self._stopped:
+            self._outbox.clear()
+            self._recovering = asyncio.create_task(self._recover(), name="log recovery")
+
+    async def _write(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._outbox:
+                record = self._outbox.popleft()
+                try:
+                    await self._nc.publish(
+                        self._subject,
+                        record.data,
+                        reply=f"{self._inbox}.{self._attempt}.{record.sequence}",
+                        headers={"Nats-Expected-Last-Sequence": str(record.sequence - 1)},
+                    )
+                except (nats.errors.Error, OSError) as error:
+                    self.disturb(f"cannot publish: {error or type(error).__name__}")
+
+    async def _on_reply(self, message: Msg) -> None:
+        _, attempt, sequence = message.subject.rsplit(".", 2)
+        if not message.data:
+            failure = "JetStream does not respond"
+        else:
+            answer = orjson.loads(message.data)
+            error = answer.get("error")
+            if error is None:
+                self._committed(int(sequence))
+                return
+            failure = f"JetStream: {error.get('description')} ({error.get('err_code')})"
+        if int(attempt) == self._attempt:
+            self.disturb(failure)
+
+    def _committed(self, sequence: int) -> None:
+        if self._recovering is None and self.trouble is not None:
+            _log.info("log is written again", outage_s=round(self._trouble_age(), 1))
+            self.trouble = None
+        if self._journal is not None:
+            self._journal.committed(sequence)
+
+    def _trouble_age(self) -> float:
+        return self._clock.monotonic() - self.trouble_since
+
+    async def _watch(self) -> None:
+        """Look for appends that were never answered."""
+        while True:
+            await asyncio.sleep(ACK_TIMEOUT / 4)
+            if self._journal is None or self._recovering is not None:
+                continue
+            pending = self._journal.pending
+            if pending and pending[0].sent_at:
+                age = self._clock.monotonic() - pending[0].sent_at
+                if age > ACK_TIMEOUT:
+                    self.disturb(f"no answer from JetStream for {age:.0f} s")
+
+    async def _recover(self) -> None:
+        """Bring the stream and the journal's pending records in line; try until it works."""
+        _log.warning("log cannot be written", reason=self.trouble)
+        delay = _RETRY_FIRST
+        while True:
+            try:
+                await self._align()
+            except LogUnavailable:
+                await asyncio.sleep(delay)
+                delay = min(delay * 2, _RETRY_MOST)
+                continue
+            except EventStoreError as error:
+                self._on_fatal(error)
+                return
+            break
+        # The next failure is another disturbance; give it room, a full disk fails at once.
+        age = self._trouble_age()
+        if age > _RETRY_FIRST:
+            await asyncio.sleep(min(age / 4, _RETRY_MOST))
+        self._recovering = None
+        self._attempt += 1
+        if self._journal is not None:
+            if not self._journal.pending:
+                self._committed(self._journal.durable)
+            self._journal.resend()
+
+    async def _align(self) -> None:
+        journal = self._journal
+        if journal is None:
+            return
+        if not self._nc.is_connected:
+            raise LogUnavailable("no connection to NATS")
+        tail = await read_tail(self._nc, self._stream, self._subject)
+        if tail.sequence < journal.durable:
+            raise CorruptLog(
+                tail.sequence + 1,
+                f"is gone from stream {self._stream}, which ends there; it had been stored",
+            )
+        for record in journal.pending:
+            if record.sequence == tail.sequence and link_of(record.data) != tail.link:
+                raise Fenced(self._stream, journal.durable, tail.sequence)
+        if tail.sequence > journal.durable:
+            if all(record.sequence != tail.sequence for record in journal.pending):
+                raise Fenced(self._stream, journal.durable, tail.sequence)
+            journal.committed(tail.sequence)
+
+
+class EventLog:
+    """The log of one node: a stream, seen from a NATS connection."""
+
+    def __init__(self, nc: Client, stream: str, subject: str, first: int = 1) -> None:
+        self.nc = nc
+        self.stream = stream
+        self.subject = subject
+        self.first = first
+        """Stream sequence of the oldest record that is still there."""
+
+    async def tail(self) -> LogTail:
+        """Return where the log ends."""
+        return await read_tail(self.nc, self.stream, self.subject)
+
+    def read(self, first: int, last: int) -> AsyncIterator[Record]:
+        """Yield the records between two stream sequences (both included), in order."""
+        return read_records(self.nc, self.stream, first, last)
+
+    async def read_some(self, sequences: Iterable[int]) -> list[Record]:
+        """Return the records with these stream sequences, and perhaps some between them."""
+        return await read_some(self.nc, self.stream, sequences)
+
+    def writer(self, clock: Clock, on_fatal: Callable[[Exception], None]) -> LogWriter:
+        """Return what appends to this log."""
+        return LogWriter(self.nc, self.stream, self.subject, clock, on_fatal)

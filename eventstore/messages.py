@@ -1,0 +1,130 @@
+"""The published messages that events refer to.
+
+Events name messages by position; who sends them needs topic and payload. What was published
+recently is at hand; what is not is read from the log, record by record, never message by
+message.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from eventstore.events import MessagePublished, WillArmed
+from eventstore.positions import INDEX_BITS, Position, position
+from eventstore.records import Record, payload_bounds
+
+
+class Message(NamedTuple):
+    """What a subscriber is sent."""
+
+    topic: bytes
+    """UTF-8."""
+    payload: bytes
+
+
+class Stored(NamedTuple):
+    """The messages of one MessagePublished event (or the will of a WillArmed event)."""
+
+    first: Position
+    """Position of the first message; the others follow it."""
+    topics: Sequence[bytes]
+    payloads: Sequence[bytes]
+    size: int
+    """Payload bytes."""
+
+
+_OVERHEAD = 100
+"""Bytes of memory that a message takes beside its payload, about."""
+
+
+class MessageStore:
+    """Messages by position: a bounded cache over the log.
+
+    ``limit`` bounds the cache in bytes. What was loaded for somebody stays until they had a
+    chance to use it: eviction is by age of the last insertion, and an insertion may exceed the
+    limit by itself.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._size = 0
+        self._records: OrderedDict[int, list[Stored]] = OrderedDict()
+
+    def __len__(self) -> int:
+        """Return the number of records of which messages are at hand."""
+        return len(self._records)
+
+    def add(self, stored: Stored) -> None:
+        """Keep messages at hand, for a time."""
+        sequence = stored.first >> INDEX_BITS
+        held = self._records.get(sequence)
+        if held is None:
+            self._records[sequence] = [stored]
+        else:
+            held.append(stored)
+        self._size += stored.size + _OVERHEAD * len(stored.payloads)
+        while self._size > self._limit and len(self._records) > 1:
+            _, gone = self._records.popitem(last=False)
+            self._size -= sum(old.size + _OVERHEAD * len(old.payloads) for old in gone)
+
+    def add_record(self, record: Record) -> None:
+        """Keep the messages of a record of the log at hand."""
+        if record.sequence in self._records:
+            self._records.move_to_end(record.sequence)
+            return
+        for stored in messages_of(record):
+            self.add(stored)
+        self._records.setdefault(record.sequence, [])
+
+    def get(self, ref: Position) -> Message | None:
+        """Return a message, or None when it is not at hand (``load`` it then)."""
+        held = self._records.get(ref >> INDEX_BITS)
+        if not held:
+            return None
+        stored = held[bisect_right(held, ref, key=_first) - 1]
+        offset = ref - stored.first
+        if not 0 <= offset < len(stored.payloads):
+            return None
+        return Message(stored.topics[offset], stored.payloads[offset])
+
+    def missing(self, refs: Iterable[Position]) -> list[int]:
+        """Return the sequences of the records that must be read to have these messages."""
+        wanted = {ref >> INDEX_BITS for ref in refs}
+        return sorted(wanted - self._records.keys())
+
+
+def messages_of(record: Record) -> list[Stored]:
+    """Return the messages (and wills) that a record holds."""
+    found: list[Stored] = []
+    base = position(record.sequence, 0)
+    area = record.payload
+    for index, event in record.events():
+        if isinstance(event, MessagePublished):
+            bounds = payload_bounds(event)
+            topics = [topic.encode() for topic in event.topics]
+            found.append(
+                Stored(
+                    base + index,
+                    [topics[at] for at in event.which] if event.which else topics * event.count,
+                    [
+                        bytes(area[start:stop])
+                        for start, stop in zip(bounds, bounds[1:], strict=False)
+                    ],
+                    bounds[-1] - bounds[0],
+                )
+            )
+        elif isinstance(event, WillArmed):
+            payload = bytes(area[event.at : event.at + event.size])
+            found.append(Stored(base + index, [event.topic.encode()], [payload], event.size))
+    return found
+
+
+def _first(stored: Stored) -> Position:
+    return stored.first
+
+
+Loader = Callable[[Sequence[int], Callable[[Exception | None], None]], None]
+"""Reads records into the store and calls back, with an error if it could not."""

@@ -1,0 +1,162 @@
+"""Records: many events in one JetStream message.
+
+A record is, in this order (integers big-endian):
+
+=====  ==========================================================================
+bytes  what
+=====  ==========================================================================
+4      magic ``FMQ`` and the format version
+32     SHA-256 of everything that follows: the checksum, and this record's link
+32     the link of the record before it (zeros for the first): the hash chain
+4      length of the JSON header
+n      JSON: node, time, part, last, events
+rest   the payloads of the messages, one after the other, as raw bytes
+=====  ==========================================================================
+
+A changed byte breaks the checksum; a lost, repeated or reordered record breaks the chain.
+
+A *turn* of the event loop is atomic. It nearly always fits into one record; one that does not
+is spread over several: ``part`` counts them from 0 and ``last`` marks the last one. A reader
+holds the parts back until the last one is there; parts that are followed by a ``part`` 0 belong
+to a turn that never finished, of which no client was told anything: they are void.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+import orjson
+
+from eventstore.errors import CorruptLog
+from eventstore.events import Event, MessagePublished, entries, parse_event
+
+MAGIC = b"FMQ\x01"
+GENESIS = bytes(32)
+"""The link that the first record of a log names as its predecessor."""
+
+_HEAD = struct.Struct(">4s32s32sI")
+_SIGNED_FROM = 36
+"""The digest covers everything behind itself."""
+_LINK = slice(4, 36)
+
+
+def link_of(data: bytes) -> bytes:
+    """Return the link (SHA-256) by which the next record names this encoded record."""
+    return data[_LINK]
+
+
+def encode_record(  # noqa: PLR0913 - a record has these parts
+    *,
+    previous: bytes,
+    node: str,
+    time_ms: int,
+    events: Sequence[Event],
+    payloads: Sequence[bytes],
+    part: int = 0,
+    last: bool = True,
+) -> bytes:
+    """Return the bytes of a record.
+
+    ``previous`` is the link of the record before it, ``time_ms`` Unix time in milliseconds,
+    ``payloads`` the payload area in pieces, in the order in which the events refer to it.
+    """
+    header = orjson.dumps(
+        {"node": node, "time": time_ms, "part": part, "last": last, "events": events}
+    )
+    signed = b"".join((previous, len(header).to_bytes(4, "big"), header, *payloads))
+    return MAGIC + hashlib.sha256(signed).digest() + signed
+
+
+@dataclass(slots=True)
+class Record:
+    """One record read back from the log; its checksum was right."""
+
+    sequence: int
+    """Stream sequence."""
+    link: bytes
+    previous: bytes
+    node: str
+    time_ms: int
+    """Unix time in milliseconds at which the record was closed."""
+    part: int
+    last: bool
+    raw_events: list[dict[str, Any]]
+    """The events as JSON objects, as they were written."""
+    payload: memoryview
+    """The payload area."""
+
+    def events(self) -> Iterator[tuple[int, Event]]:
+        """Yield each event, validated and upcast, with the index of its first entry."""
+        index = 0
+        for raw in self.raw_events:
+            event = parse_event(raw)
+            yield index, event
+            index += entries(event)
+
+
+def decode_record(sequence: int, data: bytes) -> Record:
+    """Return the record stored under a stream sequence.
+
+    Raises CorruptLog when it is not a record, is cut off, or its checksum is wrong.
+    """
+    if len(data) < _HEAD.size or data[:3] != MAGIC[:3]:
+        raise CorruptLog(sequence, "is not a foldmq record")
+    magic, digest, previous, header_size = _HEAD.unpack_from(data)
+    if magic != MAGIC:
+        raise CorruptLog(sequence, f"has record format {magic[3]}, written by a later foldmq")
+    view = memoryview(data)
+    if hashlib.sha256(view[_SIGNED_FROM:]).digest() != digest:
+        raise CorruptLog(sequence, "has a wrong checksum")
+    body = _HEAD.size + header_size
+    header = orjson.loads(view[_HEAD.size : body])
+    return Record(
+        sequence=sequence,
+        link=digest,
+        previous=previous,
+        node=header["node"],
+        time_ms=header["time"],
+        part=header["part"],
+        last=header["last"],
+        raw_events=header["events"],
+        payload=view[body:],
+    )
+
+
+def payload_bounds(event: MessagePublished) -> list[int]:
+    """Return the offsets in the payload area at which the messages of an event begin.
+
+    One more number than messages: the last is where the last message ends.
+    """
+    if isinstance(event.sizes, int):
+        size = event.sizes
+        if not size:
+            return [event.at] * (event.count + 1)
+        return list(range(event.at, event.at + size * event.count + 1, size))
+    return list(accumulate(event.sizes, initial=event.at))
+
+
+class ChainChecker:
+    """Checks that records read in order follow each other."""
+
+    __slots__ = ("link", "sequence")
+
+    def __init__(self, sequence: int = 0, link: bytes = GENESIS) -> None:
+        """Start behind the record with this sequence and link (0: before the first one)."""
+        self.sequence = sequence
+        self.link = link
+
+    def check(self, record: Record) -> None:
+        """Accept the next record; raise CorruptLog when it does not follow the one before."""
+        if record.sequence != self.sequence + 1:
+            raise CorruptLog(
+                self.sequence + 1, f"is missing: the next record is {record.sequence}"
+            )
+        if record.previous != self.link:
+            raise CorruptLog(record.sequence, f"does not continue record {self.sequence}")
+        self.sequence = record.sequence
+        self.link = record.link

@@ -1,0 +1,13 @@
+"""Projections: what the log says the state is.
+
+Pure folds: no clock, no I/O, no randomness. The very same code runs in the live broker (each
+event is applied as it is appended), in recovery and replay (events read back from the log) and
+on Spark executors, so that the three can only agree.
+
+``session``
+    One session, from that session's events alone.
+``retained``
+    The retained message of every topic.
+``node``
+    Everything that the log of one node says: all its sessions and the retained index.
+"""

@@ -1,0 +1,311 @@
+"""The state of one session as a fold over its events.
+
+``evolve(state, event, at, time_ms)`` changes the state in place; given the same events at the
+same positions it gives the same state, whoever calls it.
+
+What a session holds, in the words of MQTT 3.1.1 section 3.1.2.4: its subscriptions, QoS 1 and 2
+messages sent but not acknowledged (``inflight``, and ``releasing`` once PUBREC came), QoS 1 and
+2 messages pending transmission (``queue`` of each subscription), QoS 2 messages received but
+not released (``inbound``); and its will.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import repeat
+from typing import Any, NamedTuple, TypeAlias
+
+from eventstore.events import (
+    Acked,
+    Completed,
+    Delivered,
+    Event,
+    MessageDropped,
+    MessagePublished,
+    Queued,
+    Received,
+    Redelivered,
+    Released,
+    SessionClosed,
+    SessionOpened,
+    SessionTakenOver,
+    Subscribed,
+    Unsubscribed,
+    WillArmed,
+    WillCancelled,
+    WillFired,
+)
+from eventstore.positions import Position, from_runs
+
+QOS_MASK = 0b011
+RETAIN_FLAG = 0b100
+FLAG_BITS = 3
+
+Waiting: TypeAlias = int
+"""A queued message, packed: ``position << 3 | retain << 2 | qos``."""
+
+
+def waiting(ref: Position, qos: int, *, retain: bool) -> Waiting:
+    """Pack a queued message."""
+    return ref << FLAG_BITS | retain << 2 | qos
+
+
+@dataclass(slots=True, eq=False)
+class SubscriptionState:
+    """One subscription of a session, and what is on its way to it."""
+
+    filter: str
+    qos: int
+    active: bool = True
+    """False: unsubscribed, but messages that matched before are still to be completed."""
+    outstanding: int = 0
+    """Deliveries sent and not completed: what counts against ``max_ack_pending``."""
+    queue: deque[Waiting] | None = None
+    """Messages waiting, oldest first; None when none ever did."""
+
+
+class InFlight(NamedTuple):
+    """A delivery that the client has not completed."""
+
+    ref: Position
+    flags: int
+    """QoS, and RETAIN_FLAG."""
+    subscription: SubscriptionState
+    sent_ms: int
+    """When it was last sent, Unix time in milliseconds."""
+
+
+class Will(NamedTuple):
+    """An armed will; its payload stands in the record of its WillArmed event."""
+
+    topic: str
+    qos: int
+    retain: bool
+    ref: Position
+    """Position of the WillArmed event."""
+
+
+@dataclass(slots=True, eq=False)
+class SessionState:
+    """Everything that must survive a crash about one session."""
+
+    session: str
+    """Client identifier."""
+    connected: bool = False
+    clean: bool = True
+    generation: int = 0
+    level: int = 4
+    expiry: int | None = None
+    """Session expiry interval in seconds; None = the broker's setting."""
+    user: str | None = None
+    closed_ms: int = 0
+    """When the last connection ended, Unix time in milliseconds."""
+    subscriptions: dict[str, SubscriptionState] = field(default_factory=dict)
+    """By topic filter, including inactive ones that still have something to complete."""
+    inflight: dict[int, InFlight] = field(default_factory=dict)
+    """By packet identifier, in the order of delivery: PUBACK or PUBREC is awaited."""
+    releasing: dict[int, InFlight] = field(default_factory=dict)
+    """By packet identifier, in the order of the PUBRECs: PUBCOMP is awaited."""
+    inbound: dict[int, Position] = field(default_factory=dict)
+    """QoS 2 messages from the client, by packet identifier: PUBREL is awaited."""
+    last_pid: int = 0
+    """The packet identifier given out last."""
+    queued: int = 0
+    """Messages waiting in all queues."""
+    queued_bytes: int = 0
+    """Their payload bytes."""
+    will: Will | None = None
+
+    def subscription(self, topic_filter: str) -> SubscriptionState:
+        """Return the subscription with this filter; an inactive one when there is none."""
+        found = self.subscriptions.get(topic_filter)
+        if found is None:
+            found = SubscriptionState(topic_filter, 0, active=False)
+            self.subscriptions[topic_filter] = found
+        return found
+
+    def active(self) -> list[SubscriptionState]:
+        """Return the subscriptions that new messages are matched with."""
+        return [held for held in self.subscriptions.values() if held.active]
+
+
+def _reset(state: SessionState) -> None:
+    state.subscriptions = {}
+    state.inflight = {}
+    state.releasing = {}
+    state.inbound = {}
+    state.last_pid = state.queued = state.queued_bytes = 0
+
+
+def _opened(state: SessionState, event: SessionOpened, _at: Position, _ms: int) -> None:
+    if not event.resumed:
+        _reset(state)
+    state.connected = True
+    state.clean = event.clean
+    state.generation = event.generation
+    state.level = event.level
+    state.expiry = event.expiry
+    state.user = event.user
+    state.will = None
+
+
+def _closed(state: SessionState, _event: SessionClosed, _at: Position, ms: int) -> None:
+    state.connected = False
+    state.closed_ms = ms
+
+
+def _taken_over(_state: SessionState, _event: SessionTakenOver, _at: Position, _ms: int) -> None:
+    """Nothing changes: the SessionOpened that follows says what the state is."""
+
+
+def _subscribed(state: SessionState, event: Subscribed, _at: Position, _ms: int) -> None:
+    for topic_filter, qos in event.filters:
+        held = state.subscription(topic_filter)
+        held.active = True
+        held.qos = qos
+
+
+def _forget_if_done(state: SessionState, held: SubscriptionState) -> None:
+    if not held.active and not held.outstanding and not held.queue:
+        state.subscriptions.pop(held.filter, None)
+
+
+def _unsubscribed(state: SessionState, event: Unsubscribed, _at: Position, _ms: int) -> None:
+    for topic_filter in event.filters:
+        held = state.subscriptions.get(topic_filter)
+        if held is not None:
+            held.active = False
+            _forget_if_done(state, held)
+
+
+def _published(state: SessionState, event: MessagePublished, at: Position, _ms: int) -> None:
+    if event.qos == 2 and not event.will:  # noqa: PLR2004 - a QoS
+        state.inbound.update(zip(from_runs(event.pids), range(at, at + event.count), strict=True))
+
+
+def _released(state: SessionState, event: Released, _at: Position, _ms: int) -> None:
+    for pid in from_runs(event.pids):
+        state.inbound.pop(pid, None)
+
+
+def _leave_queue(state: SessionState, held: SubscriptionState, count: int, size: int) -> None:
+    queue = held.queue
+    if queue is not None:
+        if count >= len(queue):
+            queue.clear()
+        else:
+            for _ in range(count):
+                queue.popleft()
+    state.queued -= count
+    state.queued_bytes -= size
+
+
+def _delivered(state: SessionState, event: Delivered, _at: Position, ms: int) -> None:
+    held = state.subscription(event.filter)
+    pids = from_runs(event.pids)
+    flags = event.qos | event.retain << 2
+    state.inflight.update(
+        zip(
+            pids,
+            map(InFlight, from_runs(event.refs), repeat(flags), repeat(held), repeat(ms)),
+            strict=False,
+        )
+    )
+    held.outstanding += len(pids)
+    state.last_pid = pids[-1]
+    if event.queued >= 0:
+        _leave_queue(state, held, len(pids), event.queued)
+
+
+def _queued(state: SessionState, event: Queued, _at: Position, _ms: int) -> None:
+    held = state.subscription(event.filter)
+    flags = event.qos | event.retain << 2
+    if held.queue is None:
+        held.queue = deque()
+    refs = from_runs(event.refs)
+    held.queue.extend([ref << FLAG_BITS | flags for ref in refs])
+    state.queued += len(refs)
+    state.queued_bytes += event.size
+
+
+def _dropped(state: SessionState, event: MessageDropped, _at: Position, _ms: int) -> None:
+    if event.queued >= 0:
+        held = state.subscription(event.filter)
+        _leave_queue(state, held, event.count, event.queued)
+        _forget_if_done(state, held)
+
+
+def _redelivered(state: SessionState, event: Redelivered, _at: Position, ms: int) -> None:
+    for pid in from_runs(event.pids):
+        for table in (state.inflight, state.releasing):
+            sent = table.get(pid)
+            if sent is not None:
+                table[pid] = sent._replace(sent_ms=ms)
+
+
+def _complete(
+    state: SessionState, table: dict[int, InFlight], pids: list[int]
+) -> None:
+    for pid in pids:
+        sent = table.pop(pid, None)
+        if sent is not None:
+            held = sent.subscription
+            held.outstanding -= 1
+            if not held.active:
+                _forget_if_done(state, held)
+
+
+def _acked(state: SessionState, event: Acked, _at: Position, _ms: int) -> None:
+    _complete(state, state.inflight, from_runs(event.pids))
+
+
+def _received(state: SessionState, event: Received, _at: Position, ms: int) -> None:
+    for pid in from_runs(event.pids):
+        sent = state.inflight.pop(pid, None)
+        if sent is not None:
+            state.releasing[pid] = sent._replace(sent_ms=ms)
+
+
+def _completed(state: SessionState, event: Completed, _at: Position, _ms: int) -> None:
+    _complete(state, state.releasing, from_runs(event.pids))
+
+
+def _will_armed(state: SessionState, event: WillArmed, at: Position, _ms: int) -> None:
+    state.will = Will(event.topic, event.qos, event.retain, at)
+
+
+def _will_gone(
+    state: SessionState, _event: WillFired | WillCancelled, _at: Position, _ms: int
+) -> None:
+    state.will = None
+
+
+_EVOLVE: dict[type, Callable[[SessionState, Any, Position, int], None]] = {
+    SessionOpened: _opened,
+    SessionTakenOver: _taken_over,
+    SessionClosed: _closed,
+    Subscribed: _subscribed,
+    Unsubscribed: _unsubscribed,
+    MessagePublished: _published,
+    Released: _released,
+    Delivered: _delivered,
+    Queued: _queued,
+    Redelivered: _redelivered,
+    Acked: _acked,
+    Received: _received,
+    Completed: _completed,
+    WillArmed: _will_armed,
+    WillFired: _will_gone,
+    WillCancelled: _will_gone,
+    MessageDropped: _dropped,
+}
+
+
+def evolve(state: SessionState, event: Event, at: Position, time_ms: int) -> None:
+    """Apply one of the session's events to its state.
+
+    ``at`` is the position of the event's first entry, ``time_ms`` the time of its record.
+    """
+    _EVOLVE[type(event)](state, event, at, time_ms)

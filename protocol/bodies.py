@@ -1,0 +1,175 @@
+"""The packets that come once in a while: CONNECT, SUBSCRIBE and UNSUBSCRIBE, field by field."""
+
+from protocol.packets import Connect, ConnectCode, Subscribe, Unsubscribe, Will
+from protocol.topics import TopicError, validate_topic_filter, validate_topic_name
+from protocol.violations import ProtocolError
+
+MQTT_3_1 = 3
+MQTT_3_1_1 = 4
+LEVELS = {b"MQIsdp": MQTT_3_1, b"MQTT": MQTT_3_1_1}
+"""Protocol name -> the protocol level that is spoken under it."""
+
+
+def decode_utf8(raw: bytes, what: str) -> str:
+    """Decode a UTF-8 encoded string (section 1.5.3); U+FEFF is kept [MQTT-1.5.3-3].
+
+    Raises ``ProtocolError`` for ill-formed UTF-8, surrogates and U+0000. Other control characters
+    and non-characters are legal: the standard only advises against them.
+    """
+    try:
+        text = raw.decode()
+    except UnicodeDecodeError as error:
+        raise ProtocolError(
+            f"{what} is not well-formed UTF-8 at byte {error.start}", "MQTT-1.5.3-1"
+        ) from None
+    if "\0" in text:
+        raise ProtocolError(f"{what} contains U+0000", "MQTT-1.5.3-2")
+    return text
+
+
+def parse_connect(body: bytes) -> Connect:
+    """Parse variable header and payload of a CONNECT (section 3.1); raises ``ProtocolError``."""
+    fields = _Fields(body, "CONNECT")
+    version = _protocol_level(fields)
+    flags = fields.byte("connect flags")
+    _check_connect_flags(flags, version)
+    keep_alive = fields.number("keep alive")
+    client_id = fields.text("client identifier", "MQTT-3.1.3-3")
+    clean = bool(flags & 0x02)
+    if not client_id and (version == MQTT_3_1 or not clean):
+        raise ProtocolError(
+            "empty client identifier" + ("" if clean else " without clean session"),
+            "MQTT-3.1.3-8",
+            ConnectCode.IDENTIFIER_REJECTED,
+        )
+    will = _will(fields, flags) if flags & 0x04 else None
+    username = password = None
+    # MQTT 3.1 lets the Remaining Length overrule these flags: a field may be missing.
+    if flags & 0x80 and not (version == MQTT_3_1 and fields.at_end()):
+        username = fields.text("user name", "MQTT-3.1.2-19")
+    if flags & 0x40 and not (version == MQTT_3_1 and fields.at_end()):
+        password = fields.binary("password", "MQTT-3.1.2-21")
+    fields.finish()
+    return Connect(version, client_id, clean, keep_alive, will, username, password)
+
+
+def parse_subscribe(body: bytes) -> Subscribe:
+    """Parse variable header and payload of a SUBSCRIBE (section 3.8); raises ``ProtocolError``."""
+    fields = _Fields(body, "SUBSCRIBE")
+    packet_id = fields.packet_id()
+    filters = []
+    while not fields.at_end():
+        topic_filter = fields.topic_filter()
+        qos = fields.byte("requested QoS")
+        if qos > 2:
+            raise ProtocolError(
+                f"SUBSCRIBE: requested QoS byte is 0x{qos:02x}, not 0, 1 or 2", "MQTT-3.8.3-4"
+            )
+        filters.append((topic_filter, qos))
+    if not filters:
+        raise ProtocolError("SUBSCRIBE without a topic filter", "MQTT-3.8.3-3")
+    return Subscribe(packet_id, filters)
+
+
+def parse_unsubscribe(body: bytes) -> Unsubscribe:
+    """Parse variable header and payload of an UNSUBSCRIBE (section 3.10)."""
+    fields = _Fields(body, "UNSUBSCRIBE")
+    packet_id = fields.packet_id()
+    filters = []
+    while not fields.at_end():
+        filters.append(fields.topic_filter())
+    if not filters:
+        raise ProtocolError("UNSUBSCRIBE without a topic filter", "MQTT-3.10.3-2")
+    return Unsubscribe(packet_id, filters)
+
+
+def _protocol_level(fields: "_Fields") -> int:
+    name = fields.binary("protocol name", "MQTT-3.1.2-1")
+    if name not in LEVELS:
+        raise ProtocolError(f"protocol name is {name[:16]!r}, not 'MQTT'", "MQTT-3.1.2-1")
+    level = fields.byte("protocol level")
+    if level != LEVELS[name]:
+        raise ProtocolError(
+            f"protocol level {level} of {name.decode()} is not supported",
+            "MQTT-3.1.2-2",
+            ConnectCode.UNACCEPTABLE_PROTOCOL_VERSION,
+        )
+    return level
+
+
+def _check_connect_flags(flags: int, version: int) -> None:
+    """Check the connect flags (section 3.1.2.3). MQTT 3.1 leaves bit 0 and password unruled."""
+    will_qos = flags >> 3 & 3
+    if version != MQTT_3_1 and flags & 0x01:
+        raise ProtocolError("CONNECT: reserved connect flag is set", "MQTT-3.1.2-3")
+    if will_qos == 3:
+        raise ProtocolError("CONNECT: will QoS is 3", "MQTT-3.1.2-14")
+    if not flags & 0x04 and will_qos:
+        raise ProtocolError("CONNECT: will QoS without will flag", "MQTT-3.1.2-13")
+    if not flags & 0x04 and flags & 0x20:
+        raise ProtocolError("CONNECT: will retain without will flag", "MQTT-3.1.2-15")
+    if version != MQTT_3_1 and flags & 0xC0 == 0x40:
+        raise ProtocolError("CONNECT: password flag without user name flag", "MQTT-3.1.2-22")
+
+
+def _will(fields: "_Fields", flags: int) -> Will:
+    topic = fields.text("will topic", "MQTT-3.1.2-9")
+    try:
+        validate_topic_name(topic)
+    except TopicError as error:
+        raise ProtocolError(f"CONNECT: will {error.reason}", error.statement) from None
+    payload = fields.binary("will message", "MQTT-3.1.2-9")
+    return Will(topic, payload, flags >> 3 & 3, bool(flags & 0x20))
+
+
+class _Fields:
+    """Reads one field after the other; a field that runs over the end is a ``ProtocolError``."""
+
+    __slots__ = ("_at", "_body", "_packet")
+
+    def __init__(self, body: bytes, packet: str) -> None:
+        self._body = body
+        self._packet = packet
+        self._at = 0
+
+    def at_end(self) -> bool:
+        return self._at == len(self._body)
+
+    def finish(self) -> None:
+        extra = len(self._body) - self._at
+        if extra:
+            raise ProtocolError(f"{self._packet}: {extra} bytes too many", "MQTT-4.8.0-1")
+
+    def byte(self, what: str) -> int:
+        return self._take(1, what, "MQTT-4.8.0-1")[0]
+
+    def number(self, what: str, statement: str = "MQTT-4.8.0-1") -> int:
+        return int.from_bytes(self._take(2, what, statement), "big")
+
+    def binary(self, what: str, statement: str) -> bytes:
+        return self._take(self.number(what, statement), what, statement)
+
+    def text(self, what: str, statement: str) -> str:
+        return decode_utf8(self.binary(what, statement), f"{self._packet}: {what}")
+
+    def packet_id(self) -> int:
+        packet_id = self.number("packet identifier", "MQTT-2.3.1-1")
+        if not packet_id:
+            raise ProtocolError(f"{self._packet} with packet identifier 0", "MQTT-2.3.1-1")
+        return packet_id
+
+    def topic_filter(self) -> str:
+        text = self.text("topic filter", "MQTT-4.8.0-1")
+        try:
+            validate_topic_filter(text)
+        except TopicError as error:
+            raise ProtocolError(f"{self._packet}: {error.reason}", error.statement) from None
+        return text
+
+    def _take(self, size: int, what: str, statement: str) -> bytes:
+        start = self._at
+        end = start + size
+        if end > len(self._body):
+            raise ProtocolError(f"{self._packet} ends inside its {what}", statement)
+        self._at = end
+        return self._body[start:end]

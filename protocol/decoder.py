@@ -1,0 +1,195 @@
+"""From the bytes of one connection to packets.
+
+How it works. ``feed`` puts what was left over before the new bytes, then goes from packet to
+packet. The first byte alone decides whether a packet is legal at this point of the connection:
+``_legal`` is the set of first bytes that are. Next come the Remaining Length and the limit on the
+size, so that a packet that is too large is refused before its body is kept. Once a packet is
+complete it goes to the parser of its kind; PUBLISH and acknowledgements go to ``protocol.runs``,
+which reads as many as follow one another.
+
+An incomplete packet is kept in a ``bytearray`` that is looked at again only when the packet is
+complete: however a packet is cut into pieces, each of its bytes is copied a fixed number of times.
+"""
+
+from protocol.bodies import MQTT_3_1, parse_connect, parse_subscribe, parse_unsubscribe
+from protocol.lengths import read_length
+from protocol.packets import (
+    Acks,
+    Disconnect,
+    Packet,
+    PacketType,
+    Pingreq,
+    Publishes,
+)
+from protocol.runs import read_acks, read_publishes
+from protocol.violations import ProtocolError
+
+MAX_CONNECT_SIZE = 327_701
+"""The largest CONNECT there can be in MQTT 3.1 and 3.1.1, in bytes: five fields of 65 535 bytes.
+
+It is the limit for the first packet, so that a client that has not said who it is cannot make the
+broker keep more than that.
+"""
+
+_CONNECT = 0x10
+_FIRST = frozenset({_CONNECT})
+_PUBLISH = frozenset({0x30, 0x31, *range(0x32, 0x36), *range(0x3A, 0x3E)})
+_LEGAL = _PUBLISH | {0x40, 0x50, 0x62, 0x70, 0x82, 0xA2, 0xC0, 0xE0}
+_LEGAL_3_1 = _LEGAL | {0x6A, 0x8A, 0xAA}
+"""MQTT 3.1 allows DUP in PUBREL, SUBSCRIBE and UNSUBSCRIBE."""
+
+_ACKS = {
+    0x40: PacketType.PUBACK,
+    0x50: PacketType.PUBREC,
+    0x62: PacketType.PUBREL,
+    0x6A: PacketType.PUBREL,
+    0x70: PacketType.PUBCOMP,
+}
+_FROM_SERVERS = frozenset(
+    {PacketType.CONNACK, PacketType.SUBACK, PacketType.UNSUBACK, PacketType.PINGRESP}
+)
+_FLAG_STATEMENTS = {
+    PacketType.PUBREL: "MQTT-3.6.1-1",
+    PacketType.SUBSCRIBE: "MQTT-3.8.1-1",
+    PacketType.UNSUBSCRIBE: "MQTT-3.10.1-1",
+    PacketType.DISCONNECT: "MQTT-3.14.1-1",
+}
+
+
+class Decoder:
+    """Decodes what one client sends, for as long as its connection lasts.
+
+    ``max_packet_size`` is the largest whole packet accepted, in bytes.
+
+    ``feed`` never raises for what a client sent. After each call look at ``error``: once it is
+    set, the packets returned by that call are still to be obeyed, then ``error.connack`` is to be
+    answered if there is one, and the connection is to be closed; later calls return nothing.
+    """
+
+    __slots__ = ("_ended", "_legal", "_limit", "_max_packet_size", "_needed", "_partial", "error")
+
+    def __init__(self, max_packet_size: int) -> None:
+        self.error: ProtocolError | None = None
+        self._max_packet_size = max_packet_size
+        self._limit = min(max_packet_size, MAX_CONNECT_SIZE)
+        self._legal = _FIRST
+        self._partial = bytearray()
+        self._needed = 0
+        self._ended = False
+
+    @property
+    def buffered(self) -> int:
+        """Bytes of an incomplete packet that are being kept."""
+        return len(self._partial)
+
+    def feed(self, data: bytes) -> list[Packet]:
+        """Take the next bytes of the connection; give the packets they complete, in order.
+
+        What comes after a DISCONNECT is ignored: a client sends nothing more [MQTT-3.14.4-2].
+        """
+        if self.error is not None or self._ended:
+            return []
+        if self._partial:
+            if len(self._partial) + len(data) < self._needed:
+                self._partial += data
+                return []
+            data = b"".join((self._partial, data))
+            self._partial = bytearray()
+        packets: list[Packet] = []
+        try:
+            at = self._read(data, packets)
+        except ProtocolError as error:
+            self.error = error
+            if packets and isinstance(packets[-1], Publishes | Acks) and not len(packets[-1]):
+                packets.pop()
+            return packets
+        if at < len(data) and not self._ended:
+            self._partial += memoryview(data)[at:]
+        return packets
+
+    def _read(self, data: bytes, packets: list[Packet]) -> int:
+        """Read all whole packets of ``data``; give the offset of the first byte not read."""
+        at, end = 0, len(data)
+        while at < end and not self._ended:
+            first = data[at]
+            if first not in self._legal:
+                raise _first_byte_violation(first, connected=self._legal is not _FIRST)
+            framed = read_length(data, at + 1)
+            if framed is None:
+                self._needed = end - at + 1
+                break
+            length, body = framed
+            stop = body + length
+            if stop - at > self._limit:
+                raise ProtocolError(
+                    f"packet of {stop - at} bytes, at most {self._limit} are accepted",
+                    "MQTT-4.8.0-1",
+                )
+            if stop > end:
+                self._needed = stop - at
+                break
+            if first in _PUBLISH:
+                batch = Publishes(first >> 1 & 3, retain=first & 1 == 1, dup=first & 8 == 8)
+                packets.append(batch)
+                at = read_publishes(data, at, body, stop, self._limit, batch)
+            elif first in _ACKS:
+                acks = Acks(_ACKS[first], [])
+                packets.append(acks)
+                if length != 2:
+                    raise _length_violation(acks.kind, length)
+                if stop - at == 4:
+                    at = read_acks(data, at, acks)
+                else:
+                    # A Remaining Length with needless bytes is legal: such a packet goes alone.
+                    read_acks(data[body - 2 : stop], 0, acks)
+                    at = stop
+            else:
+                packets.append(self._parse(PacketType(first >> 4), data[body:stop]))
+                at = stop
+        return at
+
+    def _parse(self, kind: PacketType, body: bytes) -> Packet:
+        if kind is PacketType.SUBSCRIBE:
+            return parse_subscribe(body)
+        if kind is PacketType.UNSUBSCRIBE:
+            return parse_unsubscribe(body)
+        if kind is PacketType.CONNECT:
+            connect = parse_connect(body)
+            self._legal = _LEGAL_3_1 if connect.version == MQTT_3_1 else _LEGAL
+            self._limit = self._max_packet_size
+            return connect
+        if body:
+            raise _length_violation(kind, len(body))
+        if kind is PacketType.PINGREQ:
+            return Pingreq()
+        self._ended = True
+        return Disconnect()
+
+
+def _length_violation(kind: PacketType, length: int) -> ProtocolError:
+    return ProtocolError(f"{kind.name} with a Remaining Length of {length}", "MQTT-4.8.0-1")
+
+
+def _first_byte_violation(first: int, *, connected: bool) -> ProtocolError:
+    """Say what is wrong with a first byte that is not in the set of legal ones."""
+    kind, flags = first >> 4, first & 15
+    if kind == PacketType.CONNECT and flags:
+        return ProtocolError(f"CONNECT with flags {flags:04b}", "MQTT-2.2.2-2")
+    if not connected:
+        return ProtocolError(
+            f"first packet begins with 0x{first:02x}, which is no CONNECT", "MQTT-3.1.0-1"
+        )
+    if kind == PacketType.CONNECT:
+        return ProtocolError("second CONNECT", "MQTT-3.1.0-2")
+    if kind in {0, 15}:
+        return ProtocolError(f"packet type {kind} is reserved", "MQTT-4.8.0-1")
+    name = PacketType(kind).name
+    if kind in _FROM_SERVERS:
+        return ProtocolError(f"{name}, which only a server sends", "MQTT-4.8.0-1")
+    if kind == PacketType.PUBLISH and flags & 6 == 6:
+        return ProtocolError("PUBLISH with QoS 3", "MQTT-3.3.1-4")
+    if kind == PacketType.PUBLISH:
+        return ProtocolError("PUBLISH with DUP at QoS 0", "MQTT-3.3.1-2")
+    return ProtocolError(
+        f"{name} with flags {flags:04b}", _FLAG_STATEMENTS.get(PacketType(kind), "MQTT-2.2.2-2")
+    )

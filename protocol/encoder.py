@@ -1,0 +1,226 @@
+"""From packets to bytes.
+
+The server's side first: the answers, and ``Outgoing``, which prepares a batch of messages once for
+all who receive them. The functions at the end are the client's side, for tools and tests.
+"""
+
+import sys
+from array import array
+from collections.abc import Iterable, Sequence
+from itertools import chain
+
+from protocol.bodies import MQTT_3_1
+from protocol.lengths import encode_length
+from protocol.packets import Connect, ConnectCode, PacketType, Subscribe, Unsubscribe
+
+SUBSCRIBE_FAILURE = 0x80
+"""SUBACK return code of a refused filter (section 3.9.3)."""
+
+PINGRESP = b"\xd0\x00"
+PINGREQ = b"\xc0\x00"
+DISCONNECT = b"\xe0\x00"
+
+PID_BYTES = [number.to_bytes(2, "big") for number in range(65_536)]
+"""Every two-byte number, so that none is ever encoded again: packet identifiers and lengths."""
+
+_ACK_HEADS = {
+    PacketType.PUBACK: b"\x40\x02",
+    PacketType.PUBREC: b"\x50\x02",
+    PacketType.PUBREL: b"\x62\x02",
+    PacketType.PUBCOMP: b"\x70\x02",
+}
+
+
+def connack(code: ConnectCode, *, session_present: bool = False, version: int = 4) -> bytes:
+    """Encode a CONNACK (section 3.2).
+
+    Session present is only said along with code 0 [MQTT-3.2.2-4], and not at all to clients that
+    speak MQTT 3.1 (``version`` 3), where the byte is reserved.
+    """
+    present = session_present and code is ConnectCode.ACCEPTED and version != MQTT_3_1
+    return bytes((0x20, 2, present, code))
+
+
+def acks(kind: PacketType, packet_ids: Sequence[int]) -> bytes:
+    """Encode one PUBACK, PUBREC, PUBREL or PUBCOMP per packet identifier, in order.
+
+    Raises ``KeyError`` for another ``kind``, ``OverflowError`` or ``IndexError`` for a number
+    above 65 535.
+    """
+    head = _ACK_HEADS[kind]
+    count = len(packet_ids)
+    if count == 1:
+        return head + PID_BYTES[packet_ids[0]]
+    numbers = array("H", packet_ids)
+    if sys.byteorder == "little":
+        numbers.byteswap()
+    raw = numbers.tobytes()
+    encoded = bytearray(head * (2 * count))
+    encoded[2::4] = raw[0::2]
+    encoded[3::4] = raw[1::2]
+    return bytes(encoded)
+
+
+def suback(packet_id: int, codes: Sequence[int]) -> bytes:
+    """Encode a SUBACK (section 3.9): one granted QoS or ``SUBSCRIBE_FAILURE`` per filter."""
+    return b"\x90" + encode_length(2 + len(codes)) + PID_BYTES[packet_id] + bytes(codes)
+
+
+def unsuback(packet_id: int) -> bytes:
+    """Encode an UNSUBACK (section 3.11)."""
+    return b"\xb0\x02" + PID_BYTES[packet_id]
+
+
+class Outgoing:
+    """Messages of one QoS, prepared once to be sent to any number of receivers.
+
+    ``topics`` (raw UTF-8) and ``payloads`` run in parallel; ``qos`` is the one granted to the
+    receivers, ``retain`` is set only on retained messages sent because of a new subscription
+    [MQTT-3.3.1-8, MQTT-3.3.1-9]. Only the packet identifiers differ between receivers at
+    QoS 1 and 2, and nothing at all at QoS 0.
+
+    Raises ``ValueError`` when a message is too large for any MQTT packet.
+    """
+
+    __slots__ = ("_again", "_heads", "_packets", "_payloads", "_whole", "qos")
+
+    def __init__(
+        self, topics: Sequence[bytes], payloads: Sequence[bytes], qos: int, *, retain: bool = False
+    ) -> None:
+        self.qos = qos
+        self._payloads = payloads
+        self._heads = _heads(topics, payloads, 0x30 | qos << 1 | retain, 2 if qos else 0)
+        self._again: list[bytes] | None = None
+        self._packets: Sequence[bytes] = ()
+        self._whole: bytes | None = None
+
+    @classmethod
+    def verbatim(cls, packets: Sequence[bytes]) -> "Outgoing":
+        """Prepare packets that came in at QoS 0 (``Publishes.packets``) to go out as they are."""
+        outgoing = cls((), (), 0)
+        outgoing._packets = packets
+        return outgoing
+
+    def __len__(self) -> int:
+        return len(self._packets) or len(self._heads)
+
+    def render(
+        self,
+        packet_ids: Sequence[int] = (),
+        start: int = 0,
+        stop: int | None = None,
+        *,
+        dup: bool = False,
+    ) -> bytes:
+        """Encode the messages ``[start:stop]``, by default all, for one receiver.
+
+        ``packet_ids`` has one packet identifier for each of them at QoS 1 and 2 (``ValueError``
+        if it has not), and is not looked at when the batch is of QoS 0. ``dup`` marks the
+        packets as sent again [MQTT-3.3.1-1].
+        """
+        if not self.qos:
+            return self._render_qos0(start, stop)
+        heads = self._heads
+        if dup:
+            if self._again is None:
+                self._again = [bytes((head[0] | 8,)) + head[1:] for head in heads]
+            heads = self._again
+        payloads = self._payloads
+        if start or (stop is not None and stop < len(heads)):
+            heads, payloads = heads[start:stop], payloads[start:stop]
+        if len(heads) != len(packet_ids):
+            raise ValueError(f"{len(packet_ids)} packet identifiers for {len(heads)} messages")
+        numbers = map(PID_BYTES.__getitem__, packet_ids)
+        return b"".join(chain.from_iterable(zip(heads, numbers, payloads, strict=True)))
+
+    def _render_qos0(self, start: int, stop: int | None) -> bytes:
+        if not start and (stop is None or stop >= len(self)):
+            if self._whole is None:
+                self._whole = self._join(0, None)
+            return self._whole
+        return self._join(start, stop)
+
+    def _join(self, start: int, stop: int | None) -> bytes:
+        if self._packets:
+            return b"".join(self._packets[start:stop])
+        pairs = zip(self._heads[start:stop], self._payloads[start:stop], strict=True)
+        return b"".join(chain.from_iterable(pairs))
+
+
+def _heads(
+    topics: Sequence[bytes], payloads: Sequence[bytes], first: int, extra: int
+) -> list[bytes]:
+    """Encode what comes before packet identifier and payload in each of the packets.
+
+    Each different head is encoded once: messages are many, topics and lengths are few.
+    """
+    sizes = list(map(len, payloads))
+    if len(sizes) != len(topics):
+        raise ValueError(f"{len(sizes)} payloads for {len(topics)} topics")
+    if sizes and sizes.count(sizes[0]) == len(sizes):
+        by_topic = {topic: _head(first, topic, sizes[0] + extra) for topic in set(topics)}
+        return list(map(by_topic.__getitem__, topics))
+    pairs = list(zip(topics, sizes, strict=True))
+    by_pair = {pair: _head(first, pair[0], pair[1] + extra) for pair in set(pairs)}
+    return list(map(by_pair.__getitem__, pairs))
+
+
+def _head(first: int, topic: bytes, rest: int) -> bytes:
+    return bytes((first,)) + encode_length(2 + len(topic) + rest) + PID_BYTES[len(topic)] + topic
+
+
+def encode_publish(
+    topic: bytes,
+    payload: bytes,
+    qos: int = 0,
+    packet_id: int = 0,
+    *,
+    retain: bool = False,
+    dup: bool = False,
+) -> bytes:
+    """Encode one PUBLISH (section 3.3); ``packet_id`` is ignored at QoS 0."""
+    first = 0x30 | dup << 3 | qos << 1 | retain
+    number = PID_BYTES[packet_id] if qos else b""
+    return _head(first, topic, len(number) + len(payload)) + number + payload
+
+
+def encode_connect(connect: Connect) -> bytes:
+    """Encode a CONNECT at the level ``connect.version`` (section 3.1)."""
+    will = connect.will
+    flags = connect.clean << 1
+    fields = [connect.client_id.encode()]
+    if will is not None:
+        flags |= 0x04 | will.qos << 3 | will.retain << 5
+        fields += (will.topic.encode(), will.payload)
+    if connect.username is not None:
+        flags |= 0x80
+        fields.append(connect.username.encode())
+    if connect.password is not None:
+        flags |= 0x40
+        fields.append(connect.password)
+    name = b"MQIsdp" if connect.version == MQTT_3_1 else b"MQTT"
+    fixed = bytes((connect.version, flags)) + PID_BYTES[connect.keep_alive]
+    return _packet(0x10, (_field(name), fixed, *map(_field, fields)))
+
+
+def encode_subscribe(subscribe: Subscribe) -> bytes:
+    """Encode a SUBSCRIBE (section 3.8)."""
+    parts = [PID_BYTES[subscribe.packet_id]]
+    for topic_filter, qos in subscribe.filters:
+        parts += (_field(topic_filter.encode()), bytes((qos,)))
+    return _packet(0x82, parts)
+
+
+def encode_unsubscribe(unsubscribe: Unsubscribe) -> bytes:
+    """Encode an UNSUBSCRIBE (section 3.10)."""
+    filters = (_field(topic_filter.encode()) for topic_filter in unsubscribe.filters)
+    return _packet(0xA2, (PID_BYTES[unsubscribe.packet_id], *filters))
+
+
+def _field(raw: bytes) -> bytes:
+    return PID_BYTES[len(raw)] + raw
+
+
+def _packet(first: int, parts: Iterable[bytes]) -> bytes:
+    body = b"".join(parts)
+    return bytes((first,)) + encode_length(len(body)) + body

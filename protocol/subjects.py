@@ -1,0 +1,99 @@
+"""MQTT topics as NATS subjects, and back.
+
+The rules are those of the NATS Server (its documentation, "MQTT Topics and NATS Subjects"), level
+by level:
+
+=====================  ================  ===========
+level of a topic       token             example
+=====================  ================  ===========
+any other              as it is          ``foo/bar`` is ``foo.bar``
+empty                  ``/``             ``/foo//bar/`` is ``/.foo./.bar./``
+with a ``.``           ``//`` for it     ``foo.bar`` is ``foo//bar``
+=====================  ================  ===========
+
+The NATS Server refuses topics with characters that a subject cannot hold. Here they are escaped
+as ``/`` and two lower-case hexadecimal digits, which no topic can contain and no rule above
+yields: space (``/20``), control characters (U+0001 to U+001F, U+007F to U+009F), and ``*`` and
+``>`` (``/2a``, ``/3e``), which would be wildcards of NATS. Hence every legal topic has exactly one
+subject, and the subject tells the topic.
+
+A subject is at least as long as its topic. A NATS Server takes no more than its
+``max_control_line`` (4 096 bytes unless configured), which is for the caller to look after.
+"""
+
+import re
+
+from protocol.errors import FoldmqError
+from protocol.topics import TopicError, split_levels, validate_topic_name
+
+_EMPTY = "/"
+_DOT = "//"
+_ESCAPED = {
+    code: f"/{code:02x}" for code in (*range(0x01, 0x21), *range(0x7F, 0xA0), ord("*"), ord(">"))
+}
+_TO_TOKEN = _ESCAPED | {ord("."): _DOT}
+_FROM_TOKEN = {escape: chr(code) for code, escape in _ESCAPED.items()} | {_DOT: "."}
+_ESCAPE = re.compile("//|/..|/", re.DOTALL)
+
+
+class SubjectError(FoldmqError, ValueError):
+    """A NATS subject that is not the subject of any MQTT topic."""
+
+
+def topic_to_subject(topic: str) -> str:
+    """Give the subject of a legal topic name."""
+    return ".".join(map(_token, split_levels(topic)))
+
+
+def subject_to_topic(subject: str) -> str:
+    """Give the topic name of which ``subject`` is the subject.
+
+    Raises ``SubjectError`` if there is none: an empty token, a wildcard, a ``/`` that escapes
+    nothing, a character that would have been escaped or is not legal in a topic name.
+    """
+    topic = "/".join(_level(token, subject) for token in subject.split("."))
+    try:
+        validate_topic_name(topic)
+    except TopicError as error:
+        raise SubjectError(f"subject {subject!r} has no MQTT topic: {error}") from None
+    return topic
+
+
+def filter_to_subjects(topic_filter: str) -> tuple[str, ...]:
+    """Give the one or two subjects that together match what a legal filter matches.
+
+    ``foo/#`` also matches ``foo``, which ``foo.>`` does not: its subjects are both. The filter
+    ``#`` is ``>`` alone. NATS knows no rule about ``$``: whoever subscribes to a subject that
+    begins with a wildcard leaves out what begins with ``$`` [MQTT-4.7.2-1].
+    """
+    levels = split_levels(topic_filter)
+    if levels == ["#"]:
+        return (">",)
+    if levels[-1] == "#":
+        above = ".".join(map(_filter_token, levels[:-1]))
+        return f"{above}.>", above
+    return (".".join(map(_filter_token, levels)),)
+
+
+def _token(level: str) -> str:
+    return level.translate(_TO_TOKEN) if level else _EMPTY
+
+
+def _filter_token(level: str) -> str:
+    return "*" if level == "+" else _token(level)
+
+
+def _level(token: str, subject: str) -> str:
+    if token == _EMPTY:
+        return ""
+    if not token or any(ord(character) in _ESCAPED for character in token):
+        raise SubjectError(
+            f"subject {subject!r} has no MQTT topic: token {token!r} is empty, a wildcard or has "
+            "a character that a topic's subject escapes"
+        )
+    try:
+        return _ESCAPE.sub(lambda escape: _FROM_TOKEN[escape[0]], token)
+    except KeyError as error:
+        raise SubjectError(
+            f"subject {subject!r} has no MQTT topic: {error.args[0]!r} is no escape"
+        ) from None

@@ -1,0 +1,86 @@
+"""Topic names and topic filters (section 4.7): what is legal, and what is foldmq's own.
+
+Both are compared level by level and never normalised [MQTT-4.7.3-4]; an empty level is a level.
+``$share/group/filter`` is an ordinary filter here: shared subscriptions are not part of MQTT 3.
+"""
+
+from protocol.errors import FoldmqError
+
+MAX_BYTES = 65_535
+"""Longest topic name or filter in bytes of UTF-8 [MQTT-4.7.3-3]."""
+
+RESERVED_ROOTS = frozenset({"$SYS", "$foldmq", "$JS", "$MQTT", "$NRG"})
+"""First levels that belong to the broker; no client publishes at or below them.
+
+``$SYS`` is what the broker tells about itself, ``$foldmq`` is foldmq's own, and the others are
+the roots of JetStream's API (``$JS``), of the NATS Server's MQTT state (``$MQTT``) and of its
+Raft groups (``$NRG``), which no topic may ever be turned into. All other ``$`` topics are
+ordinary topics, except that a filter that begins with a wildcard does not match them
+[MQTT-4.7.2-1].
+"""
+
+_READABLE_ROOTS = frozenset({"$SYS"})
+
+
+class TopicError(FoldmqError, ValueError):
+    """Not a legal topic name or filter; ``statement`` is the normative statement it breaks."""
+
+    def __init__(self, reason: str, statement: str) -> None:
+        super().__init__(f"{reason} [{statement}]")
+        self.reason = reason
+        self.statement = statement
+
+
+def split_levels(topic_or_filter: str) -> list[str]:
+    """Split at every ``/``; ``/a//b`` has the four levels ``"", "a", "", "b"``."""
+    return topic_or_filter.split("/")
+
+
+def validate_topic_name(topic: str) -> None:
+    """Raise ``TopicError`` unless ``topic`` can be published to (sections 3.3.2.1, 4.7)."""
+    _validate_text(topic, "topic name")
+    if "+" in topic or "#" in topic:
+        raise TopicError("topic name contains a wildcard", "MQTT-3.3.2-2")
+
+
+def validate_topic_filter(topic_filter: str) -> None:
+    """Raise ``TopicError`` unless ``topic_filter`` can be subscribed to (section 4.7)."""
+    _validate_text(topic_filter, "topic filter")
+    if "#" in topic_filter and (
+        topic_filter.index("#") != len(topic_filter) - 1 or topic_filter[-2:] not in ("#", "/#")
+    ):
+        raise TopicError("'#' is not a whole level at the end of the filter", "MQTT-4.7.1-2")
+    if "+" in topic_filter and any(
+        "+" in level and level != "+" for level in split_levels(topic_filter)
+    ):
+        raise TopicError("'+' is not a whole level of the filter", "MQTT-4.7.1-3")
+
+
+def is_reserved_topic(topic: str) -> bool:
+    """Say whether clients are refused to publish to ``topic``: see ``RESERVED_ROOTS``."""
+    return topic.startswith("$") and topic.partition("/")[0] in RESERVED_ROOTS
+
+
+def is_reserved_filter(topic_filter: str) -> bool:
+    """Say whether clients are refused to subscribe to ``topic_filter``.
+
+    What lies below ``RESERVED_ROOTS`` is refused, but for ``$SYS``, which is there to be read.
+    Filters that begin with a wildcard cannot match any of it and are never refused.
+    """
+    if not topic_filter.startswith("$"):
+        return False
+    root = topic_filter.partition("/")[0]
+    return root in RESERVED_ROOTS and root not in _READABLE_ROOTS
+
+
+def _validate_text(text: str, what: str) -> None:
+    if not text:
+        raise TopicError(f"empty {what}", "MQTT-4.7.3-1")
+    if "\0" in text:
+        raise TopicError(f"{what} contains U+0000", "MQTT-4.7.3-2")
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError:
+        raise TopicError(f"{what} contains a surrogate", "MQTT-1.5.3-1") from None
+    if size > MAX_BYTES:
+        raise TopicError(f"{what} is {size} bytes long, at most {MAX_BYTES} fit", "MQTT-4.7.3-3")

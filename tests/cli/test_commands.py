@@ -1,0 +1,334 @@
+"""The ``foldmq`` command as a user runs it: a process, its output and its exit code."""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import paho.mqtt.client as mqtt
+import pytest
+from fakebroker import CONNACK_OK, fake_broker
+
+from actors.auth import AuthResult, PasswordFile
+from cli import client, sub
+from cli.units import Address
+
+ROOT = Path(__file__).resolve().parents[2]
+MOSQUITTO = shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin")
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "cli.main", *arguments]
+
+
+def foldmq(
+    *arguments: str, stdin: bytes = b"", environment: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        command(*arguments),
+        cwd=ROOT,
+        input=stdin,
+        capture_output=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, **(environment or {})},
+    )
+
+
+def refused(result: subprocess.CompletedProcess[bytes], exit_code: int) -> str:
+    """Give the one line on stderr, without ``foldmq: ``; there is nothing else."""
+    text = result.stderr.decode()
+    assert result.returncode == exit_code, text
+    assert result.stdout == b""
+    assert text.startswith("foldmq: ")
+    assert text.count("\n") == 1
+    return text.removeprefix("foldmq: ").rstrip("\n")
+
+
+@pytest.fixture
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@pytest.fixture
+def mosquitto(free_port: int) -> Iterator[int]:
+    """Another broker, so that the clients are tested against one that is known to be right."""
+    if MOSQUITTO is None:
+        pytest.skip("Mosquitto is not installed")
+    process = subprocess.Popen([MOSQUITTO, "-p", str(free_port)], stderr=subprocess.DEVNULL)
+    try:
+        for _ in range(200):
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", free_port)) == 0:
+                    break
+            time.sleep(0.05)
+        yield free_port
+    finally:
+        process.terminate()
+        process.wait(10)
+
+
+def subscribed(port: int, *arguments: str) -> subprocess.Popen[bytes]:
+    """Start ``foldmq sub`` on a retained message and return when it has printed that one."""
+    foldmq("pub", "-p", str(port), "-t", "ready", "-m", "ready", "-r", "-q", "1")
+    process = subprocess.Popen(
+        command("sub", "-p", str(port), "-t", "ready", *arguments),
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    assert b"ready" in process.stdout.readline()
+    return process
+
+
+def test_version() -> None:
+    for arguments in (["version"], ["--version"]):
+        result = foldmq(*arguments)
+        assert result.returncode == 0
+        assert result.stdout.startswith(b"foldmq ")
+
+
+@pytest.mark.parametrize("name", ["serve", "pub", "sub", "passwd", "version"])
+def test_help(name: str) -> None:
+    result = foldmq(name, "--help")
+    assert result.returncode == 0
+    assert f"Usage: foldmq {name}".encode() in result.stdout
+
+
+def test_serve_help_names_every_setting() -> None:
+    text = foldmq("serve", "--help").stdout.decode()
+    for flag in ("--listen", "--data-dir", "--nats-url", "--config", "--max-ack-pending", "--sync"):
+        assert flag in text
+
+
+@pytest.mark.parametrize(
+    "arguments", [["nonsense"], ["pub"], ["sub", "-t", "a", "-q", "3"], ["serve", "--nonsense"]]
+)
+def test_usage_errors_exit_2_without_a_traceback(arguments: list[str]) -> None:
+    result = foldmq(*arguments)
+    assert result.returncode == 2
+    assert b"Traceback" not in result.stderr
+    assert b"Usage: foldmq" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "flags"),
+    [
+        ("pub", "-h -p -t -m -q -r -l -n -f -i -c -u -P --url"),
+        ("sub", "-h -p -t -q -C -W -v -i -c -u -P --url --json"),
+    ],
+)
+def test_clients_take_the_flags_that_users_of_mosquitto_expect(name: str, flags: str) -> None:
+    text = foldmq(name, "--help").stdout.decode()
+    for flag in flags.split():
+        assert f" {flag}," in text or f" {flag} " in text, flag
+
+
+# --- serve refuses before it starts anything
+
+
+def test_serve_refuses_an_unknown_setting(tmp_path: Path) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text("max_ack_pendig = 1\n")
+    expected = f'{config}: unknown setting "max_ack_pendig" (did you mean "max_ack_pending"?)'
+    assert refused(foldmq("serve", "--config", str(config)), 78) == expected
+
+
+def test_serve_refuses_other_machines_without_users(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    result = foldmq("serve", "--listen", "0.0.0.0:0", "--data-dir", str(data))
+    assert "password_file" in refused(result, 78)
+    assert not data.exists()
+
+
+def test_serve_refuses_an_unknown_variable() -> None:
+    result = foldmq("serve", environment={"FOLDMQ_LISTNE": "x"})
+    assert 'did you mean "FOLDMQ_LISTEN"?' in refused(result, 78)
+
+
+# --- passwd
+
+
+def test_passwd_creates_changes_and_deletes(tmp_path: Path) -> None:
+    path = tmp_path / "users"
+    users = [str(path), "ann"]
+    created = foldmq("passwd", *users, "--password-stdin", stdin=b"one\n")
+    assert created.stdout.decode() == f"user ann added to {path}\n"
+    assert path.stat().st_mode & 0o777 == 0o600
+    path.write_text("# who may connect\n\n" + path.read_text())
+    foldmq("passwd", str(path), "bob", "--password-stdin", stdin=b"b\n")
+    changed = foldmq("passwd", *users, "--password-stdin", stdin=b"two\nrest is ignored\n")
+    assert changed.stdout.decode() == f"user ann changed in {path}\n"
+    lines = path.read_text().splitlines()
+    assert lines[:2] == ["# who may connect", ""]
+    assert [line.split(":")[0] for line in lines[2:]] == ["ann", "bob"]
+    assert lines[2].startswith("ann:$argon2id$")
+    assert "two" not in path.read_text()
+    assert foldmq("passwd", *users, "--delete").returncode == 0
+    assert [line.split(":")[0] for line in path.read_text().splitlines()[2:]] == ["bob"]
+    assert refused(foldmq("passwd", *users, "--delete"), 78) == f"{path} has no user 'ann'"
+
+
+async def test_passwd_makes_what_the_broker_takes(tmp_path: Path) -> None:
+    path = tmp_path / "users"
+    foldmq("passwd", str(path), "ann", "--password-stdin", stdin="süß \n".encode())
+    users = PasswordFile.load(path)
+    assert await users.check("ann", "süß ".encode()) is AuthResult.ACCEPTED
+    assert await users.check("ann", "süß".encode()) is AuthResult.BAD_CREDENTIALS
+    users.close()
+
+
+@pytest.mark.parametrize("user", ["a:b", "#a", "", "a\nb"])
+def test_passwd_refuses_names_that_a_line_cannot_hold(tmp_path: Path, user: str) -> None:
+    path = tmp_path / "users"
+    result = foldmq("passwd", str(path), user, "--password-stdin", stdin=b"x\n")
+    assert "cannot be used" in refused(result, 78)
+    assert not path.exists()
+
+
+def test_passwd_refuses_an_empty_password_and_a_bad_file(tmp_path: Path) -> None:
+    path = tmp_path / "users"
+    arguments = ["passwd", str(path), "ann", "--password-stdin"]
+    assert refused(foldmq(*arguments), 78) == "the password of 'ann' is empty"
+    path.write_text("no colon\n")
+    assert refused(foldmq(*arguments, stdin=b"x\n"), 78).startswith(f"{path}:1: ")
+    assert path.read_text() == "no colon\n"
+
+
+def test_passwd_follows_a_link_and_keeps_the_mode(tmp_path: Path) -> None:
+    real, link = tmp_path / "real", tmp_path / "link"
+    real.write_text("# users\n")
+    real.chmod(0o640)
+    link.symlink_to(real)
+    assert foldmq("passwd", str(link), "ann", "--password-stdin", stdin=b"x\n").returncode == 0
+    assert link.is_symlink()
+    assert "ann:" in real.read_text()
+    assert real.stat().st_mode & 0o777 == 0o640
+
+
+# --- pub and sub
+
+
+def test_lines_from_stdin_arrive_in_order(mosquitto: int) -> None:
+    reader = subscribed(mosquitto, "-t", "a/#", "-q", "1", "-C", "5001", "-v")
+    lines = b"".join(b"line %d\n" % number for number in range(5000))
+    sent = foldmq("pub", "-p", str(mosquitto), "-t", "a/b", "-q", "1", "-l", stdin=lines)
+    assert (sent.returncode, sent.stderr) == (0, b"")
+    out, errors = reader.communicate(timeout=30)
+    assert (reader.returncode, errors) == (0, b"")
+    assert out == lines.replace(b"line", b"a/b line")
+
+
+@pytest.mark.parametrize("qos", ["0", "1", "2"])
+def test_every_qos_from_url_to_json(mosquitto: int, qos: str) -> None:
+    reader = subscribed(mosquitto, "-t", "a", "-q", qos, "-C", "2", "--json")
+    url = f"mqtt://127.0.0.1:{mosquitto}"
+    assert foldmq("pub", "--url", url, "-t", "a", "-m", "ä", "-q", qos).returncode == 0
+    out, _ = reader.communicate(timeout=30)
+    assert json.loads(out) == {"topic": "a", "qos": int(qos), "retain": False, "payload": "ä"}
+
+
+def test_payload_from_file_is_bytes_and_empty_clears_what_is_retained(
+    mosquitto: int, tmp_path: Path
+) -> None:
+    port = str(mosquitto)
+    file = tmp_path / "payload"
+    file.write_bytes(b"\x00\xff")
+    assert foldmq("pub", "-p", port, "-t", "r", "-f", str(file), "-r", "-q", "1").returncode == 0
+    assert foldmq("sub", "-p", port, "-t", "r", "-C", "1").stdout == b"\x00\xff\n"
+    result = foldmq("sub", "-p", port, "-t", "r", "-C", "1", "--json")
+    assert json.loads(result.stdout)["payload_base64"] == "AP8="
+    assert foldmq("pub", "-p", port, "-t", "r", "-n", "-r", "-q", "1").returncode == 0
+    result = foldmq("sub", "-p", port, "-t", "r", "-C", "1", "-W", "0.5")
+    assert refused(result, 27) == "timed out after 0.5 s"
+
+
+def test_a_kept_session_gets_only_what_was_not_printed(mosquitto: int) -> None:
+    port = str(mosquitto)
+    session = ["sub", "-p", port, "-t", "k", "-q", "1", "-i", "keeper", "-c"]
+    assert foldmq(*session, "-W", "0.5").returncode == 27
+    foldmq("pub", "-p", port, "-t", "k", "-q", "1", "-l", stdin=b"1\n2\n3\n")
+    assert foldmq(*session, "-C", "1").stdout == b"1\n"
+    assert foldmq(*session, "-C", "2").stdout == b"2\n3\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["pub", "-t", "a"], "say what to publish with exactly one of -m, -f, -n and -l"),
+        (["pub", "-t", "a", "-m", "x", "-n"], "exactly one of"),
+        (["pub", "-t", "a", "-f", "/nonexistent"], "/nonexistent: cannot read: No such file"),
+        (["pub", "-t", "a", "-n", "-P", "x"], "a password needs a user name"),
+        (["pub", "-t", "a", "-n", "--url", "http://a"], "--url must look like mqtt://"),
+        (["pub", "-t", "a", "-n", "--url", "mqtt://a:b"], "the port is not a number"),
+        (["pub", "-t", "a", "-n", "-c"], "needs a client id (-i)"),
+        (["sub", "-t", "a", "-c"], "needs a client id (-i)"),
+    ],
+)
+def test_arguments_that_cannot_be_used(arguments: list[str], problem: str) -> None:
+    assert problem in refused(foldmq(*arguments), 2)
+
+
+def test_wildcards_where_they_do_not_belong(mosquitto: int) -> None:
+    port = str(mosquitto)
+    assert "'a/#'" in refused(foldmq("pub", "-p", port, "-t", "a/#", "-n"), 2)
+    assert "cannot subscribe" in refused(foldmq("sub", "-p", port, "-t", "#/a"), 2)
+
+
+@pytest.mark.parametrize("arguments", [["pub", "-n"], ["sub"]])
+def test_nobody_listens(free_port: int, arguments: list[str]) -> None:
+    result = foldmq(*arguments, "-t", "a", "-p", str(free_port))
+    expected = f"cannot connect to 127.0.0.1:{free_port}: Connection refused"
+    assert refused(result, 1) == expected
+
+
+@pytest.mark.parametrize("arguments", [["pub", "-n"], ["sub"]])
+@pytest.mark.parametrize(
+    ("code", "reason"), [(3, "server unavailable"), (4, "bad user name"), (5, "not authorized")]
+)
+def test_refused_connection_exits_with_the_return_code(
+    arguments: list[str], code: int, reason: str
+) -> None:
+    with fake_broker(bytes([0x20, 2, 0, code])) as port:
+        result = foldmq(*arguments, "-t", "a", "-p", str(port))
+    message = refused(result, code)
+    assert message.startswith(f"127.0.0.1:{port} refused the connection: ")
+    assert reason in message
+
+
+def test_refused_subscription() -> None:
+    # paho numbers packets from 1.
+    with fake_broker(CONNACK_OK, b"\x90\x04\x00\x01\x01\x80") as port:
+        result = foldmq("sub", "-p", str(port), "-t", "a", "-t", "b")
+    assert refused(result, 1) == f"127.0.0.1:{port} refused the subscription to 'b'"
+
+
+def test_connection_lost_before_the_acknowledgement() -> None:
+    with fake_broker(CONNACK_OK) as port:
+        result = foldmq("pub", "-p", str(port), "-t", "a", "-m", "x", "-q", "1")
+    expected = f"connection to 127.0.0.1:{port} lost, messages not acknowledged: 1"
+    assert refused(result, 1) == expected
+
+
+def test_target_from_url() -> None:
+    target = client.find_target("ignored", 1, None, None, "mqtt://ann:p%40ss@[::1]:1884")
+    assert target == client.Target(Address("::1", 1884), "ann", "p@ss")
+    target = client.find_target("ignored", 1, "ann", "pass", "mqtt://localhost")
+    assert target == client.Target(Address("localhost", 1883), "ann", "pass")
+
+
+def test_a_terminal_is_not_driven_by_a_payload() -> None:
+    message = mqtt.MQTTMessage(topic=b"a/\x1b")
+    message.payload = b"two\nlines\x1b[2J\xff"
+    assert sub.render(message, "payload", terminal=False) == b"two\nlines\x1b[2J\xff"
+    assert sub.render(message, "payload", terminal=True) == b"two\nlines\\u001b[2J\\\\xff"
+    assert sub.render(message, "verbose", terminal=True).startswith(b"a/\\u001b two\n")

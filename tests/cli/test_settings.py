@@ -1,0 +1,254 @@
+"""Settings: where they come from, in what units, and how what is wrong is refused."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from actors.options import Options
+from cli.settings import OTHER_VARIABLES, RELOADABLE, ConfigError, Settings, load
+from cli.units import Address
+from eventstore.embedded import BINARY_VARIABLE
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    return tmp_path / "config.toml"
+
+
+def refusal(
+    flags: dict[str, object] | None = None,
+    environment: dict[str, str] | None = None,
+    config: Path | None = None,
+) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load(flags or {}, environment or {}, config)
+    assert "\n" not in str(caught.value)
+    assert caught.value.exit_code == 78
+    return str(caught.value)
+
+
+def test_defaults_are_loopback_and_anonymous() -> None:
+    settings = load({}, {})
+    assert settings.listen == (Address("127.0.0.1", 1883),)
+    assert settings.anonymous
+    assert settings.sync == "always"
+    assert settings.nats_url is None
+
+
+def test_flags_before_environment_before_file_before_defaults(config: Path) -> None:
+    config.write_text("max_ack_pending = 7\nack_wait = 7\njail_time = 7\n")
+    environment = {"FOLDMQ_MAX_ACK_PENDING": "6", "FOLDMQ_ACK_WAIT": "6", "PATH": "/bin"}
+    settings = load({"max_ack_pending": "5"}, environment, config)
+    assert (settings.max_ack_pending, settings.ack_wait, settings.jail_time) == (5, 6.0, 7.0)
+    assert settings.connect_timeout == 10.0
+
+
+def test_config_file_from_environment(config: Path) -> None:
+    config.write_text("max_sessions = 3\n")
+    assert load({}, {"FOLDMQ_CONFIG": str(config)}).max_sessions == 3
+
+
+def test_flag_names_the_config_file_before_the_environment(config: Path, tmp_path: Path) -> None:
+    config.write_text("max_sessions = 3\n")
+    missing = {"FOLDMQ_CONFIG": str(tmp_path / "missing.toml")}
+    assert load({}, missing, config).max_sessions == 3
+    assert refusal(environment=missing).endswith(
+        "missing.toml: cannot read: No such file or directory"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("4096", 4096),
+        ('"4096"', 4096),
+        ('"16 MiB"', 16 << 20),
+        ('"16mib"', 16 << 20),
+        ('"1.5 KiB"', 1536),
+        ('"2 MB"', 2_000_000),
+        ('"64kB"', 64_000),
+    ],
+)
+def test_sizes(config: Path, text: str, size: int) -> None:
+    config.write_text(f"max_packet_size = {text}\n")
+    assert load({}, {}, config).max_packet_size == size
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("30", 30.0),
+        ("0.5", 0.5),
+        ('"30"', 30.0),
+        ('"30s"', 30.0),
+        ('"500 ms"', 0.5),
+        ('"5m"', 300.0),
+        ('"1h"', 3600.0),
+        ('"7d"', 604_800.0),
+    ],
+)
+def test_times(config: Path, text: str, seconds: float) -> None:
+    config.write_text(f"ack_wait = {text}\n")
+    assert load({}, {}, config).ack_wait == seconds
+
+
+def test_listen_takes_several_addresses_and_ipv6(config: Path) -> None:
+    config.write_text('listen = ["127.0.0.1:1883", "[::1]:1884"]\n')
+    listen = load({}, {}, config).listen
+    assert listen == (Address("127.0.0.1", 1883), Address("::1", 1884))
+    assert str(listen[1]) == "[::1]:1884"
+    assert load({}, {"FOLDMQ_LISTEN": "[::1]:1, localhost:2"}).listen == (
+        Address("::1", 1),
+        Address("localhost", 2),
+    )
+
+
+def test_unknown_key_in_file_is_refused_with_the_nearest_name(config: Path) -> None:
+    config.write_text("max_ack_pendig = 1\n")
+    assert refusal(config=config) == (
+        f'{config}: unknown setting "max_ack_pendig" (did you mean "max_ack_pending"?)'
+    )
+    config.write_text("[limits]\nmax_ack_pending = 1\n")
+    assert refusal(config=config) == f'{config}: unknown setting "limits"'
+
+
+def test_flag_spelling_in_the_file_is_understood_as_a_slip(config: Path) -> None:
+    config.write_text("data-dir = 'x'\n")
+    assert refusal(config=config).endswith('(did you mean "data_dir"?)')
+
+
+def test_unknown_variable_is_refused_with_the_nearest_name() -> None:
+    assert refusal(environment={"FOLDMQ_LISTN": "x"}) == (
+        'environment: unknown setting "FOLDMQ_LISTN" (did you mean "FOLDMQ_LISTEN"?)'
+    )
+
+
+def test_other_variables_are_no_settings() -> None:
+    assert BINARY_VARIABLE in OTHER_VARIABLES
+    load({}, {BINARY_VARIABLE: "/usr/bin/nats-server", "FOLDMQ_CONFIG": ""})
+
+
+def test_what_kubernetes_sets_for_a_service_called_foldmq_is_ignored() -> None:
+    links = {
+        "FOLDMQ_SERVICE_HOST": "10.0.0.1",
+        "FOLDMQ_SERVICE_PORT": "1883",
+        "FOLDMQ_SERVICE_PORT_MQTT": "1883",
+        "FOLDMQ_PORT": "tcp://10.0.0.1:1883",
+        "FOLDMQ_PORT_1883_TCP": "tcp://10.0.0.1:1883",
+        "FOLDMQ_PORT_1883_TCP_ADDR": "10.0.0.1",
+    }
+    assert load({}, links).model_dump() == load({}, {}).model_dump()
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("max_ack_pending = 'many'", 'max_ack_pending = "many": must be a whole number'),
+        ("max_ack_pending = 0", "max_ack_pending = 0: must be at least 1"),
+        ("max_ack_pending = 65536", "max_ack_pending = 65536: must be at most 65535"),
+        ("max_ack_pending = 1.5", "max_ack_pending = 1.5: must be a whole number"),
+        ("max_ack_pending = true", "max_ack_pending = true: must not be true or false"),
+        ("ack_wait = nan", "ack_wait = NaN: must be at least 0.0"),
+        ("ack_wait = inf", "ack_wait = Infinity: must be a number"),
+        ("connect_timeout = 0", "connect_timeout = 0: must be more than 0.0"),
+        ("reject_qos2_publish = 'maybe'", 'reject_qos2_publish = "maybe": must be true or false'),
+        ("data_dir = 3", "data_dir = 3: must be text"),
+        ("listen = []", "listen = []: must be a list with at least one host:port"),
+        ("listen = '::1:1883'", 'listen = "::1:1883": must be host:port, an IPv6 address in'),
+        ("listen = 'localhost'", 'listen = "localhost": must be host:port such as'),
+        ("listen = 'localhost:x'", 'listen = "localhost:x": must end with a port from 0 to 65535'),
+        ("listen = 'localhost:65536'", "must end with a port from 0 to 65535"),
+        ("log_level = 'trace'", "log_level = \"trace\": must be 'debug', 'info', 'warning' or"),
+        ("max_packet_size = '1 XiB'", 'max_packet_size = "1 XiB": must be a size: bytes, or'),
+        ("ack_wait = '1 year'", 'ack_wait = "1 year": must be a time: seconds, or'),
+        ("sync = 'sometimes'", 'sync = "sometimes": must be a time'),
+    ],
+)
+def test_bad_value_names_setting_value_and_what_is_allowed(
+    config: Path, line: str, problem: str
+) -> None:
+    config.write_text(line + "\n")
+    message = refusal(config=config)
+    assert message.startswith(f"{config}: ")
+    assert problem in message
+
+
+def test_bad_value_names_its_source() -> None:
+    assert refusal({"ack_wait": "x"}).startswith('--ack-wait = "x": ')
+    assert refusal(environment={"FOLDMQ_ACK_WAIT": "x"}).startswith('FOLDMQ_ACK_WAIT = "x": ')
+
+
+def test_password_is_never_shown(config: Path) -> None:
+    config.write_text("nats_password = 12345\nnats_url = 'nats://localhost'\n")
+    assert "12345" not in refusal(config=config)
+    settings = load({"nats_password": "sesame", "nats_url": "nats://localhost"}, {})
+    assert "sesame" not in repr(settings)
+
+
+@pytest.mark.parametrize("text", ["a = = 1", "\x00", "[listen"])
+def test_file_that_is_not_toml(config: Path, text: str) -> None:
+    config.write_text(text)
+    assert refusal(config=config).startswith(f"{config}: not TOML: ")
+
+
+def test_file_that_is_not_text(config: Path) -> None:
+    config.write_bytes(b'data_dir = "\xff"')
+    assert refusal(config=config) == f"{config}: not UTF-8 text"
+
+
+@pytest.mark.parametrize("listen", ["0.0.0.0:1883", "[::]:1883", "192.0.2.1:1883", "mqtt.test:1"])
+def test_other_machines_need_users_or_an_explicit_yes(listen: str) -> None:
+    message = refusal({"listen": [listen]})
+    assert listen in message
+    assert "password_file" in message
+    assert "allow_anonymous = true" in message
+    assert load({"listen": [listen], "allow_anonymous": True}, {}).anonymous
+    assert not load({"listen": [listen], "password_file": "users"}, {}).anonymous
+
+
+def test_one_reachable_address_among_loopback_ones_is_enough_to_refuse() -> None:
+    refusal({"listen": ["127.0.0.1:1883", "0.0.0.0:1884"]})
+
+
+@pytest.mark.parametrize("listen", ["127.0.0.1:1", "127.8.8.8:1", "localhost:1", "[::1]:1"])
+def test_loopback_is_anonymous_by_default(listen: str) -> None:
+    assert load({"listen": [listen]}, {}).anonymous
+
+
+def test_password_file_ends_anonymous_access_unless_it_is_allowed() -> None:
+    assert not load({"password_file": "users"}, {}).anonymous
+    assert load({"password_file": "users", "allow_anonymous": True}, {}).anonymous
+    assert "password_file" in refusal({"allow_anonymous": False})
+
+
+@pytest.mark.parametrize(
+    ("flags", "problem"),
+    [
+        ({"nats_user": "a"}, "nats_user needs nats_url as well"),
+        ({"nats_ca": "a"}, "nats_ca needs nats_url as well"),
+        ({"nats_replicas": "3"}, "nats_replicas needs nats_url"),
+        ({"nats_url": "nats://a", "nats_cert": "a"}, "nats_cert needs nats_key as well"),
+        ({"nats_url": "nats://a", "sync": "1s"}, "sync is for the embedded NATS"),
+        (
+            {"nats_url": "nats://a", "nats_password": "a", "nats_password_file": "b"},
+            "nats_password and nats_password_file exclude each other: set one",
+        ),
+    ],
+)
+def test_contradictions_are_refused(flags: dict[str, object], problem: str) -> None:
+    assert problem in refusal(flags)
+
+
+def test_every_limit_of_the_broker_has_the_same_default_as_a_setting() -> None:
+    settings = load({}, {}).model_dump()
+    limits = {field.name: field.default for field in dataclasses.fields(Options)}
+    internal = {"node", "max_record", "message_cache"}
+    assert limits.keys() - internal <= settings.keys()
+    assert {name: settings[name] for name in limits.keys() - internal} == {
+        name: limits[name] for name in limits.keys() - internal
+    }
+
+
+def test_reloadable_names_are_settings() -> None:
+    assert set(Settings.model_fields) >= RELOADABLE

@@ -1,0 +1,98 @@
+"""Section 4.8: a violation ends its own connection, and nothing else."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from harness import packets as p
+from harness.fixtures import Clients, unique
+from harness.packets import Publish
+
+VIOLATIONS = {
+    "second-connect": p.connect("again"),
+    "connack": p.packet(p.CONNACK, 0, b"\0\0"),
+    "type-0": b"\0\0",
+    "type-15": b"\xf0\0",
+    "qos-3": p.packet(p.PUBLISH, 6, p.text("a") + p.u16(1)),
+    "wildcard": p.publish("a/#", b"x"),
+    "empty-topic": p.publish("", b"x"),
+    "identifier-0": p.subscribe(0, ("a", 0)),
+    "no-filter": p.subscribe(1),
+    "bad-filter": p.subscribe(1, ("#/a", 0)),
+    "bad-utf-8": p.publish(b"\xc3\x28", b"x"),
+    "remaining-length": b"\x30\xff\xff\xff\xff\x01",
+}
+
+
+@pytest.mark.mqtt("MQTT-4.8.0-1")
+@pytest.mark.parametrize("violation", VIOLATIONS.values(), ids=VIOLATIONS)
+def test_violation_closes_only_its_own_connection(
+    clients: Clients, topic: str, violation: bytes
+) -> None:
+    bystander = clients.subscribed(topic, 1)
+    offender = clients.connect()
+    offender.send(violation)
+    offender.expect_closed()
+    clients.connect().publish(topic, b"unharmed", 1)
+    bystander.acknowledge(bystander.expect_publish(topic, b"unharmed", 1))
+    bystander.expect_alive()
+
+
+@pytest.mark.mqtt("MQTT-4.8.0-1", "MQTT-4.1.0-1")
+def test_violation_ends_the_connection_but_not_the_session(clients: Clients, topic: str) -> None:
+    client = clients.connect(topic, clean=False)
+    client.subscribe((topic, 1))
+    publisher = clients.connect()
+    publisher.publish(topic, b"in flight", 1)
+    message = client.expect_publish(topic, b"in flight", 1)
+    client.send(b"\0\0")
+    client.expect_closed()
+    publisher.publish(topic, b"queued", 1)
+    client = clients.connect(topic, clean=False, session_present=True)
+    client.expect(Publish(topic, b"in flight", 1, message.packet_id, dup=True))
+    client.expect_publish(topic, b"queued", 1)
+
+
+@pytest.mark.mqtt("MQTT-4.8.0-1")
+@pytest.mark.parametrize("seed", range(8))
+def test_random_bytes_never_harm_the_broker(clients: Clients, topic: str, seed: int) -> None:
+    """Each connection gets noise, after a CONNECT for every second one."""
+    source = random.Random(seed)
+    bystander = clients.subscribed(topic, 1)
+    for number in range(25):
+        client = clients.raw()
+        noise = bytes(source.randrange(256) for _ in range(source.randrange(1, 200)))
+        prefix = p.connect(unique("c")) if number % 2 else b""
+        client.send(prefix + noise)
+        client.reset()
+    clients.connect().publish(topic, b"unharmed", 1)
+    bystander.expect_publish(topic, b"unharmed", 1)
+
+
+@pytest.mark.mqtt("MQTT-4.8.0-1")
+@pytest.mark.parametrize("cut", [1, 2, 5, 11, 13])
+def test_connection_that_ends_inside_a_packet(clients: Clients, topic: str, cut: int) -> None:
+    watcher = clients.subscribed(topic)
+    client = clients.connect()
+    client.send(p.publish(topic, b"never whole")[:cut])
+    client.close()
+    watcher.expect_nothing(0.1)
+    half = clients.raw()
+    half.send(p.connect(topic)[:cut])
+    half.close()
+    watcher.expect_alive()
+
+
+@pytest.mark.mqtt("MQTT-4.8.0-1")
+def test_client_that_never_reads_harms_nobody_else(clients: Clients, topic: str) -> None:
+    """The deaf subscriber's bytes pile up; the other subscriber gets all of its own."""
+    deaf = clients.subscribed(topic, 0)
+    well = clients.subscribed(topic, 0)
+    publisher = clients.connect()
+    for number in range(60):
+        publisher.send(p.publish(topic, b"%06d" % number + b"x" * 60_000))
+        received = well.expect_a(Publish)
+        assert received.payload[:6] == b"%06d" % number
+    publisher.expect_alive()
+    deaf.close()

@@ -1,0 +1,1 @@
+"""Whole programs against a whole broker: client libraries, restarts, crashes, the command line."""

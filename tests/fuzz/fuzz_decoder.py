@@ -1,0 +1,116 @@
+"""Throw bytes at the decoder: it must raise nothing, and must not care how they were cut.
+
+    python tests/fuzz/fuzz_decoder.py [ITERATIONS [SEED]]
+    python tests/fuzz/fuzz_decoder.py --atheris [libFuzzer arguments]
+
+Without atheris the inputs are sequences of legal packets, damaged in a few places. An input that
+fails is printed, to be added to the catalogue in tests/protocol.
+"""
+
+import random
+import sys
+from importlib import import_module
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from protocol.decoder import Decoder  # noqa: E402 (the script is run from anywhere)
+from protocol.packets import Acks, Packet, Publishes  # noqa: E402
+
+CONNECT = b"\x10\x0d\x00\x04MQTT\x04\x02\x00\x3c\x00\x01c"
+SEEDS = [
+    CONNECT,
+    b"\x10\x1f\x00\x04MQTT\x04\xf6\x00\x3c\x00\x01c\x00\x03w/t\x00\x03bye\x00\x01u\x00\x02\x00\xff",
+    b"\x10\x0f\x00\x06MQIsdp\x03\x02\x00\x3c\x00\x01c",
+    b"\x30\x05\x00\x01tmm",
+    b"\x31\x04\x00\x01tm",
+    b"\x32\x06\x00\x01t\x00\x01m",
+    b"\x3c\x06\x00\x01t\x00\x01m",
+    b"\x40\x02\x01\x02",
+    b"\x62\x02\x00\x01",
+    b"\x82\x0e\x00\x01\x00\x01#\x00\x00\x05a/+/b\x02",
+    b"\xa2\x09\x00\x01\x00\x01#\x00\x02a/",
+    b"\xc0\x00",
+    b"\xe0\x00",
+]
+LIMIT = 100_000
+
+
+def flat(packets: list[Packet]) -> list[object]:
+    """One item per packet, however the packets were put into batches."""
+    items: list[object] = []
+    for packet in packets:
+        if isinstance(packet, Publishes):
+            items += packet
+        elif isinstance(packet, Acks):
+            items += [(packet.kind, packet_id) for packet_id in packet.packet_ids]
+        else:
+            items.append(packet)
+    return items
+
+
+def check(data: bytes) -> int:
+    """Decode ``data`` whole and in pieces; raises if they differ, gives the number of packets."""
+    whole = Decoder(LIMIT)
+    expected = flat(whole.feed(data))
+    for step in (1, 7):
+        pieces = Decoder(LIMIT)
+        found: list[object] = []
+        for at in range(0, len(data), step):
+            found += flat(pieces.feed(data[at : at + step]))
+        if found != expected or str(pieces.error) != str(whole.error):
+            raise AssertionError(f"pieces of {step} bytes decode to something else")
+    if whole.error is not None and whole.feed(CONNECT):
+        raise AssertionError("packets after an error")
+    return len(expected)
+
+
+def damaged(rng: random.Random) -> bytes:
+    """Legal packets, often many alike, with a few bytes changed, added or taken away."""
+    data = bytearray(CONNECT if rng.random() < 0.9 else b"")
+    for _ in range(rng.randrange(1, 8)):
+        data += rng.choice(SEEDS[3:] if rng.random() < 0.9 else SEEDS) * rng.choice(
+            (1, 1, 3, 30, 90)
+        )
+    for _ in range(rng.choice((0, 1, 1, 2, 5))):
+        at = rng.randrange(len(data))
+        match rng.randrange(4):
+            case 0:
+                data[at] = rng.randrange(256)
+            case 1:
+                data[at] ^= 1 << rng.randrange(8)
+            case 2:
+                del data[at : at + rng.randrange(1, 4)]
+            case _:
+                data[at:at] = rng.randbytes(rng.randrange(1, 4))
+        data = data or bytearray(b"\x00")
+    return bytes(data)
+
+
+def run(iterations: int, seed: int) -> int:
+    """Check ``iterations`` inputs; the same seed gives the same inputs. Gives the packets seen."""
+    rng = random.Random(seed)
+    packets = 0
+    for _ in range(iterations):
+        data = damaged(rng)
+        try:
+            packets += check(data)
+        except Exception:
+            print(f"failed with {data!r}", file=sys.stderr)
+            raise
+    return packets
+
+
+def main(arguments: list[str]) -> None:
+    """Run as a script."""
+    if arguments[:1] == ["--atheris"]:
+        atheris = import_module("atheris")
+        atheris.Setup([sys.argv[0], *arguments[1:]], check)
+        atheris.Fuzz()
+    iterations, seed = (*map(int, arguments), *(10_000, 1)[len(arguments) :])
+    print(f"{iterations} inputs, {run(iterations, seed)} packets, seed {seed}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,177 @@
+"""A real `foldmq serve` process for tests, driven from outside only."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+STARTUP = 30.0
+"""Seconds a broker may take until its port accepts."""
+SHUTDOWN = 20.0
+"""Seconds a broker may take to end after SIGTERM."""
+
+
+def free_port() -> int:
+    """A port of 127.0.0.1 that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def foldmq() -> str:
+    """The `foldmq` command of the environment that runs the tests."""
+    return str(Path(sys.executable).parent / "foldmq")
+
+
+def alive(pid: int) -> bool:
+    """Whether the process exists and is no zombie."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    stat = Path(f"/proc/{pid}/stat")
+    with contextlib.suppress(OSError):
+        return stat.read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    return not Path("/proc").is_dir()
+
+
+def wait_until_gone(pid: int, timeout: float = 10.0) -> bool:
+    """Whether the process ended within `timeout` seconds."""
+    deadline = time.monotonic() + timeout
+    while alive(pid):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+class BrokerFailedError(AssertionError):
+    """The broker did not start, or did not end, as it should."""
+
+
+class Broker:
+    """A broker whose store is `directory`/data and whose log is `directory`/broker.log.
+
+    `config` is the text of its TOML file, `args` are further command-line arguments.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        args: Sequence[str] = (),
+        config: str = "",
+        port: int | None = None,
+    ) -> None:
+        self.directory = directory
+        self.data_dir = directory / "data"
+        self.args = list(args)
+        self.config_file = directory / "foldmq.toml"
+        self.port = port or free_port()
+        self._log_file = directory / "broker.log"
+        self._process: subprocess.Popen[bytes] | None = None
+        self.configure(config)
+
+    def configure(self, config: str) -> None:
+        """Writes the TOML file; the broker sees it at the next start or SIGHUP."""
+        self.config_file.write_text(config)
+
+    def command(self) -> list[str]:
+        listen, data, config = f"127.0.0.1:{self.port}", str(self.data_dir), str(self.config_file)
+        options = ["--listen", listen, "--data-dir", data, "--config", config]
+        return [foldmq(), "serve", *options, *self.args]
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "the broker was not started"
+        return self._process.pid
+
+    @property
+    def log(self) -> str:
+        """All that the broker wrote to stdout and stderr, over all its starts."""
+        return self._log_file.read_text(errors="replace") if self._log_file.exists() else ""
+
+    @property
+    def nats_pid(self) -> int:
+        return int((self.data_dir / "nats.pid").read_text())
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def start(self) -> None:
+        """Starts the process and returns when its port accepts connections."""
+        assert not self.running, "the broker runs already"
+        with self._log_file.open("ab") as log:
+            self._process = subprocess.Popen(
+                self.command(), stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+        deadline = time.monotonic() + STARTUP
+        while time.monotonic() < deadline:
+            if self._process.poll() is not None:
+                raise BrokerFailedError(f"exit {self._process.returncode} at start:\n{self.log}")
+            with (
+                contextlib.suppress(OSError),
+                socket.create_connection(("127.0.0.1", self.port), timeout=1.0),
+            ):
+                return
+            time.sleep(0.05)
+        self.kill()
+        raise BrokerFailedError(f"port {self.port} not open after {STARTUP} s:\n{self.log}")
+
+    def stop(self) -> None:
+        """SIGTERM; the process must end with exit code 0."""
+        process = self._process
+        assert process is not None, "the broker was not started"
+        process.send_signal(signal.SIGTERM)
+        try:
+            code = process.wait(SHUTDOWN)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise BrokerFailedError(f"no end {SHUTDOWN} s after SIGTERM:\n{self.log}") from None
+        if code != 0:
+            raise BrokerFailedError(f"exit {code} after SIGTERM:\n{self.log}")
+
+    def kill(self) -> None:
+        """SIGKILL to the broker's process only."""
+        assert self._process is not None, "the broker was not started"
+        self._process.kill()
+        self._process.wait()
+
+    def kill_nats(self) -> int:
+        """SIGKILL to the embedded NATS server; returns the pid it had."""
+        pid = self.nats_pid
+        os.kill(pid, signal.SIGKILL)
+        return pid
+
+    def hangup(self) -> None:
+        """SIGHUP: the broker rereads what it can."""
+        os.kill(self.pid, signal.SIGHUP)
+
+    def restart(self, *, kill: bool = False) -> None:
+        """Ends the process, by SIGKILL if `kill`, and starts it on the same port and store."""
+        if kill:
+            self.kill()
+        else:
+            self.stop()
+        self.start()
+
+    def clean_up(self) -> None:
+        """Ends whatever still runs, however the test ended."""
+        if self.running:
+            self.kill()
+        with contextlib.suppress(OSError, ValueError):
+            pid = self.nats_pid
+            if b"nats-server" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                os.kill(pid, signal.SIGKILL)

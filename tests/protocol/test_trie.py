@@ -1,0 +1,241 @@
+"""Both tries against a matcher that is too simple to be wrong."""
+
+from __future__ import annotations
+
+import gc
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from protocol.trie import FilterTrie, TopicTrie, _Node, _Radix
+
+TOO_MANY = 65_535
+
+
+def matches(topic_filter: str, topic: str) -> bool:
+    """Section 4.7, said as plainly as it can be, for the few levels of these tests."""
+    if topic.startswith("$") and topic_filter[0] in "+#":
+        return False
+
+    def rest(wanted: list[str], there: list[str]) -> bool:
+        if wanted[:1] == ["#"]:
+            return True
+        if not wanted or not there:
+            return wanted == there
+        return wanted[0] in ("+", there[0]) and rest(wanted[1:], there[1:])
+
+    return rest(topic_filter.split("/"), topic.split("/"))
+
+
+level = st.sampled_from(["", "a", "b", "ab", "$", "$a"])
+topics = st.lists(level, min_size=1, max_size=6).map("/".join).filter(bool)
+filters = st.tuples(
+    st.lists(st.one_of(level, st.just("+")), min_size=1, max_size=6),
+    st.sampled_from([[], ["#"]]),
+).map(lambda parts: "/".join(parts[0] + parts[1])).filter(bool) | st.just("#")
+
+
+def check_shape(tree: _Radix[object]) -> int:
+    """No node is there without need; gives the number of nodes below the root."""
+    count = 0
+    stack: list[_Node[object]] = [tree.root]
+    while stack:
+        node = stack.pop()
+        assert node.children is None or node.children
+        for first, child in (node.children or {}).items():
+            assert child.levels[0] == first
+            count += 1
+            stack.append(child)
+        if node is not tree.root:
+            assert node.levels
+            has_value = not repr(node.value).startswith("<_Absent")
+            assert has_value or len(node.children or {}) > 1
+    return count
+
+
+class FilterTrieMachine(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.trie: FilterTrie[str] = FilterTrie()
+        self.model: dict[tuple[str, int], str] = {}
+
+    @rule(topic_filter=filters, key=st.integers(0, 2), value=st.text("xyz", max_size=2))
+    def insert(self, topic_filter: str, key: int, value: str) -> None:
+        self.trie.insert(topic_filter, key, value)
+        self.model[topic_filter, key] = value
+
+    @rule(topic_filter=filters, key=st.integers(0, 2))
+    def remove(self, topic_filter: str, key: int) -> None:
+        there = self.model.pop((topic_filter, key), None) is not None
+        assert self.trie.remove(topic_filter, key) is there
+
+    @rule(data=st.data())
+    def remove_one_that_is_there(self, data: st.DataObject) -> None:
+        if self.model:
+            topic_filter, key = data.draw(st.sampled_from(sorted(self.model)))
+            self.remove(topic_filter, key)
+
+    @rule(topic=topics)
+    def match(self, topic: str) -> None:
+        expected = [v for (f, _), v in self.model.items() if matches(f, topic)]
+        assert sorted(self.trie.match(topic)) == sorted(expected)
+
+    @invariant()
+    def shape(self) -> None:
+        assert len(self.trie) == len(self.model)
+        assert check_shape(self.trie._tree) <= 2 * len(self.model)  # type: ignore[arg-type]
+
+
+class TopicTrieMachine(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.trie: TopicTrie[int | None] = TopicTrie()
+        self.model: dict[str, int | None] = {}
+
+    @rule(topic=topics, value=st.none() | st.integers())
+    def set_value(self, topic: str, value: int | None) -> None:
+        self.trie.set(topic, value)
+        self.model[topic] = value
+
+    @rule(topic=topics)
+    def discard(self, topic: str) -> None:
+        there = topic in self.model
+        self.model.pop(topic, None)
+        assert self.trie.discard(topic) is there
+
+    @rule(data=st.data())
+    def discard_one_that_is_there(self, data: st.DataObject) -> None:
+        if self.model:
+            self.discard(data.draw(st.sampled_from(sorted(self.model))))
+
+    @rule(topic=topics)
+    def get(self, topic: str) -> None:
+        assert self.trie.get(topic) == self.model.get(topic)
+
+    @rule(topic_filter=filters)
+    def match(self, topic_filter: str) -> None:
+        expected = [v for t, v in self.model.items() if matches(topic_filter, t)]
+        assert sorted(map(repr, self.trie.match(topic_filter))) == sorted(map(repr, expected))
+
+    @invariant()
+    def shape(self) -> None:
+        assert len(self.trie) == len(self.model)
+        assert check_shape(self.trie._tree) <= 2 * len(self.model)  # type: ignore[arg-type]
+
+
+TestFilterTrie = FilterTrieMachine.TestCase
+TestTopicTrie = TopicTrieMachine.TestCase
+TestFilterTrie.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestTopicTrie.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+
+
+def matched(topic_filter: str, topic: str) -> bool:
+    """Match one filter with one topic by both tries, which must agree."""
+    by_topic: FilterTrie[bool] = FilterTrie()
+    by_topic.insert(topic_filter, 1, True)
+    by_filter: TopicTrie[bool] = TopicTrie()
+    by_filter.set(topic, True)
+    assert by_topic.match(topic) == list(by_filter.match(topic_filter))
+    return by_topic.match(topic) == [True]
+
+
+@given(filters, topics)
+def test_one_filter_and_one_topic(topic_filter: str, topic: str) -> None:
+    assert matched(topic_filter, topic) is matches(topic_filter, topic)
+
+
+@pytest.mark.parametrize(
+    ("topic_filter", "yes", "no"),
+    [
+        # The examples of sections 4.7.1.2 and 4.7.1.3
+        (
+            "sport/tennis/player1/#",
+            [
+                "sport/tennis/player1",
+                "sport/tennis/player1/ranking",
+                "sport/tennis/player1/score/wimbledon",
+            ],
+            ["sport/tennis/player10", "sport/tennis"],
+        ),
+        ("sport/#", ["sport", "sport/"], ["sports"]),
+        ("sport/tennis/+", ["sport/tennis/player1"], ["sport/tennis/player1/ranking"]),
+        ("sport/+", ["sport/"], ["sport"]),
+        ("+/+", ["/finance"], ["finance"]),
+        ("/+", ["/finance"], []),
+        ("+", ["finance"], ["/finance"]),
+        ("#", ["a", "/", "a/b/c"], []),
+        # Section 4.7.3: case, spaces and empty levels all count
+        ("ACCOUNTS", ["ACCOUNTS"], ["Accounts", "/ACCOUNTS", "ACCOUNTS/"]),
+        ("Accounts payable", ["Accounts payable"], ["Accountspayable"]),
+        ("a//b", ["a//b"], ["a/b"]),
+    ],
+)
+@pytest.mark.mqtt("MQTT-4.7.3-4")
+def test_the_examples_of_the_standard(topic_filter: str, yes: list[str], no: list[str]) -> None:
+    assert all(matched(topic_filter, topic) for topic in yes)
+    assert not any(matched(topic_filter, topic) for topic in no)
+
+
+@pytest.mark.mqtt("MQTT-4.7.2-1")
+def test_leading_wildcards_do_not_match_dollar_topics() -> None:
+    assert not any(matched(f, "$SYS/monitor/Clients") for f in ("#", "+/monitor/Clients", "+/#"))
+    assert matched("$SYS/#", "$SYS/monitor/Clients")
+    assert matched("$SYS/monitor/+", "$SYS/monitor/Clients")
+    assert matched("a/#", "a/$SYS")
+    assert matched("a/+", "a/$SYS")
+
+
+@pytest.mark.mqtt("MQTT-4.7.3-3")
+def test_the_deepest_topic() -> None:
+    topic = "/" * TOO_MANY
+    for topic_filter in ("#", topic, "+/" * 32767 + "+", "/" * 32000 + "+/#"):
+        assert matched(topic_filter, topic) is matched_by_hand(topic_filter, topic)
+
+
+def matched_by_hand(topic_filter: str, topic: str) -> bool:
+    wanted, there = topic_filter.split("/"), topic.split("/")
+    if wanted[-1] == "#":
+        wanted.pop()
+        there = there[: len(wanted)]
+    return len(wanted) == len(there) and all(
+        w in ("+", t) for w, t in zip(wanted, there, strict=True)
+    )
+
+
+def test_many_deep_filters_with_wildcards_cost_a_visit_each() -> None:
+    """``+`` and a name at every level: the number of ways is a power of two, the nodes are not."""
+    rng = random.Random(7)
+    depth, count = 500, 300
+    trie: FilterTrie[int] = FilterTrie()
+    for key in range(count):
+        trie.insert("/".join(rng.choice("+a") for _ in range(depth)), key, key)
+    topic = "/".join("a" * depth)
+    assert sorted(trie.match(topic)) == list(range(count))
+    assert check_shape(trie._tree) <= 2 * count  # type: ignore[arg-type]
+    assert trie.match(topic + "/a") == []
+
+
+def test_the_deepest_names_come_and_go() -> None:
+    trie: TopicTrie[int] = TopicTrie()
+    deep = ["/" * TOO_MANY, "/" * 40_000 + "a", "a" + "/" * 60_000, "/" * 20_000]
+    for number, topic in enumerate(deep):
+        trie.set(topic, number)
+    assert [trie.get(topic) for topic in deep] == [0, 1, 2, 3]
+    assert sorted(trie.match("#")) == [0, 1, 2, 3]
+    assert sorted(trie.match("/" * 19_999 + "/#")) == [0, 1, 3]
+    assert all(trie.discard(topic) for topic in deep)
+    assert trie._tree.root.children is None
+
+
+def test_a_name_costs_one_node() -> None:
+    trie: TopicTrie[int] = TopicTrie()
+    for number in range(2000):
+        trie.set(f"site/{number % 10}/device/{number}/temperature/celsius", number)
+    assert check_shape(trie._tree) == 2000 + 10 + 1  # type: ignore[arg-type]
+    for number in range(2000):
+        trie.discard(f"site/{number % 10}/device/{number}/temperature/celsius")
+    gc.collect()
+    assert check_shape(trie._tree) == 0  # type: ignore[arg-type]

@@ -1,0 +1,90 @@
+"""Imports point one way: cli -> actors -> projections -> eventstore -> protocol.
+
+What is pure stays pure: ``protocol`` is sans-IO, ``projections`` know neither clock nor network.
+"""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+ORDER = ["protocol", "eventstore", "projections", "actors", "cli"]
+
+NETWORK = {"asyncio", "nats", "selectors", "socket", "ssl", "uvloop"}
+CLOCK_AND_CHANCE = {"datetime", "random", "secrets", "time", "uuid"}
+FORBIDDEN = {
+    "protocol": NETWORK | CLOCK_AND_CHANCE | {"os", "pykka", "structlog", "threading"},
+    "projections": NETWORK | CLOCK_AND_CHANCE | {"os", "pykka", "structlog", "threading"},
+    "eventstore": {"pykka", "paho", "typer"},
+    "actors": {"nats", "paho", "typer"},
+    "cli": {"pykka"},
+}
+
+
+def imported(source: str) -> Iterator[tuple[int, str]]:
+    """Give line and module of every import, those inside functions too."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.lineno, "." * node.level + (node.module or "")
+
+
+def violations(package: str, source: str) -> list[str]:
+    above = ORDER[ORDER.index(package) + 1 :]
+    banned = FORBIDDEN[package] | set(above) | {"tests", "bench"}
+    found = []
+    for line, module in imported(source):
+        if module.startswith("."):
+            found.append(f"{line}: relative import {module}")
+        elif module.split(".")[0] in banned:
+            found.append(f"{line}: {package} imports {module}")
+    return found
+
+
+@pytest.mark.parametrize("package", ORDER)
+def test_imports_point_one_way(package: str) -> None:
+    modules = sorted((ROOT / package).rglob("*.py"))
+    assert modules
+    found = [
+        f"{module.relative_to(ROOT)}:{problem}"
+        for module in modules
+        for problem in violations(package, module.read_text("utf-8"))
+    ]
+    assert not found
+
+
+@pytest.mark.parametrize(
+    ("package", "source"),
+    [
+        ("protocol", "import asyncio"),
+        ("protocol", "from nats.aio.client import Client"),
+        ("protocol", "def f():\n    import eventstore.records"),
+        ("projections", "from time import monotonic"),
+        ("projections", "if True:\n    from actors import auth"),
+        ("eventstore", "import projections"),
+        ("actors", "from cli.settings import Settings"),
+        ("actors", "from . import auth"),
+    ],
+)
+def test_a_wrong_import_is_found(package: str, source: str) -> None:
+    assert violations(package, source)
+
+
+@pytest.mark.parametrize(
+    ("package", "source"),
+    [
+        ("cli", "from actors import auth\nimport asyncio"),
+        ("actors", "import asyncio\nimport pykka\nfrom projections.session import evolve"),
+        ("projections", "from eventstore.events import Event"),
+        ("protocol", "import struct\nfrom protocol.errors import FoldmqError"),
+    ],
+)
+def test_a_right_import_passes(package: str, source: str) -> None:
+    assert not violations(package, source)
+
+
+def test_every_package_is_typed() -> None:
+    assert [package for package in ORDER if not (ROOT / package / "py.typed").exists()] == []
