@@ -9,7 +9,7 @@ help:
 	@echo "make run     install into $(VENV) and serve on 127.0.0.1:1883"
 	@echo "make test    ruff, mypy and all tests"
 	@echo "make bench   load foldmq, Mosquitto and NATS Server, compare (ARGS=--quick, ARGS=--help)"
-	@echo "make fuzz    feed the decoder random bytes (SECONDS=60)"
+	@echo "make fuzz    feed the decoder random bytes (ARGS='ITERATIONS SEED')"
 	@echo "make clean   remove what these made; foldmq-data stays"
 
 # The stamps make the second time quick: pip runs again only when pyproject.toml changes.
@@ -54,9 +54,9 @@ pytest: $(VENV)/installed-test
 bench: install
 	$(BIN)/python bench/run.py $(ARGS)
 
-SECONDS ?= 60
+# ARGS: how many inputs, and a seed.
 fuzz: $(VENV)/installed-test
-	$(BIN)/python -m tests.fuzz_decoder --seconds $(SECONDS)
+	$(BIN)/python tests/fuzz/fuzz_decoder.py $(ARGS)
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

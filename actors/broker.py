@@ -10,13 +10,11 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import Counter
-from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pykka
 import structlog
 
-from actors.auth import Authenticator
 from actors.clock import Timers
 from actors.connection import Connection
 from actors.decisions import Limits
@@ -32,20 +30,25 @@ from actors.messages import (
     Retire,
     Retry,
 )
-from actors.options import Options
 from actors.recovery import rebuild_session, recover
 from actors.router import Router
 from actors.session import Session
 from eventstore.errors import CorruptLog
 from eventstore.events import BrokerStopped, Event, MessageDropped, entries
-from eventstore.journal import Clock, Journal
 from eventstore.log import EventLog, LogUnavailable, LogWriter
 from eventstore.messages import Message, MessageStore
 from eventstore.positions import INDEX_BITS, Position, to_runs
 from projections.node import NodeState
-from projections.session import SessionState
 from protocol.errors import FoldmqError
 from protocol.packets import Connect, ConnectCode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from actors.auth import Authenticator
+    from actors.options import Options
+    from eventstore.journal import Clock, Journal
+    from projections.session import SessionState
 
 _log = structlog.get_logger("foldmq")
 
@@ -53,6 +56,8 @@ _BACKLOG = 4096
 """Connections that may wait to be accepted: a short queue costs clients a second each."""
 _IDLE_SWEEP = 5.0
 """Seconds between looks for offline sessions to passivate, and for a stuck log."""
+_NOTE_EVERY = 1.0
+"""Seconds between notes of how far the log reaches."""
 _RETRY_LOAD = 0.5
 _MAX_ATTEMPTS = 3
 """How often a session may fail on the same messages before they are given up."""
@@ -114,6 +119,7 @@ class Broker(LoopActor):
         self.kernel.wake()
         await self.settled()
         self.timers.after(_IDLE_SWEEP, self._sweep)
+        self.timers.after(_NOTE_EVERY, self._note_position)
 
     async def listen(self, host: str, port: int) -> tuple[str, int]:
         """Accept connections; return the address. Raises OSError when it cannot be had."""
@@ -141,12 +147,14 @@ class Broker(LoopActor):
         for task in self._tasks:
             task.cancel()
         await self.writer.stop()
+        if self.log.watermark is not None:
+            self.log.watermark.write(self.journal.durable, self.journal.durable_link)
         self.authenticator.close()
 
     async def settled(self) -> None:
         """Wait until every event is on disk (or the broker failed)."""
         while not (self.journal.idle and not self.kernel.busy) and not self.failed.done():
-            await asyncio.sleep(0.002)
+            await asyncio.sleep(0.002)  # noqa: ASYNC110 - at start and end only
 
     def reload(self, options: Options, authenticator: Authenticator) -> None:
         """Take new limits and users; connected clients stay."""
@@ -443,6 +451,11 @@ class Broker(LoopActor):
         if self.paused and not self.journal.congested:
             self._on_relief()
         self._look_after_log()
+
+    def _note_position(self) -> None:
+        self.timers.after(_NOTE_EVERY, self._note_position)
+        if self.log.watermark is not None:
+            self.log.watermark.write(self.journal.durable, self.journal.durable_link)
 
     def _look_after_log(self) -> None:
         """Close the clients when the log could not be written for too long."""

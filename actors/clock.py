@@ -5,7 +5,14 @@ from __future__ import annotations
 import heapq
 import itertools
 import time
-from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import structlog
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_log = structlog.get_logger("foldmq")
 
 
 class SystemClock:
@@ -26,16 +33,18 @@ class Timers:
     """Callbacks at deadlines, in one heap: a timer costs no task and no handle of the loop.
 
     ``arm(delay)`` is called when :meth:`run_due` should next be called, in seconds from now; it
-    may be called again with a shorter delay, a call too many does no harm. Timers are not
-    cancelled: a callback looks whether it still has anything to do.
+    may be called again with a shorter delay. Neither timers nor such calls are cancelled: a
+    callback looks whether it still has anything to do, and a call that finds another one on its
+    way in time asks for no new one.
     """
 
-    __slots__ = ("_arm", "_armed", "_heap", "_monotonic", "_serial")
+    __slots__ = ("_arm", "_calls", "_heap", "_monotonic", "_serial")
 
     def __init__(self, monotonic: Callable[[], float], arm: Callable[[float], object]) -> None:
         self._monotonic = monotonic
         self._arm = arm
-        self._armed = float("inf")
+        self._calls: list[float] = []
+        """Deadlines for which a call is on its way, a heap."""
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
         self._serial = itertools.count()
 
@@ -50,15 +59,23 @@ class Timers:
         self._arm_for(now)
 
     def run_due(self) -> None:
-        """Call back what is due."""
-        self._armed = float("inf")
+        """Call back what is due; a callback that fails does not keep the others from theirs."""
+        if self._calls:
+            heapq.heappop(self._calls)
         now = self._monotonic()
         heap = self._heap
+        due = []
         while heap and heap[0][0] <= now:
-            heapq.heappop(heap)[2]()
+            due.append(heapq.heappop(heap)[2])
+        for callback in due:
+            try:
+                callback()
+            except Exception as error:  # noqa: BLE001 - whatever it is, the others go on
+                _log.error("timer failed", exc_info=error)
         self._arm_for(now)
 
     def _arm_for(self, now: float) -> None:
-        if self._heap and self._heap[0][0] < self._armed:
-            self._armed = self._heap[0][0]
-            self._arm(max(0.001, self._armed - now))
+        if self._heap and (not self._calls or self._heap[0][0] < self._calls[0]):
+            deadline = self._heap[0][0]
+            heapq.heappush(self._calls, deadline)
+            self._arm(max(0.001, deadline - now))

@@ -28,7 +28,6 @@ _log = structlog.get_logger("foldmq")
 
 _WRITE_HIGH = 1024 * 1024
 """Bytes in the transport's buffer above which a client is told nothing new."""
-_HANDLED_HERE = frozenset({Pingreq, Disconnect})
 _MAX_UNREAD = 1024 * 1024
 """Bytes that may come in before the CONNECT is answered."""
 
@@ -170,7 +169,7 @@ class Connection(LoopActor, asyncio.Protocol):
     def write(self, data: bytes) -> None:
         """Send bytes; the gate calls this when what they depend on is on disk."""
         transport = self._transport
-        if transport is not None and not self._closed:
+        if transport is not None and not self._closed and not transport.is_closing():
             self.bytes_out += len(data)
             transport.write(data)
 
@@ -285,25 +284,22 @@ class Connection(LoopActor, asyncio.Protocol):
         error = self._decoder.error
         if error is None or self._ended or self._authenticating:
             return
-        _log.info(
-            "protocol error", client=self.client_id, address=self.address, error=str(error)
-        )
+        _log.info("protocol error", client=self.client_id, address=self.address, error=str(error))
         if error.connack is not None:
             self.write(connack(error.connack))
         self.close("protocol_error")
 
     def _pass_on(self, packets: list[Packet]) -> None:
-        """Answer PINGREQ, notice DISCONNECT, give the rest to the session in one message."""
-        last = packets[-1]
-        leaves = type(last) is Disconnect
-        rest = [packet for packet in packets if type(packet) not in _HANDLED_HERE]
-        if len(rest) < len(packets):
-            # Behind a CONNACK that is still at the gate the answer has to wait for it.
-            for packet in packets:
-                if type(packet) is Pingreq:
-                    self._broker.journal.pass_or_follow(self, PINGRESP)
-        if rest:
-            self._tell_session(Packets(self, rest))
+        """Give packets to the session in one message; answer a lonely PINGREQ, see DISCONNECT."""
+        leaves = type(packets[-1]) is Disconnect
+        if leaves:
+            packets.pop()
+        if len(packets) == 1 and type(packets[0]) is Pingreq:
+            # Nothing that the answer could overtake came with it, so it need not wait for the
+            # disk: a client whose log is stuck still sees that the broker lives.
+            self._broker.journal.pass_or_follow(self, PINGRESP)
+        elif packets:
+            self._tell_session(Packets(self, packets))
         if leaves:
             self._end("disconnect", orderly=True)
             self._close_behind()
@@ -336,8 +332,13 @@ class Connection(LoopActor, asyncio.Protocol):
         if self._ended:
             return
         if result is not AuthResult.ACCEPTED:
-            _log.info("connection refused", client=connect.client_id, address=self.address,
-                      user=connect.username, reason=result.name.lower())
+            _log.info(
+                "connection refused",
+                client=connect.client_id,
+                address=self.address,
+                user=connect.username,
+                reason=result.name.lower(),
+            )
             self.refuse(ConnectCode(int(result)), "not_authorised")
             return
         connect.password = None

@@ -5,9 +5,9 @@ Nothing here changes a state or knows the time; who calls appends the events and
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import heapq
 from itertools import islice
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from eventstore.events import (
     Acked,
@@ -19,6 +19,7 @@ from eventstore.events import (
     Received,
     Released,
     Subscribed,
+    Unsubscribed,
 )
 from eventstore.positions import Position, to_runs
 from projections.session import (
@@ -31,6 +32,9 @@ from projections.session import (
 )
 from protocol.encoder import SUBSCRIBE_FAILURE
 from protocol.topics import is_reserved_filter
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 PACKET_IDS = 65_535
 """Packet identifiers of a session, 1 to 65 535 [MQTT-2.3.1-1]."""
@@ -95,7 +99,7 @@ class Delivery(NamedTuple):
     events: list[Event]
 
 
-def deliver(  # noqa: PLR0913 - everything a delivery depends on
+def deliver(
     state: SessionState,
     topic_filter: str,
     qos: int,
@@ -145,7 +149,7 @@ def deliver(  # noqa: PLR0913 - everything a delivery depends on
     return Delivery(packet_ids, events)
 
 
-def _enqueue(  # noqa: PLR0913 - as above
+def _enqueue(
     state: SessionState,
     topic_filter: str,
     qos: int,
@@ -201,8 +205,9 @@ class WaitingRun(NamedTuple):
 def next_waiting(state: SessionState, window: int, most: int) -> list[WaitingRun]:
     """Return what waits and may be sent now, at most ``most`` messages, oldest first.
 
-    Messages of a subscription keep their order. Those of different subscriptions are merged by
-    position, which is the order in which they were published.
+    Messages of a subscription keep the order in which they wait: their positions may go back
+    (retained messages, QoS 2 messages released late). Those of different subscriptions are merged
+    by position, which is the order in which they were published.
     """
     most = min(most, PACKET_IDS - len(state.inflight) - len(state.releasing))
     heads = []
@@ -217,10 +222,10 @@ def next_waiting(state: SessionState, window: int, most: int) -> list[WaitingRun
         held, waiting = heads[0]
         merged = [(entry, 0) for entry in waiting]
     else:
-        merged = sorted(
-            ((entry, number) for number, (_, waiting) in enumerate(heads) for entry in waiting),
-            key=_position_of,
-        )[:most]
+        queues = [
+            [(entry, number) for entry in waiting] for number, (_, waiting) in enumerate(heads)
+        ]
+        merged = list(islice(heapq.merge(*queues, key=_position_of), most))
     runs: list[WaitingRun] = []
     last: tuple[int, int] | None = None
     for entry, number in merged:
@@ -274,9 +279,7 @@ def released(state: SessionState, packet_ids: Sequence[int]) -> Released | None:
     known = [pid for pid in dict.fromkeys(packet_ids) if pid in inbound]
     if not known:
         return None
-    return Released(
-        state.session, to_runs(known), refs=to_runs([inbound[pid] for pid in known])
-    )
+    return Released(state.session, to_runs(known), refs=to_runs([inbound[pid] for pid in known]))
 
 
 class Grant(NamedTuple):
@@ -288,9 +291,7 @@ class Grant(NamedTuple):
     events: list[Event]
 
 
-def subscribe(
-    state: SessionState, filters: Sequence[tuple[str, int]], *, max_qos: int
-) -> Grant:
+def subscribe(state: SessionState, filters: Sequence[tuple[str, int]], *, max_qos: int) -> Grant:
     """Decide on a SUBSCRIBE: each filter is granted at its QoS (at most ``max_qos``), or refused.
 
     A filter that stands twice in a packet is handled as if it came in two [MQTT-3.8.4-4].
@@ -314,3 +315,28 @@ def subscribe(
             event.filters.append((topic_filter, qos))
         text += len(topic_filter) + 8
     return Grant(codes, granted, events)
+
+
+def unsubscribe(state: SessionState, filters: Sequence[str]) -> list[Event]:
+    """Decide on an UNSUBSCRIBE: what was sent is completed, what only waits is dropped.
+
+    The standard leaves the latter open [MQTT-3.10.4-3]; a client that wants no more gets no more.
+    """
+    if not filters:
+        return []
+    events: list[Event] = []
+    for topic_filter in filters:
+        held = state.subscriptions.get(topic_filter)
+        if held is not None and held.queue:
+            refs = [entry >> FLAG_BITS for entry in held.queue]
+            events.append(
+                MessageDropped(
+                    state.session,
+                    "unsubscribed",
+                    len(refs),
+                    refs=to_runs(refs),
+                    filter=topic_filter,
+                    queued=held.queued_bytes,
+                )
+            )
+    return [*events, Unsubscribed(state.session, list(filters))]

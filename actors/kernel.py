@@ -24,14 +24,16 @@ from __future__ import annotations
 import asyncio
 import itertools
 import sys
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, Literal, Self, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, cast, overload
 
 import pykka
 import structlog
 from pykka.messages import _ActorStop
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import TracebackType
 
 _log = structlog.get_logger("foldmq")
 
@@ -49,7 +51,7 @@ class LoopFuture(pykka.Future[Any]):
         super().__init__()
         self._future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
-    def get(self, *, timeout: float | None = None) -> Any:  # noqa: ARG002 - pykka's signature
+    def get(self, *, timeout: float | None = None) -> Any:
         """Return the answer if it is there.
 
         Raises the exception that the actor raised, pykka.Timeout when there is no answer yet:
@@ -130,9 +132,7 @@ class LoopRef(pykka.ActorRef[A]):
     ) -> LoopFuture: ...
 
     @overload
-    def ask(
-        self, message: Any, *, block: Literal[True], timeout: float | None = None
-    ) -> Any: ...
+    def ask(self, message: Any, *, block: Literal[True], timeout: float | None = None) -> Any: ...
 
     @overload
     def ask(self, message: Any, *, block: bool = True, timeout: float | None = None) -> Any: ...
@@ -149,15 +149,33 @@ class LoopRef(pykka.ActorRef[A]):
         return future
 
     def stop(self, *, block: bool = True, timeout: float | None = None) -> Any:
-        """Ask the actor to stop once it has handled what is in its mailbox."""
-        return self.ask(_STOP, block=block, timeout=timeout)
+        """Ask the actor to stop once it has handled what is in its mailbox.
+
+        The answer is True, or False when it had stopped before. ``block`` must be False.
+        """
+        if block:
+            raise RuntimeError("an event loop cannot block: stop(block=False) and await it")
+        future = LoopFuture()
+        try:
+            self.tell(_Ask(_STOP, future))
+        except pykka.ActorDeadError:
+            future.set(value=False)
+        return future
 
 
 class LoopActor(pykka.Actor):
     """An actor that a kernel runs."""
 
-    __slots__ = ("_ref", "_serial", "_waiting", "handled", "kernel", "parent", "stopped",
-                 "suspended")
+    __slots__ = (
+        "_ref",
+        "_serial",
+        "_waiting",
+        "handled",
+        "kernel",
+        "parent",
+        "stopped",
+        "suspended",
+    )
 
     kernel: Kernel
     parent: LoopActor | None
@@ -250,11 +268,11 @@ class Kernel:
         """Start an actor; ``parent`` supervises it."""
         actor.kernel = self
         actor.parent = parent
-        self._actors[actor._serial] = actor  # noqa: SLF001 - kernel and actor are one mechanism
+        self._actors[actor._serial] = actor
         try:
             actor.on_start()
-        except Exception as error:  # noqa: BLE001 - whatever it is, its parent decides
-            self._fail(actor, error, None, [])
+        except Exception as error:
+            self._fail(actor, error, None, actor._waiting or [])
         return actor.actor_ref
 
     def get(self, urn: str) -> LoopActor | None:
@@ -268,7 +286,7 @@ class Kernel:
 
         Raises pykka.ActorDeadError when it has stopped.
         """
-        waiting = actor._waiting  # noqa: SLF001 - kernel and actor are one mechanism
+        waiting = actor._waiting
         if waiting is not None:
             waiting.append(message)
             if len(waiting) > MAILBOX_LIMIT:
@@ -276,7 +294,7 @@ class Kernel:
             return
         if actor.stopped:
             raise pykka.ActorDeadError(f"{actor.actor_urn} has stopped")
-        actor._waiting = [message]  # noqa: SLF001
+        actor._waiting = [message]
         if not actor.suspended:
             self._ready.append(actor)
             if not self._scheduled:
@@ -291,7 +309,7 @@ class Kernel:
         """Let a suspended actor go on with what waited."""
         if actor.suspended:
             actor.suspended = False
-            if actor._waiting is not None:  # noqa: SLF001
+            if actor._waiting is not None:
                 self._ready.append(actor)
                 self.wake()
 
@@ -312,7 +330,7 @@ class Kernel:
         self.turn_ended()
 
     def _run(self, actor: LoopActor) -> None:
-        waiting = actor._waiting  # noqa: SLF001 - kernel and actor are one mechanism
+        waiting = actor._waiting
         if waiting is None or actor.suspended:
             return
         handled = 0
@@ -330,7 +348,7 @@ class Kernel:
                     actor.on_receive(message)
                 if actor.stopped or actor.suspended:
                     break
-        except Exception as error:  # noqa: BLE001 - whatever it is, its parent decides
+        except Exception as error:
             self._fail(actor, error, message, waiting[handled:])
             return
         finally:
@@ -338,42 +356,39 @@ class Kernel:
             self.handled += handled
         rest = waiting[handled:] if handled < len(waiting) else None
         if actor.stopped:
-            actor._waiting = None  # noqa: SLF001
+            actor._waiting = None
             if rest:
                 self._return(actor, rest)
         else:
-            actor._waiting = rest  # noqa: SLF001
+            actor._waiting = rest
 
     def _answer(self, actor: LoopActor, ask: _Ask) -> None:
         if isinstance(ask.message, _ActorStop):
-            self._stop(actor)
-            ask.reply_to.set(True)  # noqa: FBT003 - pykka's answer to stop
+            try:
+                self._stop(actor)
+            finally:
+                ask.reply_to.set(value=True)
             return
         try:
             ask.reply_to.set(actor.on_receive(ask.message))
-        except Exception:  # noqa: BLE001 - it is the asker's, as in pykka
+        except Exception:
             ask.reply_to.set_exception()
 
     def _stop(self, actor: LoopActor) -> None:
         actor.stopped = True
-        self._actors.pop(actor._serial, None)  # noqa: SLF001
+        self._actors.pop(actor._serial, None)
         actor.on_stop()
 
     def _return(self, actor: LoopActor, messages: list[Any]) -> None:
-        told = []
-        for message in messages:
-            if isinstance(message, _Ask):
-                message.reply_to.set_exception(
-                    (None, pykka.ActorDeadError(f"{actor.actor_urn} has stopped"), None)
-                )
-            elif not isinstance(message, _ActorStop):
-                told.append(message)
+        """Hand messages back to the actor that stopped before them."""
+        told = _refuse_asks(actor, messages)
         if told:
-            actor.on_undelivered(told)
+            try:
+                actor.on_undelivered(told)
+            except Exception as error:
+                self._fail(actor, error, told[0], told[1:])
 
-    def _fail(
-        self, actor: LoopActor, error: Exception, message: Any, unseen: list[Any]
-    ) -> None:
+    def _fail(self, actor: LoopActor, error: Exception, message: Any, unseen: list[Any]) -> None:
         _log.error(
             "actor failed",
             actor=actor.actor_urn,
@@ -382,14 +397,19 @@ class Kernel:
             exc_info=error,
         )
         actor.stopped = True
-        actor._waiting = None  # noqa: SLF001 - kernel and actor are one mechanism
-        self._actors.pop(actor._serial, None)  # noqa: SLF001
+        actor._waiting = None
+        self._actors.pop(actor._serial, None)
         try:
             actor.on_failure(type(error), error, cast("TracebackType", error.__traceback__))
-        except Exception as second:  # noqa: BLE001 - a failing clean-up must not hide the failure
+        except Exception as second:
             _log.error("actor failed in on_failure", actor=actor.actor_urn, exc_info=second)
-        if actor.parent is not None and not actor.parent.stopped:
-            self.tell(actor.parent, Failed(actor, error, message, unseen))
+        parent, unseen = actor.parent, _refuse_asks(actor, unseen)
+        if parent is not None:
+            failed = Failed(actor, error, message, unseen)
+            try:
+                self.tell(parent, failed)
+            except pykka.ActorDeadError:
+                self._return(parent, [failed])
 
 
 def describe(message: Any) -> str:
@@ -397,7 +417,22 @@ def describe(message: Any) -> str:
     if isinstance(message, (bytes, bytearray)):
         return f"{len(message)} bytes"
     text = repr(message)
-    return text if len(text) <= 200 else text[:200] + "..."  # noqa: PLR2004 - a line
+    return text if len(text) <= 200 else text[:200] + "..."
+
+
+def _refuse_asks(actor: LoopActor, messages: list[Any]) -> list[Any]:
+    """Answer those who wait for a stopped actor; return the messages that nobody waits for."""
+    told: list[Any] = []
+    for message in messages:
+        if isinstance(message, _Ask):
+            if isinstance(message.message, _ActorStop):
+                message.reply_to.set(value=False)
+            else:
+                dead = pykka.ActorDeadError(f"{actor.actor_urn} has stopped")
+                message.reply_to.set_exception((type(dead), dead, None))
+        elif not isinstance(message, _ActorStop):
+            told.append(message)
+    return told
 
 
 def _nothing() -> None:

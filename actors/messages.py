@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from actors.auth import AuthResult
-from eventstore.messages import Message
-from eventstore.positions import Position
 from protocol.encoder import Outgoing as Prepared
-from protocol.packets import Connect, Packet
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from actors.auth import AuthResult
     from actors.connection import Connection
     from actors.router import Subscriber
+    from eventstore.messages import Message
+    from eventstore.positions import Position
+    from protocol.packets import Connect, Packet
 
 
 class Batch:
@@ -24,7 +25,7 @@ class Batch:
 
     __slots__ = ("_prepared", "packets", "payloads", "qos", "refs", "retain", "size", "topics")
 
-    def __init__(  # noqa: PLR0913 - the columns of a batch
+    def __init__(
         self,
         qos: int,
         topics: Sequence[bytes],

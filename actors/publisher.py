@@ -7,10 +7,7 @@ its messages in the order in which they were published, whatever their topics.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
-
-import pykka
 
 from actors.messages import Batch, Outgoing
 from actors.router import NOWHERE, Route, Subscriber
@@ -21,6 +18,8 @@ from protocol.packets import Publishes
 from protocol.topics import is_reserved_topic
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from actors.broker import Broker
     from actors.session import Session
 
@@ -91,9 +90,7 @@ class Publisher:
         limit = self._broker.options.max_record // 2
         return _split(packet, limit)
 
-    def _record(
-        self, session: Session, packet: Publishes, *, will: bool
-    ) -> tuple[Position, int]:
+    def _record(self, session: Session, packet: Publishes, *, will: bool) -> tuple[Position, int]:
         """Append a MessagePublished; return the first message's position and the payload bytes."""
         topics, payloads = packet.topics, packet.payloads
         distinct = dict.fromkeys(topics)
@@ -179,13 +176,13 @@ class Publisher:
         tell = broker.kernel.tell
         for target in targets:
             actor = target.actor
-            if actor is not None:
-                try:
-                    tell(actor, batch)
-                except pykka.ActorDeadError:
-                    actor.on_undelivered([batch])
-            elif batch.qos and target.qos:
-                qos = batch.qos if batch.qos < target.qos else target.qos
+            if actor is not None and not actor.stopped:
+                tell(actor, batch)
+                continue
+            # Without an actor the session is offline: QoS 0 is not for it. With one that failed
+            # in this turn, the session is told in its place.
+            qos = batch.qos if batch.qos < target.qos else target.qos
+            if qos or actor is not None:
                 tell(broker.session(target.session), Outgoing(target, batch, qos))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
@@ -15,10 +14,12 @@ from eventstore.events import BrokerStarted, SessionClosed
 from eventstore.journal import Journal
 from eventstore.records import ChainChecker
 from projections.node import NodeState
-from projections.session import SessionState
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from actors.broker import Broker
+    from projections.session import SessionState
 
 _log = structlog.get_logger("foldmq")
 
@@ -31,10 +32,13 @@ async def recover(broker: Broker, progress: Callable[[int, int], None]) -> None:
     log, node = broker.log, broker.node
     tail = await log.tail()
     last = tail.sequence
-    checker = ChainChecker(log.first - 1)
+    mark = log.watermark.read() if log.watermark is not None else None
+    checker = ChainChecker()
     if last:
-        async for record in log.read(log.first, last):
+        async for record in log.read(1, last):
             checker.check(record)
+            if mark is not None and mark[0] == record.sequence and mark[1] != record.link:
+                raise CorruptLog(record.sequence, "is not the one that was acknowledged")
             node.apply_record(record)
             if record.sequence % _BREATHE_EVERY == 0:
                 progress(record.sequence, last)
@@ -42,7 +46,7 @@ async def recover(broker: Broker, progress: Callable[[int, int], None]) -> None:
         if checker.sequence != last:
             raise CorruptLog(checker.sequence + 1, "is missing")
     progress(last, last)
-    broker.writer = log.writer(broker.clock, lambda error: broker.fail(error))  # type: ignore[arg-type]
+    broker.writer = log.writer(broker.clock, broker.fail)
     broker.journal = Journal(
         broker.writer,
         broker.clock,
@@ -91,8 +95,8 @@ async def rebuild_session(broker: Broker, name: str) -> SessionState | None:
     """
     await broker.settled()
     node = NodeState()
-    checker = ChainChecker(broker.log.first - 1)
-    async for record in broker.log.read(broker.log.first, broker.journal.durable):
+    checker = ChainChecker()
+    async for record in broker.log.read(1, broker.journal.durable):
         checker.check(record)
         node.apply_record(record, only=name)
         await asyncio.sleep(0)

@@ -10,15 +10,16 @@ Routes are looked up by raw topic in a dict that forgets everything when a subsc
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from projections.session import SessionState
 from protocol.topics import is_reserved_topic
 from protocol.trie import FilterTrie
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from actors.subscription import Subscription
+    from projections.session import SessionState
 
 _CACHED_TOPICS = 65_536
 _CACHED_BYTES = 16 * 1024 * 1024

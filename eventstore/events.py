@@ -24,7 +24,7 @@ from eventstore.positions import Run, count_runs
 from protocol.errors import FoldmqError
 
 
-class UnreadableEvent(FoldmqError):  # noqa: N818 - names what is unreadable, as its siblings do
+class UnreadableEvent(FoldmqError):  # noqa: N818 - named as its siblings in errors
     """An event in the log has a type, version or field that this version cannot read."""
 
 

@@ -19,12 +19,14 @@ way, the store brings the pending records in line with the stream (``resend``).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from eventstore.events import Event, MessagePublished, WillArmed
 from eventstore.positions import INDEX_BITS, MAX_INDEX, Position
 from eventstore.records import encode_record, link_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
 
 _EVENT_BYTES = 320
 """What an event's JSON takes at most beside its columns and strings."""
@@ -106,7 +108,7 @@ class Journal:
     may wait for the disk before :attr:`congested` asks for less input.
     """
 
-    def __init__(  # noqa: PLR0913 - what a journal is made of
+    def __init__(
         self,
         store: Store,
         clock: Clock,
@@ -129,6 +131,8 @@ class Journal:
         self._max_pending = max_pending
         self._link = link
         self._durable = sequence
+        self.durable_link = link
+        """Link of the last record that is on disk."""
         self._next = sequence + 1
         self._sealed: deque[Pending] = deque()
         self._inflight: deque[Pending] = deque()
@@ -241,6 +245,7 @@ class Journal:
         while inflight and inflight[0].sequence <= sequence:
             record = inflight.popleft()
             self._durable = record.sequence
+            self.durable_link = link_of(record.data)
             self._pending_bytes -= len(record.data)
             stats = self.stats
             stats.records += 1

@@ -13,23 +13,30 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
 
 import nats.errors
 import orjson
 import structlog
-from nats.aio.client import Client
-from nats.aio.msg import Msg
 
 from eventstore.errors import CorruptLog, EventStoreError, Fenced, NatsUnavailable
-from eventstore.journal import Clock, Journal, Pending
 from eventstore.records import GENESIS, Record, decode_record, link_of
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterable
+
+    from nats.aio.client import Client
+    from nats.aio.msg import Msg
+
+    from eventstore.journal import Clock, Journal, Pending
+    from eventstore.watermark import Watermark
 
 _log = structlog.get_logger("foldmq")
 
 ACK_TIMEOUT = 5.0
 """Seconds after which an append without an answer is looked into."""
+_WATCH_EVERY = 0.5
 _RETRY_FIRST, _RETRY_MOST = 0.05, 1.0
 _BATCH_MESSAGES = 512
 _BATCH_BYTES = 16 * 1024 * 1024
@@ -62,12 +69,12 @@ async def read_tail(nc: Client, stream: str, subject: str) -> LogTail:
     body = orjson.dumps({"last_by_subj": subject})
     try:
         reply = await nc.request(f"$JS.API.STREAM.MSG.GET.{stream}", body, timeout=_READ_TIMEOUT)
-    except (nats.errors.Error, asyncio.TimeoutError) as error:
+    except (TimeoutError, nats.errors.Error) as error:
         raise LogUnavailable(f"stream {stream} does not answer: {error or 'time-out'}") from None
     answer = orjson.loads(reply.data)
     failure = answer.get("error")
     if failure is not None:
-        if failure.get("code") == 404:  # noqa: PLR2004 - JetStream's "no message found"
+        if failure.get("code") == 404:
             return LogTail(0, GENESIS)
         raise LogUnavailable(f"stream {stream}: {failure.get('description')}")
     sequence = answer["message"]["seq"]
@@ -80,7 +87,7 @@ async def _get(nc: Client, stream: str, sequence: int) -> Msg:
         reply = await nc.request(
             _direct(stream), orjson.dumps({"seq": sequence}), timeout=_READ_TIMEOUT
         )
-    except (nats.errors.Error, asyncio.TimeoutError) as error:
+    except (TimeoutError, nats.errors.Error) as error:
         raise LogUnavailable(f"stream {stream} does not answer: {error or 'time-out'}") from None
     status = (reply.headers or {}).get("Status")
     if status is not None:
@@ -106,7 +113,7 @@ class _BatchReader:
             self._arrived.clear()
             try:
                 await asyncio.wait_for(self._arrived.wait(), _READ_TIMEOUT)
-            except asyncio.TimeoutError:
+            except TimeoutError:
                 raise LogUnavailable(f"stream {self._stream} does not answer") from None
         return self._messages.popleft()
 
@@ -121,7 +128,12 @@ class _BatchReader:
             while position <= last:
                 count = min(_BATCH_MESSAGES, last - position + 1)
                 body = orjson.dumps(
-                    {"seq": position, "batch": count, "max_bytes": _BATCH_BYTES, "next_by_subj": ">"}
+                    {
+                        "seq": position,
+                        "batch": count,
+                        "max_bytes": _BATCH_BYTES,
+                        "next_by_subj": ">",
+                    }
                 )
                 await self._nc.publish(_direct(self._stream), body, reply=inbox)
                 before = position
@@ -139,9 +151,7 @@ class _BatchReader:
                 await subscription.unsubscribe()
 
 
-async def read_records(
-    nc: Client, stream: str, first: int, last: int
-) -> AsyncIterator[Record]:
+async def read_records(nc: Client, stream: str, first: int, last: int) -> AsyncIterator[Record]:
     """Yield the records between two stream sequences (both included), in order.
 
     Raises CorruptLog for a record whose checksum is wrong, LogUnavailable when JetStream does
@@ -155,7 +165,7 @@ def _ranges(sequences: Iterable[int]) -> list[tuple[int, int]]:
     """Return the sequences as ranges, joining what is close enough to be read in one go."""
     ranges: list[tuple[int, int]] = []
     for sequence in sorted(set(sequences)):
-        if ranges and sequence - ranges[-1][1] <= 4:  # noqa: PLR2004 - cheaper than a request
+        if ranges and sequence - ranges[-1][1] <= 4:
             ranges[-1] = (ranges[-1][0], sequence)
         else:
             ranges.append((sequence, sequence))
@@ -176,21 +186,38 @@ async def read_some(nc: Client, stream: str, sequences: Iterable[int]) -> list[R
     return records
 
 
+class Remedy(Protocol):
+    """What knows why the server does not store, and perhaps helps."""
+
+    def complaint(self) -> str | None:
+        """Return why nothing can be stored at present, None when nothing is known."""
+
+    async def heal(self) -> None:
+        """Do what can be done; raise NatsUnavailable when there is only waiting."""
+
+
 class LogWriter:
     """Appends records to the stream, in order, whatever happens in between.
 
     ``on_fatal`` is called once when the log can never be written again by this process: another
-    writer was there, or the stream lost records.
+    writer was there, the stream lost records, or the connection was closed for good.
     """
 
     def __init__(
-        self, nc: Client, stream: str, subject: str, clock: Clock, on_fatal: Callable[[Exception], None]
+        self,
+        nc: Client,
+        stream: str,
+        subject: str,
+        clock: Clock,
+        on_fatal: Callable[[EventStoreError], None],
+        remedy: Remedy | None = None,
     ) -> None:
         self._nc = nc
         self._stream = stream
         self._subject = subject
         self._clock = clock
         self._on_fatal = on_fatal
+        self._remedy = remedy
         self._journal: Journal | None = None
         self._outbox: deque[Pending] = deque()
         self._wake = asyncio.Event()
@@ -281,10 +308,17 @@ class LogWriter:
         return self._clock.monotonic() - self.trouble_since
 
     async def _watch(self) -> None:
-        """Look for appends that were never answered."""
+        """Look for appends that were never answered, and for what would make them so."""
         while True:
-            await asyncio.sleep(ACK_TIMEOUT / 4)
+            await asyncio.sleep(_WATCH_EVERY)
+            if self._nc.is_closed:
+                self._on_fatal(NatsUnavailable("NATS closed the connection for good: see its log"))
+                return
             if self._journal is None or self._recovering is not None:
+                continue
+            complaint = self._remedy.complaint() if self._remedy is not None else None
+            if complaint is not None:
+                self.disturb(complaint)
                 continue
             pending = self._journal.pending
             if pending and pending[0].sent_at:
@@ -298,8 +332,11 @@ class LogWriter:
         delay = _RETRY_FIRST
         while True:
             try:
+                if self._remedy is not None:
+                    await self._remedy.heal()
                 await self._align()
-            except LogUnavailable:
+            except NatsUnavailable as error:
+                self._note(str(error))
                 await asyncio.sleep(delay)
                 delay = min(delay * 2, _RETRY_MOST)
                 continue
@@ -317,6 +354,12 @@ class LogWriter:
             if not self._journal.pending:
                 self._committed(self._journal.durable)
             self._journal.resend()
+
+    def _note(self, reason: str) -> None:
+        """Keep the latest reason; log it when it is another one."""
+        if reason != self.trouble and self._nc.is_connected:
+            _log.warning("log cannot be written", reason=reason)
+            self.trouble = reason
 
     async def _align(self) -> None:
         journal = self._journal
@@ -342,25 +385,49 @@ class LogWriter:
 class EventLog:
     """The log of one node: a stream, seen from a NATS connection."""
 
-    def __init__(self, nc: Client, stream: str, subject: str, first: int = 1) -> None:
-        self.nc = nc
-        self.stream = stream
-        self.subject = subject
-        self.first = first
-        """Stream sequence of the oldest record that is still there."""
+    def __init__(
+        self,
+        nc: Client,
+        stream: str,
+        subject: str,
+        *,
+        watermark: Watermark | None = None,
+        remedy: Remedy | None = None,
+    ) -> None:
+        self.watermark = watermark
+        self._nc = nc
+        self._stream = stream
+        self._subject = subject
+        self._remedy = remedy
+        self._writer: LogWriter | None = None
 
     async def tail(self) -> LogTail:
-        """Return where the log ends."""
-        return await read_tail(self.nc, self.stream, self.subject)
+        """Return where the log ends.
+
+        Raises CorruptLog when it ends before a record that is known to have been stored, and
+        LogUnavailable when JetStream does not answer.
+        """
+        tail = await read_tail(self._nc, self._stream, self._subject)
+        if self.watermark is not None:
+            self.watermark.check_end(tail.sequence)
+        return tail
 
     def read(self, first: int, last: int) -> AsyncIterator[Record]:
         """Yield the records between two stream sequences (both included), in order."""
-        return read_records(self.nc, self.stream, first, last)
+        return read_records(self._nc, self._stream, first, last)
 
     async def read_some(self, sequences: Iterable[int]) -> list[Record]:
         """Return the records with these stream sequences, and perhaps some between them."""
-        return await read_some(self.nc, self.stream, sequences)
+        return await read_some(self._nc, self._stream, sequences)
 
-    def writer(self, clock: Clock, on_fatal: Callable[[Exception], None]) -> LogWriter:
+    def writer(self, clock: Clock, on_fatal: Callable[[EventStoreError], None]) -> LogWriter:
         """Return what appends to this log."""
-        return LogWriter(self.nc, self.stream, self.subject, clock, on_fatal)
+        self._writer = LogWriter(
+            self._nc, self._stream, self._subject, clock, on_fatal, self._remedy
+        )
+        return self._writer
+
+    def connection_lost(self) -> None:
+        """Take note that the connection to NATS was lost: what was on its way may be too."""
+        if self._writer is not None:
+            self._writer.disturb("connection to NATS lost")

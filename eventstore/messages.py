@@ -15,6 +15,7 @@ from typing import NamedTuple
 from eventstore.events import MessagePublished, WillArmed
 from eventstore.positions import INDEX_BITS, Position, position
 from eventstore.records import Record, payload_bounds
+import itertools
 
 
 class Message(NamedTuple):
@@ -109,10 +110,7 @@ def messages_of(record: Record) -> list[Stored]:
                 Stored(
                     base + index,
                     [topics[at] for at in event.which] if event.which else topics * event.count,
-                    [
-                        bytes(area[start:stop])
-                        for start, stop in zip(bounds, bounds[1:], strict=False)
-                    ],
+                    [bytes(area[start:stop]) for start, stop in itertools.pairwise(bounds)],
                     bounds[-1] - bounds[0],
                 )
             )

@@ -10,8 +10,10 @@ message has a position of its own although it is stored together with its neighb
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
 
 INDEX_BITS = 20
 MAX_INDEX = (1 << INDEX_BITS) - 1
@@ -62,7 +64,7 @@ def to_runs(values: Sequence[int]) -> list[Run]:
     one record, packet identifiers given out together) is found by one comparison in C.
     """
     count = len(values)
-    if count < 3:  # noqa: PLR2004 - shorter than the run that would describe it
+    if count < 3:
         return list(values)
     first = values[0]
     step = values[1] - first
@@ -80,7 +82,7 @@ def _split_runs(values: Sequence[int]) -> list[Run]:
             step = values[stop] - values[start]
             while step and stop + 1 < count and values[stop + 1] - values[stop] == step:
                 stop += 1
-            if stop - start >= 3:  # noqa: PLR2004 - four values or more: worth a run
+            if stop - start >= 3:
                 runs.append([values[start], stop - start + 1, step])
                 start = stop + 1
                 continue

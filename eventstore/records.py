@@ -25,15 +25,17 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from eventstore.errors import CorruptLog
 from eventstore.events import Event, MessagePublished, entries, parse_event
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
 
 MAGIC = b"FMQ\x01"
 GENESIS = bytes(32)
@@ -50,7 +52,7 @@ def link_of(data: bytes) -> bytes:
     return data[_LINK]
 
 
-def encode_record(  # noqa: PLR0913 - a record has these parts
+def encode_record(
     *,
     previous: bytes,
     node: str,
@@ -153,9 +155,7 @@ class ChainChecker:
     def check(self, record: Record) -> None:
         """Accept the next record; raise CorruptLog when it does not follow the one before."""
         if record.sequence != self.sequence + 1:
-            raise CorruptLog(
-                self.sequence + 1, f"is missing: the next record is {record.sequence}"
-            )
+            raise CorruptLog(self.sequence + 1, f"is missing: the next record is {record.sequence}")
         if record.previous != self.link:
             raise CorruptLog(record.sequence, f"does not continue record {self.sequence}")
         self.sequence = record.sequence

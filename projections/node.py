@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from eventstore.events import (
     BrokerStarted,
@@ -12,11 +12,16 @@ from eventstore.events import (
     SessionClosed,
     SessionExpired,
     SessionOpened,
+    entries,
 )
 from eventstore.positions import Position, position
 from eventstore.records import Record, payload_bounds
 from projections.retained import RetainedIndex
 from projections.session import SessionState, evolve
+import itertools
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 class NodeState:
@@ -36,7 +41,8 @@ class NodeState:
     def apply_record(self, record: Record, only: str | None = None) -> None:
         """Fold a record; the parts of a turn are held back until its last part is there.
 
-        ``only`` folds the events of one session alone. Raises UnreadableEvent for an event that this version does not know.
+        ``only`` folds the events of one session alone. Raises UnreadableEvent for an event that
+        this version does not know.
         """
         if record.part == 0 and self._held:
             self._held = []
@@ -51,20 +57,16 @@ class NodeState:
 
     def _fold(self, record: Record, only: str | None) -> None:
         base = position(record.sequence, 0)
-        index = 0
         for index, event in record.events():
+            self.entries += entries(event)
             if only is not None and getattr(event, "session", None) != only:
                 continue
             payloads: Sequence[bytes] = ()
             if isinstance(event, MessagePublished) and event.retain:
                 bounds = payload_bounds(event)
                 area = record.payload
-                payloads = [
-                    bytes(area[start:stop])
-                    for start, stop in zip(bounds, bounds[1:], strict=False)
-                ]
+                payloads = [bytes(area[start:stop]) for start, stop in itertools.pairwise(bounds)]
             self.apply(event, base + index, record.time_ms, payloads)
-        self.entries += index + 1
 
     def apply(
         self, event: Event, at: Position, time_ms: int, payloads: Sequence[bytes] = ()

@@ -6,8 +6,7 @@ Released that names it (QoS 2). An empty payload clears the topic [MQTT-3.3.1-10
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from eventstore.events import (
     Event,
@@ -19,6 +18,9 @@ from eventstore.events import (
 )
 from eventstore.positions import Position, from_runs
 from protocol.trie import TopicTrie
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
 
 
 class RetainedMessage(NamedTuple):
@@ -66,7 +68,7 @@ class RetainedIndex:
             if event.which
             else (event.topics[0] for _ in payloads)
         )
-        later = event.qos == 2 and not event.will  # noqa: PLR2004 - a QoS
+        later = event.qos == 2 and not event.will
         for ref, (topic, payload) in enumerate(zip(topics, payloads, strict=True), at):
             message = RetainedMessage(topic, payload, event.qos, ref)
             if later:

@@ -12,10 +12,9 @@ not released (``inbound``); and its will.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import repeat
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from eventstore.events import (
     Acked,
@@ -38,6 +37,9 @@ from eventstore.events import (
     WillFired,
 )
 from eventstore.positions import Position, from_runs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 QOS_MASK = 0b011
 RETAIN_FLAG = 0b100
@@ -64,6 +66,8 @@ class SubscriptionState:
     """Deliveries sent and not completed: what counts against ``max_ack_pending``."""
     queue: deque[Waiting] | None = None
     """Messages waiting, oldest first; None when none ever did."""
+    queued_bytes: int = 0
+    """Their payload bytes."""
 
 
 class InFlight(NamedTuple):
@@ -181,7 +185,7 @@ def _unsubscribed(state: SessionState, event: Unsubscribed, _at: Position, _ms: 
 
 
 def _published(state: SessionState, event: MessagePublished, at: Position, _ms: int) -> None:
-    if event.qos == 2 and not event.will:  # noqa: PLR2004 - a QoS
+    if event.qos == 2 and not event.will:
         state.inbound.update(zip(from_runs(event.pids), range(at, at + event.count), strict=True))
 
 
@@ -200,6 +204,7 @@ def _leave_queue(state: SessionState, held: SubscriptionState, count: int, size:
                 queue.popleft()
     state.queued -= count
     state.queued_bytes -= size
+    held.queued_bytes -= size
 
 
 def _delivered(state: SessionState, event: Delivered, _at: Position, ms: int) -> None:
@@ -228,6 +233,7 @@ def _queued(state: SessionState, event: Queued, _at: Position, _ms: int) -> None
     held.queue.extend([ref << FLAG_BITS | flags for ref in refs])
     state.queued += len(refs)
     state.queued_bytes += event.size
+    held.queued_bytes += event.size
 
 
 def _dropped(state: SessionState, event: MessageDropped, _at: Position, _ms: int) -> None:
@@ -245,9 +251,7 @@ def _redelivered(state: SessionState, event: Redelivered, _at: Position, ms: int
                 table[pid] = sent._replace(sent_ms=ms)
 
 
-def _complete(
-    state: SessionState, table: dict[int, InFlight], pids: list[int]
-) -> None:
+def _complete(state: SessionState, table: dict[int, InFlight], pids: list[int]) -> None:
     for pid in pids:
         sent = table.pop(pid, None)
         if sent is not None:

@@ -161,9 +161,9 @@ class FilterTrie(Generic[T]):
             at = _match_filter_levels(node.levels, levels, at)
             if at < 0:
                 continue
-            if at >= end and node.value is not _ABSENT:
+            if at == end and node.value is not _ABSENT:
                 found += node.value.values()
-            if at <= end and node.children is not None:
+            if node.children is not None:
                 for follower in (levels[at], "+", "#") if at < end else ("#",):
                     child = node.children.get(follower)
                     if child is not None:
@@ -174,13 +174,13 @@ class FilterTrie(Generic[T]):
 def _match_filter_levels(filter_levels: tuple[str, ...], levels: list[str], at: int) -> int:
     """Match a run of filter levels with a topic from level ``at``.
 
-    Gives the first level not matched yet, past the end of the topic if ``#`` took what was left,
-    or -1 when they do not match.
+    Gives the first level not matched yet, the end of the topic if ``#`` took what was left, or -1
+    when they do not match.
     """
     end = len(levels)
     for level in filter_levels:
         if level == "#":
-            return end + 1
+            return end
         if at == end or level not in ("+", levels[at]):
             return -1
         at += 1

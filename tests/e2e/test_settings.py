@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import TYPE_CHECKING
 
 import pytest
-
 from harness import packets as p
 from harness.broker import Broker
 from harness.fixtures import EXTERNAL, Clients, unique
@@ -113,9 +113,7 @@ def test_window_is_kept_over_a_reconnect(windowed: Clients, topic: str) -> None:
     subscriber.reset()
     subscriber = windowed.connect(topic, clean=False, session_present=True)
     for message in sent[1:]:
-        subscriber.expect(
-            Publish(topic, message.payload, 1, message.packet_id, dup=True)
-        )
+        subscriber.expect(Publish(topic, message.payload, 1, message.packet_id, dup=True))
     subscriber.expect_nothing()
     for message in sent[1:]:
         subscriber.acknowledge(message)
@@ -124,16 +122,18 @@ def test_window_is_kept_over_a_reconnect(windowed: Clients, topic: str) -> None:
     subscriber.expect_nothing()
 
 
-def test_messages_held_by_the_window_end_with_the_subscription(
-    windowed: Clients, topic: str
-) -> None:
+@pytest.mark.mqtt("MQTT-3.10.4-2", "MQTT-3.10.4-3")
+def test_unsubscribe_with_a_full_window(windowed: Clients, topic: str) -> None:
+    """What was held back may still come, in its order; nothing published later does."""
     subscriber = windowed.subscribed(topic, 1)
     publish_many(windowed, topic, 15, 1)
     sent = [subscriber.expect_a(Publish) for _ in range(10)]
     subscriber.unsubscribe(topic)
+    windowed.connect().publish(topic, b"later", 1)
     for message in sent:
         subscriber.acknowledge(message)
-    subscriber.expect_nothing()
+    held = [m.payload for m in subscriber.receive_all() if isinstance(m, Publish)]
+    assert held in ([], [b"%d" % number for number in range(10, 15)])
 
 
 @pytest.mark.mqtt("MQTT-3.3.1-6")
@@ -193,9 +193,12 @@ def test_publish_is_not_sent_again_after_pubrec(impatient: Clients, topic: str) 
     assert packet_id is not None
     subscriber.send(p.pubrec(packet_id))
     subscriber.expect(Pubrel(packet_id))
-    assert set(subscriber.receive_all(1.3)[:3]) <= {Pubrel(packet_id)}
+    for _ in range(2):
+        with contextlib.suppress(TimeoutError):
+            assert subscriber.receive(1.3) == Pubrel(packet_id)
     subscriber.send(p.pubcomp(packet_id))
     subscriber.expect_alive()
+    subscriber.expect_nothing(1.3)
 
 
 def test_connection_without_connect_is_closed(impatient: Clients) -> None:

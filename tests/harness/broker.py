@@ -34,6 +34,12 @@ def foldmq() -> str:
     return str(Path(sys.executable).parent / "foldmq")
 
 
+def nats_server() -> str:
+    """The `nats-server` that came with foldmq, or the one on the PATH."""
+    beside = Path(sys.executable).parent / "nats-server"
+    return str(beside) if beside.exists() else "nats-server"
+
+
 def alive(pid: int) -> bool:
     """Whether the process exists and is no zombie."""
     try:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pytest
+
 from harness.broker import Broker
 from harness.packets import Connack, Will
 from harness.rawclient import RawClient

@@ -115,6 +115,13 @@ def test_outgoing_is_every_message_in_order(
     assert outgoing.render(ids[start:], start, dup=dup) == b"".join(raw[start:])
 
 
+@pytest.mark.parametrize(("start", "stop"), [(0, 2), (1, 3), (1, 2), (2, None), (0, 9), (3, 3)])
+def test_as_many_as_the_window_takes(start: int, stop: int | None) -> None:
+    raw = [encode_publish(b"t", b"%d" % number, 1, number) for number in (7, 8, 9)]
+    outgoing = Outgoing([b"t"] * 3, [b"7", b"8", b"9"], 1)
+    assert outgoing.render([7, 8, 9][start:stop], start, stop) == b"".join(raw[start:stop])
+
+
 @pytest.mark.mqtt("MQTT-3.3.1-2")
 def test_there_is_no_dup_at_qos_0() -> None:
     assert Outgoing([b"t"], [b"m"], 0).render(dup=True) == b"\x30\x04\0\1tm"

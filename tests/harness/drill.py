@@ -1,0 +1,281 @@
+"""Clients of a crash drill: each keeps its session through every crash and reports to the account.
+
+They do what the standard demands of a client: unacknowledged PUBLISH packets are sent again with
+DUP and PUBREL packets are sent again, in their order, after every reconnect (4.4, 4.6).
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from harness import packets as p
+from harness.account import Account, Message
+from harness.packets import Puback, Pubcomp, Publish, Pubrec, Pubrel, Suback, Will
+from harness.rawclient import ConnectionClosedError, RawClient
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ANSWER = 25.0
+"""Seconds a broker may need to answer while it or its NATS server comes back."""
+
+
+class DrillClient(threading.Thread):
+    """Connects again and again until it is done; `life` is one connection."""
+
+    def __init__(self, account: Account, port: int, client_id: str) -> None:
+        super().__init__(name=client_id, daemon=True)
+        self.account = account
+        self.port = port
+        self.client_id = client_id
+        self.finishing = threading.Event()
+        self.done = False
+
+    def run(self) -> None:
+        while not self.done:
+            try:
+                with RawClient(self.port) as client:
+                    self.life(client)
+            except (ConnectionClosedError, OSError):
+                time.sleep(0.05)
+            except AssertionError as error:
+                self.account.problem(f"{self.client_id}: {error}")
+                self.done = True
+
+    def life(self, client: RawClient) -> None:
+        raise NotImplementedError
+
+    def open(self, client: RawClient) -> bool:
+        """Opens the persistent session; False if the server is not available yet."""
+        connack = client.connect(self.client_id, clean=False, will=self.will())
+        if connack.code == 3:
+            time.sleep(0.1)
+            return False
+        assert connack.code == 0, f"{connack}"
+        self.account.connack(self.client_id, connack)
+        return True
+
+    def will(self) -> Will | None:
+        return None
+
+    def finish(self, timeout: float) -> None:
+        """Asks the client to end and waits for it."""
+        self.finishing.set()
+        self.join(timeout)
+        if self.is_alive():
+            self.account.problem(f"{self.client_id}: not done within {timeout} s")
+            self.done = True
+
+
+@dataclass(slots=True)
+class Flight:
+    message: Message
+    released: bool = False
+
+
+class Publisher(DrillClient):
+    """Publishes to its topics at all QoS levels, with a window of unacknowledged messages."""
+
+    def __init__(
+        self,
+        account: Account,
+        port: int,
+        client_id: str,
+        topics: list[str],
+        *,
+        seed: int,
+        window: int = 16,
+        retain: bool = False,
+    ) -> None:
+        super().__init__(account, port, client_id)
+        self._topics = topics
+        self._random = random.Random(seed)
+        self._window = window
+        self._retain = retain
+        self._flights: dict[int, Flight] = {}
+        self._next_id = 0
+        self._number = 0
+
+    def life(self, client: RawClient) -> None:
+        if not self.open(client):
+            return
+        self._send_again(client)
+        while True:
+            if self.finishing.is_set() and not self._flights:
+                client.disconnect()
+                self.done = True
+                return
+            while not self.finishing.is_set() and len(self._flights) < self._window:
+                self._publish(client)
+                time.sleep(0.003)
+            self._take(client, client.receive(ANSWER))
+
+    def _send_again(self, client: RawClient) -> None:
+        for packet_id, flight in self._flights.items():
+            if flight.released:
+                client.send(p.pubrel(packet_id))
+            else:
+                self.account.sent(flight.message)
+                client.send(self._packet(flight.message, packet_id, dup=True))
+
+    def _packet(self, message: Message, packet_id: int | None, *, dup: bool = False) -> bytes:
+        return p.publish(
+            message.topic, message.payload, message.qos, packet_id, dup=dup, retain=self._retain
+        )
+
+    def _publish(self, client: RawClient) -> None:
+        qos = self._random.choice((1, 2) if self._retain else (0, 1, 1, 2, 2))
+        self._number += 1
+        message = Message(self.client_id, self._random.choice(self._topics), qos, self._number)
+        packet_id = None
+        if qos:
+            packet_id = self._unused_id()
+            self._flights[packet_id] = Flight(message)
+        self.account.sent(message)
+        client.send(self._packet(message, packet_id))
+
+    def _unused_id(self) -> int:
+        while True:
+            self._next_id = self._next_id % 65_535 + 1
+            if self._next_id not in self._flights:
+                return self._next_id
+
+    def _take(self, client: RawClient, received: p.Packet) -> None:
+        assert isinstance(received, Puback | Pubrec | Pubcomp), f"received {received}"
+        flight = self._flights.get(received.packet_id)
+        if isinstance(received, Pubrec):
+            if flight is not None:
+                flight.released = True
+            client.send(p.pubrel(received.packet_id))
+        elif flight is not None:
+            self.account.acknowledged(flight.message)
+            del self._flights[received.packet_id]
+
+
+class Subscriber(DrillClient):
+    """Holds one subscription; cuts its own connection every now and then if `flapping`."""
+
+    def __init__(
+        self,
+        account: Account,
+        port: int,
+        client_id: str,
+        prefix: str,
+        qos: int,
+        *,
+        flapping: random.Random | None = None,
+    ) -> None:
+        super().__init__(account, port, client_id)
+        self.ready = threading.Event()
+        self._prefix = prefix
+        self._qos = qos
+        self._flapping = flapping
+        self._unreleased: dict[int, Message] = {}
+
+    def subscribe_and_leave(self) -> None:
+        """Opens the session, subscribes and disconnects, without starting the thread."""
+        with RawClient(self.port) as client:
+            self.open(client)
+            self._subscribe(client)
+            client.disconnect()
+
+    def life(self, client: RawClient) -> None:
+        if not self.open(client):
+            return
+        if not self.ready.is_set():
+            self._subscribe(client)
+        end = time.monotonic() + (self._flapping.uniform(0.1, 0.8) if self._flapping else 3600)
+        while not self.finishing.is_set():
+            if time.monotonic() > end:
+                client.reset()
+                return
+            try:
+                received = client.receive(0.1)
+            except TimeoutError:
+                continue
+            self._take(client, received)
+        client.disconnect()
+        self.done = True
+
+    def _subscribe(self, client: RawClient) -> None:
+        client.send(p.subscribe(1, (f"{self._prefix}#", self._qos)))
+        received = client.receive(ANSWER)
+        assert received == Suback(1, (self._qos,)), f"received {received}"
+        self.account.subscribed(self.client_id, self._prefix, self._qos)
+        self.ready.set()
+
+    def _take(self, client: RawClient, received: p.Packet) -> None:
+        if isinstance(received, Pubrel):
+            self._unreleased.pop(received.packet_id, None)
+            client.send(p.pubcomp(received.packet_id))
+            return
+        assert isinstance(received, Publish), f"received {received}"
+        message = Message.of(received)
+        accepted = True
+        if received.qos == 2 and received.packet_id is not None:
+            before = self._unreleased.get(received.packet_id)
+            assert before in (None, message), f"identifier of {before} used for {received}"
+            accepted = before is None
+            self._unreleased[received.packet_id] = message
+        self.account.received(self.client_id, received, accepted=accepted)
+        if received.packet_id is not None:
+            answer = p.puback if received.qos == 1 else p.pubrec
+            client.send(answer(received.packet_id))
+
+
+class Mortal(DrillClient):
+    """Connects with a will that bears a number of its own, and ends in every possible way.
+
+    `crashes` is odd while something is being killed and has another value afterwards: only when
+    nothing was killed meanwhile is it certain that the end of the stream answers the DISCONNECT.
+    """
+
+    def __init__(
+        self, account: Account, port: int, client_id: str, *, seed: int, crashes: Callable[[], int]
+    ) -> None:
+        super().__init__(account, port, client_id)
+        self._random = random.Random(seed)
+        self._crashes = crashes
+        self._number = 0
+
+    def will(self) -> Will:
+        payload = Message(self.client_id, "", 1, self._number).payload
+        return Will(f"will/{self.client_id}", payload, 1)
+
+    def life(self, client: RawClient) -> None:
+        before = self._crashes()
+        self._number += 1
+        self.account.will(self.client_id, self._number, "open")
+        if not self.open(client):
+            return
+        self.account.will(self.client_id, self._number, "due")
+        last = self.finishing.wait(self._random.uniform(0.1, 0.6))
+        if not last and self._random.random() < 0.6:
+            client.reset()
+            return
+        self.account.will(self.client_id, self._number, "open")
+        client.disconnect()
+        if self._crashes() == before and not before % 2:
+            self.account.will(self.client_id, self._number, "cancelled")
+            self.done = last
+
+
+def check_retained(account: Account, port: int) -> None:
+    """A new subscriber must find every retained message at least as new as was acknowledged."""
+    floor = account.retained_bounds()
+    seen: dict[str, int] = {}
+    with RawClient(port) as client:
+        assert client.connect("", clean=True).code == 0
+        client.send(p.subscribe(1, ("retained/#", 1)))
+        received = [client.receive(ANSWER), *client.receive_all(0.3)]
+    for message in received:
+        if isinstance(message, Publish) and message.retain:
+            seen.setdefault(message.topic, Message.of(message).number)
+    ceiling = account.retained_bounds()
+    for topic, (low, _) in floor.items():
+        if low >= 0 and not low <= seen.get(topic, -1) <= ceiling[topic][1]:
+            account.problem(f"{topic}: retained {seen.get(topic)}, acknowledged {low}")

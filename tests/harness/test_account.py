@@ -1,0 +1,113 @@
+"""The judge is judged: each kind of broken promise is found, and a clean account is clean."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.account import Account, Message
+from harness.packets import Connack, Publish
+
+
+def message(number: int, qos: int = 1) -> Message:
+    return Message("pub", "data/t", qos, number)
+
+
+def copy(one: Message, packet_id: int | None, *, dup: bool = False) -> Publish:
+    return Publish(one.topic, one.payload, one.qos, packet_id, dup)
+
+
+@pytest.fixture
+def account() -> Account:
+    made = Account()
+    made.subscribed("sub", "data/", 2)
+    for qos in (0, 1, 2):
+        for number in (1, 2):
+            made.sent(message(number, qos))
+            if qos:
+                made.acknowledged(message(number, qos))
+    return made
+
+
+def deliver_all(account: Account) -> None:
+    for qos in (0, 1, 2):
+        for number in (1, 2):
+            one = message(number, qos)
+            packet_id = 10 * qos + number if qos else None
+            account.received("sub", copy(one, packet_id), accepted=True)
+
+
+def test_clean(account: Account) -> None:
+    deliver_all(account)
+    account.received("sub", copy(message(1), 11, dup=True), accepted=True)
+    account.received("sub", copy(message(1, 2), 21, dup=True), accepted=False)
+    assert account.problems() == []
+
+
+def test_loss_is_found(account: Account) -> None:
+    assert len(account.missing()) == 4
+    deliver_all(account)
+    assert account.missing() == []
+
+
+@pytest.mark.parametrize("qos", [0, 2])
+def test_second_delivery_is_found(account: Account, qos: int) -> None:
+    deliver_all(account)
+    account.received("sub", copy(message(1, qos), None if not qos else 21), accepted=True)
+    assert any("delivered 2 times" in problem for problem in account.problems())
+
+
+def test_redelivery_without_dup_is_found(account: Account) -> None:
+    deliver_all(account)
+    account.received("sub", copy(message(1), 11), accepted=True)
+    assert any("without DUP" in problem for problem in account.problems())
+    account.sent(message(1))
+    assert account.problems() == []
+
+
+def test_redelivery_under_another_identifier_is_found(account: Account) -> None:
+    deliver_all(account)
+    account.received("sub", copy(message(1), 99, dup=True), accepted=True)
+    assert any("identifiers [11, 99]" in problem for problem in account.problems())
+
+
+def test_wrong_order_is_found() -> None:
+    account = Account()
+    account.subscribed("sub", "data/", 1)
+    for number in (2, 1):
+        account.sent(message(number))
+        account.received("sub", copy(message(number), number), accepted=True)
+    assert any("came after 2" in problem for problem in account.problems())
+
+
+def test_message_nobody_sent_is_found(account: Account) -> None:
+    deliver_all(account)
+    account.received("sub", copy(message(7), 7), accepted=True)
+    assert any("never sent" in problem for problem in account.problems())
+
+
+def test_lost_session_is_found(account: Account) -> None:
+    deliver_all(account)
+    account.connack("sub", Connack(0, session_present=False))
+    account.connack("sub", Connack(0, session_present=True))
+    assert account.problems() == []
+    account.connack("sub", Connack(0, session_present=False))
+    assert account.problems() == ["sub: the session is lost"]
+
+
+@pytest.mark.parametrize(("state", "comes"), [("due", False), ("cancelled", True)])
+def test_wrong_wills_are_found(state: str, *, comes: bool) -> None:
+    account = Account()
+    account.subscribed("watch", "will/", 1)
+    account.will("mortal", 1, state)
+    if comes:
+        one = Message("mortal", "will/mortal", 1, 1)
+        account.received("watch", copy(one, 1), accepted=True)
+    assert len(account.problems()) == 1
+
+
+def test_retained_bounds() -> None:
+    account = Account()
+    for number in (1, 2, 3):
+        account.sent(Message("keeper", "retained/a", 1, number))
+    account.acknowledged(Message("keeper", "retained/a", 1, 2))
+    assert account.retained_bounds() == {"retained/a": (2, 3)}
