@@ -56,6 +56,8 @@ _BACKLOG = 4096
 """Connections that may wait to be accepted: a short queue costs clients a second each."""
 _IDLE_SWEEP = 5.0
 """Seconds between looks for offline sessions to passivate, and for a stuck log."""
+_DEFER = 0.01
+"""Seconds for which events that nobody waits for stay in memory, at most."""
 _NOTE_EVERY = 1.0
 """Seconds between notes of how far the log reaches."""
 _RETRY_LOAD = 0.5
@@ -116,6 +118,7 @@ class Broker(LoopActor):
         self.kernel.turn_ended = self.journal.end_turn
         self.kernel.on_overflow = self._on_overflow
         self.journal.on_relief = self._on_relief
+        self.journal.on_deferred = self._on_deferred
         self.kernel.wake()
         await self.settled()
         self.timers.after(_IDLE_SWEEP, self._sweep)
@@ -153,8 +156,10 @@ class Broker(LoopActor):
 
     async def settled(self) -> None:
         """Wait until every event is on disk (or the broker failed)."""
-        while not (self.journal.idle and not self.kernel.busy) and not self.failed.done():
-            await asyncio.sleep(0.002)  # noqa: ASYNC110 - at start and end only
+        while not self.failed.done() and (  # noqa: ASYNC110 - at start and end only
+            self.kernel.busy or not self.journal.idle
+        ):
+            await asyncio.sleep(0.002)
 
     def reload(self, options: Options, authenticator: Authenticator) -> None:
         """Take new limits and users; connected clients stay."""
@@ -249,10 +254,6 @@ class Broker(LoopActor):
         delay = self.expires_in(state)
         if delay < float("inf"):
             self.timers.after(max(0.0, delay), lambda: self._check_expiry(state))
-
-    def tell_later(self, actor: LoopActor, message: Any, delay: float) -> None:
-        """Tell an actor something after a time, if it still lives then."""
-        self.timers.after(delay, lambda: self._tell_if_alive(actor, message))
 
     def load(self, session: Session, refs: Sequence[Position]) -> None:
         """Read messages from the log; the session is told ``Loaded``."""
@@ -428,6 +429,9 @@ class Broker(LoopActor):
                 self.kernel.tell(self.session(state.session), Expire())
             else:
                 self.watch_expiry(state)
+
+    def _on_deferred(self) -> None:
+        self.timers.after(_DEFER, self.journal.flush)
 
     def _on_relief(self) -> None:
         paused, self.paused = self.paused, set()

@@ -6,6 +6,7 @@ import heapq
 import itertools
 import time
 from typing import TYPE_CHECKING
+from weakref import WeakMethod
 
 import structlog
 
@@ -57,6 +58,17 @@ class Timers:
         now = self._monotonic()
         heapq.heappush(self._heap, (now + delay, next(self._serial), callback))
         self._arm_for(now)
+
+    def remind(self, delay: float, method: Callable[[], None]) -> None:
+        """Call back a method of something that may be gone by then: the timer does not keep it."""
+        reference = WeakMethod(method)
+
+        def call() -> None:
+            found = reference()
+            if found is not None:
+                found()
+
+        self.after(delay, call)
 
     def run_due(self) -> None:
         """Call back what is due; a callback that fails does not keep the others from theirs."""

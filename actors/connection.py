@@ -116,7 +116,7 @@ class Connection(LoopActor, asyncio.Protocol):
             self._transport.abort()
             return
         self.last_read = broker.clock.monotonic()
-        broker.timers.after(broker.options.connect_timeout, self._connect_deadline)
+        broker.timers.remind(broker.options.connect_timeout, self._connect_deadline)
 
     def data_received(self, data: bytes) -> None:
         """Put what was read into the mailbox."""
@@ -163,8 +163,10 @@ class Connection(LoopActor, asyncio.Protocol):
         self._broker.forget(self)
 
     def on_stop(self) -> None:
-        """Forget the connection."""
+        """Forget the connection, and what refers to it in a circle."""
         self._broker.forget(self)
+        self._transport = None
+        self.session = None
 
     def write(self, data: bytes) -> None:
         """Send bytes; the gate calls this when what they depend on is on disk."""
@@ -189,7 +191,7 @@ class Connection(LoopActor, asyncio.Protocol):
         self._authenticating = False
         self._keep_alive = keep_alive * 1.5
         if keep_alive:
-            self._broker.timers.after(self._keep_alive, self._keep_alive_deadline)
+            self._broker.timers.remind(self._keep_alive, self._keep_alive_deadline)
         early, self._early = self._early, None
         if self._paused:
             self._resume()
@@ -231,7 +233,7 @@ class Connection(LoopActor, asyncio.Protocol):
             return
         self._broker.journal.after(_Closer(self), b"close")
         self.kernel.wake()
-        self._broker.timers.after(_LINGER, self._close_now)
+        self._broker.timers.remind(_LINGER, self._close_now)
 
     def _close_now(self) -> None:
         """End a close that took too long: the client does not read, or the log is stuck."""
@@ -369,4 +371,4 @@ class Connection(LoopActor, asyncio.Protocol):
             _log.info("keep alive timed out", client=self.client_id, address=self.address)
             self.kernel.tell(self, Close("keep_alive"))
         else:
-            self._broker.timers.after(self._keep_alive - silent, self._keep_alive_deadline)
+            self._broker.timers.remind(self._keep_alive - silent, self._keep_alive_deadline)

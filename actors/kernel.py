@@ -376,6 +376,7 @@ class Kernel:
 
     def _stop(self, actor: LoopActor) -> None:
         actor.stopped = True
+        actor._ref = None
         self._actors.pop(actor._serial, None)
         actor.on_stop()
 

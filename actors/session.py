@@ -537,7 +537,11 @@ class Session(LoopActor):
         wait = self._broker.options.ack_wait
         if wait and not self._ack_check_set:
             self._ack_check_set = True
-            self._broker.tell_later(self, AckCheck(), wait)
+            self._broker.timers.remind(wait, self._remember_acks)
+
+    def _remember_acks(self) -> None:
+        if not self.stopped:
+            self.kernel.tell(self, AckCheck())
 
     def _on_ack_check(self, _message: AckCheck) -> None:
         """Send again what was not acknowledged within ``ack_wait``."""
@@ -562,7 +566,7 @@ class Session(LoopActor):
         )
         self._ack_check_set = True
         delay = wait - (self._broker.clock.time_ms() - oldest) / 1000
-        self._broker.tell_later(self, AckCheck(), min(wait, max(0.05, delay)))
+        self._broker.timers.remind(min(wait, max(0.05, delay)), self._remember_acks)
 
     # Messages that are not at hand.
 

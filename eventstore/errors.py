@@ -118,6 +118,22 @@ class UnknownLogFormat(EventStoreError):
     exit_code = 78
 
 
+class EventTooLarge(EventStoreError):
+    """An event does not fit into a message of the NATS server: it was not recorded."""
+
+    exit_code = 69
+
+    def __init__(self, kind: str, size: int, limit: int) -> None:
+        super().__init__(
+            f"a {kind} event of {size} bytes does not fit into a record of the log, which has room "
+            f"for {limit}: raise max_payload of the NATS server or lower max_packet_size"
+        )
+
+
+_SALVAGE = "foldmq salvage --data-dir DIR --to NEWDIR"
+"""What helps; for a log on a foreign server, its own backup does."""
+
+
 class CorruptLog(EventStoreError):
     """A record of the log is damaged, missing or out of place.
 
@@ -128,25 +144,44 @@ class CorruptLog(EventStoreError):
 
     def __init__(self, sequence: int, what: str) -> None:
         super().__init__(
-            f"the log is damaged: record {sequence} {what}; records up to {sequence - 1} are intact"
+            f"the log is damaged: record {sequence} {what}; records up to {sequence - 1} are "
+            f"intact; put a backup back, or go on with the intact ones: {_SALVAGE}"
             if sequence > 1
-            else f"the log is damaged: record {sequence} {what}; no record before it"
+            else f"the log is damaged: record {sequence} {what}; no record before it; "
+            "put a backup back, or begin with another --data-dir"
         )
         self.sequence = sequence
         self.what = what
 
 
 class LostLog(EventStoreError):
-    """A log that lies in the store was not recovered by NATS. Nothing was changed."""
+    """A log that was there before is not there now, or not recovered. Nothing was changed."""
 
     exit_code = 65
 
-    def __init__(self, stream: str) -> None:
+    def __init__(self, stream: str, *, stored: bool = True) -> None:
         super().__init__(
             f"the log is damaged: stream {stream} lies in the store but the NATS server did not "
-            "recover it; nothing was changed, the reason is in the server's log"
+            f"recover it; nothing was changed, the reason is in the server's log; put a backup "
+            f"back, or go on with what can be read: {_SALVAGE}"
+            if stored
+            else f"the log is lost: stream {stream} was there before and is not now: is this the "
+            "right NATS server? Put a backup back, or begin with another --data-dir"
         )
         self.stream = stream
+
+
+class NodeBusy(EventStoreError):
+    """Another running broker has the same node id on the same NATS server."""
+
+    exit_code = 75
+
+    def __init__(self, node: str, where: str, who: str) -> None:
+        super().__init__(
+            f"node {node} runs already on {where} ({who}): stop that broker, or let this one have "
+            "a data directory of its own"
+        )
+        self.node = node
 
 
 class Fenced(EventStoreError):

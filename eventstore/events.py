@@ -15,8 +15,8 @@ version; anything else needs one, and an upcaster.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, TypeAlias
+from dataclasses import dataclass, field, fields
+from typing import Annotated, Any, Literal, TypeAlias, get_args
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
@@ -25,7 +25,15 @@ from protocol.errors import FoldmqError
 
 
 class UnreadableEvent(FoldmqError):  # noqa: N818 - named as its siblings in errors
-    """An event in the log has a type, version or field that this version cannot read."""
+    """An event in the log is not as it must be."""
+
+    exit_code = 65
+
+
+class UnknownEvent(UnreadableEvent):
+    """An event in the log has a type or version that a later foldmq wrote."""
+
+    exit_code = 78
 
 
 @dataclass(slots=True)
@@ -331,6 +339,12 @@ _ADAPTER: TypeAdapter[Event] = TypeAdapter(
 
 Upcaster: TypeAlias = Callable[[dict[str, Any]], dict[str, Any]]
 
+_VERSIONS: dict[str, int] = {
+    kind.__name__: next(column.default for column in fields(kind) if column.name == "v")
+    for kind in get_args(Event)
+}
+"""Today's version of each event type."""
+
 UPCASTERS: dict[tuple[str, int], Upcaster] = {}
 """(event type, version) -> what turns the JSON object of that version into the next one's."""
 
@@ -345,16 +359,28 @@ def upcast(raw: dict[str, Any]) -> dict[str, Any]:
 def parse_event(raw: dict[str, Any]) -> Event:
     """Return the event that a JSON object of the log stands for, upcast and validated.
 
-    Raises UnreadableEvent when this version does not know it or a field is not as it must be.
+    Raises UnknownEvent for a type or version that this foldmq does not know, UnreadableEvent
+    when a field is not as it must be.
     """
     try:
         return _ADAPTER.validate_python(upcast(raw))
     except ValidationError as error:
+        kind, version = raw.get("e"), raw.get("v", 1)
+        if not isinstance(kind, str) or kind not in _VERSIONS or version != _VERSIONS[kind]:
+            raise UnknownEvent(
+                f"event {_brief(kind)} version {_brief(version)} is not known to this foldmq: "
+                "use the one that wrote the log, or a later one"
+            ) from None
         first = error.errors(include_url=False, include_context=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
+        where = ".".join(str(part) for part in first["loc"][1:])
         raise UnreadableEvent(
-            f"event {raw.get('e')!r} version {raw.get('v')!r}: {where}: {first['msg']}"
+            f"event {kind}, field {where} = {_brief(first['input'])}: {first['msg']}"
         ) from None
+
+
+def _brief(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def json_schema() -> dict[str, Any]:

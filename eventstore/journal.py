@@ -19,14 +19,28 @@ way, the store brings the pending records in line with the stream (``resend``).
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
 
-from eventstore.events import Event, MessagePublished, WillArmed
+import orjson
+
+from eventstore.errors import EventTooLarge
+from eventstore.events import (
+    Acked,
+    Completed,
+    Delivered,
+    Event,
+    MessagePublished,
+    Queued,
+    Received,
+    Released,
+    WillArmed,
+)
 from eventstore.positions import INDEX_BITS, MAX_INDEX, Position
 from eventstore.records import encode_record, link_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
 _EVENT_BYTES = 320
 """What an event's JSON takes at most beside its columns and strings."""
@@ -122,9 +136,14 @@ class Journal:
     ) -> None:
         self.node = node
         self.max_record = max_record
+        self.max_event = 1 << 62
+        """Largest event with its payloads, in bytes, that the store can take; set by the store."""
         self.stats = JournalStats()
         self.on_relief: Callable[[], None] = _nothing
         """Called when the congestion is over."""
+        self.on_deferred: Callable[[], None] = _nothing
+        """Called when events were left in the open record because nothing waits for them:
+        :meth:`flush` is to be called soon."""
         self._store = store
         self._clock = clock
         self._max_inflight = max_inflight
@@ -138,6 +157,8 @@ class Journal:
         self._inflight: deque[Pending] = deque()
         self._pending_bytes = 0
         self._was_congested = False
+        self._deferred = False
+        self._flush = False
         self._turn = Effects()
         self._events: list[Event] = []
         self._payloads: list[bytes] = []
@@ -183,10 +204,18 @@ class Journal:
 
         ``payloads`` (``size`` bytes in all) go into the payload area of the same record; the
         event's ``at`` is set to where they begin.
+
+        Raises EventTooLarge, and records nothing, when the event fits into no record at all.
         """
-        need = size + _EVENT_BYTES + _ENTRY_BYTES * count
-        if isinstance(event, MessagePublished):
-            need += _ESCAPED * sum(map(len, event.topics))
+        text = _TEXT.get(type(event))
+        if text is not None:
+            need = size + _EVENT_BYTES + _ENTRY_BYTES * count + _ESCAPED * text(event)
+        else:
+            need = size + _json_size(event)
+        if need > self.max_event:
+            need = size + _json_size(event)
+            if need > self.max_event:
+                raise EventTooLarge(event.e, need, self.max_event)
         if self._events:
             if self._size + need > self.max_record or self._index + count > MAX_INDEX:
                 self._seal(last=False)
@@ -235,9 +264,16 @@ class Journal:
                 self._inflight[-1].effects.append(effects)
             else:
                 self._release(effects)
-        if self._events and not self._sealed and len(self._inflight) < self._max_inflight:
-            self._seal(last=True)
-        self._pump()
+        if self._events and not self._effects and not self._deferred:
+            self._deferred = True
+            self.on_deferred()
+        self._close_record()
+
+    def flush(self) -> None:
+        """Send what is in the open record although nothing waits for it."""
+        self._deferred = False
+        self._flush = bool(self._events)
+        self._close_record()
 
     def committed(self, sequence: int) -> None:
         """Take note that all records up to this stream sequence are on disk: open the gate."""
@@ -254,9 +290,7 @@ class Journal:
             stats.bytes += len(record.data)
             for effects in record.effects:
                 self._release(effects)
-        if self._events and not self._sealed and len(inflight) < self._max_inflight:
-            self._seal(last=True)
-        self._pump()
+        self._close_record()
         if self._was_congested and self._pending_bytes + self._size < self._max_pending // 2:
             self._was_congested = False
             self.on_relief()
@@ -273,6 +307,22 @@ class Journal:
             if chunks:
                 sink.write(chunks[0] if len(chunks) == 1 else b"".join(chunks))
         self.stats.released += len(effects)
+
+    def _close_record(self) -> None:
+        """Close and send the open record, if that is due and another one may be on its way.
+
+        Events that nothing waits for (a client's PUBACK: the message is done) are not worth a
+        sync of their own. They go with the next record that somebody waits for; should a crash
+        come first, the message is delivered again, which it may be.
+        """
+        due = self._effects or self._flush
+        free = not self._sealed and len(self._inflight) < self._max_inflight
+        # A record that is filled up within a turn is not that turn's last part, and what waits
+        # for earlier turns in it waits on: a large one is closed between two turns instead.
+        if self._events and ((due and free) or self._size > self.max_record // 2):
+            self._flush = False
+            self._seal(last=True)
+        self._pump()
 
     def _seal(self, *, last: bool) -> None:
         """Close the open record.
@@ -307,6 +357,22 @@ class Journal:
             record = self._sealed.popleft()
             self._inflight.append(record)
             self._store.send(record)
+
+
+def _json_size(event: Event) -> int:
+    return len(orjson.dumps(event)) + 1
+
+
+_TEXT: dict[type[Event], Callable[[Any], int]] = {
+    MessagePublished: lambda event: len(event.session) + sum(map(len, event.topics)),
+    Delivered: lambda event: len(event.session) + len(event.filter),
+    Queued: lambda event: len(event.session) + len(event.filter),
+    Acked: lambda event: len(event.session),
+    Received: lambda event: len(event.session),
+    Completed: lambda event: len(event.session),
+    Released: lambda event: len(event.session),
+}
+"""Characters of text in the events that come most often; the size of others is measured."""
 
 
 def _nothing() -> None:

@@ -7,15 +7,15 @@ message.
 
 from __future__ import annotations
 
+import itertools
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from eventstore.events import MessagePublished, WillArmed
 from eventstore.positions import INDEX_BITS, Position, position
 from eventstore.records import Record, payload_bounds
-import itertools
 
 
 class Message(NamedTuple):
@@ -68,20 +68,17 @@ class MessageStore:
             held.append(stored)
         self._size += stored.size + _OVERHEAD * len(stored.payloads)
         while self._size > self._limit and len(self._records) > 1:
-            _, gone = self._records.popitem(last=False)
-            self._size -= sum(old.size + _OVERHEAD * len(old.payloads) for old in gone)
+            self._forget(self._records.popitem(last=False)[1])
 
     def add_record(self, record: Record) -> None:
         """Keep the messages of a record of the log at hand."""
-        if record.sequence in self._records:
-            self._records.move_to_end(record.sequence)
-            return
+        # What is at hand of it may be a part: the rest was published after that was evicted.
+        self._forget(self._records.pop(record.sequence, ()))
         for stored in messages_of(record):
             self.add(stored)
-        self._records.setdefault(record.sequence, [])
 
     def get(self, ref: Position) -> Message | None:
-        """Return a message, or None when it is not at hand (``load`` it then)."""
+        """Return a message, or None when it is not at hand: it is in the log."""
         held = self._records.get(ref >> INDEX_BITS)
         if not held:
             return None
@@ -91,10 +88,8 @@ class MessageStore:
             return None
         return Message(stored.topics[offset], stored.payloads[offset])
 
-    def missing(self, refs: Iterable[Position]) -> list[int]:
-        """Return the sequences of the records that must be read to have these messages."""
-        wanted = {ref >> INDEX_BITS for ref in refs}
-        return sorted(wanted - self._records.keys())
+    def _forget(self, gone: Iterable[Stored]) -> None:
+        self._size -= sum(stored.size + _OVERHEAD * len(stored.payloads) for stored in gone)
 
 
 def messages_of(record: Record) -> list[Stored]:
@@ -122,7 +117,3 @@ def messages_of(record: Record) -> list[Stored]:
 
 def _first(stored: Stored) -> Position:
     return stored.first
-
-
-Loader = Callable[[Sequence[int], Callable[[Exception | None], None]], None]
-"""Reads records into the store and calls back, with an error if it could not."""

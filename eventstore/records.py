@@ -31,8 +31,8 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from eventstore.errors import CorruptLog
-from eventstore.events import Event, MessagePublished, entries, parse_event
+from eventstore.errors import CorruptLog, UnknownLogFormat
+from eventstore.events import Event, MessagePublished, UnreadableEvent, entries, parse_event
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -93,10 +93,16 @@ class Record:
     """The payload area."""
 
     def events(self) -> Iterator[tuple[int, Event]]:
-        """Yield each event, validated and upcast, with the index of its first entry."""
+        """Yield each event, validated and upcast, with the index of its first entry.
+
+        Raises UnreadableEvent, or UnknownEvent, saying which entry cannot be read and why.
+        """
         index = 0
         for raw in self.raw_events:
-            event = parse_event(raw)
+            try:
+                event = parse_event(raw)
+            except UnreadableEvent as error:
+                raise type(error)(f"record {self.sequence}, entry {index}: {error}") from None
             yield index, event
             index += entries(event)
 
@@ -104,29 +110,36 @@ class Record:
 def decode_record(sequence: int, data: bytes) -> Record:
     """Return the record stored under a stream sequence.
 
-    Raises CorruptLog when it is not a record, is cut off, or its checksum is wrong.
+    Raises CorruptLog when it is not a record, is cut off, or its checksum is wrong, and
+    UnknownLogFormat when a later foldmq wrote it.
     """
     if len(data) < _HEAD.size or data[:3] != MAGIC[:3]:
         raise CorruptLog(sequence, "is not a foldmq record")
     magic, digest, previous, header_size = _HEAD.unpack_from(data)
     if magic != MAGIC:
-        raise CorruptLog(sequence, f"has record format {magic[3]}, written by a later foldmq")
+        raise UnknownLogFormat(
+            f"record {sequence} of the log has format {magic[3]}, this foldmq reads format "
+            f"{MAGIC[3]}: use the foldmq that wrote it, or a later one"
+        )
     view = memoryview(data)
     if hashlib.sha256(view[_SIGNED_FROM:]).digest() != digest:
         raise CorruptLog(sequence, "has a wrong checksum")
     body = _HEAD.size + header_size
-    header = orjson.loads(view[_HEAD.size : body])
-    return Record(
-        sequence=sequence,
-        link=digest,
-        previous=previous,
-        node=header["node"],
-        time_ms=header["time"],
-        part=header["part"],
-        last=header["last"],
-        raw_events=header["events"],
-        payload=view[body:],
-    )
+    try:
+        header = orjson.loads(view[_HEAD.size : body])
+        return Record(
+            sequence=sequence,
+            link=digest,
+            previous=previous,
+            node=header["node"],
+            time_ms=header["time"],
+            part=header["part"],
+            last=header["last"],
+            raw_events=header["events"],
+            payload=view[body:],
+        )
+    except (ValueError, KeyError, TypeError):
+        raise CorruptLog(sequence, "has a header that is none") from None
 
 
 def payload_bounds(event: MessagePublished) -> list[int]:
@@ -155,7 +168,10 @@ class ChainChecker:
     def check(self, record: Record) -> None:
         """Accept the next record; raise CorruptLog when it does not follow the one before."""
         if record.sequence != self.sequence + 1:
-            raise CorruptLog(self.sequence + 1, f"is missing: the next record is {record.sequence}")
+            raise CorruptLog(
+                self.sequence + 1,
+                f"is missing or cannot be read: record {record.sequence} follows",
+            )
         if record.previous != self.link:
             raise CorruptLog(record.sequence, f"does not continue record {self.sequence}")
         self.sequence = record.sequence

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING
 
 from eventstore.events import (
@@ -18,7 +19,6 @@ from eventstore.positions import Position, position
 from eventstore.records import Record, payload_bounds
 from projections.retained import RetainedIndex
 from projections.session import SessionState, evolve
-import itertools
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

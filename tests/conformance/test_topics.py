@@ -115,7 +115,7 @@ def test_single_level_wildcard_at_the_first_level(
     clients: Clients, topic: str, topic_filter: str, name: str, *, matches: bool
 ) -> None:
     subscriber = clients.connect()
-    subscriber.subscribe((topic_filter.format(topic), 1), (f"end/a/{topic}", 1))
+    subscriber.subscribe((topic_filter.format(topic), 0), (f"end/a/{topic}", 0))
     publisher = clients.connect()
     publisher.publish(name.format(topic), topic.encode(), 1)
     publisher.publish(f"end/a/{topic}", b"end", 1)
@@ -131,7 +131,7 @@ def test_leading_wildcard_does_not_match_dollar_topics(
     clients: Clients, topic: str, topic_filter: str
 ) -> None:
     subscriber = clients.connect()
-    subscriber.subscribe((topic_filter.format(topic), 1), (f"$app/{topic}/end", 1))
+    subscriber.subscribe((topic_filter.format(topic), 0), (f"$app/{topic}/end", 0))
     publisher = clients.connect()
     publisher.publish(f"$app/{topic}", topic.encode(), 1)
     publisher.publish(f"$app/{topic}/end", b"end", 1)
@@ -146,7 +146,7 @@ def test_leading_wildcard_does_not_match_dollar_topics(
 def test_dollar_topics_match_filters_that_name_them(
     clients: Clients, topic: str, topic_filter: str
 ) -> None:
-    subscriber = clients.subscribed(topic_filter.format(topic), 1)
+    subscriber = clients.subscribed(topic_filter.format(topic), 0)
     clients.connect().publish(f"$app/{topic}", topic.encode(), 1)
     while subscriber.expect_a(Publish).payload != topic.encode():
         pass

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import socket
 import subprocess
@@ -15,6 +14,7 @@ from harness.broker import (
     Broker,
     BrokerFailedError,
     alive,
+    environment,
     foldmq,
     free_port,
     nats_server,
@@ -31,7 +31,13 @@ if TYPE_CHECKING:
 def run(*args: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
     """Runs `foldmq` to its end."""
     return subprocess.run(
-        [foldmq(), *args], input=stdin, capture_output=True, text=True, timeout=30, check=False
+        [foldmq(), *args],
+        input=stdin,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
     )
 
 
@@ -318,7 +324,7 @@ def test_foldmq_pub_and_sub(make_broker: Callable[..., Broker]) -> None:
     port = ["-p", str(own.port)]
     assert run("pub", *port, "-t", "kept", "-m", "retained", "-q", "1", "-r").returncode == 0
     command = [foldmq(), "sub", *port, "-t", "kept", "-t", "live/#", "-q", "2", "-C", "3", "-v"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ) as sub:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment()) as sub:
         assert sub.stdout is not None
         assert sub.stdout.readline() == "kept retained\n"
         for qos in ("1", "2"):

@@ -7,7 +7,7 @@ import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
-from harness.broker import Broker, BrokerFailedError, foldmq
+from harness.broker import Broker, BrokerFailedError, environment, foldmq
 from harness.fixtures import Clients, unique
 from harness.packets import Connack, Will
 
@@ -20,6 +20,7 @@ def add_user(file: Path, user: str, password: str) -> None:
     subprocess.run(
         [foldmq(), "passwd", str(file), user, "--password-stdin"],
         input=password + "\n",
+        env=environment(),
         text=True,
         check=True,
         timeout=30,

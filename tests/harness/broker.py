@@ -34,6 +34,11 @@ def foldmq() -> str:
     return str(Path(sys.executable).parent / "foldmq")
 
 
+def environment() -> dict[str, str]:
+    """The environment without FOLDMQ_ variables: foldmq would take them for its settings."""
+    return {key: value for key, value in os.environ.items() if not key.startswith("FOLDMQ_")}
+
+
 def nats_server() -> str:
     """The `nats-server` that came with foldmq, or the one on the PATH."""
     beside = Path(sys.executable).parent / "nats-server"
@@ -121,7 +126,7 @@ class Broker:
         assert not self.running, "the broker runs already"
         with self._log_file.open("ab") as log:
             self._process = subprocess.Popen(
-                self.command(), stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                self.command(), stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment()
             )
         deadline = time.monotonic() + STARTUP
         while time.monotonic() < deadline:

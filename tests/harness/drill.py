@@ -111,7 +111,7 @@ class Publisher(DrillClient):
                 return
             while not self.finishing.is_set() and len(self._flights) < self._window:
                 self._publish(client)
-                time.sleep(0.003)
+                time.sleep(0.008)
             self._take(client, client.receive(ANSWER))
 
     def _send_again(self, client: RawClient) -> None:

@@ -147,3 +147,4 @@ def make_broker(tmp_path: Path) -> Iterator[Callable[..., Broker]]:
     yield make
     for one in made:
         one.clean_up()
+        print(f"broker in {one.directory}:\n{one.log[-4000:]}")  # shown if the test failed

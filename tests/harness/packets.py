@@ -89,6 +89,15 @@ class Pingresp:
 Packet = Connack | Publish | Puback | Pubrec | Pubrel | Pubcomp | Suback | Unsuback | Pingresp
 
 
+ACKNOWLEDGEMENTS: dict[int, type[Puback | Pubrec | Pubrel | Pubcomp | Unsuback]] = {
+    PUBACK: Puback,
+    PUBREC: Pubrec,
+    PUBREL: Pubrel,
+    PUBCOMP: Pubcomp,
+    UNSUBACK: Unsuback,
+}
+
+
 # ---------------------------------------------------------------- building
 
 
@@ -236,15 +245,8 @@ def parse(first: int, body: bytes) -> Packet:
         if any(code not in (0, 1, 2, 0x80) for code in body[2:]):
             raise ServerViolationError(f"reserved return code in SUBACK: {shown}")
         return Suback(_packet_id(body, shown), tuple(body[2:]))
-    acknowledgements = {
-        PUBACK: Puback,
-        PUBREC: Pubrec,
-        PUBREL: Pubrel,
-        PUBCOMP: Pubcomp,
-        UNSUBACK: Unsuback,
-    }
-    if kind in acknowledgements and len(body) == 2:
-        return acknowledgements[kind](_packet_id(body, shown))
+    if kind in ACKNOWLEDGEMENTS and len(body) == 2:
+        return ACKNOWLEDGEMENTS[kind](_packet_id(body, shown))
     raise ServerViolationError(f"no packet that a server may send: {shown}")
 
 

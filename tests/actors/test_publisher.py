@@ -1,0 +1,260 @@
+"""Who gets which of a batch's messages, and in which order."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, cast
+
+import pytest
+
+from actors import router as router_module
+from actors.kernel import Kernel, LoopActor
+from actors.messages import Batch, Outgoing
+from actors.options import Options
+from actors.publisher import Publisher
+from actors.router import Router, Subscriber
+from eventstore.events import Event, MessageDropped, MessagePublished, entries
+from eventstore.messages import Message, MessageStore
+from eventstore.positions import Position, from_runs, position
+from projections.session import SessionState, evolve
+from protocol.packets import Publishes
+
+
+class Box(LoopActor):
+    """Stands in for sessions and subscriptions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: list[Any] = []
+
+    def on_receive(self, message: Any) -> None:
+        self.told.append(message)
+
+
+class FakeBroker:
+    """What a publisher needs of a broker and of its own session."""
+
+    def __init__(self, max_record: int = 1 << 20) -> None:
+        self.kernel = Kernel(lambda _turn: None)
+        self.options = Options(node="n", max_record=max_record)
+        self.router = Router()
+        self.messages = MessageStore(1 << 20)
+        self.dropped: Counter[str] = Counter()
+        self.boxes: dict[str, Box] = {}
+        self.state = SessionState("p")
+        self.events: list[tuple[Event, Position, Sequence[bytes]]] = []
+        self._next = position(1, 0)
+
+    def session(self, name: str) -> Box:
+        if name not in self.boxes:
+            self.boxes[name] = Box()
+            self.kernel.spawn(self.boxes[name])
+        return self.boxes[name]
+
+    def emit(self, event: Event, payloads: Sequence[bytes] = (), size: int = 0) -> Position:
+        assert size == sum(map(len, payloads))
+        at, self._next = self._next, self._next + entries(event)
+        evolve(self.state, event, at, 0)
+        self.events.append((event, at, payloads))
+        return at
+
+    def count_dropped(self, reason: str, count: int) -> None:
+        self.dropped[reason] += count
+
+    def subscribe(self, session: str, topic_filter: str, qos: int, *, online: bool = True) -> Box:
+        subscriber = self.router.subscribe(session, topic_filter, qos)
+        if not online:
+            return self.session(session)
+        box = Box()
+        self.kernel.spawn(box)
+        subscriber.actor = cast("Any", box)
+        return box
+
+
+@pytest.fixture
+def broker() -> FakeBroker:
+    return FakeBroker()
+
+
+def publisher(broker: FakeBroker) -> Publisher:
+    return Publisher(cast("Any", broker), "p")
+
+
+def packet(
+    qos: int, *messages: tuple[str, bytes], pids: Sequence[int] = (), retain: bool = False
+) -> Publishes:
+    made = Publishes(qos, retain=retain)
+    made.topics += [topic.encode() for topic, _ in messages]
+    made.payloads.extend(payload for _, payload in messages)
+    made.packet_ids += pids or (range(1, len(messages) + 1) if qos else ())
+    return made
+
+
+def publish(broker: FakeBroker, sent: Publishes, *, will: bool = False) -> None:
+    publisher(broker).publish(cast("Any", broker), sent, will=will)
+    broker.kernel.run_turn()
+
+
+def got(box: Box) -> list[tuple[str, bytes]]:
+    """Topics and payloads in order, out of Batches and Outgoings."""
+    batches = [told.batch if isinstance(told, Outgoing) else told for told in box.told]
+    return [
+        (topic.decode(), payload)
+        for batch in batches
+        for topic, payload in zip(batch.topics, batch.payloads, strict=True)
+    ]
+
+
+MIXED = [("a/1", b"1"), ("b", b"2"), ("a/2", b"3"), ("a/1", b"4"), ("c", b"5"), ("a/2", b"6")]
+
+
+@pytest.mark.mqtt("MQTT-4.6.0-6")
+def test_a_subscriber_gets_its_messages_in_order_across_topics(broker: FakeBroker) -> None:
+    everything = broker.subscribe("all", "#", 1)
+    below = broker.subscribe("below", "a/#", 1)
+    one = broker.subscribe("one", "a/1", 1)
+    two = broker.subscribe("two", "a/2", 1, online=False)
+    publish(broker, packet(1, *MIXED))
+    assert got(everything) == MIXED
+    assert got(below) == [one for one in MIXED if one[0].startswith("a/")]
+    assert got(one) == [("a/1", b"1"), ("a/1", b"4")]
+    assert got(two) == [("a/2", b"3"), ("a/2", b"6")]
+
+
+@pytest.mark.mqtt("MQTT-3.3.5-1", "MQTT-4.6.0-6")
+def test_several_matching_filters_of_a_session_give_one_copy_in_order_per_topic(
+    broker: FakeBroker,
+) -> None:
+    wide = broker.subscribe("s", "#", 1)
+    narrow = broker.subscribe("s", "a/1", 2)
+    publish(broker, packet(2, *MIXED), will=True)
+    assert sorted(got(wide) + got(narrow)) == sorted(MIXED)
+    assert got(narrow) == [("a/1", b"1"), ("a/1", b"4")]
+    assert got(wide) == [one for one in MIXED if one[0] != "a/1"]
+
+
+def test_an_overflow_of_the_cache_in_the_middle_of_a_batch_changes_no_order(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(router_module, "_CACHED_TOPICS", 2)
+    everything = broker.subscribe("all", "#", 1)
+    one = broker.subscribe("one", "a/1", 1)
+    publish(broker, packet(1, *MIXED))
+    assert got(everything) == MIXED
+    assert got(one) == [("a/1", b"1"), ("a/1", b"4")]
+
+
+def test_references_go_with_their_messages(broker: FakeBroker) -> None:
+    broker.subscribe("all", "#", 1)
+    one = broker.subscribe("one", "a/1", 1)
+    publish(broker, packet(1, *MIXED))
+    (batch,) = one.told
+    assert isinstance(batch, Batch)
+    assert [broker.messages.get(ref) for ref in batch.refs] == [
+        Message(b"a/1", b"1"),
+        Message(b"a/1", b"4"),
+    ]
+    assert (batch.size, batch.qos, len(batch)) == (2, 1, 2)
+
+
+def test_one_event_for_a_batch(broker: FakeBroker) -> None:
+    publish(broker, packet(1, *MIXED, pids=[7, 8, 9, 1, 2, 3], retain=True))
+    ((event, _, payloads),) = broker.events
+    assert isinstance(event, MessagePublished)
+    assert [event.topics[at] for at in event.which] == [topic for topic, _ in MIXED]
+    assert (from_runs(event.pids), event.sizes, event.count) == ([7, 8, 9, 1, 2, 3], 1, 6)
+    assert (event.retain, event.will, list(payloads)) == (True, False, [p for _, p in MIXED])
+
+
+def test_qos_0_is_neither_recorded_nor_sent_to_who_is_away(broker: FakeBroker) -> None:
+    there = broker.subscribe("there", "a", 1)
+    away = broker.subscribe("away", "a", 1, online=False)
+    raw = b"\x30\x04\x00\x01ax"
+    sent = Publishes(0)
+    sent.topics.append(b"a")
+    sent.packets.append(raw)
+    publish(broker, sent)
+    assert broker.events == []
+    assert [batch.at_qos0() for batch in there.told] == [raw]
+    assert away.told == []
+
+
+@pytest.mark.parametrize(("published", "granted", "expected"), [(1, 2, 1), (2, 1, 1), (1, 1, 1)])
+def test_who_is_away_is_told_at_the_lower_qos(
+    broker: FakeBroker, published: int, granted: int, expected: int
+) -> None:
+    away = broker.subscribe("away", "a", granted, online=False)
+    publish(broker, packet(published, ("a", b"x")), will=True)
+    (told,) = away.told
+    assert told.qos == expected
+
+
+def test_who_is_away_and_subscribed_at_qos_0_is_told_nothing(broker: FakeBroker) -> None:
+    away = broker.subscribe("away", "a", 0, online=False)
+    publish(broker, packet(1, ("a", b"x")))
+    assert away.told == []
+
+
+def test_what_is_for_a_subscription_that_failed_goes_to_its_session(broker: FakeBroker) -> None:
+    box = broker.subscribe("s", "a", 1)
+    box.stop()
+    broker.kernel.run_turn()
+    publish(broker, packet(1, ("a", b"x")))
+    publish(broker, packet(0, ("a", b"y"), retain=True))
+    told = broker.session("s").told
+    assert [(one.qos, one.batch.payloads) for one in told] == [(1, [b"x"]), (0, [b"y"])]
+
+
+def test_reserved_topics_are_dropped_and_counted(broker: FakeBroker) -> None:
+    box = broker.subscribe("s", "#", 1)
+    publish(broker, packet(1, ("$SYS/x", b"1"), ("a", b"2"), ("$JS/y", b"3"), pids=[5, 6, 7]))
+    dropped, published = (event for event, _, _ in broker.events)
+    assert dropped == MessageDropped("p", "reserved_topic", 2)
+    assert isinstance(published, MessagePublished)
+    assert (published.topics, from_runs(published.pids)) == (["a"], [6])
+    assert got(box) == [("a", b"2")]
+    assert broker.dropped == {"reserved_topic": 2}
+    publish(broker, packet(1, ("$SYS/x", b"1")))
+    assert len(broker.events) == 3
+
+
+def test_a_batch_that_is_larger_than_a_record_is_split() -> None:
+    broker = FakeBroker(max_record=20)
+    box = broker.subscribe("s", "#", 1)
+    messages = [("a", b"x" * size) for size in (4, 4, 4, 30, 1)]
+    publish(broker, packet(1, *messages))
+    assert [event.count for event, _, _ in broker.events if isinstance(event, MessagePublished)] == [
+        2, 1, 1, 1,
+    ]  # fmt: skip
+    assert got(box) == messages
+
+
+# QoS 2.
+
+
+def store(broker: FakeBroker, sent: Publishes) -> None:
+    publisher(broker).store(cast("Any", broker), sent)
+    broker.kernel.run_turn()
+
+
+@pytest.mark.mqtt("MQTT-4.3.3-2")
+def test_qos_2_is_recorded_once_and_routed_when_released(broker: FakeBroker) -> None:
+    box = broker.subscribe("s", "#", 2)
+    store(broker, packet(2, ("a", b"1"), ("a", b"2"), pids=[1, 2]))
+    store(broker, packet(2, ("a", b"2 again"), ("b", b"3"), ("b", b"3 again"), pids=[2, 3, 3]))
+    store(broker, packet(2, ("a", b"1 again"), pids=[1]))
+    assert box.told == []
+    inbound = broker.state.inbound
+    assert list(inbound) == [1, 2, 3]
+    found = [broker.messages.get(ref) for ref in inbound.values()]
+    assert found == [Message(b"a", b"1"), Message(b"a", b"2"), Message(b"b", b"3")]
+    publisher(broker).release(list(inbound.values()), cast("list[Message]", found))
+    broker.kernel.run_turn()
+    assert got(box) == [("a", b"1"), ("a", b"2"), ("b", b"3")]
+
+
+def test_a_subscriber_says_nothing_for_nobody(broker: FakeBroker) -> None:
+    publish(broker, packet(1, ("a", b"x")))
+    assert broker.boxes == {}
+    assert Subscriber("s", "a", 1).actor is None

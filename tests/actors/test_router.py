@@ -1,0 +1,145 @@
+"""From a topic to those who get it."""
+
+from __future__ import annotations
+
+import pytest
+
+from actors import router as router_module
+from actors.router import NOWHERE, Router, Subscriber
+from eventstore.events import Subscribed, Unsubscribed
+from eventstore.positions import position
+from projections.session import SessionState, evolve
+
+
+@pytest.fixture
+def router() -> Router:
+    return Router()
+
+
+def who(router: Router, topic: str) -> dict[str, tuple[str, int]]:
+    """Session -> filter and QoS, through the cache, which must agree with the index."""
+    targets = router.routes[topic.encode()].targets
+    assert set(targets) == set(router.match(topic))
+    assert len({target.session for target in targets}) == len(targets)
+    return {target.session: (target.filter, target.qos) for target in targets}
+
+
+@pytest.mark.mqtt("MQTT-3.3.5-1")
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
+def test_of_overlapping_filters_the_highest_qos_is_chosen(
+    router: Router, order: tuple[int, ...]
+) -> None:
+    filters = [("a/#", 0), ("a/+", 2), ("a/b", 1)]
+    for at in order:
+        router.subscribe("s", *filters[at])
+    router.subscribe("other", "#", 1)
+    assert who(router, "a/b") == {"s": ("a/+", 2), "other": ("#", 1)}
+    assert who(router, "a") == {"s": ("a/#", 0), "other": ("#", 1)}
+    router.unsubscribe("s", "a/+")
+    assert who(router, "a/b") == {"s": ("a/b", 1), "other": ("#", 1)}
+
+
+def test_subscribing_again_keeps_the_subscriber_and_changes_its_qos(router: Router) -> None:
+    first = router.subscribe("s", "a", 2)
+    assert who(router, "a") == {"s": ("a", 2)}
+    assert router.subscribe("s", "a", 0) is first
+    assert who(router, "a") == {"s": ("a", 0)}
+    assert router.subscriptions == 1
+
+
+def test_subscribing_again_lower_lets_another_filter_win(router: Router) -> None:
+    router.subscribe("s", "a", 2)
+    router.subscribe("s", "+", 1)
+    assert who(router, "a") == {"s": ("a", 2)}
+    router.subscribe("s", "a", 0)
+    assert who(router, "a") == {"s": ("+", 1)}
+
+
+def test_every_change_is_seen_by_the_cache(router: Router) -> None:
+    assert router.routes[b"a"] is NOWHERE
+    router.subscribe("s", "a", 1)
+    assert who(router, "a") == {"s": ("a", 1)}
+    router.subscribe("t", "#", 1)
+    assert set(who(router, "a")) == {"s", "t"}
+    assert router.unsubscribe("s", "a") is not None
+    assert set(who(router, "a")) == {"t"}
+    router.remove_session("t")
+    assert router.routes[b"a"] is NOWHERE
+
+
+def test_unsubscribing_what_is_not_there(router: Router) -> None:
+    router.subscribe("s", "a", 1)
+    assert router.unsubscribe("s", "b") is None
+    assert router.unsubscribe("nobody", "a") is None
+    assert router.subscriptions == 1
+
+
+def test_topics_with_the_same_receivers_share_a_route(router: Router) -> None:
+    router.subscribe("s", "a/#", 1)
+    assert router.routes[b"a/1"] is router.routes[b"a/2"]
+    assert router.routes[b"a/1"] is not router.routes[b"b"]
+
+
+def test_the_cache_is_bounded_by_count(
+    router: Router, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(router_module, "_CACHED_TOPICS", 10)
+    router.subscribe("s", "#", 1)
+    for number in range(100):
+        assert who(router, f"t/{number}") == {"s": ("#", 1)}
+        assert len(router.routes) <= 10
+
+
+def test_the_cache_is_bounded_by_bytes(
+    router: Router, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(router_module, "_CACHED_BYTES", 5000)
+    for number in range(100):
+        assert router.routes[f"{number:03}{'x' * 997}".encode()] is NOWHERE
+        assert sum(map(len, router.routes)) <= 6000
+
+
+@pytest.mark.parametrize("topic", ["$SYS/x", "$foldmq/x", "$JS/API", "$MQTT", "$NRG/a"])
+def test_reserved_topics_lead_nowhere(router: Router, topic: str) -> None:
+    router.subscribe("s", topic, 1)
+    router.subscribe("s", "#", 1)
+    assert router.match(topic) == ()
+
+
+@pytest.mark.mqtt("MQTT-4.7.2-1")
+def test_other_dollar_topics_are_not_for_leading_wildcards(router: Router) -> None:
+    router.subscribe("s", "#", 1)
+    router.subscribe("t", "$own/#", 1)
+    assert who(router, "$own/x") == {"t": ("$own/#", 1)}
+
+
+def test_a_removed_session_leaves_nothing(router: Router) -> None:
+    router.subscribe("s", "a", 1)
+    router.subscribe("s", "b/#", 2)
+    router.subscribe("t", "a", 0)
+    gone = router.remove_session("s")
+    assert sorted(one.filter for one in gone) == ["a", "b/#"]
+    assert list(router.subscribers("s")) == []
+    assert (who(router, "a"), router.match("b"), router.subscriptions) == ({"t": ("a", 0)}, (), 1)
+    assert router.remove_session("s") == []
+
+
+def test_the_index_is_brought_in_line_with_a_state(router: Router) -> None:
+    kept = router.subscribe("s", "kept", 0)
+    router.subscribe("s", "gone", 1)
+    state = SessionState("s")
+    events = [
+        Subscribed("s", [("kept", 2), ("new", 1), ("left", 1)]),
+        Unsubscribed("s", ["left"]),
+    ]
+    for at, event in enumerate(events):
+        evolve(state, event, position(1, at), 0)
+    state.subscription("inactive")
+    router.restore(state)
+    assert {one.filter: one.qos for one in router.subscribers("s")} == {"kept": 2, "new": 1}
+    assert kept in router.subscribers("s")
+    assert who(router, "gone") == {}
+
+
+def test_a_subscriber_says_what_it_is() -> None:
+    assert repr(Subscriber("s", "a/#", 1)) == "Subscriber('s', 'a/#', QoS 1)"

@@ -1,0 +1,204 @@
+"""The documentation says what the code does: what it names exists, what is generated is fresh."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import importlib
+import importlib.util
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, get_args
+
+import pytest
+
+from cli.settings import Settings
+from eventstore.events import Event
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+DECISIONS = sorted((DOCS / "decisions").glob("*.md"))
+GENERATED_ELSEWHERE = {DOCS / "conformance.md", DOCS / "benchmarks.md"}
+PAGES = [page for page in sorted(DOCS.rglob("*.md")) if page not in GENERATED_ELSEWHERE]
+WRITTEN = ["architecture", "parity", "status", "durability", "events", "configuration"]
+
+STATUSES = {"yes", "better", "not yet"}
+SEEDS = {"0", "1", "2", "3", "4"}
+
+_CODE = re.compile(r"`((?:protocol|eventstore|projections|actors|cli)(?:\.\w+)+)(?:\(\))?`")
+_TEST = re.compile(r"([\w/]+\.py)::(\w+)")
+_LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
+_FILE = re.compile(r"`((?:tests|tools|docs|bench)/[\w./-]*)`")
+
+
+def _name(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+def _tool(name: str) -> ModuleType:
+    path = ROOT / "tools" / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@functools.cache
+def _functions(path: Path) -> frozenset[str]:
+    tree = ast.parse(path.read_text("utf-8"))
+    return frozenset(
+        node.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    )
+
+
+def _resolve(dotted: str) -> object:
+    """What a dotted name stands for; raises ImportError or AttributeError when nothing does."""
+    parts = dotted.split(".")
+    for count in range(len(parts), 0, -1):
+        module = ".".join(parts[:count])
+        if importlib.util.find_spec(module) is not None:
+            found: object = importlib.import_module(module)
+            for part in parts[count:]:
+                found = getattr(found, part)
+            return found
+        if count == 1:
+            break
+    raise ImportError(dotted)
+
+
+def _missing_code(text: str) -> list[str]:
+    missing = []
+    for dotted in _CODE.findall(text):
+        try:
+            _resolve(dotted)
+        except (ImportError, AttributeError):
+            missing.append(dotted)
+    return missing
+
+
+def _missing_tests(text: str) -> list[str]:
+    return [
+        f"{path}::{name}"
+        for path, name in _TEST.findall(text)
+        if not (ROOT / "tests" / path).is_file() or name not in _functions(ROOT / "tests" / path)
+    ]
+
+
+def _rows(text: str) -> list[list[str]]:
+    """The cells of every table row that is no heading."""
+    rows = []
+    lines = text.splitlines()
+    for number, line in enumerate(lines):
+        following = lines[number + 1] if number + 1 < len(lines) else ""
+        if line.startswith("|") and not line.startswith("|---") and not following.startswith("|--"):
+            cells = re.split(r"(?<!\\)\|", line.strip().strip("|"))
+            rows.append([cell.strip() for cell in cells])
+    return rows
+
+
+def test_the_pages_are_there() -> None:
+    assert {f"docs/{name}.md" for name in WRITTEN} <= {_name(page) for page in PAGES}
+    assert len(DECISIONS) >= 13
+
+
+@pytest.mark.parametrize("tool", ["events_table", "settings_table"])
+def test_generated_page_is_up_to_date(tool: str) -> None:
+    module = _tool(tool)
+    assert module.PAGE.read_text("utf-8") == module.page(), f"run python tools/{tool}.py"
+    assert module.main(["--check"]) == 0
+
+
+def test_a_page_that_is_old_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    module = _tool("events_table")
+    monkeypatch.setattr(module, "PAGE", tmp_path / "events.md")
+    assert module.main(["--check"]) == 1
+    assert "run python tools/events_table.py" in capsys.readouterr().err
+    assert module.main([]) == 0
+    assert module.main(["--check"]) == 0
+
+
+def test_every_event_is_described_with_all_its_fields() -> None:
+    described = {row.name: row for row in _tool("events_table").events()}
+    assert set(described) == {kind.__name__ for kind in get_args(Event)}
+    for kind in get_args(Event):
+        fields = [name for name in kind.__dataclass_fields__ if name not in {"e", "v"}]
+        assert [field.name for field in described[kind.__name__].fields] == fields
+        assert all(field.meaning for field in described[kind.__name__].fields), kind
+
+
+def test_every_reason_that_is_described_is_given_somewhere() -> None:
+    """And every reason for a drop that the code gives is described."""
+    tool = _tool("events_table")
+    sources = (ROOT / "actors").glob("*.py")
+    source = "".join(path.read_text("utf-8") for path in sources)
+    described = [*tool.DROPPED, *tool.CLOSED]
+    assert [reason for reason in described if f'"{reason}"' not in source] == []
+    given = set(re.findall(r'MessageDropped\(\s*[\w.]+,\s*"(\w+)"', source))
+    assert given
+    assert given <= set(tool.DROPPED)
+
+
+def test_every_setting_is_described() -> None:
+    text = (DOCS / "configuration.md").read_text("utf-8")
+    for name, field in Settings.model_fields.items():
+        assert text.count(f"| `{name}` |") == 2, name
+        assert field.description, name
+
+
+@pytest.mark.parametrize("page", PAGES, ids=_name)
+def test_what_a_page_names_exists(page: Path) -> None:
+    text = page.read_text("utf-8")
+    assert _missing_code(text) == []
+    assert _missing_tests(text) == []
+    assert [link for link in _LINK.findall(text) if not (page.parent / link).exists()] == []
+    assert [name for name in _FILE.findall(text) if not (ROOT / name).exists()] == []
+
+
+def test_a_name_that_does_not_exist_is_noticed() -> None:
+    assert _missing_code("`actors.session.Session` `actors.session.nothing()` `cli.none`") == [
+        "actors.session.nothing",
+        "cli.none",
+    ]
+    assert _missing_tests("test_docs.py::test_the_pages_are_there e2e/none.py::test_x") == [
+        "e2e/none.py::test_x"
+    ]
+    assert _missing_tests("test_docs.py::test_nothing_of_the_kind") != []
+
+
+def test_parity_rows_are_complete() -> None:
+    """Mechanism with its seeds, place, proof, status; what works is proven by a test."""
+    rows = _rows((DOCS / "parity.md").read_text("utf-8"))
+    assert len(rows) > 100
+    for row in rows:
+        assert len(row) == 4, row
+        mechanism, place, proof, status = row
+        seeds = re.search(r"\(([\d, ]+)\)$", mechanism)
+        assert seeds is not None, f"no seed named: {mechanism}"
+        assert set(seeds[1].replace(" ", "").split(",")) <= SEEDS, mechanism
+        assert status.split(":")[0] in STATUSES, row
+        if status.startswith("not yet"):
+            assert ":" in status, f"say what is planned: {mechanism}"
+        else:
+            assert place, row
+            assert _TEST.search(proof) or proof.startswith("no test"), row
+
+
+def test_decisions_are_numbered_and_say_what_they_cost() -> None:
+    numbers = [int(page.name[:4]) for page in DECISIONS]
+    assert numbers == list(range(1, len(DECISIONS) + 1))
+    for page in DECISIONS:
+        text = page.read_text("utf-8")
+        assert text.startswith(f"# {page.name[:4]}: "), page
+        headings = re.findall(r"(?m)^## (.+)$", text)
+        assert headings == ["Context", "Decision", "What it costs"], page

@@ -1,0 +1,325 @@
+"""Writes docs/events.md: the events of the log, from the docstrings of eventstore/events.py.
+
+What a field of the same name means everywhere is said once, in ``COMMON``.
+
+    python tools/events_table.py          writes the page
+    python tools/events_table.py --check  exits 1 if the page is not up to date
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import orjson
+
+from eventstore.events import Delivered, Event, MessagePublished, Queued
+from eventstore.records import GENESIS, decode_record, encode_record, link_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "events.md"
+SOURCE = ROOT / "eventstore" / "events.py"
+
+INTRODUCTION = """\
+# Events
+
+Written by `tools/events_table.py` from the docstrings in `eventstore/events.py`; do not edit.
+
+The log of a node is the JetStream stream `FOLDMQ_LOG_<node>` on the subject `foldmq.log.<node>`.
+Each JetStream message is a *record*: the events of one or more turns of the event loop and the
+payloads they brought. One broker writes it; nothing in it is ever changed.
+
+## Record
+
+In this order, integers big-endian:
+
+| bytes | what |
+|---|---|
+| 4 | the letters `FMQ` and the format version, 1 |
+| 32 | SHA-256 of everything behind it: the checksum, and the record's *link* |
+| 32 | link of the record before it; zeros in the first record |
+| 4 | length of the JSON header |
+| n | the JSON header, UTF-8 |
+| rest | the payload area: payloads one after the other, raw |
+
+The JSON header is an object:
+
+| member | what |
+|---|---|
+| `node` | name of the node that wrote the record |
+| `time` | Unix time in milliseconds at which the first event of the record was appended |
+| `part` | 0, or how many records of the same turn stand before it |
+| `last` | `false` when the turn goes on in the next record |
+| `events` | the events, each an object |
+
+A changed byte breaks the checksum; a missing, repeated or moved record breaks the chain of links.
+
+A turn that does not fit into one record is spread over several, with `part` 0, 1, 2 and so on and
+`last` only on the final one. Parts that have no final one are void: their turn never finished and
+no client was told of it.
+
+Code: `eventstore.records.encode_record`, `eventstore.records.decode_record`,
+`eventstore.records.ChainChecker`.
+
+## Positions and runs
+
+A *position* names one entry of the log: the stream sequence of the record, and the index of the
+entry in it. It is one integer, `sequence << 20 | index`; people see `sequence.index`. The index
+counts entries, not events: an event about 50 messages has 50 entries, so each message has a
+position of its own.
+
+- `MessagePublished` has `count` entries.
+- `Delivered`, `Queued` and `Released` have one entry for each position in `refs`.
+- `Acked`, `Received`, `Completed` and `Redelivered` have one for each identifier in `pids`.
+- Every other event has one entry.
+
+A column of integers is written as *runs*: an integer stands for itself, `[first, count, step]` for
+`count` integers from `first` on. `[1, 3, 1]` is 1, 2, 3.
+
+Code: `eventstore.positions.to_runs`, `eventstore.positions.from_runs`,
+`eventstore.events.entries`.
+
+## Versions
+
+Every event carries its type in `e` and the version of that type in `v`. A field may be added with
+a default under the same version. Any other change needs a new version and an upcaster in
+`eventstore.events.UPCASTERS`, which is applied when the log is read (`eventstore.events.upcast`).
+Unknown fields are ignored when read; unknown types and versions are refused. The JSON Schema of all
+events comes from `eventstore.events.json_schema`.
+
+"""
+
+COMMON = {
+    "address": "Address and port of the client.",
+    "count": "Number of messages.",
+    "filter": "Topic filter of the subscription; empty when there is none.",
+    "filters": "Topic filters.",
+    "generation": "Generation of the connection, see SessionOpened.",
+    "pids": "Packet identifiers.",
+    "properties": "Room for properties of MQTT 5.",
+    "qos": "Quality of service.",
+    "refs": "Positions of the messages.",
+    "retain": "The RETAIN flag.",
+    "session": "Client identifier.",
+    "size": "Payload bytes.",
+    "topic": "Topic name.",
+    "user": "User name; null without one.",
+}
+"""Meaning of a field that has no docstring of its own."""
+
+DROPPED = {
+    "queue_messages": "the session's queue holds `max_queued_messages`",
+    "queue_bytes": "the session's queue holds `max_queued_bytes`",
+    "slow_reader": "QoS 0 messages, and the client has `max_outbound_bytes` to read first",
+    "unsubscribed": "the messages still waited in the queue when the client unsubscribed",
+    "reserved_topic": "a client published below a topic that belongs to the broker",
+    "session_failed": "the session failed on these messages again and again",
+}
+"""Values of MessageDropped.reason."""
+
+CLOSED = {
+    "disconnect": "the client sent DISCONNECT: its will is discarded",
+    "closed": "the client closed the connection without a DISCONNECT",
+    "error": "the network broke it",
+    "keep_alive": "nothing came for one and a half times the keep alive",
+    "protocol_error": "the client broke the standard",
+    "qos2_rejected": "it published at QoS 2 and `reject_qos2_publish` is set",
+    "taken_over": "another connection came with the same client identifier",
+    "log_unavailable": "the log could not be written for `commit_timeout`",
+    "failed": "the actor of the connection failed",
+    "session_failed": "the actor of the session failed",
+    "broker_stopped": "the broker was told to end",
+    "broker_restarted": "found connected at start: the broker before this one had crashed",
+}
+"""Values of SessionClosed.reason."""
+
+EXAMPLE_TIME = 1_763_640_000_000
+EXAMPLE = """\
+## An example
+
+A client `sensor` published three messages at QoS 1. They match a subscription of `screen`, which
+is connected, and one of `archive`, which is away. This is record 1 of a log of node `n1`, {size}
+bytes, as it is stored:
+
+    {head}
+
+The JSON header, laid out for reading (it is stored without white space):
+
+```json
+{json}
+```
+
+The payload area, {area} bytes, holds the three payloads one after the other, `{payload}`. The
+`sizes` of the first event cut it: two bytes each. The messages have the positions
+{positions}, which people see as 1.0, 1.1 and 1.2; the other two events refer to
+them by these numbers. `screen` got them under the packet identifiers 1, 2 and 3.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class FieldRow:
+    """One field of an event."""
+
+    name: str
+    type: str
+    default: str
+    meaning: str
+
+
+@dataclass(frozen=True, slots=True)
+class EventRow:
+    """One event type."""
+
+    name: str
+    meaning: str
+    version: str
+    fields: list[FieldRow]
+
+
+def events() -> list[EventRow]:
+    """Return the event types, in the order of the module."""
+    tree = ast.parse(SOURCE.read_text("utf-8"))
+    return [_event(node) for node in tree.body if isinstance(node, ast.ClassDef) and _tagged(node)]
+
+
+def _tagged(node: ast.ClassDef) -> bool:
+    return any(
+        isinstance(item, ast.AnnAssign) and ast.unparse(item.target) == "e" for item in node.body
+    )
+
+
+def _event(node: ast.ClassDef) -> EventRow:
+    version = ""
+    fields: list[FieldRow] = []
+    for item, following in _with_following(node.body):
+        if not isinstance(item, ast.AnnAssign):
+            continue
+        name = ast.unparse(item.target)
+        if name == "v":
+            version = ast.unparse(item.value) if item.value else ""
+        elif name != "e":
+            meaning = _docstring(following) or COMMON.get(name, "")
+            fields.append(FieldRow(name, _type(item), _default(item), meaning))
+    return EventRow(node.name, _joined(ast.get_docstring(node) or ""), version, fields)
+
+
+def _with_following(body: list[ast.stmt]) -> Iterator[tuple[ast.stmt, ast.stmt | None]]:
+    yield from zip(body, [*body[1:], None], strict=True)
+
+
+def _docstring(node: ast.stmt | None) -> str:
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+        return _joined(str(node.value.value))
+    return ""
+
+
+def _type(item: ast.AnnAssign) -> str:
+    text = ast.unparse(item.annotation)
+    return "runs" if text == "list[Run]" else f"`{text}`".replace("|", "\\|")
+
+
+def _default(item: ast.AnnAssign) -> str:
+    if item.value is None:
+        return "required"
+    if isinstance(item.value, ast.Call):
+        return "`[]`"
+    return f"`{orjson.dumps(ast.literal_eval(item.value)).decode()}`"
+
+
+def _joined(text: str) -> str:
+    return re.sub(r"``", "`", " ".join(text.split())).replace("|", "\\|")
+
+
+def _section(row: EventRow) -> str:
+    lines = [f"### {row.name}", "", f"{row.meaning} Version {row.version}.", ""]
+    if row.fields:
+        lines += ["| field | type | default | meaning |", "|---|---|---|---|"]
+        lines += [
+            f"| `{one.name}` | {one.type} | {one.default} | {one.meaning} |" for one in row.fields
+        ]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _reasons() -> str:
+    parts = ["## Reasons\n"]
+    for name, reasons in (("MessageDropped", DROPPED), ("SessionClosed", CLOSED)):
+        parts += [f"`{name}.reason` is one of:\n", "| reason | what happened |", "|---|---|"]
+        parts += [f"| `{reason}` | {meaning} |" for reason, meaning in reasons.items()]
+        parts.append("")
+    return "\n".join(parts) + "\n`SessionExpired.reason` is `expired`.\n\n"
+
+
+def _example() -> str:
+    first = 1 << 20
+    published = MessagePublished(
+        "sensor", 1, retain=False, topics=["hall/door"], which=[], pids=[[7, 3, 1]],
+        sizes=2, at=0, count=3,
+    )  # fmt: skip
+    told: list[Event] = [
+        published,
+        Delivered("screen", "hall/+", 1, pids=[[1, 3, 1]], refs=[[first, 3, 1]]),
+        Queued("archive", "#", 1, refs=[[first, 3, 1]], size=6),
+    ]
+    data = encode_record(
+        previous=GENESIS,
+        node="n1",
+        time_ms=EXAMPLE_TIME,
+        events=told,
+        payloads=(b"up", b"ok", b"no"),
+    )
+    record = decode_record(1, data)
+    header = data[72 : len(data) - len(record.payload)]
+    return EXAMPLE.format(
+        size=len(data),
+        head="\n    ".join(
+            (
+                f"{data[:4].hex(' ')}  FMQ, format 1",
+                f"{link_of(data).hex()}  checksum and link",
+                f"{GENESIS.hex()}  link of the record before: none",
+                f"{data[68:72].hex(' ')}  {len(header)} bytes of JSON follow",
+            )
+        ),
+        json=orjson.dumps(orjson.loads(header), option=orjson.OPT_INDENT_2).decode(),
+        area=len(record.payload),
+        payload=bytes(record.payload).decode(),
+        positions=", ".join(str(first + index) for index in range(3)),
+    )
+
+
+def page() -> str:
+    """Return the text of docs/events.md."""
+    rows = events()
+    listing = ", ".join(f"[{row.name}](#{row.name.lower()})" for row in rows)
+    heading = (
+        f"## The {len(rows)} events\n\n{listing}.\n\n"
+        "Every event also has `e`, its type, and `v`, its version. Types are those of the source;\n"
+        "in JSON a tuple is an array. *Runs* are explained above.\n\n"
+    )
+    sections = "\n".join(_section(row) for row in rows)
+    return f"{INTRODUCTION}{heading}{sections}\n{_reasons()}{_example()}"
+
+
+def main(arguments: list[str]) -> int:
+    """Write or check the page; the exit code says whether it is up to date."""
+    text = page()
+    if "--check" in arguments:
+        current = PAGE.read_text("utf-8") if PAGE.exists() else ""
+        if current != text:
+            sys.stderr.write("docs/events.md: run python tools/events_table.py\n")
+            return 1
+        return 0
+    PAGE.parent.mkdir(exist_ok=True)
+    PAGE.write_text(text, "utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,160 @@
+"""Writes docs/configuration.md: every setting of ``foldmq serve``, from cli/settings.py.
+
+Names, bounds, defaults and descriptions are the code's own.
+
+    python tools/settings_table.py          writes the page
+    python tools/settings_table.py --check  exits 1 if the page is not up to date
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cli.settings import OTHER_VARIABLES, PREFIX, RELOADABLE, Settings, flag
+from cli.units import seconds, size
+
+if TYPE_CHECKING:
+    from pydantic.fields import FieldInfo
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "configuration.md"
+
+_BOOLEANS: tuple[object, ...] = (bool, bool | None)
+
+INTRODUCTION = """\
+# Settings of `foldmq serve`
+
+Written by `tools/settings_table.py` from `cli/settings.py`; do not edit.
+
+A setting has one name. It is given as a flag (`--max-ack-pending 100`), in the environment
+(`FOLDMQ_MAX_ACK_PENDING=100`) or in a TOML file (`max_ack_pending = 100`). A flag goes before the
+environment, that before the file, that before the default. The file is named by `--config FILE` or
+by the variable `FOLDMQ_CONFIG`. An unknown setting, wherever it stands, is refused with the nearest
+right name, and so is a value out of bounds.
+
+- A *size* is a number of bytes, or a number with kB, MB, GB, KiB, MiB or GiB: `"16 MiB"`.
+- A *time* is a number of seconds, or a number with ms, s, m, h or d: `"30s"`.
+- A *yes/no* setting is `true` or `false`; as a flag it is `--name` or `--no-name`.
+- `listen` takes several addresses: a list in TOML, commas in the environment, the flag given again.
+
+*Reload* says whether SIGHUP takes the new value over while the broker runs. The others change at
+the next start; SIGHUP logs which of them differ. If anything in the new settings is wrong, all the
+old ones stay.
+
+| setting | flag | variable | kind | default | reload |
+|---|---|---|---|---|---|
+"""
+
+OUTLOOK = """\
+
+## More about some of them
+
+- **Limits that are lowered by themselves.** `max_connections` is lowered to what the limit on open
+  files allows (`ulimit -Hn`), `max_packet_size` to half of what NATS takes in one message. Both are
+  logged. A `max_packet_size` that was asked for and does not fit is refused instead.
+- **Reload.** A smaller `max_ack_pending` or queue limit takes nothing back: what is in flight or
+  queued stays. `max_packet_size` holds for connections made after the reload.
+- **Contradictions are refused**: `allow_anonymous = false` without `password_file`; an address that
+  other machines can reach without `password_file` or `allow_anonymous = true`; `nats_*` settings
+  without `nats_url`; `sync` other than `always` together with `nats_url`; one of `nats_cert` and
+  `nats_key` without the other; both `nats_password` and `nats_password_file`; `nats_replicas` other
+  than 1 without `nats_url`.
+- **What `sync` costs and promises** is in [durability.md](durability.md).
+
+## Variables that are no settings
+
+| variable | what |
+|---|---|
+| `FOLDMQ_CONFIG` | the TOML file, when there is no `--config` |
+| `FOLDMQ_NATS_SERVER` | the nats-server program to use in place of the installed one |
+"""
+
+
+def _kind(field: FieldInfo) -> str:
+    if field.annotation in _BOOLEANS:
+        return "yes/no"
+    readers = {getattr(check, "func", None) for check in field.metadata}
+    if size in readers:
+        return "size"
+    if seconds in readers:
+        return "time"
+    text = str(field.annotation)
+    if "Address" in text:
+        return "host:port"
+    if "Path" in text:
+        return "path"
+    if "Literal['always']" in text:
+        return "`always` or time"
+    if "Literal" in text:
+        return " ".join(f"`{choice}`" for choice in field.annotation.__args__)  # type: ignore[union-attr]  # a Literal has them
+    return "number" if field.annotation is int else "text"
+
+
+def _default(field: FieldInfo, kind: str) -> str:
+    value: object = field.default
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "`true`" if value else "`false`"
+    if isinstance(value, tuple):
+        return ", ".join(f"`{item}`" for item in value)
+    if kind == "size" and isinstance(value, int):
+        return f"{value // 2**20} MiB"
+    if kind == "time":
+        return f"{value:g} s"
+    return f"`{value}`"
+
+
+def _bounds(field: FieldInfo) -> str:
+    least = next((one.ge for one in field.metadata if hasattr(one, "ge")), None)
+    most = next((one.le for one in field.metadata if hasattr(one, "le")), None)
+    if most is not None:
+        return f", {least} to {most}"
+    return f", at least {least}" if least else ""
+
+
+def _description(field: FieldInfo) -> str:
+    return " ".join((field.description or "").split()).replace("|", "\\|")
+
+
+def page() -> str:
+    """Return the text of docs/configuration.md."""
+    rows, meanings = [], []
+    for name, field in Settings.model_fields.items():
+        kind = _kind(field)
+        reload = "yes" if name in RELOADABLE else "no"
+        rows.append(
+            f"| `{name}` | `{flag(name)}` | `{PREFIX}{name.upper()}` | {kind}{_bounds(field)} "
+            f"| {_default(field, kind)} | {reload} |"
+        )
+        meanings.append(f"| `{name}` | {_description(field)} |")
+    meaning = "\n## What they mean\n\n| setting | meaning |\n|---|---|\n"
+    return f"{INTRODUCTION}{_lines(rows)}{meaning}{_lines(meanings)}{OUTLOOK}"
+
+
+def _lines(rows: list[str]) -> str:
+    return "\n".join(rows) + "\n"
+
+
+def main(arguments: list[str]) -> int:
+    """Write or check the page; the exit code says whether it is up to date."""
+    missing = [name for name in OTHER_VARIABLES if f"`{name}`" not in OUTLOOK]
+    if missing:
+        sys.stderr.write(f"tools/settings_table.py: say what {', '.join(missing)} is\n")
+        return 1
+    text = page()
+    if "--check" in arguments:
+        current = PAGE.read_text("utf-8") if PAGE.exists() else ""
+        if current != text:
+            sys.stderr.write("docs/configuration.md: run python tools/settings_table.py\n")
+            return 1
+        return 0
+    PAGE.parent.mkdir(exist_ok=True)
+    PAGE.write_text(text, "utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
