@@ -16,7 +16,7 @@ import pykka
 import structlog
 
 from actors.clock import Timers
-from actors.connection import Connection
+from actors.connection import Connection, Pause
 from actors.decisions import Limits
 from actors.kernel import Failed, Kernel, LoopActor
 from actors.messages import (
@@ -137,7 +137,7 @@ class Broker(LoopActor):
         for server in self._servers:
             server.close()
         for connection in self.connections:
-            connection.pause()
+            connection.pause(Pause.DRAIN)
         await self.settled()
         for connection in list(self.connections):
             connection.close("broker_stopped")
@@ -436,14 +436,14 @@ class Broker(LoopActor):
     def _on_relief(self) -> None:
         paused, self.paused = self.paused, set()
         for connection in paused:
-            connection.relieve()
+            connection.resume(Pause.LOG)
 
     def _on_overflow(self, actor: LoopActor) -> None:
         """Read nothing more while somebody cannot keep up; the sweep lets go again."""
         if not self.paused:
             _log.warning("mailbox full: input is paused", actor=actor.actor_urn)
             for connection in self.connections:
-                connection.pause()
+                connection.pause(Pause.LOG)
                 self.paused.add(connection)
 
     def _sweep(self) -> None:

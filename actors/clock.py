@@ -39,7 +39,7 @@ class Timers:
     way in time asks for no new one.
     """
 
-    __slots__ = ("_arm", "_calls", "_heap", "_monotonic", "_serial")
+    __slots__ = ("_arm", "_calls", "_heap", "_monotonic", "_serial", "lateness")
 
     def __init__(self, monotonic: Callable[[], float], arm: Callable[[float], object]) -> None:
         self._monotonic = monotonic
@@ -48,6 +48,8 @@ class Timers:
         """Deadlines for which a call is on its way, a heap."""
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
         self._serial = itertools.count()
+        self.lateness = 0.0
+        """Seconds by which the timers that are being run are late: the process stood still."""
 
     def __len__(self) -> int:
         """Return the number of timers that wait."""
@@ -76,6 +78,7 @@ class Timers:
             heapq.heappop(self._calls)
         now = self._monotonic()
         heap = self._heap
+        self.lateness = now - heap[0][0] if heap else 0.0
         due = []
         while heap and heap[0][0] <= now:
             due.append(heapq.heappop(heap)[2])

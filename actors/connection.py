@@ -8,6 +8,7 @@ the actor like any other message, so that a failure in it is supervised like any
 from __future__ import annotations
 
 import asyncio
+from enum import IntFlag, auto
 from typing import TYPE_CHECKING, Any, cast
 
 import structlog
@@ -32,8 +33,25 @@ _MAX_UNREAD = 1024 * 1024
 """Bytes that may come in before the CONNECT is answered."""
 
 
+_BRAKE = 1.0
+"""Seconds for which a slow reader may slow down those who publish to it."""
+_STANDSTILL = 0.5
+"""Seconds of not running after which the silence of clients says nothing."""
 _LINGER = 5.0
 """Seconds that a closing connection gets for what is still to be sent to it."""
+
+
+class Pause(IntFlag):
+    """Why nothing is read from a connection at present."""
+
+    CONNECT = auto()
+    """It sent much before its CONNECT was answered."""
+    LOG = auto()
+    """More waits for the disk than should."""
+    SLOW_READER = auto()
+    """It publishes to a client that does not keep up."""
+    DRAIN = auto()
+    """The broker ends."""
 
 
 class _Lost:
@@ -64,11 +82,13 @@ class Connection(LoopActor, asyncio.Protocol):
 
     __slots__ = (
         "_authenticating",
+        "_braked",
         "_broker",
         "_closed",
         "_decoder",
         "_early",
         "_ended",
+        "_gave_up",
         "_keep_alive",
         "_paused",
         "_transport",
@@ -92,7 +112,9 @@ class Connection(LoopActor, asyncio.Protocol):
         self._early: list[bytes | list[Packet]] | None = None
         self._ended = False
         self._keep_alive = 0.0
-        self._paused = False
+        self._braked: set[Connection] | None = None
+        self._gave_up = False
+        self._paused = Pause(0)
         self.address = ""
         self.bytes_in = 0
         self.bytes_out = 0
@@ -135,8 +157,10 @@ class Connection(LoopActor, asyncio.Protocol):
         self.writable = False
 
     def resume_writing(self) -> None:
-        """Tell the session that there is room again."""
+        """Tell the session, and those who wait for this client, that there is room again."""
         self.writable = True
+        self._gave_up = False
+        self._release_brake()
         self._tell_session(Writable(self))
 
     # What the actor does.
@@ -165,6 +189,7 @@ class Connection(LoopActor, asyncio.Protocol):
     def on_stop(self) -> None:
         """Forget the connection, and what refers to it in a circle."""
         self._broker.forget(self)
+        self._release_brake()
         self._transport = None
         self.session = None
 
@@ -193,8 +218,7 @@ class Connection(LoopActor, asyncio.Protocol):
         if keep_alive:
             self._broker.timers.remind(self._keep_alive, self._keep_alive_deadline)
         early, self._early = self._early, None
-        if self._paused:
-            self._resume()
+        self.resume(Pause.CONNECT)
         for part in early or ():
             if isinstance(part, bytes):
                 self._on_bytes(part)
@@ -205,7 +229,8 @@ class Connection(LoopActor, asyncio.Protocol):
     def refuse(self, code: ConnectCode, reason: str) -> None:
         """Answer the CONNECT with a return code other than 0 and close [MQTT-3.2.2-5]."""
         self.write(connack(code))
-        self.close(reason)
+        self._end(reason)
+        self.finish()
 
     def close(self, reason: str) -> None:
         """Close the connection once what waits at the gate for it has been written."""
@@ -224,10 +249,6 @@ class Connection(LoopActor, asyncio.Protocol):
         self._end(reason)
         self._close_now()
 
-    def pause(self) -> None:
-        """Read nothing more for now."""
-        self._pause()
-
     def _close_behind(self) -> None:
         if self._closed:
             return
@@ -241,20 +262,45 @@ class Connection(LoopActor, asyncio.Protocol):
             self._closed = True
             self._transport.abort()
 
-    def relieve(self) -> None:
-        """Read again: what made the connection pause is over."""
-        if self._paused and not self._authenticating:
-            self._resume()
+    def pause(self, reason: Pause) -> None:
+        """Read nothing more until every reason to pause is gone."""
+        transport = self._transport
+        if not self._paused and transport is not None and not transport.is_closing():
+            transport.pause_reading()
+        self._paused |= reason
 
-    def _resume(self) -> None:
-        self._paused = False
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.resume_reading()
+    def resume(self, reason: Pause) -> None:
+        """Take back a reason to pause; read again if it was the last one."""
+        if not self._paused & reason:
+            return
+        self._paused &= ~reason
+        transport = self._transport
+        if not self._paused and transport is not None and not transport.is_closing():
+            transport.resume_reading()
 
-    def _pause(self) -> None:
-        if not self._paused and self._transport is not None and not self._transport.is_closing():
-            self._paused = True
-            self._transport.pause_reading()
+    def brake(self, publisher: Connection) -> None:
+        """Let a publisher wait until this client, which reads too slowly, has caught up.
+
+        Not for long: a client that does not catch up must not hold up others for ever. From then
+        on it loses QoS 0 messages instead, until it has caught up.
+        """
+        if self._gave_up or publisher is self or publisher.ended:
+            return
+        if self._braked is None:
+            self._braked = set()
+            self._broker.timers.remind(_BRAKE, self._give_up_braking)
+        self._braked.add(publisher)
+        publisher.pause(Pause.SLOW_READER)
+
+    def _give_up_braking(self) -> None:
+        if self._braked is not None:
+            self._gave_up = True
+            self._release_brake()
+
+    def _release_brake(self) -> None:
+        braked, self._braked = self._braked, None
+        for publisher in braked or ():
+            publisher.resume(Pause.SLOW_READER)
 
     def _tell_session(self, message: Any) -> None:
         session = self.session
@@ -277,8 +323,8 @@ class Connection(LoopActor, asyncio.Protocol):
             else:
                 self._pass_on(packets)
         self._look_for_violation()
-        if broker.journal.congested and not self._paused:
-            self._pause()
+        if broker.journal.congested:
+            self.pause(Pause.LOG)
             broker.paused.add(self)
 
     def _look_for_violation(self) -> None:
@@ -312,7 +358,7 @@ class Connection(LoopActor, asyncio.Protocol):
             self._early = []
         self._early.append(part)
         if sum(len(kept) for kept in self._early if isinstance(kept, bytes)) > _MAX_UNREAD:
-            self._pause()
+            self.pause(Pause.CONNECT)
 
     def _begin(self, packets: list[Packet]) -> None:
         """Handle the first packets: a CONNECT, and perhaps what came with it."""
@@ -365,7 +411,8 @@ class Connection(LoopActor, asyncio.Protocol):
         if self._ended or not self._keep_alive:
             return
         silent = self._broker.clock.monotonic() - self.last_read
-        if self._paused:
+        if self._paused or self._broker.timers.lateness > _STANDSTILL:
+            # What the client sent meanwhile was not read.
             silent = 0.0
         if silent >= self._keep_alive:
             _log.info("keep alive timed out", client=self.client_id, address=self.address)

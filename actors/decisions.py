@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import heapq
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from eventstore.events import (
     Acked,
@@ -34,7 +34,9 @@ from protocol.encoder import SUBSCRIBE_FAILURE
 from protocol.topics import is_reserved_filter
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+
+T = TypeVar("T")
 
 PACKET_IDS = 65_535
 """Packet identifiers of a session, 1 to 65 535 [MQTT-2.3.1-1]."""
@@ -298,8 +300,6 @@ def subscribe(state: SessionState, filters: Sequence[tuple[str, int]], *, max_qo
     """
     codes: list[int] = []
     granted: list[tuple[str, int]] = []
-    events: list[Event] = []
-    text = _EVENT_TEXT
     for topic_filter, asked in filters:
         if is_reserved_filter(topic_filter):
             codes.append(SUBSCRIBE_FAILURE)
@@ -307,14 +307,22 @@ def subscribe(state: SessionState, filters: Sequence[tuple[str, int]], *, max_qo
         qos = min(asked, max_qos)
         codes.append(qos)
         granted.append((topic_filter, qos))
-        if text + len(topic_filter) > _EVENT_TEXT:
-            text = 0
-            events.append(Subscribed(state.session, []))
-        event = events[-1]
-        if isinstance(event, Subscribed):
-            event.filters.append((topic_filter, qos))
-        text += len(topic_filter) + 8
-    return Grant(codes, granted, events)
+    parts = _in_parts(granted, lambda entry: entry[0])
+    return Grant(codes, granted, [Subscribed(state.session, part) for part in parts])
+
+
+def _in_parts(entries: Sequence[T], filter_of: Callable[[T], str]) -> list[list[T]]:
+    """Return entries in parts whose filters fit into one event: a packet may hold megabytes."""
+    parts: list[list[T]] = []
+    space = 0
+    for entry in entries:
+        size = len(filter_of(entry)) + 8
+        if size > space or not parts:
+            parts.append([])
+            space = _EVENT_TEXT
+        parts[-1].append(entry)
+        space -= size
+    return parts
 
 
 def unsubscribe(state: SessionState, filters: Sequence[str]) -> list[Event]:
@@ -339,4 +347,5 @@ def unsubscribe(state: SessionState, filters: Sequence[str]) -> list[Event]:
                     queued=held.queued_bytes,
                 )
             )
-    return [*events, Unsubscribed(state.session, list(filters))]
+    events += [Unsubscribed(state.session, part) for part in _in_parts(filters, str)]
+    return events

@@ -23,7 +23,17 @@ class Batch:
     What is sent is prepared once for each granted QoS, however many receive it.
     """
 
-    __slots__ = ("_prepared", "packets", "payloads", "qos", "refs", "retain", "size", "topics")
+    __slots__ = (
+        "_prepared",
+        "origin",
+        "packets",
+        "payloads",
+        "qos",
+        "refs",
+        "retain",
+        "size",
+        "topics",
+    )
 
     def __init__(
         self,
@@ -35,6 +45,7 @@ class Batch:
         size: int = 0,
         retain: bool = False,
         packets: Sequence[bytes] = (),
+        origin: Connection | None = None,
     ) -> None:
         self.qos = qos
         """QoS of the publication."""
@@ -48,6 +59,8 @@ class Batch:
         """Sent because of a new subscription, not of a publication [MQTT-3.3.1-8]."""
         self.packets = packets
         """At QoS 0: the whole packets, where they can be sent as they came."""
+        self.origin = origin
+        """Who publishes, to be slowed down for receivers that do not keep up (QoS 0)."""
         self._prepared: dict[int, Prepared | bytes] = {}
 
     def __len__(self) -> int:

@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from actors.session import Session
 
 
+_ESCAPED = 6
+"""Bytes that one byte of a topic takes in the record's JSON at most."""
+
+
 class Publisher:
     """Publishes for one session."""
 
@@ -39,7 +43,7 @@ class Publisher:
             topics, packets = packet.topics, packet.packets
             for targets, chosen in self._plan(topics):
                 some = packets if chosen is None else [packets[at] for at in chosen]
-                self._send(targets, Batch(0, (), (), (), packets=some))
+                self._send(targets, Batch(0, (), (), (), packets=some, origin=session.connection))
             return
         for part in self._acceptable(session, packet):
             first, size = self._record(session, part, will=will)
@@ -198,16 +202,21 @@ def _select(packet: Publishes, keep: Sequence[int]) -> Publishes:
 
 
 def _split(packet: Publishes, limit: int) -> list[Publishes]:
-    """Return a packet in parts of at most ``limit`` payload bytes, at least one message each."""
-    payloads = packet.payloads
-    if len(payloads) == 1 or sum(map(len, payloads)) <= limit:
+    """Return a packet in parts whose topics and payloads fit into ``limit`` bytes of a record.
+
+    A part has at least one message.
+    """
+    payloads, topics = packet.payloads, packet.topics
+    size = sum(map(len, payloads)) + _ESCAPED * sum(map(len, topics))
+    if len(payloads) == 1 or size <= limit:
         return [packet]
     parts: list[list[int]] = [[]]
     total = 0
     for at, payload in enumerate(payloads):
-        total += len(payload)
+        need = len(payload) + _ESCAPED * len(topics[at])
+        total += need
         if total > limit and parts[-1]:
             parts.append([])
-            total = len(payload)
+            total = need
         parts[-1].append(at)
     return [_select(packet, part) for part in parts]

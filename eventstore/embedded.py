@@ -267,7 +267,7 @@ class EmbeddedServer:
         except EventStoreError as error:
             if not self._stopping.is_set():
                 self._log(f"{error}; trying again")
-            self.last_error = error
+                self.last_error = error
             await self._end_process()
             self._process = None
 

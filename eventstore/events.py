@@ -15,8 +15,8 @@ version; anything else needs one, and an upcaster.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
-from typing import Annotated, Any, Literal, TypeAlias, get_args
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal, TypeAlias, get_args, get_type_hints
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
@@ -340,8 +340,7 @@ _ADAPTER: TypeAdapter[Event] = TypeAdapter(
 Upcaster: TypeAlias = Callable[[dict[str, Any]], dict[str, Any]]
 
 _VERSIONS: dict[str, int] = {
-    kind.__name__: next(column.default for column in fields(kind) if column.name == "v")
-    for kind in get_args(Event)
+    kind.__name__: get_args(get_type_hints(kind)["v"])[0] for kind in get_args(Event)
 }
 """Today's version of each event type."""
 

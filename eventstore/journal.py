@@ -19,7 +19,6 @@ way, the store brings the pending records in line with the stream (``resend``).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 import orjson
@@ -40,12 +39,14 @@ from eventstore.positions import INDEX_BITS, MAX_INDEX, Position
 from eventstore.records import encode_record, link_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 _EVENT_BYTES = 320
 """What an event's JSON takes at most beside its columns and strings."""
 _ESCAPED = 6
 """What one character of a string takes in JSON at most."""
+_OFFSET_BYTES = 20
+"""By how much an event's JSON may still grow when its payloads get their offset."""
 _ENTRY_BYTES = 48
 """What one entry adds to an event's columns at most: position, packet identifier, size."""
 
@@ -360,7 +361,7 @@ class Journal:
 
 
 def _json_size(event: Event) -> int:
-    return len(orjson.dumps(event)) + 1
+    return len(orjson.dumps(event)) + _OFFSET_BYTES
 
 
 _TEXT: dict[type[Event], Callable[[Any], int]] = {

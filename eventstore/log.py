@@ -14,13 +14,13 @@ import asyncio
 import contextlib
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import nats.errors
 import orjson
 import structlog
 
-from eventstore.errors import CorruptLog, EventStoreError, Fenced, NatsUnavailable
+from eventstore.errors import CorruptLog, EventStoreError, Fenced, LostLog, NatsUnavailable
 from eventstore.records import GENESIS, Record, decode_record, link_of
 
 if TYPE_CHECKING:
@@ -41,6 +41,16 @@ _RETRY_FIRST, _RETRY_MOST = 0.05, 1.0
 _BATCH_MESSAGES = 512
 _BATCH_BYTES = 16 * 1024 * 1024
 _READ_TIMEOUT = 10.0
+_ALIGN_TIMEOUT = 2.0
+"""Seconds for which the first look at the stream after a disturbance may take; later ones more."""
+_INSPECT_EVERY = 10.0
+"""Seconds between looks whether the stream still holds what was stored in it."""
+_RECORD_OVERHEAD = 1024
+"""What a record and its NATS headers add to an event at most."""
+_NO_STREAM, _NO_MESSAGE = 10059, 10037
+"""JetStream's error codes."""
+_END_OF_BATCH, _NOT_FOUND = "204", "404"
+"""The states with which JetStream ends a batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,37 +71,69 @@ def _direct(stream: str) -> str:
     return f"$JS.API.DIRECT.GET.{stream}"
 
 
-async def read_tail(nc: Client, stream: str, subject: str) -> LogTail:
+async def read_tail(
+    nc: Client,
+    stream: str,
+    subject: str,
+    timeout: float = _READ_TIMEOUT,  # noqa: ASYNC109 - of each of two requests
+) -> LogTail:
     """Return where the log ends, as the stream's leader sees it.
 
-    Raises LogUnavailable when JetStream does not answer, CorruptLog when the last record is bad.
+    Raises LogUnavailable when JetStream does not answer in ``timeout`` seconds, LostLog when
+    there is no such stream, CorruptLog when it is empty but was not, or the last record is bad.
     """
     body = orjson.dumps({"last_by_subj": subject})
+    answer = await _ask(nc, stream, f"STREAM.MSG.GET.{stream}", body, timeout)
+    if "error" not in answer:
+        sequence = answer["message"]["seq"]
+        data = (await _get(nc, stream, sequence, timeout)).data
+        return LogTail(sequence, decode_record(sequence, data).link)
+    first, last = await read_bounds(nc, stream, timeout)
+    if last and first > last:
+        raise CorruptLog(1, f"is gone with all others: stream {stream} was emptied")
+    if last:
+        raise LogUnavailable(f"stream {stream} is being written")
+    return LogTail(0, GENESIS)
+
+
+async def read_bounds(
+    nc: Client,
+    stream: str,
+    timeout: float = _READ_TIMEOUT,  # noqa: ASYNC109 - of one request
+) -> tuple[int, int]:
+    """Return the sequences of the first and last record as the stream's leader has them.
+
+    A stream that was emptied begins behind its last sequence. Raises as :func:`read_tail`.
+    """
+    state = (await _ask(nc, stream, f"STREAM.INFO.{stream}", b"", timeout))["state"]
+    return state["first_seq"], state["last_seq"]
+
+
+async def _ask(nc: Client, stream: str, method: str, body: bytes, seconds: float) -> dict[str, Any]:
+    """Return JetStream's answer; an error in it says that there is no such message."""
     try:
-        reply = await nc.request(f"$JS.API.STREAM.MSG.GET.{stream}", body, timeout=_READ_TIMEOUT)
+        reply = await nc.request(f"$JS.API.{method}", body, timeout=seconds)
     except (TimeoutError, nats.errors.Error) as error:
         raise LogUnavailable(f"stream {stream} does not answer: {error or 'time-out'}") from None
-    answer = orjson.loads(reply.data)
+    answer: dict[str, Any] = orjson.loads(reply.data)
     failure = answer.get("error")
-    if failure is not None:
-        if failure.get("code") == 404:
-            return LogTail(0, GENESIS)
+    if failure is not None and failure.get("err_code") == _NO_STREAM:
+        raise LostLog(stream, stored=False)
+    if failure is not None and failure.get("err_code") != _NO_MESSAGE:
         raise LogUnavailable(f"stream {stream}: {failure.get('description')}")
-    sequence = answer["message"]["seq"]
-    data = (await _get(nc, stream, sequence)).data
-    return LogTail(sequence, decode_record(sequence, data).link)
+    return answer
 
 
-async def _get(nc: Client, stream: str, sequence: int) -> Msg:
+async def _get(nc: Client, stream: str, sequence: int, seconds: float = _READ_TIMEOUT) -> Msg:
     try:
-        reply = await nc.request(
-            _direct(stream), orjson.dumps({"seq": sequence}), timeout=_READ_TIMEOUT
-        )
+        reply = await nc.request(_direct(stream), orjson.dumps({"seq": sequence}), timeout=seconds)
     except (TimeoutError, nats.errors.Error) as error:
         raise LogUnavailable(f"stream {stream} does not answer: {error or 'time-out'}") from None
     status = (reply.headers or {}).get("Status")
+    if status == _NOT_FOUND:
+        raise CorruptLog(sequence, f"is not in stream {stream} or cannot be read there")
     if status is not None:
-        raise CorruptLog(sequence, "is not in the stream")
+        raise LogUnavailable(f"stream {stream} answers {status}")
     return reply
 
 
@@ -137,18 +179,22 @@ class _BatchReader:
                 )
                 await self._nc.publish(_direct(self._stream), body, reply=inbox)
                 before = position
-                while (message := await self._next()).headers is not None:
-                    if "Status" in message.headers:
-                        break
-                    position = int(message.headers["Nats-Sequence"]) + 1
+                while (status := _status(message := await self._next())) is None:
+                    position = int((message.headers or {})["Nats-Sequence"]) + 1
                     if position - 1 > last:
                         return
                     yield position - 1, message.data
+                if status not in (_END_OF_BATCH, _NOT_FOUND):
+                    raise LogUnavailable(f"stream {self._stream} answers {status}")
                 if position == before:
                     return
         finally:
             with contextlib.suppress(nats.errors.Error):
                 await subscription.unsubscribe()
+
+
+def _status(message: Msg) -> str | None:
+    return (message.headers or {}).get("Status")
 
 
 async def read_records(nc: Client, stream: str, first: int, last: int) -> AsyncIterator[Record]:
@@ -177,13 +223,17 @@ async def read_some(nc: Client, stream: str, sequences: Iterable[int]) -> list[R
 
     Raises CorruptLog when one of them is not there or bad, LogUnavailable as above.
     """
-    records: list[Record] = []
-    for first, last in _ranges(sequences):
+    records: dict[int, Record] = {}
+    wanted = set(sequences)
+    for first, last in _ranges(wanted):
         if first == last:
-            records.append(decode_record(first, (await _get(nc, stream, first)).data))
+            records[first] = decode_record(first, (await _get(nc, stream, first)).data)
         else:
-            records += [record async for record in read_records(nc, stream, first, last)]
-    return records
+            async for record in read_records(nc, stream, first, last):
+                records[record.sequence] = record
+    for sequence in sorted(wanted - records.keys()):
+        raise CorruptLog(sequence, f"is not in stream {stream} or cannot be read there")
+    return list(records.values())
 
 
 class Remedy(Protocol):
@@ -226,6 +276,8 @@ class LogWriter:
         self._recovering: asyncio.Task[None] | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._stopped = False
+        self._lost = False
+        self._told: set[str] = set()
         self.trouble: str | None = None
         """Why nothing can be appended at present; None when all is well."""
         self.trouble_since = 0.0
@@ -234,6 +286,7 @@ class LogWriter:
     async def start(self, journal: Journal) -> None:
         """Begin to append the records of a journal."""
         self._journal = journal
+        journal.max_event = self._nc.max_payload - _RECORD_OVERHEAD
         self._inbox = self._nc.new_inbox()
         await self._nc.subscribe(
             f"{self._inbox}.*.*", cb=self._on_reply, pending_msgs_limit=0, pending_bytes_limit=0
@@ -254,7 +307,7 @@ class LogWriter:
     def send(self, record: Pending) -> None:
         """Append a record. While in trouble it is kept: what is pending is sent again after."""
         record.sent_at = self._clock.monotonic()
-        if self._recovering is None:
+        if self._recovering is None and not self._lost:
             self._outbox.append(record)
             self._wake.set()
 
@@ -263,7 +316,7 @@ class LogWriter:
         if self.trouble is None:
             self.trouble = reason
             self.trouble_since = self._clock.monotonic()
-        if self._recovering is None and not self._stopped:
+        if self._recovering is None and not self._stopped and not self._lost:
             self._outbox.clear()
             self._recovering = asyncio.create_task(self._recover(), name="log recovery")
 
@@ -301,6 +354,7 @@ class LogWriter:
         if self._recovering is None and self.trouble is not None:
             _log.info("log is written again", outage_s=round(self._trouble_age(), 1))
             self.trouble = None
+            self._told.clear()
         if self._journal is not None:
             self._journal.committed(sequence)
 
@@ -309,12 +363,17 @@ class LogWriter:
 
     async def _watch(self) -> None:
         """Look for appends that were never answered, and for what would make them so."""
-        while True:
+        inspected = self._clock.monotonic()
+        while not self._lost:
             await asyncio.sleep(_WATCH_EVERY)
             if self._nc.is_closed:
-                self._on_fatal(NatsUnavailable("NATS closed the connection for good: see its log"))
+                self._fail(NatsUnavailable("NATS closed the connection for good: see its log"))
                 return
             if self._journal is None or self._recovering is not None:
+                continue
+            if self._clock.monotonic() - inspected > _INSPECT_EVERY:
+                await self._inspect(self._journal)
+                inspected = self._clock.monotonic()
                 continue
             complaint = self._remedy.complaint() if self._remedy is not None else None
             if complaint is not None:
@@ -324,24 +383,51 @@ class LogWriter:
             if pending and pending[0].sent_at:
                 age = self._clock.monotonic() - pending[0].sent_at
                 if age > ACK_TIMEOUT:
-                    self.disturb(f"no answer from JetStream for {age:.0f} s")
+                    self.disturb(f"no answer from JetStream for more than {ACK_TIMEOUT:g} s")
+
+    async def _inspect(self, journal: Journal) -> None:
+        """Look whether somebody took records from the stream: appends would go on all the same."""
+        durable = journal.durable
+        try:
+            first, last = await read_bounds(self._nc, self._stream, _ALIGN_TIMEOUT)
+        except LogUnavailable:  # an append will tell
+            return
+        except EventStoreError as error:
+            self._fail(error)
+            return
+        if durable and first != 1:
+            self._fail(CorruptLog(1, f"is gone from stream {self._stream}, which begins later now"))
+        elif last < durable:
+            self._fail(CorruptLog(last + 1, self._gone()))
+
+    def _gone(self) -> str:
+        return f"is gone from stream {self._stream}, which ends before; it had been stored"
+
+    def _fail(self, error: EventStoreError) -> None:
+        """Give up: nothing is sent any more, and so nothing more is acknowledged."""
+        if not self._lost:
+            self._lost = True
+            self._outbox.clear()
+            self._on_fatal(error)
 
     async def _recover(self) -> None:
         """Bring the stream and the journal's pending records in line; try until it works."""
-        _log.warning("log cannot be written", reason=self.trouble)
+        self._tell()
         delay = _RETRY_FIRST
+        patience = _ALIGN_TIMEOUT
         while True:
             try:
                 if self._remedy is not None:
                     await self._remedy.heal()
-                await self._align()
+                await self._align(patience)
             except NatsUnavailable as error:
                 self._note(str(error))
                 await asyncio.sleep(delay)
                 delay = min(delay * 2, _RETRY_MOST)
+                patience = min(patience * 2, _READ_TIMEOUT)
                 continue
             except EventStoreError as error:
-                self._on_fatal(error)
+                self._fail(error)
                 return
             break
         # The next failure is another disturbance; give it room, a full disk fails at once.
@@ -357,22 +443,26 @@ class LogWriter:
 
     def _note(self, reason: str) -> None:
         """Keep the latest reason; log it when it is another one."""
-        if reason != self.trouble and self._nc.is_connected:
-            _log.warning("log cannot be written", reason=reason)
+        if self._nc.is_connected:
             self.trouble = reason
+            self._tell()
 
-    async def _align(self) -> None:
+    def _tell(self) -> None:
+        if self.trouble is not None and self.trouble not in self._told:
+            self._told.add(self.trouble)
+            _log.warning("log cannot be written", reason=self.trouble)
+
+    async def _align(self, seconds: float) -> None:
         journal = self._journal
         if journal is None:
             return
         if not self._nc.is_connected:
             raise LogUnavailable("no connection to NATS")
-        tail = await read_tail(self._nc, self._stream, self._subject)
+        tail = await read_tail(self._nc, self._stream, self._subject, seconds)
         if tail.sequence < journal.durable:
-            raise CorruptLog(
-                tail.sequence + 1,
-                f"is gone from stream {self._stream}, which ends there; it had been stored",
-            )
+            raise CorruptLog(tail.sequence + 1, self._gone())
+        if tail.sequence == journal.durable and tail.link != journal.durable_link:
+            raise CorruptLog(tail.sequence, "is not the one that was stored")
         for record in journal.pending:
             if record.sequence == tail.sequence and link_of(record.data) != tail.link:
                 raise Fenced(self._stream, journal.durable, tail.sequence)

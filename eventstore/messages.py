@@ -10,12 +10,14 @@ from __future__ import annotations
 import itertools
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from eventstore.events import MessagePublished, WillArmed
 from eventstore.positions import INDEX_BITS, Position, position
 from eventstore.records import Record, payload_bounds
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
 
 
 class Message(NamedTuple):

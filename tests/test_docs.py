@@ -62,17 +62,14 @@ def _functions(path: Path) -> frozenset[str]:
 
 def _resolve(dotted: str) -> object:
     """What a dotted name stands for; raises ImportError or AttributeError when nothing does."""
-    parts = dotted.split(".")
-    for count in range(len(parts), 0, -1):
-        module = ".".join(parts[:count])
-        if importlib.util.find_spec(module) is not None:
-            found: object = importlib.import_module(module)
-            for part in parts[count:]:
-                found = getattr(found, part)
-            return found
-        if count == 1:
-            break
-    raise ImportError(dotted)
+    package, *parts = dotted.split(".")
+    found: object = importlib.import_module(package)
+    for part in parts:
+        if hasattr(found, "__path__"):
+            found = importlib.import_module(f"{found.__name__}.{part}")
+        else:
+            found = getattr(found, part)
+    return found
 
 
 def _missing_code(text: str) -> list[str]:

@@ -80,9 +80,7 @@ def test_topics_with_the_same_receivers_share_a_route(router: Router) -> None:
     assert router.routes[b"a/1"] is not router.routes[b"b"]
 
 
-def test_the_cache_is_bounded_by_count(
-    router: Router, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_cache_is_bounded_by_count(router: Router, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(router_module, "_CACHED_TOPICS", 10)
     router.subscribe("s", "#", 1)
     for number in range(100):
@@ -90,9 +88,7 @@ def test_the_cache_is_bounded_by_count(
         assert len(router.routes) <= 10
 
 
-def test_the_cache_is_bounded_by_bytes(
-    router: Router, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_cache_is_bounded_by_bytes(router: Router, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(router_module, "_CACHED_BYTES", 5000)
     for number in range(100):
         assert router.routes[f"{number:03}{'x' * 997}".encode()] is NOWHERE

@@ -131,16 +131,18 @@ def test_what_does_not_fit_into_the_packet_identifiers_waits() -> None:
 
 def test_the_window_sends_what_fits_and_queues_the_rest() -> None:
     narrow = WIDE._replace(window=2)
-    spec = subscriber().when(deliver("a", 1, [10, 11, 12, 13], limits=narrow)).then(
-        delivered("a", 1, [1, 2], [10, 11]), queued("a", 1, [12, 13], 2)
+    spec = (
+        subscriber()
+        .when(deliver("a", 1, [10, 11, 12, 13], limits=narrow))
+        .then(delivered("a", 1, [1, 2], [10, 11]), queued("a", 1, [12, 13], 2))
     )
     spec.when(deliver("a", 1, [14], limits=narrow)).then(queued("a", 1, [14], 1))
 
 
 def test_qos_2_keeps_its_place_in_the_window_until_pubcomp() -> None:
     narrow = WIDE._replace(window=1)
-    spec = subscriber(2).when(deliver("a", 2, [10], limits=narrow)).then(
-        delivered("a", 2, [1], [10])
+    spec = (
+        subscriber(2).when(deliver("a", 2, [10], limits=narrow)).then(delivered("a", 2, [1], [10]))
     )
     spec.and_(Received(CLIENT, [1]))
     spec.when(deliver("a", 2, [11], limits=narrow)).then(queued("a", 2, [11], 1))
@@ -168,9 +170,7 @@ def test_nothing_overtakes_what_waits() -> None:
 def test_a_narrower_window_than_what_is_outstanding_leaves_no_room() -> None:
     spec = subscriber().and_(delivered("a", 1, [1, 2, 3], [7, 8, 9]))
     assert decisions.room(spec.state, spec.subscription("a"), 1) == 0
-    spec.when(deliver("a", 1, [10], limits=WIDE._replace(window=1))).then(
-        queued("a", 1, [10], 1)
-    )
+    spec.when(deliver("a", 1, [10], limits=WIDE._replace(window=1))).then(queued("a", 1, [10], 1))
 
 
 def test_one_batch_sends_so_many_bytes_but_always_one_message() -> None:
@@ -206,17 +206,15 @@ def test_the_count_limit_of_the_session_drops_the_newest() -> None:
     spec.when(deliver("a", 1, [10, 11, 12], limits=limits, ready=False)).then(
         queued("a", 1, [10], 1), dropped("queue_messages", 11, 12)
     )
-    spec.when(deliver("a", 1, [13], limits=limits, ready=False)).then(
-        dropped("queue_messages", 13)
-    )
+    spec.when(deliver("a", 1, [13], limits=limits, ready=False)).then(dropped("queue_messages", 13))
 
 
 def test_the_byte_limit_of_the_session_drops_the_newest() -> None:
     limits = WIDE._replace(queued_bytes=10)
     spec = subscriber().and_(queued("a", 1, [9], 4))
-    spec.when(
-        deliver("a", 1, [10, 11, 12], sizes=[3, 4, 1], limits=limits, ready=False)
-    ).then(queued("a", 1, [10], 3), dropped("queue_bytes", 11, 12))
+    spec.when(deliver("a", 1, [10, 11, 12], sizes=[3, 4, 1], limits=limits, ready=False)).then(
+        queued("a", 1, [10], 3), dropped("queue_bytes", 11, 12)
+    )
 
 
 def test_the_limits_are_reached_exactly() -> None:
@@ -247,9 +245,7 @@ def test_empty_payloads_fit_when_the_bytes_are_used_up() -> None:
 def test_limits_that_were_lowered_below_what_waits_drop_everything_new() -> None:
     limits = WIDE._replace(queued_bytes=1, queued_messages=1)
     spec = subscriber().and_(queued("a", 1, [7, 8, 9], 30))
-    spec.when(deliver("a", 1, [10], sizes=[1], limits=limits)).then(
-        dropped("queue_messages", 10)
-    )
+    spec.when(deliver("a", 1, [10], sizes=[1], limits=limits)).then(dropped("queue_messages", 10))
     limits = WIDE._replace(queued_bytes=1)
     spec.when(deliver("a", 1, [10], sizes=[1], limits=limits)).then(dropped("queue_bytes", 10))
 
@@ -286,9 +282,7 @@ def drain(spec: Specification, window: int, most: int = 1000) -> list[int]:
         queue = list(run.held.queue or ())[: len(run.refs)]
         assert [entry >> 3 for entry in queue] == run.refs, "not what stands at the head"
         assert {entry & 7 for entry in queue} == {run.retain << 2 | run.qos}
-        spec.and_(
-            delivered(run.held.filter, run.qos, pids, run.refs, retain=run.retain, queued=0)
-        )
+        spec.and_(delivered(run.held.filter, run.qos, pids, run.refs, retain=run.retain, queued=0))
         order += run.refs
     return order
 
@@ -400,9 +394,7 @@ def test_a_filter_twice_in_a_packet_is_as_in_two_packets() -> None:
 
 
 def test_refused_filters_are_not_granted() -> None:
-    grant = decisions.subscribe(
-        given(opened()).state, [("$JS/API", 1), ("ok", 1)], max_qos=2
-    )
+    grant = decisions.subscribe(given(opened()).state, [("$JS/API", 1), ("ok", 1)], max_qos=2)
     refused = decisions.subscribe(given(opened()).state, [("$JS/API", 1)], max_qos=2)
     assert (grant.codes, grant.granted) == ([0x80, 1], [("ok", 1)])
     assert (refused.codes, refused.granted, refused.events) == ([0x80], [], [])

@@ -170,9 +170,7 @@ class Node:
             size = min(state.queued_bytes, number)
             if number % 6 == 5:
                 refs = to_runs(run.refs)
-                self.emit(
-                    MessageDropped(name, "lost", len(run.refs), refs, run.held.filter, size)
-                )
+                self.emit(MessageDropped(name, "lost", len(run.refs), refs, run.held.filter, size))
             else:
                 self.emit(
                     decisions.Delivered(
@@ -279,9 +277,7 @@ def test_runs_round_trip(values: list[int]) -> None:
     )
 )
 def test_progressions_round_trip(progressions: list[tuple[int, int, int]]) -> None:
-    values = [
-        first + step * at for first, count, step in progressions for at in range(count)
-    ]
+    values = [first + step * at for first, count, step in progressions for at in range(count)]
     assert from_runs(to_runs(values)) == values
 
 

@@ -66,9 +66,10 @@ def test_positions_and_times_are_those_of_the_records() -> None:
         3: position(2, 5),
     }
     assert (node.applied, node.entries) == (2, 1 + 3 + 2 + 1)
-    assert folded(record(1, opened("c")), record(2, SessionClosed("c", "x"))).sessions[
-        "c"
-    ].closed_ms == 20
+    assert (
+        folded(record(1, opened("c")), record(2, SessionClosed("c", "x"))).sessions["c"].closed_ms
+        == 20
+    )
 
 
 def test_retained_payloads_are_cut_out_of_the_payload_area() -> None:

@@ -87,7 +87,11 @@ def test_an_empty_payload_clears_and_is_not_kept(world: World) -> None:
 
 def test_set_clear_set_in_one_event(world: World) -> None:
     world.publish(0, ("a", b"1"), ("a", b""), ("a", b"22"))
-    assert (world.kept(), len(world.node.retained), world.node.retained.size) == ({"a": b"22"}, 1, 2)
+    assert (world.kept(), len(world.node.retained), world.node.retained.size) == (
+        {"a": b"22"},
+        1,
+        2,
+    )
 
 
 def test_matches_come_oldest_first(world: World) -> None:

@@ -45,9 +45,7 @@ def test_a_session_begins_empty_and_unconnected() -> None:
 
 def test_opened_says_who_is_there() -> None:
     state = given(
-        SessionOpened(
-            CLIENT, False, False, 3, keep_alive=60, generation=7, user="ann", expiry=90
-        )
+        SessionOpened(CLIENT, False, False, 3, keep_alive=60, generation=7, user="ann", expiry=90)
     ).state
     assert (state.connected, state.clean, state.generation) == (True, False, 7)
     assert (state.level, state.user, state.expiry) == (3, "ann", 90)

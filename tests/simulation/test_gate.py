@@ -226,7 +226,8 @@ def test_pings_are_answered_while_the_disk_is_waited_for() -> None:
         async with World().running() as world:
             client = await world.connect("c")
             world.log.hold()
-            client.send(p.publish("a", b"x", 1, 1), p.pingreq())
+            client.send(p.publish("a", b"x", 1, 1))
+            client.send(p.pingreq())
             await world.calm()
             assert client.take() == [p.Pingresp()]
 

@@ -1,0 +1,48 @@
+"""Who writes the log of a node: a running broker answers for its node id on NATS.
+
+Two brokers with one node id on one server would fence each other in turn. The expected sequence
+of each append keeps the log right whatever happens; this keeps the second one from starting.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import TYPE_CHECKING, Final
+
+import nats.errors
+import orjson
+
+from eventstore.errors import NodeBusy
+
+if TYPE_CHECKING:
+    from nats.aio.client import Client
+    from nats.aio.msg import Msg
+
+_ANSWER_SECONDS: Final = 1.0
+"""A broker that does not answer in that time has gone, or will be fenced."""
+
+
+async def claim(client: Client, node: str, where: str) -> None:
+    """Answer for a node until the client is closed; raise NodeBusy if a broker does already."""
+    subject = f"foldmq.node.{node}"
+    try:
+        reply = await client.request(subject, b"", timeout=_ANSWER_SECONDS)
+    except (TimeoutError, nats.errors.Error):
+        pass
+    else:
+        raise NodeBusy(node, where, _described(reply.data))
+    me = orjson.dumps({"pid": os.getpid(), "host": socket.gethostname()})
+
+    async def answer(message: Msg) -> None:
+        await message.respond(me)
+
+    await client.subscribe(subject, cb=answer)
+
+
+def _described(answer: bytes) -> str:
+    try:
+        told = orjson.loads(answer)
+        return f"process {told['pid']} on {told['host']}"
+    except (ValueError, KeyError, TypeError):
+        return "a broker that does not tell its process"

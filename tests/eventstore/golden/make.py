@@ -1,0 +1,63 @@
+"""Writes v1.records and v1.json: a log that every later foldmq must still read.
+
+Run once for each version of the record format or of an event, under a new name; what is there is
+never written again:  python tests/eventstore/golden/make.py v2
+"""
+
+import sys
+from pathlib import Path
+
+import orjson
+
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE.parent), str(HERE.parents[2])]
+
+from samples import PAYLOADS, WILL, every_event  # noqa: E402 - found by the line above
+
+from eventstore.records import GENESIS, encode_record, link_of  # noqa: E402
+
+FIRST_PART = 9
+"""Events of the first turn that lie in the first of its two records."""
+
+
+def main(name: str) -> None:
+    events = every_event()
+    turns = [
+        (events[:FIRST_PART], [*PAYLOADS, WILL], 0, False),
+        (events[FIRST_PART:-1], [], 1, True),
+        (events[-1:], [], 0, True),
+    ]
+    link = GENESIS
+    log, expected = bytearray(), []
+    for sequence, (some, payloads, part, last) in enumerate(turns, 1):
+        data = encode_record(
+            previous=link,
+            node="golden",
+            time_ms=1_700_000_000_000 + sequence,
+            events=some,
+            payloads=payloads,
+            part=part,
+            last=last,
+        )
+        link = link_of(data)
+        log += len(data).to_bytes(4, "big") + data
+        expected.append(
+            {
+                "sequence": sequence,
+                "link": link.hex(),
+                "node": "golden",
+                "time_ms": 1_700_000_000_000 + sequence,
+                "part": part,
+                "last": last,
+                "payload": b"".join(payloads).hex(),
+                "events": some,
+            }
+        )
+    with (HERE / f"{name}.records").open("xb") as records:
+        records.write(log)
+    with (HERE / f"{name}.json").open("xb") as described:
+        described.write(orjson.dumps(expected, option=orjson.OPT_INDENT_2) + b"\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,68 @@
+"""One event of every type, with every field set to something that is not its default."""
+
+from eventstore.events import (
+    Acked,
+    BrokerStarted,
+    BrokerStopped,
+    Completed,
+    Delivered,
+    Event,
+    MessageDropped,
+    MessagePublished,
+    Queued,
+    Received,
+    Redelivered,
+    Released,
+    SessionClosed,
+    SessionExpired,
+    SessionOpened,
+    SessionTakenOver,
+    Subscribed,
+    Unsubscribed,
+    WillArmed,
+    WillCancelled,
+    WillFired,
+)
+
+PAYLOADS = [b"", b"\x00\xff", b"three"]
+"""Of the MessagePublished event below; the will's payload follows them."""
+WILL = b"gone"
+
+
+def every_event() -> list[Event]:
+    properties = {"user": [["a", "b"]]}
+    return [
+        BrokerStarted("0.1.0"),
+        SessionOpened(
+            "dev/\u00e9\u0001",
+            resumed=True,
+            clean=False,
+            level=4,
+            keep_alive=60,
+            generation=3,
+            address="127.0.0.1:5000",
+            user="u",
+            expiry=7200,
+            properties=properties,
+        ),
+        SessionTakenOver("c", 2),
+        WillArmed("c", "will/c", 2, True, len(WILL), 7, 5, properties),
+        Subscribed("c", [("a/+", 1), ("b/#", 2)], properties),
+        Unsubscribed("c", ["a/+"]),
+        MessagePublished(
+            "c", 2, True, ["a/b", "a/c"], [0, 1, 0], [[1, 3, 1]], [0, 2, 5], 0, 3, True, [None] * 3
+        ),
+        Delivered("d", "a/+", 1, [[10, 3, 1]], [[1 << 20, 3, 1]], True, 512),
+        Queued("d", "a/+", 2, [1 << 20, [3 << 20, 4, 7]], 99, True),
+        Redelivered("d", [10, 12], "ack_wait"),
+        Acked("d", [[10, 3, 1]]),
+        Received("d", [5, 9]),
+        Completed("d", [5]),
+        Released("c", [[1, 3, 1]], [[1 << 20, 3, 1]]),
+        MessageDropped("d", "queue_messages", 2, [1, 2], "a/+", 40),
+        WillFired("c"),
+        WillCancelled("c"),
+        SessionClosed("c", "keep_alive", 3),
+        SessionExpired("c", "expired"),
+        BrokerStopped(),
+    ]

@@ -1,0 +1,424 @@
+"""An actor that fails is replaced; nobody else notices and nothing acknowledged is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from harness import packets as p
+from harness.packets import Puback, Publish
+
+from actors.connection import Connection
+from actors.messages import Outgoing, Packets
+from actors.session import Session
+from actors.subscription import Subscription
+from eventstore.events import MessageDropped, SessionClosed
+from simulation.world import SimClient, World, simulate
+
+
+class Trap:
+    """Makes a method raise when the message fits, so many times."""
+
+    def __init__(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        actor_class: type,
+        method: str,
+        fits: Callable[[Any, Any], bool],
+    ) -> None:
+        self.left = 0
+        self.sprung = 0
+        original = getattr(actor_class, method)
+
+        def trapped(actor: Any, message: Any) -> Any:
+            if self.left and fits(actor, message):
+                self.left -= 1
+                self.sprung += 1
+                raise RuntimeError("trapped")
+            return original(actor, message)
+
+        monkeypatch.setattr(actor_class, method, trapped)
+
+
+def outgoing_for(name: str) -> Callable[[Any, Any], bool]:
+    return lambda actor, message: (
+        actor.name == name and (type(message) is Outgoing or type(message).__name__ == "Retry")
+    )
+
+
+def payloads(client: SimClient) -> list[bytes]:
+    return [one.payload for one in client.take() if isinstance(one, Publish)]
+
+
+def publish(client: SimClient, *numbers: int, topic: str = "a", qos: int = 1) -> None:
+    client.send(*(p.publish(topic, b"%d" % number, qos, number) for number in numbers))
+
+
+@pytest.mark.parametrize("online", [True, False])
+def test_a_session_that_fails_once_on_a_delivery_loses_nothing(
+    monkeypatch: pytest.MonkeyPatch, *, online: bool
+) -> None:
+    trap = Trap(monkeypatch, Session, "on_receive", outgoing_for("s"))
+
+    async def scenario() -> None:
+        async with World().running() as world:
+            receiver = await world.connect("s", filters=[("a", 1)])
+            if not online:
+                receiver.send(p.disconnect())
+            sender = await world.connect("d")
+            publish(sender, 1)
+            await world.go(0.1)
+            trap.left = 1
+            publish(sender, 2)
+            publish(sender, 3)
+            await world.calm()
+            publish(sender, 4)
+            await world.go(1)
+            assert trap.sprung == 1
+            assert sender.open
+            assert sender.take() == [Puback(number) for number in (1, 2, 3, 4)]
+            assert payloads(receiver) == ([b"1"] if online else [])
+            assert not receiver.open
+            again = await world.connect("s", present=True)
+            received = [one for one in again.take() if isinstance(one, Publish)]
+            assert [one.payload for one in received] == [b"1", b"2", b"3", b"4"]
+            assert [one.packet_id for one in received] == [1, 2, 3, 4]
+            assert [one.dup for one in received] == [online, False, False, False]
+            await world.restart()
+            after = await world.connect("s", present=True)
+            assert payloads(after) == [b"1", b"2", b"3", b"4"]
+
+    simulate(scenario)
+
+
+def test_messages_while_a_session_is_rebuilt_come_behind_those_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    trap = Trap(monkeypatch, Session, "on_receive", outgoing_for("s"))
+
+    async def scenario() -> None:
+        async with World().running() as world:
+            receiver = await world.connect("s", filters=[("a", 1)])
+            sender = await world.connect("d")
+            world.log.hold()
+            trap.left = 1
+            for number in range(1, 6):
+                publish(sender, number)
+                await world.calm()
+            world.log.release()
+            await world.go(1)
+            again = await world.connect("s", present=True)
+            assert payloads(receiver) == []
+            assert payloads(again) == [b"1", b"2", b"3", b"4", b"5"]
+
+    simulate(scenario)
+
+
+def test_a_session_is_rebuilt_although_the_log_never_rests(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    trap = Trap(monkeypatch, Session, "on_receive", outgoing_for("s"))
+
+    async def scenario() -> None:
+        async with World(delay=lambda: 0.01).running() as world:
+            await world.connect("s", filters=[("a", 1)])
+            sender = await world.connect("d")
+            trap.left = 1
+            publish(sender, 1)
+            again = None
+            for number in range(2, 500):
+                publish(sender, number, topic="other")
+                await world.go(0.004)
+                if number == 250:
+                    again = SimClient(world)
+                    again.send(p.connect("s", clean=False))
+            assert again is not None
+            assert payloads(again) == [b"1"]
+
+    simulate(scenario)
+
+
+def test_who_tells_a_session_that_failed_in_this_turn_does_not_fail_with_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    trap = Trap(monkeypatch, Session, "on_receive", outgoing_for("s"))
+
+    async def scenario() -> None:
+        async with World().running() as world:
+            receiver = await world.connect("s", filters=[("a", 1), ("w", 1)])
+            receiver.send(p.disconnect())
+            await world.connect("t", will=p.Will("w", b"gone", 1))
+            sender = await world.connect("d")
+            await world.go(0.1)
+            trap.left = 1
+            other = SimClient(world)
+            publish(sender, 1)
+            other.send(p.connect("t", clean=False))
+            await world.go(1)
+            assert trap.sprung == 1
+            assert (sender.open, other.open) == (True, True)
+            again = await world.connect("s", present=True)
+            assert sorted(payloads(again)) == [b"1", b"gone"]
+
+    simulate(scenario)
+
+
+def test_a_session_that_always_fails_on_a_message_gives_it_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    trap = Trap(monkeypatch, Session, "on_receive", outgoing_for("s"))
+
+    async def scenario() -> None:
+        async with World().running() as world:
+            await world.connect("s", filters=[("a", 1)])
+            sender = await world.connect("d")
+            trap.left = 1000
+            publish(sender, 1)
+            await world.go(3)
+            trap.left = 0
+            assert 1 < trap.sprung < 20
+            publish(sender, 2)
+            await world.go(1)
+            again = await world.connect("s", present=True)
+            assert payloads(again) == [b"2"]
+            assert sender.take() == [Puback(1), Puback(2)]
+            (dropped,) = (one for one in world.disk.events() if isinstance(one, MessageDropped))
+            assert (dropped.session, dropped.count) == ("s", 1)
+
+    simulate(scenario)
+
+
+@pytest.mark.parametrize("message", ["Attach", "Detached"])
+def test_a_session_that_always_fails_spins_nothing(
+    monkeypatch: pytest.MonkeyPatch, message: str
+) -> None:
+    def fits(actor: Any, told: Any) -> bool:
+        return actor.name == "s" and type(told).__name__ == message
+
+    trap = Trap(monkeypatch, Session, "on_receive", fits)
+
+    async def scenario() -> None:
+        async with World().running() as world:
+            other = await world.connect("d")
+            trap.left = 1000
+            client = SimClient(world)
+            client.send(p.connect("s", clean=False))
+            await world.go(1)
+            client.drop()
+            await world.go(5)
+            assert trap.sprung < 20
+            publish(other, 1)
+            await world.go(1)
+            assert other.take() == [Puback(1)]
+            trap.left = 0
+            assert (await world.connect("s")).open
+
+    simulate(scenario)
+
+
+def test_a_session_that_fails_while_it_is_closed_is_closed_by_its_successor(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    trap = Trap(monkeypatch, Session, "_stop_subscription", lambda actor, _told: actor.name == "s")
+
+    async def scenario() -> None:
+        async with World().running() as world:
+            watcher = await world.connect("watcher", filters=[("w", 1)])
+            client = await world.connect("s", filters=[("a", 1)], will=p.Will("w", b"gone", 1))
+            trap.left = 1
+            client.drop()
+            await world.go(2)
+            assert trap.sprung == 1
+            assert payloads(watcher) == [b"gone"]
+            assert not world.broker.node.sessions["s"].connected
+            closed = [one for one in world.disk.events() if isinstance(one, SessionClosed)]
+            assert [one.session for one in closed] == ["s"]
+
+    simulate(scenario)
+
+
+def test_a_client_whose_packets_make_its_session_fail_is_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    trap = Trap(
+        monkeypatch,
+        Session,
+        "on_receive",
+        lambda actor, told: actor.name == "s" and type(told) is Packets,
+    )
+
+    async def scenario() -> None:
+        async with World().running() as world:
+            watcher = await world.connect("watcher", filters=[("w", 1), ("a", 1)])
+            client = await world.connect("s", will=p.Will("w", b"gone", 1))
+            publish(client, 1)
+            await world.go(0.1)
+            trap.left = 1
+            publish(client, 2)
+            await world.go(1)
+            assert not client.open
+            assert client.take() == [Puback(1)]
+            assert payloads(watcher) == [b"1", b"gone"]
+            again = await world.connect("s", present=True)
+            again.send(p.publish("a", b"2", 1, 2, dup=True))
+            await world.go(0.1)
+            assert again.take() == [Puback(2)]
+            assert payloads(watcher) == [b"2"]
+
+    simulate(scenario)
+
+
+def test_a_session_that_fails_while_messages_are_loaded_for_it_loses_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    trap = Trap(
+        monkeypatch,
+        Session,
+        "_on_outgoing",
+        lambda actor, told: actor.name == "s" and told.batch.payloads[0] == b"2",
+    )
+
+    async def scenario() -> None:
+        async with World().running() as world:
+            receiver = await world.connect("s", filters=[("a", 1)])
+            receiver.send(p.disconnect())
+            sender = await world.connect("d")
+            publish(sender, 1)
+            await world.go(0.1)
+            await world.restart()
+            sender = await world.connect("d")
+            again = SimClient(world)
+            again.send(p.connect("s", clean=False))
+            await world.calm()
+            trap.left = 1
+            for number in (2, 3, 4):
+                publish(sender, number)
+                await world.calm()
+            await world.go(1)
+            assert trap.sprung == 1
+            last = await world.connect("s", present=True)
+            assert payloads(last) == [b"1", b"2", b"3", b"4"]
+
+    simulate(scenario)
+
+
+def test_a_rebuilt_offline_session_expires_and_is_passivated(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    trap = Trap(monkeypatch, Session, "on_receive", outgoing_for("s"))
+
+    async def scenario() -> None:
+        async with World(session_expiry=60.0).running() as world:
+            receiver = await world.connect("s", filters=[("a", 1)])
+            receiver.send(p.disconnect())
+            sender = await world.connect("d")
+            trap.left = 1
+            publish(sender, 1)
+            await world.go(1)
+            assert trap.sprung == 1
+            await world.go(20)
+            assert "s" not in world.broker._sessions
+            assert "s" in world.broker.node.sessions
+            await world.go(60)
+            assert "s" not in world.broker.node.sessions
+
+    simulate(scenario)
+
+
+# Subscriptions.
+
+
+@pytest.mark.parametrize("times", [1, 1000])
+def test_a_subscription_that_fails_is_replaced_and_loses_nothing(
+    monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    trap = Trap(monkeypatch, Subscription, "on_receive", lambda _actor, _told: True)
+
+    async def scenario() -> None:
+        async with World().running() as world:
+            receiver = await world.connect("s", filters=[("a", 1)])
+            sender = await world.connect("d")
+            trap.left = times
+            sender.send(
+                p.publish("a", b"1", 1, 1),
+                p.publish("x", b"-", 2, 9),
+                p.publish("a", b"2", 1, 2),
+                p.publish("a", b"zero"),
+                p.publish("a", b"3", 1, 3),
+            )
+            await world.go(0.1)
+            publish(sender, 4)
+            await world.go(0.1)
+            assert (receiver.open, sender.open) == (True, True)
+            received = payloads(receiver)
+            assert [one for one in received if one != b"zero"] == [b"1", b"2", b"3", b"4"]
+            assert received.count(b"zero") == 1
+
+    simulate(scenario)
+
+
+@pytest.mark.parametrize("times", [1, 1000])
+def test_a_subscription_that_fails_on_retained_messages_sends_them_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    trap = Trap(monkeypatch, Subscription, "on_receive", lambda _actor, _told: True)
+
+    async def scenario() -> None:
+        async with World().running() as world:
+            sender = await world.connect("d")
+            sender.send(p.publish("a", b"kept", 1, 1, retain=True))
+            await world.go(0.1)
+            trap.left = times
+            receiver = await world.connect("s")
+            receiver.send(p.subscribe(3, ("a", 1)))
+            await world.go(0.1)
+            publishes = [one for one in receiver.take() if isinstance(one, Publish)]
+            assert publishes == [Publish("a", b"kept", 1, 1, retain=True)]
+
+    simulate(scenario)
+
+
+# Connections.
+
+
+def test_a_connection_that_fails_closes_itself_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    trap = Trap(
+        monkeypatch,
+        Connection,
+        "on_receive",
+        lambda actor, _told: actor.client_id == "s",
+    )
+
+    async def scenario() -> None:
+        async with World().running() as world:
+            watcher = await world.connect("watcher", filters=[("#", 1)])
+            client = await world.connect("s", filters=[("a", 1)], will=p.Will("w", b"gone", 1))
+            trap.left = 1
+            client.send(p.pingreq())
+            await world.go(0.1)
+            assert (client.open, watcher.open) == (False, True)
+            assert payloads(watcher) == [b"gone"]
+            assert len(world.broker.connections) == 1
+            publish(watcher, 1)
+            await world.go(0.1)
+            assert payloads(await world.connect("s", present=True)) == [b"1"]
+
+    simulate(scenario)
+
+
+def test_a_connection_that_fails_before_its_connect(monkeypatch: pytest.MonkeyPatch) -> None:
+    trap = Trap(monkeypatch, Connection, "on_receive", lambda _actor, _told: True)
+
+    async def scenario() -> None:
+        async with World().running() as world:
+            trap.left = 1
+            client = SimClient(world)
+            client.send(p.connect("s"))
+            await world.go(0.1)
+            assert not client.open
+            assert world.broker.connections == set()
+            assert len(world.broker.kernel) == 1
+            assert (await world.connect("s")).open
+
+    simulate(scenario)
