@@ -437,7 +437,12 @@ class Session(LoopActor):
             return
         broker = self._broker
         if connection.writable or connection.unsent < broker.options.max_outbound_bytes:
-            broker.journal.pass_or_follow(connection, batch.at_qos0())
+            if batch.qos and not batch.retain:
+                # The publication is being recorded. Until it is, a crash may undo it, and its
+                # publisher send it again: nobody must have seen it by then [MQTT-4.3.3-2].
+                broker.journal.after(connection, batch.at_qos0())
+            else:
+                broker.journal.pass_or_follow(connection, batch.at_qos0())
             if not connection.writable and batch.origin is not None:
                 connection.brake(batch.origin)
             return

@@ -15,6 +15,7 @@ from eventstore.connection import (
     check_jetstream,
     check_server,
     connect,
+    disconnect,
     ensure_stream,
 )
 from eventstore.datadir import DataDir
@@ -138,7 +139,7 @@ async def _connect(
     async def close() -> None:
         nonlocal in_service
         in_service = False
-        await client.close()
+        await disconnect(client)
 
     stack.push_async_callback(close)
     return client

@@ -174,7 +174,13 @@ async def _give_up(client: Client, opening: asyncio.Task[None]) -> None:
     opening.cancel()
     with contextlib.suppress(asyncio.CancelledError, OSError, nats.errors.Error):
         await opening
-    await client.close()
+    await disconnect(client)
+
+
+async def disconnect(client: Client) -> None:
+    """Close a client, whatever has become of its connection; nats-py fails on a dead one."""
+    with contextlib.suppress(OSError, nats.errors.Error):
+        await client.close()
 
 
 class _Watch:

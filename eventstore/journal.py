@@ -316,6 +316,7 @@ class Journal:
         sync of their own. They go with the next record that somebody waits for; should a crash
         come first, the message is delivered again, which it may be.
         """
+        self._pump()
         due = self._effects or self._flush
         free = not self._sealed and len(self._inflight) < self._max_inflight
         # A record that is filled up within a turn is not that turn's last part, and what waits

@@ -38,6 +38,7 @@ async def claim(client: Client, node: str, where: str) -> None:
         await message.respond(me)
 
     await client.subscribe(subject, cb=answer)
+    await client.flush()
 
 
 def _described(answer: bytes) -> str:
