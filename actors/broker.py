@@ -144,6 +144,8 @@ class Broker(LoopActor):
         self.kernel.wake()
         await asyncio.sleep(0)
         await self.settled()
+        if self.dropped:
+            _log.warning("dropped since the start", **self.dropped)
         self.emit(BrokerStopped())
         self.kernel.wake()
         await self.settled()
@@ -384,6 +386,8 @@ class Broker(LoopActor):
     async def _load(self, session: Session, refs: Sequence[Position]) -> None:
         wanted = {ref >> INDEX_BITS for ref in refs}
         found: dict[Position, Message] = {}
+        while max(wanted, default=0) > self.journal.durable:  # noqa: ASYNC110 - rare
+            await asyncio.sleep(_DEFER)
         while True:
             try:
                 records = await self.log.read_some(wanted)

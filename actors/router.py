@@ -28,7 +28,7 @@ _CACHED_BYTES = 16 * 1024 * 1024
 class Subscriber:
     """One subscription of one session, as the index knows it."""
 
-    __slots__ = ("actor", "filter", "qos", "session")
+    __slots__ = ("actor", "ended", "filter", "qos", "session")
 
     def __init__(self, session: str, topic_filter: str, qos: int) -> None:
         self.session = session
@@ -36,6 +36,9 @@ class Subscriber:
         self.qos = qos
         self.actor: Subscription | None = None
         """Who delivers; None while the session is offline."""
+        self.ended = False
+        """The session it belonged to is gone: what is still on its way is for nobody. What an
+        UNSUBSCRIBE ends still gets what matched before."""
 
     def __repr__(self) -> str:
         """Return session, filter and QoS."""
@@ -139,6 +142,7 @@ class Router:
         gone = list(self._subscribers.get(session, {}).values())
         for found in gone:
             self.unsubscribe(session, found.filter)
+            found.ended = True
         return gone
 
     def restore(self, state: SessionState) -> None:

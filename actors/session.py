@@ -115,8 +115,12 @@ class Session(LoopActor):
     # Mailbox.
 
     def on_receive(self, message: Any) -> None:
-        """Handle one message; while messages are being loaded everything else waits."""
-        if self._after_load is not None and type(message) is not Loaded:
+        """Handle one message; while messages are being loaded everything else waits.
+
+        But for deliveries: their publisher is told as soon as the publication is on disk, so
+        they must be recorded with it, as queued.
+        """
+        if self._after_load is not None and type(message) not in (Loaded, Outgoing):
             self._unhandled.append(message)
             return
         self._handle(message)
@@ -310,7 +314,8 @@ class Session(LoopActor):
             if self._after_load is not None:
                 rest = message.packets[number + 1 :]
                 if rest:
-                    self._unhandled.append(Packets(connection, rest))
+                    # What is left of this message stands before those that came after it.
+                    self._unhandled.insert(0, Packets(connection, rest))
                 return
 
     def _on_publishes(self, connection: Connection, packet: Publishes) -> None:
@@ -392,13 +397,13 @@ class Session(LoopActor):
 
     def _on_outgoing(self, message: Outgoing) -> None:
         subscriber, batch, qos = message
+        if subscriber.ended or self._broker.node.sessions.get(self.name) is not self.state:
+            return
         if not qos:
             self._send_qos0(batch)
             return
-        if self._broker.node.sessions.get(self.name) is not self.state:
-            return
         connection = self.connection
-        ready = connection is not None and connection.writable
+        ready = connection is not None and connection.writable and self._after_load is None
         delivery = decisions.deliver(
             self.state,
             subscriber.filter,
@@ -604,13 +609,10 @@ class Session(LoopActor):
         self._held.update(message.found)
         if then is not None:
             then()
-        unhandled, self._unhandled = self._unhandled, []
-        for number, waiting in enumerate(unhandled):
-            if self._after_load is not None:
-                # What is left of the message handled last stands before those after it.
-                self._unhandled += unhandled[number:]
-                return
-            self._handle(waiting)
+        while self._unhandled and self._after_load is None:
+            self._handle(self._unhandled.pop(0))
+        if self._after_load is None and self.state.queued:
+            self._drain()
 
     # After a failure.
 

@@ -97,6 +97,22 @@ def _serve(config: Path | None, flags: dict[str, object]) -> None:
     serve.run(flags, config)
 
 
+@app.command("salvage")
+def _salvage(
+    data_dir: Annotated[
+        Path, typer.Option("--data-dir", metavar="DIR", help="Directory with the damaged log.")
+    ],
+    to: Annotated[Path, typer.Option("--to", metavar="NEWDIR", help="Directory that is made.")],
+) -> None:
+    """Save the intact beginning of a damaged log into a new data directory.
+
+    DIR is only read. NEWDIR needs room for twice the log while this runs.
+    """
+    from cli import salvage
+
+    salvage.run(data_dir, to)
+
+
 @app.command("pub")
 def _pub(
     topic: Annotated[str, typer.Option("-t", "--topic", help="Topic to publish to.")],

@@ -197,13 +197,21 @@ def _status(message: Msg) -> str | None:
     return (message.headers or {}).get("Status")
 
 
+def read_stored(nc: Client, stream: str, first: int, last: int) -> AsyncIterator[tuple[int, bytes]]:
+    """Yield (sequence, bytes) of what is stored between two sequences, not looked at.
+
+    Raises LogUnavailable when JetStream does not answer.
+    """
+    return _BatchReader(nc, stream).read(first, last)
+
+
 async def read_records(nc: Client, stream: str, first: int, last: int) -> AsyncIterator[Record]:
     """Yield the records between two stream sequences (both included), in order.
 
     Raises CorruptLog for a record whose checksum is wrong, LogUnavailable when JetStream does
     not answer. The chain is for the caller to check (``records.ChainChecker``).
     """
-    async for sequence, data in _BatchReader(nc, stream).read(first, last):
+    async for sequence, data in read_stored(nc, stream, first, last):
         yield decode_record(sequence, data)
 
 
@@ -458,17 +466,17 @@ class LogWriter:
             return
         if not self._nc.is_connected:
             raise LogUnavailable("no connection to NATS")
+        # Answers that are on their way may still move the journal on while the stream is asked.
+        durable, durable_link = journal.durable, journal.durable_link
+        pending = {record.sequence: link_of(record.data) for record in journal.pending}
         tail = await read_tail(self._nc, self._stream, self._subject, seconds)
-        if tail.sequence < journal.durable:
+        if tail.sequence < durable:
             raise CorruptLog(tail.sequence + 1, self._gone())
-        if tail.sequence == journal.durable and tail.link != journal.durable_link:
+        if tail.sequence == durable and tail.link != durable_link:
             raise CorruptLog(tail.sequence, "is not the one that was stored")
-        for record in journal.pending:
-            if record.sequence == tail.sequence and link_of(record.data) != tail.link:
-                raise Fenced(self._stream, journal.durable, tail.sequence)
-        if tail.sequence > journal.durable:
-            if all(record.sequence != tail.sequence for record in journal.pending):
-                raise Fenced(self._stream, journal.durable, tail.sequence)
+        if tail.sequence > durable:
+            if pending.get(tail.sequence) != tail.link:
+                raise Fenced(self._stream, durable, tail.sequence)
             journal.committed(tail.sequence)
 
 

@@ -59,11 +59,16 @@ def free_port() -> int:
 
 
 @pytest.fixture
-def mosquitto(free_port: int) -> Iterator[int]:
+def mosquitto(free_port: int, tmp_path: Path) -> Iterator[int]:
     """Another broker, so that the clients are tested against one that is known to be right."""
     if MOSQUITTO is None:
         pytest.skip("Mosquitto is not installed")
-    process = subprocess.Popen([MOSQUITTO, "-p", str(free_port)], stderr=subprocess.DEVNULL)
+    config = tmp_path / "mosquitto.conf"
+    # By default it drops what a subscriber does not read fast enough.
+    config.write_text(
+        f"listener {free_port} 127.0.0.1\nallow_anonymous true\nmax_queued_messages 0\n"
+    )
+    process = subprocess.Popen([MOSQUITTO, "-c", str(config)], stderr=subprocess.DEVNULL)
     try:
         for _ in range(200):
             with socket.socket() as probe:

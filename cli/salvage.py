@@ -1,0 +1,64 @@
+"""``foldmq salvage``: saves what is intact of a damaged log."""
+
+import asyncio
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TextIO
+
+import typer
+
+from eventstore.salvage import Salvaged, salvage
+
+_UPDATE_SECONDS = 0.2
+
+
+def run(source: Path, target: Path) -> None:
+    """Save the log in ``source`` into ``target`` and say what was kept; see eventstore.salvage."""
+    progress = Progress(sys.stderr)
+    try:
+        saved = asyncio.run(salvage(source, target, progress))
+    finally:
+        progress.close()
+    typer.echo(report(saved, source, target))
+
+
+def report(saved: Salvaged, source: Path, target: Path) -> str:
+    """Return what was kept, what was wrong and what to do next."""
+    until = datetime.fromtimestamp(saved.until_ms / 1000, UTC)
+    time_text = until.isoformat(sep=" ", timespec="milliseconds").replace("+00:00", " UTC")
+    kept = f"kept {saved.records:,} of {saved.known:,} records ({saved.entries:,} entries)"
+    if saved.problem is None:
+        wrong = f"nothing was wrong with the log in {source}"
+    else:
+        wrong = f"damage: {saved.problem}; {source} is as it was"
+    return f"{kept}, up to {time_text}\n{wrong}\ngo on with: foldmq serve --data-dir {target}"
+
+
+class Progress:
+    """One line on a terminal, updated in place; nothing elsewhere."""
+
+    def __init__(self, stream: TextIO) -> None:
+        """Write to ``stream``."""
+        self._stream = stream
+        self._terminal = stream.isatty()
+        self._next = 0.0
+        self._shown = False
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        """Take note that ``done`` of ``total`` bytes or records are done."""
+        now = time.monotonic()
+        if not self._terminal or now < self._next:
+            return
+        self._next = now + _UPDATE_SECONDS
+        self._shown = True
+        percent = 100 * done // total if total else 100
+        self._stream.write(f"\r{what}: {percent:3} % of {total:,} ")
+        self._stream.flush()
+
+    def close(self) -> None:
+        """Remove the line."""
+        if self._shown:
+            self._stream.write("\r\x1b[K")
+            self._stream.flush()
