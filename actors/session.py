@@ -557,12 +557,10 @@ class Session(LoopActor):
 
     def _on_ack_check(self, _message: AckCheck) -> None:
         """Send again what was not acknowledged within ``ack_wait``."""
-        self._ack_check_set = False
         connection, state = self.connection, self.state
-        if connection is None or not (state.inflight or state.releasing):
-            return
         wait = self._broker.options.ack_wait
-        if not wait:
+        if connection is None or not wait or not (state.inflight or state.releasing):
+            self._ack_check_set = False
             return
         late = self._broker.clock.time_ms() - int(wait * 1000)
         unacked = [pid for pid, sent in state.inflight.items() if sent.sent_ms <= late]
@@ -576,7 +574,6 @@ class Session(LoopActor):
         oldest = min(
             sent.sent_ms for sent in chain(state.inflight.values(), state.releasing.values())
         )
-        self._ack_check_set = True
         delay = wait - (self._broker.clock.time_ms() - oldest) / 1000
         self._broker.timers.remind(min(wait, max(0.05, delay)), self._remember_acks)
 

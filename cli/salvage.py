@@ -30,7 +30,7 @@ def report(saved: Salvaged, source: Path, target: Path) -> str:
     time_text = until.isoformat(sep=" ", timespec="milliseconds").replace("+00:00", " UTC")
     kept = f"kept {saved.records:,} of {saved.known:,} records ({saved.entries:,} entries)"
     if saved.problem is None:
-        wrong = f"nothing was wrong with the log in {source}"
+        wrong = f"every record in {source} is intact"
     else:
         wrong = f"damage: {saved.problem}; {source} is as it was"
     return f"{kept}, up to {time_text}\n{wrong}\ngo on with: foldmq serve --data-dir {target}"

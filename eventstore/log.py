@@ -86,14 +86,14 @@ async def read_tail(
     answer = await _ask(nc, stream, f"STREAM.MSG.GET.{stream}", body, timeout)
     if "error" not in answer:
         sequence = answer["message"]["seq"]
-        data = (await _get(nc, stream, sequence, timeout)).data
-        return LogTail(sequence, decode_record(sequence, data).link)
-    first, last = await read_bounds(nc, stream, timeout)
-    if last and first > last:
-        raise CorruptLog(1, f"is gone with all others: stream {stream} was emptied")
-    if last:
-        raise LogUnavailable(f"stream {stream} is being written")
-    return LogTail(0, GENESIS)
+    else:  # there is none, or JetStream cannot read it
+        first, sequence = await read_bounds(nc, stream, timeout)
+        if not sequence:
+            return LogTail(0, GENESIS)
+        if first > sequence:
+            raise CorruptLog(1, f"is gone with all others: stream {stream} was emptied")
+    data = (await _get(nc, stream, sequence, timeout)).data
+    return LogTail(sequence, decode_record(sequence, data).link)
 
 
 async def read_bounds(

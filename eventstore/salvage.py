@@ -21,7 +21,7 @@ import orjson
 
 from eventstore.connection import ConnectionOptions, connect, disconnect, ensure_stream
 from eventstore.datadir import DataDir, take_lock
-from eventstore.embedded import EmbeddedServer
+from eventstore.embedded import EmbeddedServer, Sync
 from eventstore.errors import CorruptLog, DataDirBusy, DataDirError, DiskFull, NatsUnavailable
 from eventstore.events import UnknownEvent, UnreadableEvent, entries
 from eventstore.log import read_bounds, read_stored, read_tail
@@ -52,7 +52,7 @@ class Salvaged:
     known: int
     """How many records the log is known to have had."""
     problem: str | None
-    """What was wrong behind them; None when the log was intact."""
+    """What was wrong behind them; None when every record was intact."""
 
 
 async def salvage(
@@ -158,43 +158,58 @@ async def _save(
     """Read the records of the copy and write the intact ones into a fresh log."""
     node = copy.node()
     stream, subject = _names(node)
-    checker = ChainChecker()
-    count, until_ms, problem = 0, 0, None
-    noted = mark.read()
+    good = _Good(mark.read())
     async with _opened(copy, "always") as old, _opened(fresh, _SYNC_SECONDS) as new:
         _, last = await read_bounds(old, stream)
-        known = max(last, noted[0] if noted else 0)
+        known = max(last, good.noted[0])
+        problem = None
         try:
             async for sequence, data in read_stored(old, stream, 1, last):
-                record = decode_record(sequence, data)
-                if noted is not None and noted[0] == sequence and noted[1] != record.link:
-                    raise CorruptLog(sequence, "is not the one that was acknowledged")
-                events = sum(entries(event) for _, event in record.events())
-                checker.check(record)
+                good.take(sequence, data)
                 await _append(new, subject, sequence, data)
-                count += events
-                until_ms = record.time_ms
                 progress("saving", sequence, last)
-            if checker.sequence < known:
-                raise CorruptLog(checker.sequence + 1, "is missing or cannot be read")
-        except UnknownEvent:
-            raise
+            good.check_end(known)
         except (CorruptLog, UnreadableEvent) as error:
-            if not checker.sequence:
+            if isinstance(error, UnknownEvent) or not good.chain.sequence:
                 raise
             problem = str(error)
             if isinstance(error, CorruptLog):
                 problem = f"record {error.sequence} {error.what}"
         tail = await read_tail(new, stream, subject)
-        if (tail.sequence, tail.link) != (checker.sequence, checker.link):
+        if (tail.sequence, tail.link) != (good.chain.sequence, good.chain.link):
             raise NatsUnavailable(f"the new log in {fresh.path} does not hold what was written")
-    return Salvaged(node, checker.sequence, count, until_ms, known, problem)
+    return Salvaged(node, good.chain.sequence, good.entries, good.until_ms, known, problem)
+
+
+class _Good:
+    """Takes records as long as they are right."""
+
+    def __init__(self, noted: tuple[int, bytes] | None) -> None:
+        self.chain = ChainChecker()
+        self.entries = 0
+        self.until_ms = 0
+        self.noted = noted or (0, b"")
+
+    def take(self, sequence: int, data: bytes) -> None:
+        """Count a record; raise CorruptLog or UnreadableEvent when it is not right."""
+        record = decode_record(sequence, data)
+        if self.noted[0] == sequence and self.noted[1] != record.link:
+            raise CorruptLog(sequence, "is not the one that was acknowledged")
+        count = sum(entries(event) for _, event in record.events())
+        self.chain.check(record)
+        self.entries += count
+        self.until_ms = record.time_ms
+
+    def check_end(self, known: int) -> None:
+        """Raise CorruptLog when there should be more records."""
+        if self.chain.sequence < known:
+            raise CorruptLog(self.chain.sequence + 1, "is missing or cannot be read")
 
 
 @asynccontextmanager
-async def _opened(datadir: DataDir, sync: float | str) -> AsyncIterator[Client]:
-    """A server on a directory and a connection to it; the log's stream is there."""
-    server = EmbeddedServer(datadir, sync="always" if sync == "always" else float(sync))
+async def _opened(datadir: DataDir, sync: Sync) -> AsyncIterator[Client]:
+    """Run a server on a directory and give a connection to it; the log's stream is there."""
+    server = EmbeddedServer(datadir, sync=sync)
     await server.start()
     try:
         access = ConnectionOptions(urls=(server.url,), user=server.user, password=server.password)

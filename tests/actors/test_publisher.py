@@ -45,6 +45,7 @@ class FakeBroker:
         self.state = SessionState("p")
         self.events: list[tuple[Event, Position, Sequence[bytes]]] = []
         self._next = position(1, 0)
+        self.connection = None
 
     def session(self, name: str) -> Box:
         if name not in self.boxes:
@@ -220,13 +221,12 @@ def test_reserved_topics_are_dropped_and_counted(broker: FakeBroker) -> None:
 
 
 def test_a_batch_that_is_larger_than_a_record_is_split() -> None:
-    broker = FakeBroker(max_record=20)
+    broker = FakeBroker(max_record=40)  # 20 bytes a part: payloads, and each topic as 6
     box = broker.subscribe("s", "#", 1)
     messages = [("a", b"x" * size) for size in (4, 4, 4, 30, 1)]
     publish(broker, packet(1, *messages))
-    assert [event.count for event, _, _ in broker.events if isinstance(event, MessagePublished)] == [
-        2, 1, 1, 1,
-    ]  # fmt: skip
+    events = [event for event, _, _ in broker.events]
+    assert [one.count for one in events if isinstance(one, MessagePublished)] == [2, 1, 1, 1]
     assert got(box) == messages
 
 

@@ -128,7 +128,7 @@ def subscribed(*filters: tuple[str, int]) -> Subscribed:
     return Subscribed(CLIENT, list(filters))
 
 
-def delivered(  # noqa: PLR0913
+def delivered(
     topic_filter: str,
     qos: int,
     pids: Sequence[int],
@@ -148,7 +148,7 @@ def queued(
     return Queued(CLIENT, topic_filter, qos, to_runs(refs), size, retain=retain)
 
 
-def published(  # noqa: PLR0913
+def published(
     qos: int,
     messages: Sequence[tuple[str, bytes]],
     pids: Sequence[int] = (),

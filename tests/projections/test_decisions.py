@@ -34,7 +34,7 @@ from projections.session import SessionState
 WIDE = Limits(window=1000, queued_messages=1000, queued_bytes=10_000, batch_bytes=10_000)
 
 
-def deliver(  # noqa: PLR0913
+def deliver(
     topic_filter: str,
     qos: int,
     refs: Sequence[int],

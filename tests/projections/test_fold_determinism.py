@@ -192,6 +192,7 @@ class Node:
 
     def end_turn(self, _name: str, number: int) -> None:
         self.journal.end_turn()
+        self.journal.flush()
         if number % 2:
             self.commit()
 
@@ -201,6 +202,7 @@ class Node:
 
     def finish(self) -> None:
         self.journal.end_turn()
+        self.journal.flush()
         while not self.journal.idle:
             self.commit()
 

@@ -36,7 +36,7 @@ class World:
     def open(self, name: str = "c", *, resumed: bool = False, clean: bool = False) -> None:
         self.do(SessionOpened(name, resumed, clean, 4))
 
-    def publish(  # noqa: PLR0913
+    def publish(
         self,
         qos: int,
         *messages: tuple[str, bytes],

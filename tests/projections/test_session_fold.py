@@ -39,7 +39,7 @@ from projections.session import RETAIN_FLAG, SessionState, Will, waiting
 def test_a_session_begins_empty_and_unconnected() -> None:
     state = SessionState(CLIENT)
     assert not state.connected
-    assert not (state.subscriptions or state.inflight or state.releasing or state.inbound)
+    assert [state.subscriptions, state.inflight, state.releasing, state.inbound] == [{}] * 4
     assert (state.queued, state.queued_bytes, state.last_pid, state.will) == (0, 0, 0, None)
 
 
@@ -263,8 +263,14 @@ def test_qos_2_inbound_waits_for_its_release() -> None:
     assert spec.state.inbound == {9: first, 5: first + 2}
 
 
-@pytest.mark.parametrize("event", [published(0, [("t", b"")], retain=True), published(1, [("t", b"")], [1]),
-                                   published(2, [("t", b"")], will=True)])  # fmt: skip
+@pytest.mark.parametrize(
+    "event",
+    [
+        published(0, [("t", b"")], retain=True),
+        published(1, [("t", b"")], [1]),
+        published(2, [("t", b"")], will=True),
+    ],
+)
 def test_other_publications_are_not_of_the_state(event: Event) -> None:
     spec = given(opened())
     before = snapshot(spec.state)

@@ -12,6 +12,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 
 from harness import packets as p
+
 from simulation.world import SimClient, World
 
 

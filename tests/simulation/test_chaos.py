@@ -10,6 +10,7 @@ import random
 
 import pytest
 from harness import packets as p
+
 from simulation.actors_of_chaos import Device, DeviceConnection, check, check_retained
 from simulation.world import World, simulate
 
@@ -120,7 +121,8 @@ class Chaos:
         assert not any(left.values()), f"never acknowledged: {left}"
         check(self.devices)
         for name, state in self.world.broker.node.sessions.items():
-            assert not (state.inflight or state.releasing or state.queued), f"{name}: {state}"
+            left_over = [*state.inflight, *state.releasing, state.queued]
+            assert left_over == [0], f"{name}: {state}"
         reader = await self.world.connect("reader", clean=True)
         reader.send(p.subscribe(1, ("r/#", 0)))
         await self.world.go(1)

@@ -368,7 +368,7 @@ class World:
         """Why the broker gave up, if it did."""
         return self.broker.failed.result() if self.broker.failed.done() else None
 
-    async def connect(  # noqa: PLR0913
+    async def connect(
         self,
         name: str,
         *,

@@ -1,0 +1,654 @@
+"""What happens to the store of the log, seen from outside: nothing acknowledged is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import nats
+import orjson
+import pytest
+from harness import packets as p
+from harness.broker import STARTUP, Broker, foldmq, free_port
+from harness.fixtures import EXTERNAL
+from harness.packets import Connack, Puback, Publish
+from harness.rawclient import ConnectionClosedError, RawClient
+
+from eventstore.embedded import find_binary
+from eventstore.events import BrokerStarted
+from eventstore.records import GENESIS, decode_record, encode_record, link_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+pytestmark = [
+    pytest.mark.skipif(bool(EXTERNAL), reason="needs to start its own foldmq"),
+    pytest.mark.timeout(180),
+]
+PATIENCE = 40.0
+
+
+def until(condition: Callable[[], object], what: str, seconds: float = PATIENCE) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"{what} within {seconds} s"
+        time.sleep(0.02)
+
+
+def refused(broker: Broker, code: int) -> str:
+    """The one line with which `foldmq serve` refuses to start, without ``foldmq: ``."""
+    result = subprocess.run(broker.command(), capture_output=True, timeout=STARTUP, check=False)
+    lines = result.stderr.decode().splitlines()
+    assert result.returncode == code, result.stderr.decode()
+    assert "Traceback" not in result.stderr.decode()
+    (line,) = [line for line in lines if line.startswith("foldmq: ")]
+    assert line == lines[-1]
+    return line.removeprefix("foldmq: ")
+
+
+def publish_some(port: int, count: int = 20) -> None:
+    with RawClient(port) as client:
+        assert client.connect("some", clean=False).code == 0
+        client.subscribe(("t", 1))
+        for number in range(count):
+            client.publish("other", b"message %d" % number * 10, 1)
+        client.disconnect()
+
+
+def digests(folder: Path) -> dict[str, str]:
+    """What is stored: all files but those in which somebody says who works here."""
+    return {
+        str(file.relative_to(folder)): hashlib.sha256(file.read_bytes()).hexdigest()
+        for file in sorted(folder.rglob("*"))
+        if file.is_file() and file.name not in ("foldmq.lock", "nats.pid", "nats.log")
+    }
+
+
+def block(broker: Broker) -> Path:
+    return max(broker.data_dir.rglob("*.blk"))
+
+
+class Load(threading.Thread):
+    """Publishes numbered messages at QoS 1 until it is stopped, with one unacknowledged at most.
+
+    After each failure it connects anew and goes on with the next number.
+    """
+
+    def __init__(self, port: int) -> None:
+        super().__init__(daemon=True)
+        self.port = port
+        self.acknowledged: list[int] = []
+        self.refusals: list[int] = []
+        self.number = 0
+        self._stopped = threading.Event()
+        self.start()
+
+    def run(self) -> None:
+        while not self._stopped.is_set():
+            try:
+                with RawClient(self.port) as client:
+                    self._publish(client)
+            except (ConnectionClosedError, OSError):
+                time.sleep(0.05)
+
+    def _publish(self, client: RawClient) -> None:
+        connack = client.connect("load", clean=True)
+        if connack.code:
+            self.refusals.append(connack.code)
+            time.sleep(0.2)
+            return
+        while not self._stopped.is_set():
+            number, self.number = self.number, self.number + 1
+            packet_id = client.next_id() % 65_000 + 1
+            client.send(p.publish("load", b"%d" % number + b"." * 2000, 1, packet_id))
+            assert client.receive(PATIENCE) == Puback(packet_id)
+            self.acknowledged.append(number)
+
+    def progressed(self) -> Callable[[], bool]:
+        """Whether something was acknowledged since now."""
+        before = len(self.acknowledged)
+        return lambda: len(self.acknowledged) > before
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self.join(PATIENCE)
+        assert not self.is_alive()
+
+
+def absent_subscriber(port: int) -> None:
+    with RawClient(port) as client:
+        assert client.connect("absent", clean=False).code == 0
+        client.subscribe(("load", 1))
+        client.disconnect()
+
+
+def check_received(port: int, load: Load) -> None:
+    """A subscriber that was away gets all that was acknowledged, in order."""
+    numbers: list[int] = []
+    with RawClient(port) as client:
+        assert client.connect("absent", clean=False) == Connack(0, session_present=True)
+        while not numbers or numbers[-1] < load.acknowledged[-1]:
+            received = client.receive(PATIENCE)
+            assert isinstance(received, Publish)
+            numbers.append(int(received.payload.rstrip(b".")))
+            client.send(p.puback(received.packet_id or 0))
+    assert numbers == sorted(numbers)
+    assert set(load.acknowledged) <= set(numbers)
+
+
+# ------------------------------------------------------- damage in the store
+
+
+@pytest.fixture
+def stopped(make_broker: Callable[..., Broker]) -> Broker:
+    """A broker with a few records, ended in good order."""
+    broker = make_broker()
+    broker.start()
+    publish_some(broker.port)
+    broker.stop()
+    return broker
+
+
+@pytest.mark.parametrize("place", [0.3, 0.7, 1.0])
+def test_flipped_byte_in_the_store(stopped: Broker, tmp_path: Path, place: float) -> None:
+    data = bytearray(block(stopped).read_bytes())
+    at = data.rindex(b"FMQ") if place == 1.0 else data.index(b"FMQ", int(len(data) * place))
+    data[at + 50] ^= 0x01
+    block(stopped).write_bytes(data)
+    before = digests(stopped.data_dir)
+    lines = {refused(stopped, 65) for _ in range(2)}
+    assert digests(stopped.data_dir) == before
+    (line,) = lines
+    assert line.startswith("the log is damaged: record ")
+    assert "foldmq salvage --data-dir DIR --to NEWDIR" in line
+    saved_in = tmp_path / "saved"
+    result = subprocess.run(
+        [foldmq(), "salvage", "--data-dir", str(stopped.data_dir), "--to", str(saved_in)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert result.stderr == ""
+    kept, damage, advice = result.stdout.splitlines()
+    assert kept.startswith("kept ")
+    assert damage.startswith("damage: record ")
+    assert advice == f"go on with: foldmq serve --data-dir {saved_in}"
+    assert digests(stopped.data_dir) == before
+    stopped.data_dir = saved_in
+    stopped.start()
+    with RawClient(stopped.port) as client:
+        assert client.connect("some", clean=False) == Connack(0, session_present=True)
+        client.publish("t", b"on", 1)
+    stopped.stop()
+    stopped.start()
+    stopped.stop()
+
+
+def test_log_cut_short(stopped: Broker) -> None:
+    """What is left is an unbroken chain; only the watermark knows that there was more."""
+    data = block(stopped).read_bytes()
+    block(stopped).write_bytes(data[: len(data) * 2 // 3])
+    line = refused(stopped, 65)
+    assert line.startswith("the log is damaged: record ")
+    assert "the log had reached record " in line
+    assert refused(stopped, 65) == line
+
+
+def test_log_cut_short_after_a_crash(make_broker: Callable[..., Broker]) -> None:
+    broker = make_broker()
+    broker.start()
+    publish_some(broker.port)
+    until((broker.data_dir / "log.mark").exists, "a watermark")
+    noted = json.loads((broker.data_dir / "log.mark").read_text())["sequence"]
+    until(
+        lambda: (
+            json.loads((broker.data_dir / "log.mark").read_text())["sequence"] > noted or noted > 20
+        ),
+        "a watermark behind the messages",
+    )
+    nats_pid = broker.nats_pid
+    broker.kill_nats()
+    broker.kill()
+    until(lambda: not _alive(nats_pid), "the end of the NATS server")
+    data = block(broker).read_bytes()
+    block(broker).write_bytes(data[: len(data) // 2])
+    assert "the log had reached record " in refused(broker, 65)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_store_that_is_gone(stopped: Broker) -> None:
+    shutil.rmtree(stopped.data_dir / "jetstream")
+    line = refused(stopped, 65)
+    assert line.startswith("the log is lost: stream FOLDMQ_LOG_")
+    assert not list(stopped.data_dir.rglob("*.blk")), "no new log was begun"
+    assert refused(stopped, 65) == line
+
+
+def test_salvage_while_the_broker_runs(make_broker: Callable[..., Broker], tmp_path: Path) -> None:
+    broker = make_broker()
+    broker.start()
+    result = subprocess.run(
+        [foldmq(), "salvage", "--data-dir", str(broker.data_dir), "--to", str(tmp_path / "new")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert result.returncode == 75
+    assert f"is in use by another foldmq broker (process {broker.pid})" in result.stderr
+    assert not (tmp_path / "new").exists()
+    broker.stop()
+
+
+# ------------------------------------------------------------------ full disk
+
+SMALL = 64 * 1024 * 1024
+IMPATIENT = "commit_timeout = 2\nlog_format = 'json'\n"
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "small"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", f"size={SMALL}", "tmpfs", str(folder)]
+    try:
+        subprocess.run(command, check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"a small file system cannot be mounted here: {error}")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True, capture_output=True)
+
+
+def fill(folder: Path) -> Path:
+    """A file that takes all the room there is."""
+    filler = folder / "filler"
+    with filler.open("wb", buffering=0) as out, contextlib.suppress(OSError):
+        while True:
+            out.write(bytes(1 << 16))
+    return filler
+
+
+def told(broker: Broker, what: str) -> list[dict[str, Any]]:
+    """The log lines of the broker that say so."""
+    lines = [json.loads(line) for line in broker.log.splitlines() if line.startswith("{")]
+    return [line for line in lines if what in line.get("event", "")]
+
+
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_full_disk(make_broker: Callable[..., Broker], small_disk: Path, rounds: int) -> None:
+    broker = make_broker(IMPATIENT)
+    broker.data_dir = small_disk / "data"
+    broker.start()
+    absent_subscriber(broker.port)
+    load = Load(broker.port)
+    until(load.progressed(), "acknowledgements")
+    for number in range(1, rounds + 1):
+        with RawClient(broker.port) as idle:
+            assert idle.connect("idle").code == 0
+            filler = fill(small_disk)
+            until(lambda: told(broker, "log cannot be written"), "a word about the full disk")
+            acknowledged = len(load.acknowledged)
+            idle.expect_alive()
+            idle.expect_closed(PATIENCE)
+        load.refusals.clear()
+        until(lambda: load.refusals, "a refused CONNECT")
+        assert set(load.refusals) == {3}
+        assert len(load.acknowledged) <= acknowledged + 1
+        reasons = [line["reason"] for line in told(broker, "log cannot be written")]
+        assert len(reasons) <= 3 * number, reasons
+        assert any("no space left for the log" in reason for reason in reasons)
+        filler.unlink()
+        until(load.progressed(), "acknowledgements again")
+        until(lambda: len(told(broker, "log is written again")) == number, "a word about it")  # noqa: B023 - used at once
+    load.stop()
+    broker.stop()
+    broker.start()
+    check_received(broker.port, load)
+    broker.stop()
+
+
+def test_kill_with_a_full_disk(make_broker: Callable[..., Broker], small_disk: Path) -> None:
+    broker = make_broker(IMPATIENT)
+    broker.data_dir = small_disk / "data"
+    broker.start()
+    absent_subscriber(broker.port)
+    load = Load(broker.port)
+    until(load.progressed(), "acknowledgements")
+    filler = fill(small_disk)
+    until(lambda: told(broker, "log cannot be written"), "a word about the full disk")
+    broker.kill()
+    filler.unlink()
+    broker.start()
+    until(load.progressed(), "acknowledgements again")
+    load.stop()
+    check_received(broker.port, load)
+    broker.stop()
+
+
+# --------------------------------------------------------------- foreign NATS
+
+
+@dataclass
+class Nats:
+    """A NATS server of the user's own."""
+
+    folder: Path
+    max_payload: int = 4 << 20
+    port: int = field(default_factory=free_port)
+    process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"nats://127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        config = {
+            "host": "127.0.0.1",
+            "port": self.port,
+            "max_payload": self.max_payload,
+            "authorization": {"user": "broker", "password": "secret"},
+            "jetstream": {"store_dir": str(self.folder / "store"), "sync_interval": "always"},
+        }
+        (self.folder / "nats.conf").write_text(json.dumps(config))
+        self.process = subprocess.Popen(
+            [str(find_binary()), "-c", str(self.folder / "nats.conf")], stderr=subprocess.DEVNULL
+        )
+        until(self._greets, "a NATS server")
+
+    def _greets(self) -> bool:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1):
+            return True
+        return False
+
+    def kill(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+
+    def do(self, work: Callable[[Any], Any]) -> Any:
+        """Run what is given a connected client."""
+
+        async def run() -> Any:
+            client = await nats.connect(self.url, user="broker", password="secret")
+            try:
+                return await work(client)
+            finally:
+                await client.close()
+
+        return asyncio.run(run())
+
+    def api(self, method: str, body: object = None) -> dict[str, Any]:
+        async def ask(client: Any) -> Any:
+            data = b"" if body is None else json.dumps(body).encode()
+            return json.loads((await client.request(f"$JS.API.{method}", data, timeout=10)).data)
+
+        answer: dict[str, Any] = self.do(ask)
+        assert "error" not in answer, answer
+        return answer
+
+
+@pytest.fixture
+def foreign(tmp_path: Path) -> Iterator[Nats]:
+    folder = tmp_path / "nats"
+    folder.mkdir()
+    server = Nats(folder)
+    server.start()
+    yield server
+    server.kill()
+
+
+ACCESS = "nats_user = 'broker'\nnats_password = 'secret'\n"
+
+
+@pytest.fixture
+def on_foreign(foreign: Nats, make_broker: Callable[..., Broker]) -> Callable[..., Broker]:
+    def make(config: str = "", node: str = "n1") -> Broker:
+        broker = make_broker(ACCESS + config, "--nats-url", foreign.url)
+        broker.data_dir.mkdir()
+        (broker.data_dir / "node").write_text(f"{node}\n")
+        return broker
+
+    return make
+
+
+@pytest.mark.parametrize("strike", ["kill", "pause"])
+def test_foreign_server_under_load(
+    foreign: Nats, on_foreign: Callable[..., Broker], strike: str
+) -> None:
+    broker = on_foreign()
+    broker.start()
+    assert "sync_interval, which clients cannot see" in broker.log
+    absent_subscriber(broker.port)
+    load = Load(broker.port)
+    for _ in range(2):
+        until(load.progressed(), "acknowledgements")
+        assert foreign.process is not None
+        if strike == "kill":
+            foreign.kill()
+            foreign.start()
+        else:
+            foreign.process.send_signal(signal.SIGSTOP)
+            time.sleep(7)
+            foreign.process.send_signal(signal.SIGCONT)
+        until(load.progressed(), "acknowledgements again")
+    load.stop()
+    broker.restart(kill=True)
+    check_received(broker.port, load)
+    broker.stop()
+
+
+def test_foreign_server_gone_at_the_end(foreign: Nats, on_foreign: Callable[..., Broker]) -> None:
+    """Nothing waits to be written but the end itself: it is told, and without a traceback."""
+    broker = on_foreign("commit_timeout = 1\n")
+    broker.start()
+    publish_some(broker.port, 3)
+    foreign.kill()
+    os.kill(broker.pid, signal.SIGTERM)
+    until(lambda: not broker.running, "the broker's end")
+    assert "Traceback" not in broker.log
+    assert "foldmq: ended although the log could not be written for 1 s" in broker.log
+
+
+def test_server_that_is_not_there(make_broker: Callable[..., Broker]) -> None:
+    broker = make_broker("", "--nats-url", f"nats://127.0.0.1:{free_port()}")
+    line = refused(broker, 69)
+    assert line.startswith("cannot connect to NATS at nats://127.0.0.1:")
+    assert "connection refused" in line
+
+
+def test_wrong_password(foreign: Nats, make_broker: Callable[..., Broker]) -> None:
+    broker = make_broker(ACCESS.replace("secret", "wrong"), "--nats-url", foreign.url)
+    line = refused(broker, 69)
+    assert "the server refuses our credentials" in line
+    assert "wrong" not in line
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("storage", "memory"),
+        ("max_age", 60_000_000_000),
+        ("max_msgs", 100),
+        ("retention", "workqueue"),
+        ("max_msgs_per_subject", 10),
+        ("max_msg_size", 1000),
+        ("allow_direct", False),
+        ("subjects", ["another"]),
+    ],
+)
+def test_stream_that_promises_less(
+    foreign: Nats, on_foreign: Callable[..., Broker], setting: str, value: object
+) -> None:
+    wanted = {"name": "FOLDMQ_LOG_n1", "subjects": ["foldmq.log.n1"], "allow_direct": True}
+    foreign.api("STREAM.CREATE.FOLDMQ_LOG_n1", {**wanted, setting: value})
+    line = refused(on_foreign(), 78)
+    assert line.startswith(f"stream FOLDMQ_LOG_n1: {setting} is ")
+    assert foreign.api("STREAM.INFO.FOLDMQ_LOG_n1")["state"]["messages"] == 0
+
+
+def test_stream_of_a_later_format(foreign: Nats, on_foreign: Callable[..., Broker]) -> None:
+    config = {"name": "FOLDMQ_LOG_n1", "subjects": ["foldmq.log.n1"], "allow_direct": True}
+    foreign.api("STREAM.CREATE.FOLDMQ_LOG_n1", {**config, "metadata": {"foldmq.log": "2"}})
+    assert "holds a log of format 2, this foldmq reads format 1" in refused(on_foreign(), 78)
+
+
+def test_stream_deleted_while_the_broker_was_away(
+    foreign: Nats, on_foreign: Callable[..., Broker]
+) -> None:
+    broker = on_foreign()
+    broker.start()
+    publish_some(broker.port)
+    broker.stop()
+    foreign.api("STREAM.DELETE.FOLDMQ_LOG_n1")
+    assert refused(broker, 65).startswith("the log is lost: stream FOLDMQ_LOG_n1 was there before")
+    assert foreign.api("STREAM.NAMES")["total"] == 0, "no new log was begun"
+
+
+@pytest.mark.parametrize("method", ["PURGE", "DELETE"])
+def test_stream_emptied_or_deleted_while_the_broker_runs(
+    foreign: Nats, on_foreign: Callable[..., Broker], method: str
+) -> None:
+    broker = on_foreign()
+    broker.start()
+    load = Load(broker.port)
+    until(load.progressed(), "acknowledgements")
+    foreign.api(f"STREAM.{method}.FOLDMQ_LOG_n1")
+    until(lambda: not broker.running, "the broker's end")
+    load.stop()
+    assert broker.log.count("foldmq: the log is ") == 1
+    assert "Traceback" not in broker.log
+
+
+def test_second_broker_with_the_same_data_directory(
+    foreign: Nats, on_foreign: Callable[..., Broker]
+) -> None:
+    first, second = on_foreign(), on_foreign()
+    second.data_dir = first.data_dir
+    first.start()
+    line = refused(second, 75)
+    assert f"is in use by another foldmq broker (process {first.pid})" in line
+    publish_some(first.port)
+    first.stop()
+
+
+def test_second_broker_with_the_same_node_id(
+    foreign: Nats, on_foreign: Callable[..., Broker]
+) -> None:
+    first, second = on_foreign(), on_foreign()
+    first.start()
+    absent_subscriber(first.port)
+    load = Load(first.port)
+    until(load.progressed(), "acknowledgements")
+    line = refused(second, 75)
+    assert line.startswith(f"node n1 runs already on {foreign.url} (process {first.pid} on ")
+    until(load.progressed(), "acknowledgements of the first broker")
+    load.stop()
+    check_received(first.port, load)
+    first.kill()
+    second.start()
+    second.stop()
+
+
+def test_broker_that_was_replaced_while_it_stood_still(
+    foreign: Nats, on_foreign: Callable[..., Broker]
+) -> None:
+    """It does not answer, so the second one starts; it must notice and acknowledge nothing more."""
+    first, second = on_foreign(), on_foreign()
+    first.start()
+    absent_subscriber(first.port)
+    load = Load(first.port)
+    until(load.progressed(), "acknowledgements")
+    os.kill(first.pid, signal.SIGSTOP)
+    try:
+        second.start()
+    finally:
+        os.kill(first.pid, signal.SIGCONT)
+    until(lambda: not first.running, "the end of the first broker")
+    load.stop()
+    assert "another broker writes to log FOLDMQ_LOG_n1" in first.log
+    check_received(second.port, load)
+    second.stop()
+
+
+# ------------------------------------------------- logs that are not for us
+
+
+def test_record_of_a_later_format(foreign: Nats, on_foreign: Callable[..., Broker]) -> None:
+    broker = on_foreign()
+    broker.start()
+    broker.stop()
+    foreign.do(lambda client: client.request("foldmq.log.n1", b"FMQ\x07" + bytes(200)))
+    line = refused(broker, 78)
+    assert "of the log has format 7, this foldmq reads format 1: use the foldmq that wrote" in line
+
+
+def test_what_is_no_record(foreign: Nats, on_foreign: Callable[..., Broker]) -> None:
+    broker = on_foreign()
+    broker.start()
+    broker.stop()
+    foreign.do(lambda client: client.request("foldmq.log.n1", b"hello"))
+    assert "is not a foldmq record" in refused(broker, 65)
+
+
+@pytest.mark.parametrize(
+    ("event", "code", "what"),
+    [
+        ({"e": "Acked", "v": 2, "session": "c"}, 78, "event 'Acked' version 2 is not known"),
+        ({"e": "Teleported", "v": 1}, 78, "event 'Teleported' version 1 is not known"),
+        ({"e": "Acked", "v": 1, "session": 7, "pids": []}, 65, "event Acked, field session = 7"),
+    ],
+)
+def test_event_that_cannot_be_read(
+    foreign: Nats, on_foreign: Callable[..., Broker], event: Any, code: int, what: str
+) -> None:
+    broker = on_foreign()
+    broker.start()
+    broker.stop()
+
+    async def append(client: Any) -> None:
+        query = orjson.dumps({"last_by_subj": "foldmq.log.n1"})
+        reply = await client.request("$JS.API.DIRECT.GET.FOLDMQ_LOG_n1", query)
+        last = decode_record(int(reply.headers["Nats-Sequence"]), reply.data)
+        events: list[Any] = [BrokerStarted("later"), event]
+        data = encode_record(
+            previous=last.link, node="n1", time_ms=last.time_ms, events=events, payloads=[]
+        )
+        await client.request("foldmq.log.n1", data)
+
+    foreign.do(append)
+    line = refused(broker, code)
+    assert what in line
+    assert ", entry 1: " in line
+
+
+def test_log_that_begins_with_another_one(foreign: Nats, on_foreign: Callable[..., Broker]) -> None:
+    """A record that is right in itself, but does not belong here."""
+    broker = on_foreign()
+    broker.start()
+    broker.stop()
+    alien = encode_record(
+        previous=GENESIS, node="n1", time_ms=1, events=[BrokerStarted("x")], payloads=[]
+    )
+    assert len(link_of(alien)) == 32
+    foreign.do(lambda client: client.request("foldmq.log.n1", alien))
+    assert "does not continue record" in refused(broker, 65)

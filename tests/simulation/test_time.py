@@ -1,0 +1,197 @@
+"""What depends on time: keep alive, ack_wait, expiry, the jail, the time limit for CONNECT."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from harness import packets as p
+from harness.packets import Connack, Publish
+
+from eventstore.events import Redelivered, SessionClosed, SessionExpired
+from simulation.world import SimClient, World, simulate
+
+
+def publishes(client: SimClient) -> list[Publish]:
+    return [one for one in client.take() if isinstance(one, Publish)]
+
+
+@pytest.mark.mqtt("MQTT-3.1.2-24")
+def test_silence_of_one_and_a_half_keep_alives_closes() -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            client = await world.connect("c", keepalive=10)
+            for _ in range(5):
+                await world.go(14)
+                client.send(p.pingreq())
+                await world.calm()
+            assert client.open
+            await world.go(14.9)
+            assert client.open
+            await world.go(0.3)
+            assert not client.open
+            closed = [one for one in world.disk.events() if isinstance(one, SessionClosed)]
+            assert [one.reason for one in closed] == ["keep_alive"]
+
+    simulate(scenario)
+
+
+def test_without_a_keep_alive_silence_is_allowed() -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            client = await world.connect("c", keepalive=0)
+            await world.go(100_000)
+            assert client.open
+
+    simulate(scenario)
+
+
+def test_a_connect_must_come_in_time() -> None:
+    async def scenario() -> None:
+        async with World(connect_timeout=10.0).running() as world:
+            client = SimClient(world)
+            client.send(p.connect("c")[:5])
+            await world.go(9.9)
+            assert client.open
+            await world.go(0.2)
+            assert not client.open
+            assert world.broker.connections == set()
+
+    simulate(scenario)
+
+
+def test_what_is_not_acknowledged_in_time_is_sent_again_under_its_identifier() -> None:
+    async def scenario() -> None:
+        async with World(ack_wait=30.0).running() as world:
+            client = await world.connect("c", filters=[("a", 1)])
+            client.send(p.publish("a", b"x", 1, 1))
+            await world.go(1)
+            assert publishes(client) == [Publish("a", b"x", 1, 1)]
+            await world.go(28)
+            assert publishes(client) == []
+            await world.go(3)
+            assert publishes(client) == [Publish("a", b"x", 1, 1, dup=True)]
+            await world.go(30)
+            assert publishes(client) == [Publish("a", b"x", 1, 1, dup=True)]
+            client.send(p.puback(1))
+            await world.go(100)
+            assert publishes(client) == []
+
+    simulate(scenario)
+
+
+def test_redelivery_does_not_become_more_frequent_with_time() -> None:
+    async def scenario() -> None:
+        async with World(ack_wait=30.0).running() as world:
+            client = await world.connect("c", filters=[("a", 1)])
+            client.send(p.publish("a", b"x", 1, 1))
+            await world.go(30 * 20 + 10)
+            assert 18 <= len(publishes(client)) <= 21
+            again = [one for one in world.disk.events() if isinstance(one, Redelivered)]
+            assert len(again) <= 20
+            assert len(world.broker.timers) < 10
+
+    simulate(scenario)
+
+
+def test_without_ack_wait_nothing_is_sent_again_while_connected() -> None:
+    async def scenario() -> None:
+        async with World(ack_wait=0.0).running() as world:
+            client = await world.connect("c", filters=[("a", 1)])
+            client.send(p.publish("a", b"x", 1, 1))
+            await world.go(1000)
+            assert len(publishes(client)) == 1
+
+    simulate(scenario)
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_an_offline_session_expires(*, restart: bool) -> None:
+    async def scenario() -> None:
+        async with World(session_expiry=60.0).running() as world:
+            client = await world.connect("c", filters=[("a", 1)])
+            stays = await world.connect("stays")
+            client.send(p.disconnect())
+            await world.go(40)
+            if restart:
+                await world.restart()
+                await world.go(15)
+                stays = await world.connect("stays", present=True)
+            else:
+                await world.go(15)
+            assert "c" in world.broker.node.sessions
+            await world.go(10)
+            assert list(world.broker.node.sessions) == ["stays"]
+            assert stays.open
+            gone = [one for one in world.disk.events() if isinstance(one, SessionExpired)]
+            assert [one.session for one in gone] == ["c"]
+            assert world.broker.router.subscriptions == 0
+            await world.connect("c", present=False)
+
+    simulate(scenario)
+
+
+def test_a_session_that_came_back_in_time_does_not_expire() -> None:
+    async def scenario() -> None:
+        async with World(session_expiry=60.0).running() as world:
+            client = await world.connect("c")
+            client.send(p.disconnect())
+            await world.go(50)
+            again = await world.connect("c", present=True)
+            await world.go(50)
+            again.send(p.disconnect())
+            await world.go(50)
+            await world.connect("c", present=True)
+
+    simulate(scenario)
+
+
+def test_an_idle_offline_session_costs_no_actor_and_loses_nothing() -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            client = await world.connect("c", filters=[("a", 1)])
+            client.send(p.disconnect())
+            await world.go(30)
+            assert len(world.broker.kernel) == 1
+            sender = await world.connect("d")
+            sender.send(p.publish("a", b"x", 1, 1))
+            await world.go(30)
+            assert publishes(await world.connect("c", present=True)) == [Publish("a", b"x", 1, 1)]
+
+    simulate(scenario)
+
+
+def test_a_client_identifier_that_is_fought_over_is_held_back() -> None:
+    async def scenario() -> None:
+        async with World(jail_time=1.0).running() as world:
+            first = await world.connect("c")
+            second = SimClient(world)
+            second.send(p.connect("c", clean=False))
+            await world.go(0.1)
+            assert (first.open, second.take()) == (False, [Connack(0, session_present=True)])
+            third = SimClient(world)
+            third.send(p.connect("c", clean=False))
+            await world.go(0.8)
+            assert (second.open, third.take()) == (True, [])
+            await world.go(0.3)
+            assert (second.open, third.take()) == (False, [Connack(0, session_present=True)])
+
+    simulate(scenario)
+
+
+def test_two_clients_that_fight_do_not_spin_the_broker() -> None:
+    async def scenario() -> None:
+        async with World(jail_time=1.0).running() as world:
+            fighters: list[SimClient | None] = [None, None]
+            accepted = 0
+            for _ in range(200):
+                for at, fighter in enumerate(fighters):
+                    if fighter is None or not fighter.open:
+                        fighters[at] = fresh = SimClient(world)
+                        fresh.send(p.connect("c", clean=False))
+                    else:
+                        accepted += fighter.take().count(Connack(0, session_present=True))
+                await asyncio.sleep(0.05)
+            assert 5 < accepted < 15
+
+    simulate(scenario)
