@@ -23,21 +23,19 @@ from actors.messages import (
     Attach,
     Authenticated,
     ConnectRequest,
-    Detached,
     Expire,
     Loaded,
-    Outgoing,
     Retire,
-    Retry,
 )
-from actors.recovery import rebuild_session, recover
+from actors.recovery import recover
 from actors.router import Router
 from actors.session import Session
+from actors.supervision import inherit, replace, succeed
 from eventstore.errors import CorruptLog
-from eventstore.events import BrokerStopped, Event, MessageDropped, entries
+from eventstore.events import BrokerStopped, Event, entries
 from eventstore.log import EventLog, LogUnavailable, LogWriter
 from eventstore.messages import Message, MessageStore
-from eventstore.positions import INDEX_BITS, Position, to_runs
+from eventstore.positions import INDEX_BITS, Position
 from projections.node import NodeState
 from protocol.errors import FoldmqError
 from protocol.packets import Connect, ConnectCode
@@ -61,8 +59,6 @@ _DEFER = 0.01
 _NOTE_EVERY = 1.0
 """Seconds between notes of how far the log reaches."""
 _RETRY_LOAD = 0.5
-_MAX_ATTEMPTS = 3
-"""How often a session may fail on the same messages before they are given up."""
 _FLAPPERS = 10_000
 """Client identifiers remembered for having been taken over."""
 
@@ -165,8 +161,13 @@ class Broker(LoopActor):
 
     def reload(self, options: Options, authenticator: Authenticator) -> None:
         """Take new limits and users; connected clients stay."""
+        expiry_changed = options.session_expiry != self.options.session_expiry
         self.options = options
         self.limits = _limits(options)
+        if expiry_changed:
+            for state in self.node.sessions.values():
+                if not state.connected:
+                    self.watch_expiry(state)
         old, self.authenticator = self.authenticator, authenticator
         if old is not authenticator:
             old.close()
@@ -214,6 +215,17 @@ class Broker(LoopActor):
             self.kernel.spawn(session, self)
         return session
 
+    def install(self, session: Session) -> None:
+        """Make an actor the one that a session is reached by, from now on."""
+        before = self._sessions.get(session.name)
+        if before is not None:
+            self._offline.discard(before)
+        self._sessions[session.name] = session
+
+    def on_session_failure(self, session: Session) -> None:
+        """Put a successor in the place of a session that has just failed."""
+        succeed(self, session)
+
     def tell_session(self, session: Session, message: Any) -> None:
         """Tell a session, or the one that took its place."""
         try:
@@ -233,7 +245,7 @@ class Broker(LoopActor):
                 self.kernel.tell(self, ConnectRequest(message.connection, message.connect))
 
     def went_offline(self, session: Session) -> None:
-        """Take note that a persistent session has no connection now."""
+        """Take note that a session has no connection now."""
         self._offline.add(session)
         self.watch_expiry(session.state)
 
@@ -273,6 +285,10 @@ class Broker(LoopActor):
             self._on_connect(message)
         elif isinstance(message, Failed):
             self._on_failed(message)
+
+    def on_failure(self, *exc_info: object) -> None:
+        """Stop: without its root nothing is supervised."""
+        self.fail(FoldmqError(f"the broker failed: {exc_info[1]}; this is a bug, please report it"))
 
     def _on_connect(self, request: ConnectRequest) -> None:
         connection, connect = request
@@ -317,64 +333,8 @@ class Broker(LoopActor):
     def _on_failed(self, failed: Failed) -> None:
         actor = failed.actor
         if isinstance(actor, Session):
-            self._start(self._replace(actor, failed))
-
-    async def _replace(self, broken: Session, failed: Failed) -> None:
-        """Rebuild a session that failed from its events, and tell the new one what it missed."""
-        name = broken.name
-        connection = broken.connection
-        self._offline.discard(broken)
-        fresh = Session(self, name, None)
-        self._sessions[name] = fresh
-        self.kernel.spawn(fresh, self)
-        self.kernel.suspend(fresh)
-        if connection is not None:
-            connection.session = fresh
-            connection.abort("session_failed")
-            fresh.connection = connection
-        for subscriber in self.router.subscribers(name):
-            actor, subscriber.actor = subscriber.actor, None
-            if actor is not None:
-                actor.stop()
-        self.kernel.wake()
-        await asyncio.sleep(0)
-        try:
-            state = await rebuild_session(self, name)
-        except FoldmqError as error:
-            self.fail(error)
-            return
-        if state is not None:
-            self.node.sessions[name] = fresh.state = state
-            self.router.restore(state)
-        else:
-            self.node.sessions.pop(name, None)
-            self.router.remove_session(name)
-        self.kernel.resume(fresh)
-        for message in (failed.message, *broken.unfinished(), *failed.unseen):
-            self._retry(fresh, message)
-
-    def _retry(self, session: Session, message: Any) -> None:
-        attempts = 1
-        if isinstance(message, Retry):
-            attempts = message.attempts + 1
-            message = message.outgoing
-        if isinstance(message, Outgoing) and message.qos:
-            if attempts <= _MAX_ATTEMPTS:
-                self.kernel.tell(session, Retry(message, attempts))
-                return
-            batch = message.batch
-            self.emit(
-                MessageDropped(
-                    session.name,
-                    "session_failed",
-                    len(batch),
-                    refs=to_runs(list(batch.refs)),
-                    filter=message.subscriber.filter,
-                )
-            )
-            self.count_dropped("session_failed", len(batch))
-        elif isinstance(message, (Attach, Detached, Expire)):
-            self.kernel.tell(session, message)
+            others = inherit(self, actor, failed)
+            self._start(replace(self, self.session(actor.name), failed.message, others))
 
     # Work beside the turn.
 

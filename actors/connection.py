@@ -233,9 +233,13 @@ class Connection(LoopActor, asyncio.Protocol):
         self.finish()
 
     def close(self, reason: str) -> None:
-        """Close the connection once what waits at the gate for it has been written."""
+        """Close the connection once what waits at the gate for it has been written.
+
+        The session, which may still have answers to give, says when (:meth:`close_behind`).
+        """
+        session = self.session
         self._end(reason)
-        self._close_behind()
+        self._linger(session)
 
     def finish(self) -> None:
         """Close the transport: nothing more will be written."""
@@ -249,12 +253,16 @@ class Connection(LoopActor, asyncio.Protocol):
         self._end(reason)
         self._close_now()
 
-    def _close_behind(self) -> None:
-        if self._closed:
-            return
-        self._broker.journal.after(_Closer(self), b"close")
-        self.kernel.wake()
+    def close_behind(self) -> None:
+        """Close the transport behind what was handed to the gate until now."""
+        if not self._closed and not self.stopped:
+            self._broker.journal.after(_Closer(self), b"close")
+            self.kernel.wake()
+
+    def _linger(self, session: Session | None) -> None:
         self._broker.timers.remind(_LINGER, self._close_now)
+        if session is None:
+            self.close_behind()
 
     def _close_now(self) -> None:
         """End a close that took too long: the client does not read, or the log is stuck."""
@@ -349,8 +357,9 @@ class Connection(LoopActor, asyncio.Protocol):
         elif packets:
             self._tell_session(Packets(self, packets))
         if leaves:
+            session = self.session
             self._end("disconnect", orderly=True)
-            self._close_behind()
+            self._linger(session)
 
     def _keep_early(self, part: bytes | list[Packet]) -> None:
         """Keep what a client sends before its CONNECT is answered; it may, within bounds."""

@@ -100,13 +100,6 @@ class Outgoing(NamedTuple):
     """The lower of the publication's and the granted QoS [MQTT-3.8.4-6]."""
 
 
-class Retry(NamedTuple):
-    """What a failed session had been told; some of it may have been recorded before it failed."""
-
-    outgoing: Outgoing
-    attempts: int
-
-
 class ConnectRequest(NamedTuple):
     """A connection was authenticated and wants its session."""
 
@@ -138,6 +131,14 @@ class Detached(NamedTuple):
     connection: Connection | None
     reason: str
     orderly: bool
+
+
+class Retry(NamedTuple):
+    """The end of a connection that sessions failed on before."""
+
+    message: Detached
+    attempts: int
+    """How often."""
 
 
 class Writable(NamedTuple):

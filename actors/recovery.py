@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger("foldmq")
 
+_POLL = 0.002
 _BREATHE_EVERY = 64
 """Records folded between two looks at the event loop."""
 
@@ -88,16 +89,24 @@ def _end_connections(broker: Broker) -> None:
                 broker.watch_expiry(state)
 
 
-async def rebuild_session(broker: Broker, name: str) -> SessionState | None:
-    """Return a session's state as the log has it; None when there is no such session.
+async def rebuild_session(broker: Broker, name: str) -> tuple[int, SessionState | None]:
+    """Return a session's state as the log has it, None when there is no such session.
 
-    Waits until all that was appended is on disk. Nothing may append for this session meanwhile.
+    With it comes the stream sequence of the last record that was folded.
+
+    Waits until all that was appended until now is on disk. Nothing may append for this session
+    meanwhile.
     """
-    await broker.settled()
+    journal = broker.journal
+    last = journal.end
+    broker.kernel.wake()
+    while journal.durable < last and not broker.failed.done():
+        await asyncio.sleep(_POLL)
+        journal.flush()
     node = NodeState()
     checker = ChainChecker()
-    async for record in broker.log.read(1, broker.journal.durable):
+    async for record in broker.log.read(1, last):
         checker.check(record)
         node.apply_record(record, only=name)
         await asyncio.sleep(0)
-    return node.sessions.get(name)
+    return last, node.sessions.get(name)

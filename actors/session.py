@@ -37,6 +37,7 @@ from eventstore.events import (
     Delivered,
     Event,
     MessageDropped,
+    Queued,
     Redelivered,
     SessionClosed,
     SessionExpired,
@@ -45,9 +46,10 @@ from eventstore.events import (
     WillArmed,
     WillCancelled,
     WillFired,
+    entries,
 )
 from eventstore.messages import Message
-from eventstore.positions import Position, from_runs, to_runs
+from eventstore.positions import Position, from_runs, sequence_of, to_runs
 from projections.session import QOS_MASK, RETAIN_FLAG, InFlight, SessionState
 from protocol.encoder import PINGRESP, acks, connack, suback, unsuback
 from protocol.encoder import Outgoing as Prepared
@@ -85,13 +87,16 @@ class Session(LoopActor):
         "_after_load",
         "_broker",
         "_held",
+        "_in_hand",
         "_publisher",
+        "_recorded",
         "_unhandled",
         "_will",
         "connection",
         "last_active",
         "name",
         "state",
+        "to_deliver",
     )
 
     def __init__(self, broker: Broker, name: str, state: SessionState | None) -> None:
@@ -107,6 +112,10 @@ class Session(LoopActor):
         self._after_load: Callable[[], None] | None = None
         self._unhandled: list[Any] = []
         self._will: Message | None = None
+        self._in_hand: tuple[Outgoing | None, int] = (None, 0)
+        self._recorded: list[tuple[Event, Position, int]] | None = None
+        self.to_deliver: list[Outgoing] = []
+        """What is left of a failed subscription's work."""
 
     def __str__(self) -> str:
         """Return the client identifier."""
@@ -120,6 +129,12 @@ class Session(LoopActor):
         But for deliveries: their publisher is told as soon as the publication is on disk, so
         they must be recorded with it, as queued.
         """
+        if self._recorded is not None:
+            if type(message) is Outgoing:
+                self.record_unseen(message, 0)
+            else:
+                self._unhandled.append(message)
+            return
         if self._after_load is not None and type(message) not in (Loaded, Outgoing):
             self._unhandled.append(message)
             return
@@ -203,8 +218,11 @@ class Session(LoopActor):
         self._close("taken_over", orderly=False)
 
     def _on_detached(self, message: Detached) -> None:
-        state = self.state
-        if message.connection is not self.connection or not state.connected:
+        state, connection = self.state, message.connection
+        if connection is not None:
+            connection.close_behind()
+        # After a rebuild or a restart there is no connection, only a state that says so.
+        if not state.connected or self.connection not in (None, connection):
             return
         if state.will is not None and self._will is None:
             # Armed before the broker was started again: its payload is in the log only.
@@ -289,10 +307,10 @@ class Session(LoopActor):
             subscriber.actor = None
             if self.connection is not None:
                 self._start_subscription(subscriber)
-        for told in (message.message, *message.unseen):
-            if isinstance(told, Batch):
-                qos = min(told.qos, subscriber.qos)
-                self.kernel.tell(self, Outgoing(subscriber, told, qos))
+        self.to_deliver = failed.outgoings(message)
+        while self.to_deliver:
+            self._handle(self.to_deliver[0])
+            self.to_deliver.pop(0)
 
     # What the client sends.
 
@@ -416,8 +434,11 @@ class Session(LoopActor):
             ready=ready,
         )
         sent = len(delivery.packet_ids)
+        covered = 0
         for event in delivery.events:
             self.emit(event)
+            covered += entries(event)
+            self._in_hand = (message, covered)
             if type(event) is MessageDropped:
                 self._broker.count_dropped(event.reason, event.count)
         if sent and connection is not None:
@@ -614,30 +635,48 @@ class Session(LoopActor):
     # After a failure.
 
     def _on_retry(self, message: Retry) -> None:
-        """Deliver what a failed session was told, except what it had recorded already."""
-        state = self.state
-        subscriber, batch, qos = message.outgoing
-        recorded = {sent.ref for sent in state.inflight.values()}
-        recorded.update(sent.ref for sent in state.releasing.values())
-        for held in state.subscriptions.values():
-            recorded.update(entry >> 3 for entry in held.queue or ())
-        keep = [at for at, ref in enumerate(batch.refs) if ref not in recorded]
-        if not keep:
+        self._on_detached(message.message)
+
+    def begin_rebuild(self) -> None:
+        """Take a failed session's place: record deliveries, put off all else."""
+        self._recorded = []
+
+    def record_unseen(self, outgoing: Outgoing, start: int) -> None:
+        """Record as queued what a session without a state is to deliver, from ``start`` on."""
+        subscriber, batch, qos = outgoing
+        refs = batch.refs[start:]
+        if not qos or not refs or subscriber.ended or self._recorded is None:
             return
-        payloads = [batch.payloads[at] for at in keep]
-        rest = Batch(
-            batch.qos,
-            [batch.topics[at] for at in keep],
-            payloads,
-            [batch.refs[at] for at in keep],
-            size=sum(map(len, payloads)),
-            retain=batch.retain,
-        )
-        self._on_outgoing(Outgoing(subscriber, rest, qos))
+        size = sum(map(len, batch.payloads[start:]))
+        event = Queued(self.name, subscriber.filter, qos, to_runs(refs), size, batch.retain)
+        journal = self._broker.journal
+        at = journal.append(event, len(refs))
+        self._recorded.append((event, at, journal.time_ms))
+
+    def end_rebuild(self, state: SessionState | None, last: int, first: list[Any]) -> None:
+        """Go on with a state that holds the records up to ``last``: do ``first``, then the rest."""
+        recorded, self._recorded = self._recorded, None
+        if state is not None:
+            self.state = state
+            for event, at, time_ms in recorded or ():
+                if sequence_of(at) > last:
+                    self._broker.node.apply(event, at, time_ms)
+        put_off, self._unhandled = self._unhandled, []
+        for message in (*first, *put_off):
+            self.kernel.tell(self, message)
+
+    def on_failure(self, *_exc_info: object) -> None:
+        """Have a successor put in place at once: nobody must tell the dead."""
+        self._broker.on_session_failure(self)
 
     def unfinished(self) -> list[Any]:
         """Return what the session had been told and put off: for its successor."""
         return self._unhandled
+
+    def recorded_of(self, outgoing: Outgoing) -> int:
+        """Return how many messages of a batch were recorded before the session failed."""
+        in_hand, covered = self._in_hand
+        return covered if in_hand is outgoing else 0
 
     _HANDLERS: ClassVar[dict[type, Callable[[Session, Any], None]]] = {
         Attach: _on_attach,

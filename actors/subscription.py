@@ -14,6 +14,9 @@ from actors.kernel import LoopActor
 from actors.messages import Batch, Outgoing
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from actors.kernel import Failed
     from actors.router import Subscriber
     from actors.session import Session
     from projections.retained import RetainedMessage
@@ -51,29 +54,46 @@ class Subscription(LoopActor):
         for message in messages:
             self.on_receive(message)
 
-    def _forward(self, batch: Batch) -> None:
+    def outgoing(self, batch: Batch) -> Outgoing:
+        """Return what the session is told about a batch: its QoS is capped by the granted one."""
         subscriber = self._subscriber
         qos = batch.qos if batch.qos < subscriber.qos else subscriber.qos
-        outgoing = Outgoing(subscriber, batch, qos)
+        return Outgoing(subscriber, batch, qos)
+
+    def outgoings(self, failed: Failed) -> list[Outgoing]:
+        """Return what the session would have been told, had this actor not failed."""
+        found: list[Outgoing] = []
+        for told in (failed.message, *failed.unseen):
+            if isinstance(told, Batch):
+                found.append(self.outgoing(told))
+            elif isinstance(told, list):
+                found += map(self.outgoing, _retained_batches(told))
+        return found
+
+    def _forward(self, batch: Batch) -> None:
+        outgoing = self.outgoing(batch)
         try:
             self._session.kernel.tell(self._session, outgoing)
         except pykka.ActorDeadError:
             self._session.on_undelivered([outgoing])
 
     def _replay(self, messages: list[RetainedMessage]) -> None:
-        """Send retained messages, in the order of their publication within each QoS."""
         self.matched += len(messages)
         self.replayed += len(messages)
-        for qos in sorted({message.qos for message in messages}):
-            chosen = [message for message in messages if message.qos == qos]
-            payloads = [message.payload for message in chosen]
-            self._forward(
-                Batch(
-                    qos,
-                    [message.topic.encode() for message in chosen],
-                    payloads,
-                    [message.ref for message in chosen],
-                    size=sum(map(len, payloads)),
-                    retain=True,
-                )
-            )
+        for batch in _retained_batches(messages):
+            self._forward(batch)
+
+
+def _retained_batches(messages: list[RetainedMessage]) -> Iterator[Batch]:
+    """Yield retained messages in batches, in the order of their publication within each QoS."""
+    for qos in sorted({message.qos for message in messages}):
+        chosen = [message for message in messages if message.qos == qos]
+        payloads = [message.payload for message in chosen]
+        yield Batch(
+            qos,
+            [message.topic.encode() for message in chosen],
+            payloads,
+            [message.ref for message in chosen],
+            size=sum(map(len, payloads)),
+            retain=True,
+        )

@@ -20,13 +20,16 @@ from eventstore.connection import (
 )
 from eventstore.datadir import DataDir
 from eventstore.embedded import DEFAULT_MAX_PAYLOAD, EmbeddedServer
-from eventstore.errors import LostLog
+from eventstore.errors import BadNatsOptions, LostLog
 from eventstore.log import EventLog
 from eventstore.owner import claim
 from eventstore.remedy import EmbeddedRemedy
 from eventstore.watermark import Watermark
 
 log = structlog.get_logger("foldmq")
+
+MINIMUM_PAYLOAD = 1024 * 1024
+"""Bytes: names of 65 535 bytes, longer still in JSON, must fit into one event."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +85,11 @@ async def open_store(
 
     client = await _connect(stack, access, connection_lost)
     largest = check_server(client)
+    if largest < MINIMUM_PAYLOAD:
+        raise BadNatsOptions(
+            f"max_payload of the NATS server at {access.where} is {largest} bytes, the log needs "
+            f"{MINIMUM_PAYLOAD}, its default: raise it there"
+        )
     await check_jetstream(client)
     node = datadir.node()
     if server is None:

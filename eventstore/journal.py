@@ -177,6 +177,11 @@ class Journal:
         return self._durable
 
     @property
+    def end(self) -> int:
+        """Stream sequence of the last record that something was appended to."""
+        return self._next if self._events else self._next - 1
+
+    @property
     def pending(self) -> list[Pending]:
         """The closed records that are not known to be on disk, in order."""
         return [*self._inflight, *self._sealed]

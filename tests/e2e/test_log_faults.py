@@ -305,8 +305,12 @@ def test_full_disk(make_broker: Callable[..., Broker], small_disk: Path, rounds:
     for number in range(1, rounds + 1):
         with RawClient(broker.port) as idle:
             assert idle.connect("idle").code == 0
+            before = len(told(broker, "log cannot be written"))
             filler = fill(small_disk)
-            until(lambda: told(broker, "log cannot be written"), "a word about the full disk")
+            until(
+                lambda: len(told(broker, "log cannot be written")) > before,  # noqa: B023 - at once
+                "a word about the full disk",
+            )
             acknowledged = len(load.acknowledged)
             idle.expect_alive()
             idle.expect_closed(PATIENCE)
@@ -474,6 +478,14 @@ def test_server_that_is_not_there(make_broker: Callable[..., Broker]) -> None:
     line = refused(broker, 69)
     assert line.startswith("cannot connect to NATS at nats://127.0.0.1:")
     assert "connection refused" in line
+
+
+def test_server_that_takes_too_little(foreign: Nats, on_foreign: Callable[..., Broker]) -> None:
+    foreign.kill()
+    foreign.max_payload = 64 * 1024
+    foreign.start()
+    line = refused(on_foreign(), 78)
+    assert line.startswith(f"max_payload of the NATS server at {foreign.url} is 65536 bytes")
 
 
 def test_wrong_password(foreign: Nats, make_broker: Callable[..., Broker]) -> None:

@@ -273,7 +273,7 @@ async def test_answers_that_never_come(own: Writing, monkeypatch: pytest.MonkeyP
 # --------------------------------------------- what can never be put right
 
 
-async def given_up(own: Writing, monkeypatch: pytest.MonkeyPatch) -> EventStoreError:
+async def given_up(own: Writing) -> EventStoreError:
     """The error with which writing ends; nothing is acknowledged or told afterwards."""
     await until(lambda: own.fatal)
     acknowledged = list(own.sink.numbers)
@@ -285,16 +285,14 @@ async def given_up(own: Writing, monkeypatch: pytest.MonkeyPatch) -> EventStoreE
     return error
 
 
-async def test_second_writer_is_fenced_off(
-    server: EmbeddedServer, own: Writing, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_second_writer_is_fenced_off(server: EmbeddedServer, own: Writing) -> None:
     own.put(3)
     await own.settled()
     async with writing(server) as other:
         other.put(2)
         await other.settled()
         own.put(2)
-        error = await given_up(own, monkeypatch)
+        error = await given_up(own)
         assert isinstance(error, Fenced)
         assert own.sink.numbers == [0, 1, 2]
         other.put(2)
@@ -302,9 +300,7 @@ async def test_second_writer_is_fenced_off(
         assert await other.stored() == [0, 1, 2, 0, 1, 2, 3]
 
 
-async def test_two_writers_at_once(
-    server: EmbeddedServer, own: Writing, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_two_writers_at_once(server: EmbeddedServer, own: Writing) -> None:
     """Whoever loses, what was acknowledged by either is there."""
     async with writing(server) as other:
         other.next = 1000
@@ -312,36 +308,34 @@ async def test_two_writers_at_once(
         other.put(3)
         await until(lambda: own.fatal or other.fatal)
         loser, winner = (own, other) if own.fatal else (other, own)
-        assert isinstance(await given_up(loser, monkeypatch), Fenced)
+        assert isinstance(await given_up(loser), Fenced)
         await winner.settled()
         stored = await winner.stored()
         assert sorted(stored) == sorted(own.sink.numbers + other.sink.numbers)
 
 
-async def test_stream_deleted_underneath(own: Writing, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_stream_deleted_underneath(own: Writing) -> None:
     own.put(3)
     await own.settled()
     await api(own.nc, f"STREAM.DELETE.{STREAM}")
     own.put(3)
-    assert isinstance(await given_up(own, monkeypatch), LostLog)
+    assert isinstance(await given_up(own), LostLog)
     assert own.sink.numbers == [0, 1, 2]
 
 
-async def test_stream_made_anew_underneath(own: Writing, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_stream_made_anew_underneath(own: Writing) -> None:
     for _ in range(3):
         own.put()
         await own.settled()
     await api(own.nc, f"STREAM.DELETE.{STREAM}")
     await ensure_stream(own.nc, STREAM, [SUBJECT])
     own.put(3)
-    error = await given_up(own, monkeypatch)
+    error = await given_up(own)
     assert isinstance(error, CorruptLog)
     assert error.sequence == 1
 
 
-async def test_another_log_of_the_same_length(
-    own: Writing, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_another_log_of_the_same_length(own: Writing) -> None:
     """An append would be accepted, and the log would be no chain."""
     own.put()
     await own.settled()
@@ -349,7 +343,7 @@ async def test_another_log_of_the_same_length(
     await ensure_stream(own.nc, STREAM, [SUBJECT])
     await own.nc.request(SUBJECT, record(GENESIS, "other"))
     own.log.connection_lost()
-    error = await given_up(own, monkeypatch)
+    error = await given_up(own)
     assert str(error).startswith("the log is damaged: record 1 is not the one that was stored")
 
 
@@ -359,7 +353,7 @@ async def test_stream_emptied_underneath(own: Writing, monkeypatch: pytest.Monke
     own.put(3)
     await own.settled()
     await api(own.nc, f"STREAM.PURGE.{STREAM}")
-    error = await given_up(own, monkeypatch)
+    error = await given_up(own)
     assert isinstance(error, CorruptLog)
     assert error.sequence == 1
 
@@ -371,14 +365,14 @@ async def test_stream_deleted_while_nothing_is_written(
     own.put(3)
     await own.settled()
     await api(own.nc, f"STREAM.DELETE.{STREAM}")
-    assert isinstance(await given_up(own, monkeypatch), LostLog)
+    assert isinstance(await given_up(own), LostLog)
 
 
-async def test_connection_closed_for_good(own: Writing, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_connection_closed_for_good(own: Writing) -> None:
     own.put(3)
     await own.settled()
     await own.nc.close()
-    error = await given_up(own, monkeypatch)
+    error = await given_up(own)
     assert "closed the connection for good" in str(error)
 
 

@@ -1,0 +1,114 @@
+"""What becomes of a session that failed.
+
+Its successor is there at once. In the very turn in which the session failed, and so in the same
+record as the publications, everything that it was to deliver and had not recorded yet is recorded
+as queued; so is what is told to the successor from then on. The connection is closed: the client
+comes back and the state says what it is owed.
+
+That state is rebuilt from the log, then the successor goes on: with the end of the connection
+first, then with what else its predecessor had been told, then with what came meanwhile.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from actors.kernel import Failed
+from actors.messages import Attach, Detached, Expire, Outgoing, Retry
+from actors.recovery import rebuild_session
+from actors.session import Session
+from actors.subscription import Subscription
+from eventstore.events import SessionClosed
+from protocol.errors import FoldmqError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from actors.broker import Broker
+    from projections.session import SessionState
+
+_log = structlog.get_logger("foldmq")
+
+MAX_ATTEMPTS = 3
+"""How often a session may fail on the end of its connection before that is given up."""
+
+
+def succeed(broker: Broker, broken: Session) -> None:
+    """Put a successor in the place of a session that has just failed."""
+    fresh = Session(broker, broken.name, None)
+    fresh.begin_rebuild()
+    broker.install(fresh)
+    broker.kernel.spawn(fresh, broker)
+    connection, broken.connection = broken.connection, None
+    if connection is not None:
+        connection.session = None
+        connection.abort("session_failed")
+    for subscriber in broker.router.subscribers(broken.name):
+        actor, subscriber.actor = subscriber.actor, None
+        if actor is not None:
+            actor.stop()
+
+
+def inherit(broker: Broker, broken: Session, failed: Failed) -> list[Any]:
+    """Record what the failed session owed; return the other messages that it had been told."""
+    fresh = broker.session(broken.name)
+    others: list[Any] = []
+    for message in (failed.message, *broken.unfinished(), *failed.unseen):
+        if isinstance(message, Outgoing):
+            fresh.record_unseen(message, broken.recorded_of(message))
+        elif isinstance(message, Failed):
+            for outgoing in _left(broken, message):
+                fresh.record_unseen(outgoing, broken.recorded_of(outgoing))
+        elif isinstance(message, Attach) and message is failed.message:
+            message.connection.abort("session_failed")
+        elif message is not None:
+            others.append(message)
+    return others
+
+
+def _left(broken: Session, failed: Failed) -> list[Outgoing]:
+    """Return what a session was still to do when it took over for a failed subscription."""
+    if broken.to_deliver:
+        return broken.to_deliver
+    return failed.actor.outgoings(failed) if isinstance(failed.actor, Subscription) else []
+
+
+async def replace(broker: Broker, fresh: Session, failing: Any, others: list[Any]) -> None:
+    """Rebuild the state and let the successor go on."""
+    try:
+        last, state = await rebuild_session(broker, fresh.name)
+    except FoldmqError as error:
+        broker.fail(error)
+        return
+    except Exception as error:  # noqa: BLE001 - only this session stays out of order
+        _log.error("session cannot be rebuilt: it stays closed", client=fresh.name, exc_info=error)
+        return
+    if state is not None:
+        broker.node.sessions[fresh.name] = state
+        broker.router.restore(state)
+    else:
+        broker.node.sessions.pop(fresh.name, None)
+        broker.router.remove_session(fresh.name)
+    fresh.end_rebuild(state, last, list(_again(broker, fresh, state, failing, others)))
+    broker.went_offline(fresh)
+
+
+def _again(
+    broker: Broker, fresh: Session, state: SessionState | None, failing: Any, others: list[Any]
+) -> Iterator[Any]:
+    """Yield what the successor is to do first."""
+    attempts = failing.attempts if isinstance(failing, Retry) else 0
+    if isinstance(failing, (Detached, Retry)):
+        attempts += 1
+    if state is not None and state.connected:
+        if attempts < MAX_ATTEMPTS:
+            yield Retry(Detached(None, "session_failed", orderly=False), attempts)
+        else:
+            broker.emit(SessionClosed(fresh.name, "session_failed", state.generation))
+            if state.clean:
+                broker.router.remove_session(fresh.name)
+    for message in others:
+        if isinstance(message, (Attach, Expire)):
+            yield message
