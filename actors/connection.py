@@ -50,6 +50,8 @@ class Pause(IntFlag):
     """More waits for the disk than should."""
     SLOW_READER = auto()
     """It publishes to a client that does not keep up."""
+    LOADING = auto()
+    """Its session waits for messages from the log."""
     DRAIN = auto()
     """The broker ends."""
 

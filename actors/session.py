@@ -10,17 +10,16 @@ subscriptions comes straight to it and is queued. When nothing came for a while 
 
 from __future__ import annotations
 
-from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import structlog
 
 from actors import decisions
+from actors.delivery import Delivery
 from actors.kernel import Failed, LoopActor
 from actors.messages import (
     AckCheck,
     Attach,
-    Batch,
     Close,
     Detached,
     Expire,
@@ -34,11 +33,8 @@ from actors.messages import (
 from actors.publisher import Publisher
 from actors.subscription import Subscription
 from eventstore.events import (
-    Delivered,
     Event,
-    MessageDropped,
     Queued,
-    Redelivered,
     SessionClosed,
     SessionExpired,
     SessionOpened,
@@ -46,13 +42,11 @@ from eventstore.events import (
     WillArmed,
     WillCancelled,
     WillFired,
-    entries,
 )
 from eventstore.messages import Message
 from eventstore.positions import Position, from_runs, sequence_of, to_runs
-from projections.session import QOS_MASK, RETAIN_FLAG, InFlight, SessionState
+from projections.session import SessionState
 from protocol.encoder import PINGRESP, acks, connack, suback, unsuback
-from protocol.encoder import Outgoing as Prepared
 from protocol.packets import (
     Acks,
     Connect,
@@ -65,7 +59,7 @@ from protocol.packets import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
     from actors.broker import Broker
     from actors.connection import Connection
@@ -73,21 +67,13 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger("foldmq")
 
-_DRAIN_AT_ONCE = 4096
-"""Messages taken from the queue in one step."""
-_HELD_MESSAGES = 65_536
-"""Messages kept at hand for a connected client whose window is full, at most."""
-
 
 class Session(LoopActor):
     """A client's session."""
 
     __slots__ = (
-        "_ack_check_set",
-        "_after_load",
         "_broker",
-        "_held",
-        "_in_hand",
+        "_delivery",
         "_publisher",
         "_recorded",
         "_unhandled",
@@ -106,13 +92,10 @@ class Session(LoopActor):
         self.state = state if state is not None else SessionState(name)
         self.connection: Connection | None = None
         self.last_active = broker.clock.monotonic()
-        self._ack_check_set = False
-        self._held: dict[Position, Message] = {}
+        self._delivery = Delivery(broker, self)
         self._publisher = Publisher(broker, name)
-        self._after_load: Callable[[], None] | None = None
         self._unhandled: list[Any] = []
         self._will: Message | None = None
-        self._in_hand: tuple[Outgoing | None, int] = (None, 0)
         self._recorded: list[tuple[Event, Position, int]] | None = None
         self.to_deliver: list[Outgoing] = []
         """What is left of a failed subscription's work."""
@@ -135,7 +118,7 @@ class Session(LoopActor):
             else:
                 self._unhandled.append(message)
             return
-        if self._after_load is not None and type(message) not in (Loaded, Outgoing):
+        if self._delivery.loading and type(message) not in (Loaded, Outgoing):
             self._unhandled.append(message)
             return
         self._handle(message)
@@ -145,7 +128,7 @@ class Session(LoopActor):
         if kind is Packets:
             self._on_packets(message)
         elif kind is Outgoing:
-            self._on_outgoing(message)
+            self._delivery.deliver(message)
         else:
             self._HANDLERS[kind](self, message)
 
@@ -197,7 +180,7 @@ class Session(LoopActor):
         if resumed:
             for subscriber in self._broker.router.subscribers(self.name):
                 self._start_subscription(subscriber)
-            self._resume()
+            self._delivery.resume()
         connection.attached(self, connect.keep_alive)
 
     def _arm_will(self, connect: Connect) -> None:
@@ -226,9 +209,9 @@ class Session(LoopActor):
             return
         if state.will is not None and self._will is None:
             # Armed before the broker was started again: its payload is in the log only.
-            found = self._find([state.will.ref])
+            found = self._delivery.find([state.will.ref])
             if found is None:
-                self._load([state.will.ref], lambda: self._on_detached(message))
+                self._delivery.load([state.will.ref], lambda: self._on_detached(message))
                 return
             self._will = found[state.will.ref]
         self._close(message.reason, orderly=message.orderly)
@@ -243,7 +226,7 @@ class Session(LoopActor):
         connection, self.connection = self.connection, None
         if connection is not None and connection.session is self:
             connection.session = None
-        self._held.clear()
+        self._delivery.forget()
         if state.will is not None:
             if orderly:
                 self._will = None
@@ -278,7 +261,7 @@ class Session(LoopActor):
         self._broker.retire(self)
 
     def _on_retire(self, _message: Retire) -> None:
-        if self.connection is None and self._after_load is None:
+        if self.connection is None and not self._delivery.loading:
             self._broker.retire(self)
 
     def _forget_subscriptions(self) -> None:
@@ -329,7 +312,7 @@ class Session(LoopActor):
                 self._on_unsubscribe(connection, packet)
             elif type(packet) is Pingreq:
                 self._broker.journal.after(connection, PINGRESP)
-            if self._after_load is not None:
+            if self._delivery.loading:
                 rest = message.packets[number + 1 :]
                 if rest:
                     # What is left of this message stands before those that came after it.
@@ -368,20 +351,20 @@ class Session(LoopActor):
         if event is not None:
             self.emit(event)
             if self.state.queued:
-                self._drain()
+                self._delivery.drain()
 
     def _on_release(self, connection: Connection, packet_ids: list[int]) -> None:
         """Let QoS 2 messages take effect; answer with PUBCOMP in any case."""
         event = decisions.released(self.state, packet_ids)
         if event is not None:
             refs = from_runs(event.refs)
-            found = self._find(refs)
+            found = self._delivery.find(refs)
             if found is None:
-                self._load(refs, lambda: self._on_release(connection, packet_ids))
+                self._delivery.load(refs, lambda: self._on_release(connection, packet_ids))
                 return
             self.emit(event)
             self._publisher.release(refs, [found[ref] for ref in refs])
-            self._let_go(refs)
+            self._delivery.let_go(refs)
         if connection is self.connection:
             self._broker.journal.after(connection, acks(PacketType.PUBCOMP, packet_ids))
 
@@ -413,224 +396,20 @@ class Session(LoopActor):
 
     # What the client gets.
 
-    def _on_outgoing(self, message: Outgoing) -> None:
-        subscriber, batch, qos = message
-        if subscriber.ended or self._broker.node.sessions.get(self.name) is not self.state:
-            return
-        if not qos:
-            self._send_qos0(batch)
-            return
-        connection = self.connection
-        ready = connection is not None and connection.writable and self._after_load is None
-        delivery = decisions.deliver(
-            self.state,
-            subscriber.filter,
-            qos,
-            batch.refs,
-            batch.payloads,
-            batch.size,
-            self._broker.limits,
-            retain=batch.retain,
-            ready=ready,
-        )
-        sent = len(delivery.packet_ids)
-        covered = 0
-        for event in delivery.events:
-            self.emit(event)
-            covered += entries(event)
-            self._in_hand = (message, covered)
-            if type(event) is MessageDropped:
-                self._broker.count_dropped(event.reason, event.count)
-        if sent and connection is not None:
-            data = batch.prepared(qos).render(delivery.packet_ids, 0, sent)
-            self._broker.journal.after(connection, data)
-            self._set_ack_check()
-        if connection is not None and sent < len(batch):
-            self._hold(batch, sent)
-        if connection is None:
-            self.last_active = self._broker.clock.monotonic()
-
-    def _hold(self, batch: Batch, start: int) -> None:
-        """Keep what a connected client will get soon at hand, so that nothing is read back."""
-        held = self._held
-        if len(held) < _HELD_MESSAGES:
-            messages = map(Message, batch.topics[start:], batch.payloads[start:])
-            held.update(zip(batch.refs[start:], messages, strict=True))
-
-    def _send_qos0(self, batch: Batch) -> None:
-        connection = self.connection
-        if connection is None:
-            return
-        broker = self._broker
-        if connection.writable or connection.unsent < broker.options.max_outbound_bytes:
-            if batch.qos and not batch.retain:
-                # The publication is being recorded. Until it is, a crash may undo it, and its
-                # publisher send it again: nobody must have seen it by then [MQTT-4.3.3-2].
-                broker.journal.after(connection, batch.at_qos0())
-            else:
-                broker.journal.pass_or_follow(connection, batch.at_qos0())
-            if not connection.writable and batch.origin is not None:
-                connection.brake(batch.origin)
-            return
-        broker.count_dropped("slow_reader", len(batch))
-        self.emit(MessageDropped(self.name, "slow_reader", len(batch)))
-
     def _on_writable(self, message: Writable) -> None:
         if message.connection is self.connection and self.state.queued:
-            self._drain()
-
-    def _drain(self) -> None:
-        """Send what waits, as far as the windows allow."""
-        connection = self.connection
-        if connection is None or not connection.writable:
-            return
-        broker = self._broker
-        limits = broker.limits
-        runs = decisions.next_waiting(self.state, limits.window, _DRAIN_AT_ONCE)
-        if not runs:
-            return
-        refs = [ref for run in runs for ref in run.refs]
-        found = self._find(refs)
-        if found is None:
-            self._load(refs, self._drain)
-            return
-        budget = limits.batch_bytes
-        for run in runs:
-            chosen = [found[ref] for ref in run.refs]
-            count = decisions.within([message.payload for message in chosen], budget)
-            budget -= self._send_waiting(connection, run, chosen[:count])
-            if budget <= 0 or count < len(chosen):
-                # The rest follows when these are acknowledged or the transport has room.
-                break
-
-    def _send_waiting(
-        self, connection: Connection, run: decisions.WaitingRun, messages: list[Message]
-    ) -> int:
-        """Send the first messages of a run; return their payload bytes."""
-        count = len(messages)
-        refs = run.refs[:count]
-        packet_ids = decisions.take_packet_ids(self.state, count)
-        topics = [message.topic for message in messages]
-        payloads = [message.payload for message in messages]
-        size = sum(map(len, payloads))
-        event = Delivered(
-            self.name,
-            run.held.filter,
-            run.qos,
-            pids=to_runs(packet_ids),
-            refs=to_runs(refs),
-            retain=run.retain,
-            queued=size,
-        )
-        self.emit(event)
-        data = Prepared(topics, payloads, run.qos, retain=run.retain).render(packet_ids)
-        self._broker.journal.after(connection, data)
-        self._let_go(refs)
-        self._set_ack_check()
-        return size
-
-    # Sending again.
-
-    def _resume(self) -> None:
-        """Send again what the client did not complete, then what waits [MQTT-4.4.0-1]."""
-        state = self.state
-        if state.releasing or state.inflight:
-            self._send_again(list(state.inflight), list(state.releasing), "resumed", self._resume)
-        if self._after_load is None:
-            self._drain()
-
-    def _send_again(
-        self, unacked: list[int], unreleased: list[int], cause: str, again: Callable[[], None]
-    ) -> None:
-        """Send PUBLISH (with DUP) and PUBREL packets again; ``again`` once messages are loaded."""
-        connection, state = self.connection, self.state
-        if connection is None:
-            return
-        found = self._find([state.inflight[pid].ref for pid in unacked])
-        if found is None:
-            self._load([state.inflight[pid].ref for pid in unacked], again)
-            return
-        parts = [acks(PacketType.PUBREL, unreleased)] if unreleased else []
-        for flags, run in _by_flags([(pid, state.inflight[pid]) for pid in unacked]):
-            messages = [found[sent.ref] for _, sent in run]
-            prepared = Prepared(
-                [message.topic for message in messages],
-                [message.payload for message in messages],
-                flags & QOS_MASK,
-                retain=bool(flags & RETAIN_FLAG),
-            )
-            parts.append(prepared.render([pid for pid, _ in run], dup=True))
-        self._let_go(found)
-        packet_ids = [*unreleased, *unacked]
-        self.emit(Redelivered(self.name, to_runs(packet_ids), cause))
-        self._broker.journal.after(connection, b"".join(parts))
-        self._set_ack_check()
-
-    def _set_ack_check(self) -> None:
-        wait = self._broker.options.ack_wait
-        if wait and not self._ack_check_set:
-            self._ack_check_set = True
-            self._broker.timers.remind(wait, self._remember_acks)
-
-    def _remember_acks(self) -> None:
-        if not self.stopped:
-            self.kernel.tell(self, AckCheck())
-
-    def _on_ack_check(self, _message: AckCheck) -> None:
-        """Send again what was not acknowledged within ``ack_wait``."""
-        connection, state = self.connection, self.state
-        wait = self._broker.options.ack_wait
-        if connection is None or not wait or not (state.inflight or state.releasing):
-            self._ack_check_set = False
-            return
-        late = self._broker.clock.time_ms() - int(wait * 1000)
-        unacked = [pid for pid, sent in state.inflight.items() if sent.sent_ms <= late]
-        unreleased = [pid for pid, sent in state.releasing.items() if sent.sent_ms <= late]
-        if (unacked or unreleased) and connection.writable:
-            self._send_again(
-                unacked, unreleased, "ack_wait", lambda: self._on_ack_check(AckCheck())
-            )
-            if self._after_load is not None:
-                return
-        oldest = min(
-            sent.sent_ms for sent in chain(state.inflight.values(), state.releasing.values())
-        )
-        delay = wait - (self._broker.clock.time_ms() - oldest) / 1000
-        self._broker.timers.remind(min(wait, max(0.05, delay)), self._remember_acks)
-
-    # Messages that are not at hand.
-
-    def _find(self, refs: Sequence[Position]) -> dict[Position, Message] | None:
-        """Return the messages at these positions, or None when some must be loaded."""
-        found: dict[Position, Message] = {}
-        held, store = self._held, self._broker.messages
-        for ref in refs:
-            message = held.get(ref) or store.get(ref)
-            if message is None:
-                return None
-            found[ref] = message
-        return found
-
-    def _load(self, refs: Sequence[Position], then: Callable[[], None]) -> None:
-        """Read messages from the log, then go on; whatever comes meanwhile waits."""
-        self._after_load = then
-        self._broker.load(self, [ref for ref in refs if ref not in self._held])
-
-    def _let_go(self, refs: Iterable[Position]) -> None:
-        """Forget messages that were sent."""
-        if self._held:
-            for ref in refs:
-                self._held.pop(ref, None)
+            self._delivery.drain()
 
     def _on_loaded(self, message: Loaded) -> None:
-        then, self._after_load = self._after_load, None
-        self._held.update(message.found)
-        if then is not None:
-            then()
-        while self._unhandled and self._after_load is None:
+        delivery = self._delivery
+        delivery.loaded(message.found)
+        while self._unhandled and not delivery.loading:
             self._handle(self._unhandled.pop(0))
-        if self._after_load is None and self.state.queued:
-            self._drain()
+        if not delivery.loading and self.state.queued:
+            delivery.drain()
+
+    def _on_ack_check(self, _message: AckCheck) -> None:
+        self._delivery.check_acks()
 
     # After a failure.
 
@@ -675,8 +454,7 @@ class Session(LoopActor):
 
     def recorded_of(self, outgoing: Outgoing) -> int:
         """Return how many messages of a batch were recorded before the session failed."""
-        in_hand, covered = self._in_hand
-        return covered if in_hand is outgoing else 0
+        return self._delivery.recorded_of(outgoing)
 
     _HANDLERS: ClassVar[dict[type, Callable[[Session, Any], None]]] = {
         Attach: _on_attach,
@@ -689,15 +467,3 @@ class Session(LoopActor):
         Retry: _on_retry,
         Failed: _on_failed,
     }
-
-
-def _by_flags(
-    entries: list[tuple[int, InFlight]],
-) -> list[tuple[int, list[tuple[int, InFlight]]]]:
-    """Group neighbours with the same flags, keeping the order."""
-    groups: list[tuple[int, list[tuple[int, InFlight]]]] = []
-    for pid, sent in entries:
-        if not groups or groups[-1][0] != sent.flags:
-            groups.append((sent.flags, []))
-        groups[-1][1].append((pid, sent))
-    return groups

@@ -8,7 +8,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from cli import version
+from cli import logcommands, version
 from cli.flags import with_settings_flags
 from protocol.errors import FoldmqError
 
@@ -111,6 +111,9 @@ def _salvage(
     from cli import salvage
 
     salvage.run(data_dir, to)
+
+
+logcommands.register(app)
 
 
 @app.command("pub")

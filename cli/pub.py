@@ -150,7 +150,11 @@ class Publisher:
             if self._failure is None:
                 lost = f"connection to {self._target.address} lost"
                 open_ = self._sent - self._acknowledged
-                self._failure = ClientError(f"{lost}, messages not acknowledged: {open_}")
+                if not self._sent:
+                    lost = f"connection to {self._target.address} lost before it was accepted"
+                self._failure = ClientError(
+                    f"{lost}, messages not acknowledged: {open_}" if open_ else lost
+                )
             self._changed.notify_all()
 
     def _on_publish(

@@ -46,6 +46,7 @@ PENDING_BYTES: Final = 128 * 1024 * 1024
 """How much may wait in the client while the server is away; more is refused at publish."""
 
 _PING_SECONDS: Final = 5
+_HEARD_SECONDS: Final = 0.1
 _API_SECONDS: Final = 10.0
 _LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
 _RECONNECT_SECONDS: Final = (0.05, 0.25)
@@ -171,9 +172,13 @@ async def _opened(opening: asyncio.Task[None], watch: _Watch, seconds: float) ->
 async def _give_up(client: Client, opening: asyncio.Task[None]) -> None:
     if opening.done():  # it failed before there was anything to close
         return
-    opening.cancel()
-    with contextlib.suppress(asyncio.CancelledError, OSError, nats.errors.Error):
-        await opening
+    # Python 3.11's wait_for forgets a cancellation that comes together with its result, and
+    # nats-py then goes on dialing for ever: ask until it has heard.
+    while not opening.done():
+        opening.cancel()
+        await asyncio.wait({opening}, timeout=_HEARD_SECONDS)
+    if not opening.cancelled():
+        opening.exception()
     await disconnect(client)
 
 

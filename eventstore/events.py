@@ -299,7 +299,7 @@ class MessageDropped:
 
     session: str
     reason: str
-    """queue_messages, queue_bytes (a limit of the queue), qos2_disabled, slow_reader, lost, ..."""
+    """queue_messages, queue_bytes, unsubscribed, slow_reader, reserved_topic."""
     count: int
     refs: list[Run] = field(default_factory=list)
     """Positions of the messages, where they have one (QoS 1 and 2)."""

@@ -169,7 +169,7 @@ class Journal:
         self._part = 0
         self._effects: list[Effects] = []
         self.time_ms = 0
-        """Time of the open record, Unix time in milliseconds: of the event appended last."""
+        """Time of the record that the last event went into, Unix time in milliseconds."""
 
     @property
     def durable(self) -> int:

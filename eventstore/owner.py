@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import socket
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import nats.errors
 import orjson
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from nats.aio.client import Client
     from nats.aio.msg import Msg
 
-_ANSWER_SECONDS: Final = 1.0
+_ANSWER_SECONDS = 2.0
 """A broker that does not answer in that time has gone, or will be fenced."""
 
 

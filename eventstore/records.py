@@ -84,7 +84,7 @@ class Record:
     previous: bytes
     node: str
     time_ms: int
-    """Unix time in milliseconds at which the record was closed."""
+    """Unix time in milliseconds at which the first of its events was appended."""
     part: int
     last: bool
     raw_events: list[dict[str, Any]]

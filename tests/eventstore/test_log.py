@@ -14,6 +14,7 @@ import pytest
 import pytest_asyncio
 
 from eventstore import log as log_module
+from eventstore import owner
 from eventstore.connection import ConnectionOptions, connect, disconnect, ensure_stream
 from eventstore.embedded import EmbeddedServer
 from eventstore.errors import CorruptLog, EventStoreError, Fenced, LostLog, NodeBusy
@@ -535,17 +536,24 @@ async def test_no_event_is_larger_than_the_server_takes(datadir: DataDir) -> Non
 # -------------------------------------------------------- one broker per node
 
 
-async def test_a_node_is_claimed_once(server: EmbeddedServer) -> None:
+async def test_a_node_is_claimed_once(
+    server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(owner, "_ANSWER_SECONDS", 20)
     async with client_of(server) as second:
         async with client_of(server) as first:
             await claim(first, "n1", "here")
             await claim(first, "n2", "here")
             with pytest.raises(NodeBusy, match=rf"node n1 runs already .*process {os.getpid()}"):
                 await claim(second, "n1", "here")
+            monkeypatch.setattr(owner, "_ANSWER_SECONDS", 2)
         await claim(second, "n1", "here")
 
 
-async def test_an_answer_of_somebody_else_counts_as_well(server: EmbeddedServer) -> None:
+async def test_an_answer_of_somebody_else_counts_as_well(
+    server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(owner, "_ANSWER_SECONDS", 20)
     async with client_of(server) as first, client_of(server) as second:
 
         async def answer(message: Any) -> None:

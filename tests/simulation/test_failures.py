@@ -11,6 +11,7 @@ from harness import packets as p
 from harness.packets import Puback, Publish
 
 from actors.connection import Connection
+from actors.delivery import Delivery
 from actors.messages import Outgoing, Packets
 from actors.session import Session
 from actors.subscription import Subscription
@@ -273,9 +274,9 @@ def test_a_session_that_fails_while_messages_are_loaded_for_it_loses_none(
 ) -> None:
     trap = Trap(
         monkeypatch,
-        Session,
-        "_on_outgoing",
-        lambda actor, told: actor.name == "s" and told.batch.payloads[0] == b"2",
+        Delivery,
+        "deliver",
+        lambda delivery, told: delivery._session.name == "s" and told.batch.payloads[0] == b"2",
     )
 
     async def scenario() -> None:

@@ -1,0 +1,307 @@
+"""What a client gets: deliveries at QoS 0, 1 and 2, the queue, and what is sent again.
+
+One for each session actor. It knows which messages are at hand; when some must be read from the
+log first, the session puts off everything but deliveries until they are there.
+"""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from actors import decisions
+from actors.connection import Pause
+from actors.messages import AckCheck, Batch, Outgoing
+from eventstore.events import Delivered, MessageDropped, Redelivered, entries
+from eventstore.messages import Message
+from eventstore.positions import Position, to_runs
+from projections.session import QOS_MASK, RETAIN_FLAG, InFlight
+from protocol.encoder import Outgoing as Prepared
+from protocol.encoder import acks
+from protocol.packets import PacketType
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from actors.broker import Broker
+    from actors.connection import Connection
+    from actors.session import Session
+
+_DRAIN_AT_ONCE = 4096
+"""Messages taken from the queue in one step."""
+_HELD_MESSAGES = 65_536
+"""Messages kept at hand for a connected client whose window is full, at most."""
+
+
+class Delivery:
+    """Delivers to one session's client."""
+
+    __slots__ = (
+        "__weakref__",
+        "_ack_check_set",
+        "_after_load",
+        "_broker",
+        "_held",
+        "_held_bytes",
+        "_in_hand",
+        "_session",
+    )
+
+    def __init__(self, broker: Broker, session: Session) -> None:
+        self._broker = broker
+        self._session = session
+        self._ack_check_set = False
+        self._after_load: Callable[[], None] | None = None
+        self._held: dict[Position, Message] = {}
+        self._held_bytes = 0
+        self._in_hand: tuple[Outgoing | None, int] = (None, 0)
+
+    @property
+    def loading(self) -> bool:
+        """True while messages are being read from the log."""
+        return self._after_load is not None
+
+    def deliver(self, message: Outgoing) -> None:
+        """Send, queue or drop what a subscription says is to be delivered."""
+        subscriber, batch, qos = message
+        if (
+            subscriber.ended
+            or self._broker.node.sessions.get(self._session.name) is not self._session.state
+        ):
+            return
+        if not qos:
+            self._send_qos0(batch)
+            return
+        connection = self._session.connection
+        ready = connection is not None and connection.writable and self._after_load is None
+        delivery = decisions.deliver(
+            self._session.state,
+            subscriber.filter,
+            qos,
+            batch.refs,
+            batch.payloads,
+            batch.size,
+            self._broker.limits,
+            retain=batch.retain,
+            ready=ready,
+        )
+        sent = len(delivery.packet_ids)
+        covered = 0
+        for event in delivery.events:
+            self._session.emit(event)
+            covered += entries(event)
+            self._in_hand = (message, covered)
+            if type(event) is MessageDropped:
+                self._broker.count_dropped(event.reason, event.count)
+        if sent and connection is not None:
+            data = batch.prepared(qos).render(delivery.packet_ids, 0, sent)
+            self._broker.journal.after(connection, data)
+            self._set_ack_check()
+        if connection is not None and sent < len(batch):
+            self._hold(batch, sent)
+        if connection is None:
+            self._session.last_active = self._broker.clock.monotonic()
+
+    def _hold(self, batch: Batch, start: int) -> None:
+        """Keep what a connected client will get soon at hand, so that nothing is read back."""
+        held = self._held
+        within = self._held_bytes + batch.size <= self._broker.limits.batch_bytes
+        if within and len(held) < _HELD_MESSAGES:
+            self._held_bytes += batch.size
+            messages = map(Message, batch.topics[start:], batch.payloads[start:])
+            held.update(zip(batch.refs[start:], messages, strict=True))
+
+    def _send_qos0(self, batch: Batch) -> None:
+        connection = self._session.connection
+        if connection is None:
+            return
+        broker = self._broker
+        if connection.writable or connection.unsent < broker.options.max_outbound_bytes:
+            if batch.qos and not batch.retain:
+                # The publication is being recorded. Until it is, a crash may undo it, and its
+                # publisher send it again: nobody must have seen it by then [MQTT-4.3.3-2].
+                broker.journal.after(connection, batch.at_qos0())
+            else:
+                broker.journal.pass_or_follow(connection, batch.at_qos0())
+            if not connection.writable and batch.origin is not None:
+                connection.brake(batch.origin)
+            return
+        broker.count_dropped("slow_reader", len(batch))
+        self._session.emit(MessageDropped(self._session.name, "slow_reader", len(batch)))
+
+    def drain(self) -> None:
+        """Send what waits, as far as the windows allow."""
+        connection = self._session.connection
+        if connection is None or not connection.writable:
+            return
+        broker = self._broker
+        limits = broker.limits
+        runs = decisions.next_waiting(self._session.state, limits.window, _DRAIN_AT_ONCE)
+        if not runs:
+            return
+        refs = [ref for run in runs for ref in run.refs]
+        found = self.find(refs)
+        if found is None:
+            self.load(refs, self.drain)
+            return
+        budget = limits.batch_bytes
+        for run in runs:
+            chosen = [found[ref] for ref in run.refs]
+            count = decisions.within([message.payload for message in chosen], budget)
+            budget -= self._send_waiting(connection, run, chosen[:count])
+            if budget <= 0 or count < len(chosen):
+                # The rest follows when these are acknowledged or the transport has room.
+                break
+
+    def _send_waiting(
+        self, connection: Connection, run: decisions.WaitingRun, messages: list[Message]
+    ) -> int:
+        """Send the first messages of a run; return their payload bytes."""
+        count = len(messages)
+        refs = run.refs[:count]
+        packet_ids = decisions.take_packet_ids(self._session.state, count)
+        topics = [message.topic for message in messages]
+        payloads = [message.payload for message in messages]
+        size = sum(map(len, payloads))
+        event = Delivered(
+            self._session.name,
+            run.held.filter,
+            run.qos,
+            pids=to_runs(packet_ids),
+            refs=to_runs(refs),
+            retain=run.retain,
+            queued=size,
+        )
+        self._session.emit(event)
+        data = Prepared(topics, payloads, run.qos, retain=run.retain).render(packet_ids)
+        self._broker.journal.after(connection, data)
+        self.let_go(refs)
+        self._set_ack_check()
+        return size
+
+    # Sending again.
+
+    def resume(self) -> None:
+        """Send again what the client did not complete, then what waits [MQTT-4.4.0-1]."""
+        state = self._session.state
+        if state.releasing or state.inflight:
+            self._send_again(list(state.inflight), list(state.releasing), "resumed", self.resume)
+        if self._after_load is None:
+            self.drain()
+
+    def _send_again(
+        self, unacked: list[int], unreleased: list[int], cause: str, again: Callable[[], None]
+    ) -> None:
+        """Send PUBLISH (with DUP) and PUBREL packets again; ``again`` once messages are loaded."""
+        connection, state = self._session.connection, self._session.state
+        if connection is None:
+            return
+        found = self.find([state.inflight[pid].ref for pid in unacked])
+        if found is None:
+            self.load([state.inflight[pid].ref for pid in unacked], again)
+            return
+        parts = [acks(PacketType.PUBREL, unreleased)] if unreleased else []
+        for flags, run in _by_flags([(pid, state.inflight[pid]) for pid in unacked]):
+            messages = [found[sent.ref] for _, sent in run]
+            prepared = Prepared(
+                [message.topic for message in messages],
+                [message.payload for message in messages],
+                flags & QOS_MASK,
+                retain=bool(flags & RETAIN_FLAG),
+            )
+            parts.append(prepared.render([pid for pid, _ in run], dup=True))
+        self.let_go(found)
+        packet_ids = [*unreleased, *unacked]
+        self._session.emit(Redelivered(self._session.name, to_runs(packet_ids), cause))
+        self._broker.journal.after(connection, b"".join(parts))
+        self._set_ack_check()
+
+    def _set_ack_check(self) -> None:
+        wait = self._broker.options.ack_wait
+        if wait and not self._ack_check_set:
+            self._ack_check_set = True
+            self._broker.timers.remind(wait, self._remember_acks)
+
+    def _remember_acks(self) -> None:
+        if not self._session.stopped:
+            self._session.kernel.tell(self._session, AckCheck())
+
+    def check_acks(self) -> None:
+        """Send again what was not acknowledged within ``ack_wait``."""
+        connection, state = self._session.connection, self._session.state
+        wait = self._broker.options.ack_wait
+        if connection is None or not wait or not (state.inflight or state.releasing):
+            self._ack_check_set = False
+            return
+        late = self._broker.clock.time_ms() - int(wait * 1000)
+        unacked = [pid for pid, sent in state.inflight.items() if sent.sent_ms <= late]
+        unreleased = [pid for pid, sent in state.releasing.items() if sent.sent_ms <= late]
+        if (unacked or unreleased) and connection.writable:
+            self._send_again(unacked, unreleased, "ack_wait", self.check_acks)
+            if self._after_load is not None:
+                return
+        oldest = min(
+            sent.sent_ms for sent in chain(state.inflight.values(), state.releasing.values())
+        )
+        delay = wait - (self._broker.clock.time_ms() - oldest) / 1000
+        self._broker.timers.remind(min(wait, max(0.05, delay)), self._remember_acks)
+
+    # Messages that are not at hand.
+
+    def find(self, refs: Sequence[Position]) -> dict[Position, Message] | None:
+        """Return the messages at these positions, or None when some must be loaded."""
+        found: dict[Position, Message] = {}
+        held, store = self._held, self._broker.messages
+        for ref in refs:
+            message = held.get(ref) or store.get(ref)
+            if message is None:
+                return None
+            found[ref] = message
+        return found
+
+    def load(self, refs: Sequence[Position], then: Callable[[], None]) -> None:
+        """Read messages from the log, then go on; whatever comes meanwhile waits."""
+        self._after_load = then
+        if self._session.connection is not None:
+            self._session.connection.pause(Pause.LOADING)
+        self._broker.load(self._session, [ref for ref in refs if ref not in self._held])
+
+    def let_go(self, refs: Iterable[Position]) -> None:
+        """Forget messages that were sent."""
+        if self._held:
+            for ref in refs:
+                gone = self._held.pop(ref, None)
+                if gone is not None:
+                    self._held_bytes -= len(gone.payload)
+
+    def loaded(self, found: dict[Position, Message]) -> None:
+        """Take messages that were read from the log, and go on."""
+        then, self._after_load = self._after_load, None
+        if self._session.connection is not None:
+            self._session.connection.resume(Pause.LOADING)
+        self._held.update(found)
+        self._held_bytes += sum(len(message.payload) for message in found.values())
+        if then is not None:
+            then()
+
+    def forget(self) -> None:
+        """Keep nothing at hand any more: the client is gone."""
+        self._held.clear()
+        self._held_bytes = 0
+
+    def recorded_of(self, outgoing: Outgoing) -> int:
+        """Return how many messages of a batch were recorded, should its delivery have failed."""
+        in_hand, covered = self._in_hand
+        return covered if in_hand is outgoing else 0
+
+
+def _by_flags(
+    entries: list[tuple[int, InFlight]],
+) -> list[tuple[int, list[tuple[int, InFlight]]]]:
+    """Group neighbours with the same flags, keeping the order."""
+    groups: list[tuple[int, list[tuple[int, InFlight]]]] = []
+    for pid, sent in entries:
+        if not groups or groups[-1][0] != sent.flags:
+            groups.append((sent.flags, []))
+        groups[-1][1].append((pid, sent))
+    return groups

@@ -1,0 +1,151 @@
+"""The commands that read the log: ``foldmq log``, ``log verify``, ``replay``, ``diff``, ``why``."""
+
+from typing import Annotated
+
+import typer
+
+from cli.sourceflags import SourceFlags, with_source_flags
+
+_Session = Annotated[str | None, typer.Option("--session", metavar="ID", help="One session only.")]
+_Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+log_app = typer.Typer(no_args_is_help=False, rich_markup_mode=None, add_completion=False)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the program."""
+    app.add_typer(log_app, name="log")
+    app.command("replay")(_replay)
+    app.command("diff")(_diff)
+    app.command("why")(_why)
+
+
+# The packages that read the log are not loaded for the other commands.
+
+
+@log_app.callback(invoke_without_command=True)
+@with_source_flags
+def _log(
+    source: SourceFlags,
+    context: typer.Context,
+    session: _Session = None,
+    topic: Annotated[
+        str | None,
+        typer.Option("--topic", metavar="FILTER", help="What concerns messages on such topics."),
+    ] = None,
+    types: Annotated[
+        list[str] | None,
+        typer.Option("--type", metavar="TYPE", help="Events of this type; several may be given."),
+    ] = None,
+    start: Annotated[
+        str | None,
+        typer.Option("--from", metavar="POS|TIME", help="Begin there: 12, 12.3, '10m ago', ..."),
+    ] = None,
+    end: Annotated[str | None, typer.Option("--to", metavar="POS|TIME", help="End there.")] = None,
+    count: Annotated[
+        int | None,
+        typer.Option("-n", metavar="COUNT", min=1, help="The last ones; with --from the first."),
+    ] = None,
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on as events come.")] = False,
+    payload: Annotated[bool, typer.Option("--payload", help="Show payloads.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object per event.")] = False,
+) -> None:
+    """List the events of the log, of a broker that runs or not; 'log verify' checks it.
+
+    Only reads. Moments are positions (12, 12.3) or times ('2026-11-20 09:30', 09:30, '10m ago').
+    """
+    if context.invoked_subcommand is not None:
+        context.obj = source
+        return
+    from cli import logtool
+
+    wanted = logtool.selection(session, topic, types or (), (start, end), count, follow=follow)
+    logtool.run(source, wanted, logtool.Look(as_json, payload))
+
+
+@log_app.command("verify")
+@with_source_flags
+def _verify(source: SourceFlags, context: typer.Context, as_json: _Json = False) -> None:
+    """Check that every record of the log is there, in order, intact and readable.
+
+    Prints what is wrong where; exit code 1 if anything is.
+    """
+    from cli import verify
+
+    given = context.obj
+    flags = source.over(given) if isinstance(given, SourceFlags) else source
+    if not verify.run(flags, as_json=as_json):
+        raise typer.Exit(1)
+
+
+@with_source_flags
+def _replay(
+    source: SourceFlags,
+    at: Annotated[
+        str | None, typer.Option("--at", metavar="POS|TIME", help="The moment. [default: now]")
+    ] = None,
+    session: Annotated[
+        str | None, typer.Option("--session", metavar="ID", help="All of one session.")
+    ] = None,
+    topic: Annotated[
+        str | None,
+        typer.Option("--topic", metavar="FILTER", help="The retained messages on such topics."),
+    ] = None,
+    as_json: _Json = False,
+) -> None:
+    """Show the state as of a moment: sums, one session, or retained messages.
+
+    Only reads. The state is rebuilt from the log by the code that the broker recovers with.
+    """
+    from cli import replay
+
+    replay.run(source, at, session, topic, as_json=as_json)
+
+
+@with_source_flags
+def _diff(
+    source: SourceFlags,
+    before: Annotated[str, typer.Argument(metavar="A", help="The earlier moment.")],
+    after: Annotated[str, typer.Argument(metavar="B", help="The later moment.")],
+    session: _Session = None,
+    as_json: _Json = False,
+) -> None:
+    """Show what differs between the states of two moments. Only reads."""
+    from cli import diff
+
+    diff.run(source, before, after, session, as_json=as_json)
+
+
+@with_source_flags
+def _why(
+    source: SourceFlags,
+    client: Annotated[
+        str | None, typer.Option("--client", metavar="ID", help="The receiver in question.")
+    ] = None,
+    topic: Annotated[
+        str | None, typer.Option("--topic", metavar="FILTER", help="The latest messages on it.")
+    ] = None,
+    where: Annotated[
+        str | None, typer.Option("--position", metavar="POS", help="The message at a position.")
+    ] = None,
+    last: Annotated[
+        int,
+        typer.Option(
+            "--last",
+            metavar="N",
+            min=1,
+            help="How many of --topic. [default: 1]",
+            show_default=False,
+        ),
+    ] = 1,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print a JSON object per message.")
+    ] = False,
+) -> None:
+    """Tell what became of a message: who published it, and what happened on its way to whom.
+
+    Only reads.
+    """
+    from cli import why
+
+    why.run(source, client, topic, where, last, as_json=as_json)

@@ -1,0 +1,260 @@
+"""Where the tools read the log from: a running broker's NATS, a foreign one, or a directory.
+
+The data directory of a broker that does not run is locked, the embedded NATS server is started
+on it, and ended when the reading is over. Nothing is ever written to a log.
+"""
+
+import contextlib
+import json
+import os
+import sys
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import dataclass
+
+import nats.errors
+import orjson
+from nats.aio.client import Client
+
+from cli.settings import Settings, load
+from cli.sourceflags import SourceFlags, UsageError
+from cli.store import _foreign as foreign_access
+from cli.text import name
+from eventstore.connection import (
+    ConnectionOptions,
+    check_jetstream,
+    check_server,
+    connect,
+    disconnect,
+)
+from eventstore.datadir import DataDir
+from eventstore.embedded import EmbeddedServer
+from eventstore.errors import CorruptLog, DataDirBusy, DataDirError, LostLog, NatsUnavailable
+from eventstore.log import read_bounds, read_records, read_some, read_stored
+from eventstore.records import ChainChecker, Record
+from eventstore.watermark import Watermark
+from protocol.errors import FoldmqError
+
+_PREFIX = "FOLDMQ_LOG_"
+_LIST_SECONDS = 10.0
+_LISTED = 10
+
+
+class NoLog(FoldmqError):  # noqa: N818 - named for the condition, as in eventstore.errors
+    """There is no log to read."""
+
+    exit_code = 66
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A log that can be read."""
+
+    client: Client
+    stream: str
+    where: str
+    """The place, for a person."""
+    live: bool
+    """A broker may be writing to it."""
+    first: int
+    last: int
+    """Stream sequences of the first and the last record when it was opened; last 0: none."""
+    noted: tuple[int, bytes] | None
+    """Sequence and link of a record that the broker noted as stored outside the log."""
+
+    async def records(self, first: int, last: int) -> AsyncIterator[Record]:
+        """Yield the records between two sequences in order, each checked against the one before.
+
+        Raises CorruptLog for the first record that is damaged, missing or out of place.
+        """
+        checker: ChainChecker | None = ChainChecker() if first == 1 else None
+        async for record in read_records(self.client, self.stream, first, last):
+            if checker is None:
+                if record.sequence != first:
+                    raise CorruptLog(first, "is missing or cannot be read")
+                checker = ChainChecker(first - 1, record.previous)
+            checker.check(record)
+            if self.noted is not None and self.noted[0] == record.sequence:
+                check_noted(self.noted, record)
+            yield record
+        seen = checker.sequence if checker is not None else first - 1
+        if seen < last:
+            raise CorruptLog(seen + 1, "is missing or cannot be read")
+
+    def stored(self, first: int, last: int) -> AsyncIterator[tuple[int, bytes]]:
+        """Yield (sequence, bytes) of what is stored between two sequences, not looked at."""
+        return read_stored(self.client, self.stream, first, last)
+
+    async def some(self, sequences: Iterable[int]) -> list[Record]:
+        """Return the records with these sequences, and perhaps some between them."""
+        return await read_some(self.client, self.stream, sequences)
+
+    async def end(self) -> int:
+        """Return the sequence of the last record as of now."""
+        return (await read_bounds(self.client, self.stream))[1]
+
+    def require_whole(self) -> None:
+        """Raise CorruptLog unless the log begins with record 1 and ends where it must."""
+        if self.last and self.first != 1:
+            raise CorruptLog(1, f"is gone: the log begins with record {self.first}")
+        if self.noted is not None and self.noted[0] > self.last:
+            raise CorruptLog(
+                self.last + 1,
+                f"is missing: the log had reached record {self.noted[0]} and ends before it",
+            )
+
+
+def check_noted(noted: tuple[int, bytes], record: Record) -> None:
+    """Raise CorruptLog when the record is not the one that was noted under its sequence."""
+    if noted[0] == record.sequence and noted[1] != record.link:
+        raise CorruptLog(record.sequence, "is not the one that was acknowledged")
+
+
+@contextlib.asynccontextmanager
+async def open_source(flags: SourceFlags) -> AsyncIterator[Source]:
+    """Find the log that the flags name and give it open.
+
+    Raises ConfigError, UsageError, NoLog, DataDirError, LostLog or NatsUnavailable.
+    """
+    settings = load(flags.settings, os.environ, flags.config)
+    async with contextlib.AsyncExitStack() as stack:
+        if settings.nats_url is not None:
+            source = await _open_foreign(stack, settings, flags)
+        else:
+            source = await _open_directory(stack, settings, flags)
+        if flags.verbose:
+            state = "running" if source.live else "not running: its NATS server is started to read"
+            note = source.where if settings.nats_url is not None else f"{source.where} ({state})"
+            say(f"reading {source.stream} at {note}")
+        yield source
+
+
+def say(line: str) -> None:
+    """Write one line for a person on stderr."""
+    sys.stderr.write(f"foldmq: {line}\n")
+
+
+async def _open_foreign(
+    stack: contextlib.AsyncExitStack, settings: Settings, flags: SourceFlags
+) -> Source:
+    access = foreign_access(settings)
+    client = await _connect(stack, access)
+    stream = _named(flags)
+    if stream is None and "data_dir" in settings.model_fields_set:
+        stream = _stream_of(DataDir(settings.data_dir))
+    if stream is None:
+        stream = _only(await _logs(client), f"NATS at {access.where}")
+    return await _opened(client, stream, f"NATS at {access.where}", live=True)
+
+
+async def _open_directory(
+    stack: contextlib.AsyncExitStack, settings: Settings, flags: SourceFlags
+) -> Source:
+    datadir = DataDir(settings.data_dir)
+    if not datadir.path.is_dir():
+        raise DataDirError(datadir.path, "is not there")
+    stored = sorted(datadir.jetstream.glob(f"jetstream/*/streams/{_PREFIX}*"))
+    if not stored:
+        raise DataDirError(
+            datadir.path, "holds no log (is it on a NATS server elsewhere? Then give --nats-url)"
+        )
+    stream = _named(flags) or _PREFIX + datadir.node()
+    if stream not in {path.name for path in stored}:
+        raise DataDirError(datadir.path, f"holds no log {name(stream)}")
+    try:
+        datadir.lock()
+    except DataDirBusy:
+        live = True
+        access = _running_access(datadir)
+    else:
+        live = False
+        stack.callback(datadir.unlock)
+        server = EmbeddedServer(datadir, log=say if flags.verbose else lambda _line: None)
+        await server.start()
+        stack.push_async_callback(server.stop)
+        access = ConnectionOptions(urls=(server.url,), user=server.user, password=server.password)
+    client = await _connect(stack, access)
+    mark = Watermark(datadir.path / "log.mark", stream)
+    return await _opened(client, stream, str(datadir.path), live=live, mark=mark)
+
+
+def _running_access(datadir: DataDir) -> ConnectionOptions:
+    """Return how to reach the embedded server of the broker that has the directory."""
+    try:
+        port = int(json.loads(datadir.nats_config.read_text("utf-8"))["port"])
+    except (OSError, ValueError, KeyError, TypeError):
+        raise NatsUnavailable(
+            f"data directory {datadir.path} is in use, but its nats.conf does not tell where its "
+            "NATS server listens: try again"
+        ) from None
+    known = datadir.credentials()
+    return ConnectionOptions(
+        urls=(f"nats://127.0.0.1:{port}",), user=known.user, password=known.password
+    )
+
+
+async def _connect(stack: contextlib.AsyncExitStack, access: ConnectionOptions) -> Client:
+    client = await connect(access)
+    stack.push_async_callback(disconnect, client)
+    check_server(client)
+    await check_jetstream(client)
+    return client
+
+
+async def _opened(
+    client: Client, stream: str, where: str, *, live: bool, mark: Watermark | None = None
+) -> Source:
+    # the mark first: a broker that runs moves both
+    noted = mark.read() if mark is not None else None
+    try:
+        first, last = await read_bounds(client, stream)
+    except LostLog:
+        if mark is not None:
+            raise LostLog(stream, stored=True) from None
+        raise NoLog(f"there is no log {name(stream)} on {where}") from None
+    if first > last > 0:
+        raise CorruptLog(1, f"is gone with all others: stream {stream} was emptied")
+    return Source(client, stream, where, live, first, last, noted)
+
+
+def _named(flags: SourceFlags) -> str | None:
+    if flags.stream is not None and flags.node is not None:
+        raise UsageError("--node and --stream exclude each other: give one")
+    stream = flags.stream if flags.node is None else _PREFIX + flags.node
+    if stream is not None and (not stream.isprintable() or any(bad in stream for bad in " .*>/\\")):
+        raise UsageError(f"not the name of a node or stream: {stream!r}")
+    return stream
+
+
+def _stream_of(datadir: DataDir) -> str | None:
+    return _PREFIX + datadir.node() if (datadir.path / "node").is_file() else None
+
+
+def _only(streams: list[str], where: str) -> str:
+    if not streams:
+        raise NoLog(f"there is no foldmq log on {where}")
+    if len(streams) > 1:
+        nodes = ", ".join(stream.removeprefix(_PREFIX) for stream in streams[:_LISTED])
+        more = ", ..." if len(streams) > _LISTED else ""
+        raise UsageError(f"{where} has {len(streams)} logs: give --node, one of {nodes}{more}")
+    return streams[0]
+
+
+async def _logs(client: Client) -> list[str]:
+    """Return the names of the streams that are logs of foldmq nodes."""
+    names: list[str] = []
+    total = 1
+    seen = 0
+    while seen < total:
+        body = orjson.dumps({"offset": seen, "subject": "foldmq.log.>"})
+        try:
+            reply = await client.request("$JS.API.STREAM.NAMES", body, timeout=_LIST_SECONDS)
+        except (TimeoutError, nats.errors.Error) as error:
+            raise NatsUnavailable(
+                f"JetStream does not list its streams: {error or 'time-out'}"
+            ) from None
+        answer = orjson.loads(reply.data)
+        page = answer.get("streams") or []
+        total = answer.get("total", 0) if page else 0
+        seen += len(page)
+        names += [stream for stream in page if stream.startswith(_PREFIX)]
+    return sorted(names)

@@ -1,0 +1,245 @@
+"""``foldmq log verify``: whether every record is there, in order, intact and readable."""
+
+import asyncio
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from cli import text
+from cli.progress import progress
+from cli.source import Source, check_noted, open_source
+from cli.sourceflags import SourceFlags
+from eventstore.errors import CorruptLog, UnknownLogFormat
+from eventstore.events import (
+    Delivered,
+    Event,
+    MessageDropped,
+    MessagePublished,
+    Queued,
+    Released,
+    UnreadableEvent,
+    WillArmed,
+    entries,
+)
+from eventstore.positions import count_runs
+from eventstore.records import GENESIS, ChainChecker, Record, decode_record, payload_bounds
+
+_UPDATE_EVERY = 16
+_MOST_PROBLEMS = 100
+
+
+class Verifier:
+    """Takes what is stored, in order, and tells what is wrong; goes on behind what is."""
+
+    def __init__(self, tell: Callable[[int, str], None], noted: tuple[int, bytes] | None) -> None:
+        """Call ``tell(sequence, what)`` for every problem."""
+        self.records = 0
+        self.entries = 0
+        self.void = 0
+        """Parts of turns that never were complete: no client was told of them."""
+        self.first_ms: int | None = None
+        self.last_ms: int | None = None
+        self._tell = tell
+        self._noted = noted
+        self._chain: ChainChecker | None = ChainChecker()
+        self._next = 1
+        self._node: str | None = None
+        self._parts = 0
+        """Parts held of a turn that is not complete."""
+
+    def take(self, sequence: int, data: bytes) -> None:
+        """Check what is stored under the next sequence that there is."""
+        if sequence != self._next:
+            self._gap(self._next, sequence - 1)
+        self._next = sequence + 1
+        try:
+            record = decode_record(sequence, data)
+        except CorruptLog as error:
+            self._tell(sequence, error.what)
+            self._lose_track()
+            return
+        except UnknownLogFormat as error:
+            self._tell(sequence, str(error))
+            self._lose_track()
+            return
+        self._check_place(record)
+        self._check_part(record)
+        self._check_events(record)
+        self.records += 1
+        if self.first_ms is None:
+            self.first_ms = record.time_ms
+        self.last_ms = record.time_ms
+
+    def end(self, last: int) -> None:
+        """Check that the log reaches as far as it must."""
+        self.skip(last)
+        if self._noted is not None and self._noted[0] >= self._next:
+            self._gap(self._next, self._noted[0])
+
+    def skip(self, last: int) -> None:
+        """Take note that nothing more is stored up to a sequence."""
+        if self._next <= last:
+            self._gap(self._next, last)
+            self._next = last + 1
+
+    def unfinished(self) -> int:
+        """Return how many parts of a turn stand at the end without its last one."""
+        return self._parts
+
+    def _gap(self, first: int, last: int) -> None:
+        what = "is missing or cannot be read"
+        if last > first:
+            what = f"and all up to {last} ({last - first + 1:,} records) are missing"
+        self._tell(first, what)
+        self._lose_track()
+
+    def _lose_track(self) -> None:
+        self._chain = None
+        self._parts = 0
+
+    def _check_place(self, record: Record) -> None:
+        try:
+            if self._chain is not None:
+                self._chain.check(record)
+            if self._noted is not None:
+                check_noted(self._noted, record)
+        except CorruptLog as error:
+            self._tell(record.sequence, error.what)
+        if record.sequence == 1 and self._chain is None and record.previous != GENESIS:
+            self._tell(1, "does not begin a log")
+        if self._node is not None and record.node != self._node:
+            self._tell(record.sequence, f"is of another node, {text.name(record.node)}")
+        self._node = record.node
+        self._chain = ChainChecker(record.sequence, record.link)
+
+    def _check_part(self, record: Record) -> None:
+        if record.part == 0:
+            self.void += self._parts
+            self._parts = 0
+        elif record.part != self._parts:
+            self._tell(
+                record.sequence, f"is part {record.part} of a turn, part {self._parts} is missing"
+            )
+            self._parts = record.part
+        self._parts = 0 if record.last else self._parts + 1
+
+    def _check_events(self, record: Record) -> None:
+        try:
+            for index, event in record.events():
+                self.entries += entries(event)
+                what = misfit(event, len(record.payload))
+                if what is not None:
+                    self._tell(record.sequence, f"entry {index}: event {event.e}: {what}")
+        except UnreadableEvent as error:
+            said = str(error).removeprefix(f"record {record.sequence}, ")
+            self._tell(record.sequence, f"cannot be read: {said}")
+
+
+def misfit(event: Event, area: int) -> str | None:
+    """Return what does not fit together in an event; ``area`` is the size of the payload area."""
+    if isinstance(event, MessagePublished):
+        columns = [event.count]
+        if isinstance(event.sizes, list):
+            columns.append(len(event.sizes))
+        if event.which:
+            columns.append(len(event.which))
+        if event.pids:
+            columns.append(count_runs(event.pids))
+        if len(set(columns)) > 1 or event.count < 1:
+            return "its columns differ in length"
+        if not event.topics or any(not 0 <= at < len(event.topics) for at in event.which):
+            return "a topic is missing"
+        bounds = payload_bounds(event)
+        if bounds[0] < 0 or bounds[-1] > area:
+            return "its payloads are not in the record"
+    elif isinstance(event, WillArmed) and not 0 <= event.at <= event.at + event.size <= area:
+        return "its payload is not in the record"
+    elif isinstance(event, (Delivered, Released)):
+        if count_runs(event.pids) != count_runs(event.refs):
+            return "its columns differ in length"
+    elif isinstance(event, MessageDropped) and event.refs:
+        if count_runs(event.refs) != event.count:
+            return "its columns differ in length"
+    elif isinstance(event, Queued) and not event.refs:
+        return "it names no message"
+    return None
+
+
+@dataclass(slots=True)
+class _Problems:
+    """Prints problems as they are found."""
+
+    count: int = 0
+
+    def __call__(self, sequence: int, what: str) -> None:
+        self.count += 1
+        if self.count <= _MOST_PROBLEMS:
+            sys.stdout.write(f"record {sequence} {what}\n")
+        elif self.count == _MOST_PROBLEMS + 1:
+            sys.stdout.write("and more, which are only counted\n")
+
+
+def run(flags: SourceFlags, *, as_json: bool = False) -> bool:
+    """Check the log, print what is wrong and a summary; return whether all is well."""
+    return asyncio.run(_run(flags, as_json=as_json))
+
+
+async def _run(flags: SourceFlags, *, as_json: bool) -> bool:
+    problems: list[dict[str, object]] = []
+    printed = _Problems()
+
+    def tell(sequence: int, what: str) -> None:
+        if not as_json:
+            printed(sequence, what)
+        elif len(problems) < _MOST_PROBLEMS:
+            problems.append({"record": sequence, "what": what})
+            printed.count += 1
+        else:
+            printed.count += 1
+
+    async with open_source(flags) as source:
+        verifier = Verifier(tell, source.noted)
+        await _read(source, verifier)
+        where = source.where
+    if as_json:
+        times = {
+            key: None if value is None else text.iso(value)
+            for key, value in (("from", verifier.first_ms), ("to", verifier.last_ms))
+        }
+        found = {"records": verifier.records, "entries": verifier.entries, **times}
+        rest = {"void_parts": verifier.void, "problems": printed.count, "listed": problems}
+        sys.stdout.write(text.json_line({**found, **rest}) + "\n")
+    else:
+        sys.stdout.write(summary(verifier, printed.count, where) + "\n")
+    return not printed.count
+
+
+async def _read(source: Source, verifier: Verifier) -> None:
+    last = source.last
+    with progress("verifying", last) as update:
+        position = 1
+        while position <= last:
+            before = position
+            async for sequence, data in source.stored(position, last):
+                verifier.take(sequence, data)
+                position = sequence + 1
+                if sequence % _UPDATE_EVERY == 0:
+                    update(sequence)
+            if position == before:  # the server gives nothing from here: look behind it
+                position += 1
+        verifier.end(last)
+
+
+def summary(verifier: Verifier, problems: int, where: str) -> str:
+    """Return the last line: how much was read and whether it is right."""
+    read = (
+        f"{text.counted(verifier.records, 'record')}, {verifier.entries:,} "
+        f"{'entry' if verifier.entries == 1 else 'entries'}"
+    )
+    if verifier.first_ms is not None and verifier.last_ms is not None:
+        read += f", from {text.clock(verifier.first_ms)} to {text.clock(verifier.last_ms)}"
+    if verifier.void:
+        read += f"; {text.counted(verifier.void, 'part')} of turns that were never complete"
+    if problems:
+        return f"damaged: {text.counted(problems, 'problem')} in the log of {where}; read {read}"
+    return f"intact: {read}"

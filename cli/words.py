@@ -1,0 +1,227 @@
+"""Events of the log in words, and as JSON objects."""
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from typing import Any
+
+from cli import text
+from cli.topics import Published, TopicBook
+from eventstore.events import (
+    Acked,
+    BrokerStarted,
+    BrokerStopped,
+    Completed,
+    Delivered,
+    Event,
+    MessageDropped,
+    MessagePublished,
+    Queued,
+    Received,
+    Redelivered,
+    Released,
+    SessionClosed,
+    SessionExpired,
+    SessionOpened,
+    SessionTakenOver,
+    Subscribed,
+    Unsubscribed,
+    WillArmed,
+    WillCancelled,
+    WillFired,
+)
+from eventstore.positions import Position, Run, format_position, from_runs
+from eventstore.records import payload_bounds
+from projections.explain import topic_of
+
+_LEVELS = {3: "MQTT 3.1", 4: "MQTT 3.1.1", 5: "MQTT 5"}
+_PAYLOADS_SHOWN = 3
+
+
+def words(event: Event, topics: TopicBook) -> str:
+    """Say what happened, without the session; topics of messages must be at hand."""
+    return _WORDS[type(event)](event, topics)
+
+
+def payload_words(event: Event, area: memoryview) -> str:
+    """Give the payloads of an event, at most a few of them; empty when it has none."""
+    payloads = _payloads(event, area, _PAYLOADS_SHOWN)
+    if not payloads:
+        return ""
+    total = event.count if isinstance(event, MessagePublished) else 1
+    return ": " + text.several(map(text.payload_text, payloads), total)
+
+
+def _payloads(event: Event, area: memoryview, most: int) -> list[bytes]:
+    if isinstance(event, MessagePublished):
+        pairs = itertools.islice(itertools.pairwise(payload_bounds(event)), most)
+        return [bytes(area[start:stop]) for start, stop in pairs]
+    if isinstance(event, WillArmed):
+        return [bytes(area[event.at : event.at + event.size])]
+    return []
+
+
+def _ids(runs: list[Run]) -> str:
+    single = len(runs) == 1 and isinstance(runs[0], int)
+    return f"packet {text.numbers(runs)}" if single else f"packets {text.numbers(runs)}"
+
+
+def _messages(refs: list[Run], topics: TopicBook) -> str:
+    """Give the topics and positions of messages: ``hall/door (message 5.0)``."""
+    values = from_runs(refs)
+    if not values:
+        return ""
+    names = {found.topic: None for ref in values if (found := topics.get(ref)) is not None}
+    where = text.positions(refs)
+    label = "message" if len(values) == 1 else f"{len(values):,} messages"
+    return f"{text.several(map(text.name, names), len(names))} ({label} {where})"
+
+
+def _opened(event: SessionOpened, _topics: TopicBook) -> str:
+    kind = "session resumed" if event.resumed else "new session"
+    parts = [kind, *(["clean"] if event.clean else [])]
+    parts.append(_LEVELS.get(event.level, f"protocol level {event.level}"))
+    if event.keep_alive:
+        parts.append(f"keep alive {event.keep_alive} s")
+    if event.user is not None:
+        parts.append(f"user {text.name(event.user)}")
+    origin = f" from {text.escaped(event.address)}" if event.address else ""
+    return f"connected{origin}: {', '.join(parts)}"
+
+
+def _published(event: MessagePublished, _topics: TopicBook) -> str:
+    sizes = event.sizes
+    total = sizes * event.count if isinstance(sizes, int) else sum(sizes)
+    what = "" if event.count == 1 else f" {event.count:,} messages to"
+    verb = "will published" if event.will else "published"
+    shown = text.several(map(text.name, event.topics), len(event.topics))
+    retained = " retained" if event.retain else ""
+    ids = f", {_ids(event.pids)}" if event.pids else ""
+    return f"{verb}{what} {shown} QoS {event.qos}{retained}, {text.size(total)}{ids}"
+
+
+def _delivered(event: Delivered, topics: TopicBook) -> str:
+    origin = " from the queue" if event.queued >= 0 else ""
+    retained = " retained" if event.retain else ""
+    return (
+        f"sent{origin} {_messages(event.refs, topics)} QoS {event.qos}{retained}, "
+        f"{_ids(event.pids)}, for {text.name(event.filter)}"
+    )
+
+
+def _queued(event: Queued, topics: TopicBook) -> str:
+    return (
+        f"queued {_messages(event.refs, topics)} QoS {event.qos}, {text.size(event.size)}, "
+        f"for {text.name(event.filter)}"
+    )
+
+
+def _dropped(event: MessageDropped, topics: TopicBook) -> str:
+    what = _messages(event.refs, topics) or text.counted(event.count, "message")
+    where = " from the queue" if event.queued >= 0 else ""
+    by = f", for {text.name(event.filter)}" if event.filter else ""
+    return f"dropped{where} {what}: {text.escaped(event.reason)}{by}"
+
+
+def _granted(event: Subscribed, _topics: TopicBook) -> str:
+    granted = (f"{text.name(one)} QoS {qos}" for one, qos in event.filters)
+    return f"subscribed {text.several(granted, len(event.filters))}"
+
+
+def _will_armed(event: WillArmed, _topics: TopicBook) -> str:
+    retained = " retained" if event.retain else ""
+    return (
+        f"left a will for {text.name(event.topic)} QoS {event.qos}{retained}, "
+        f"{text.size(event.size)}"
+    )
+
+
+_WORDS: dict[type, Callable[[Any, TopicBook], str]] = {
+    BrokerStarted: lambda event, _: f"broker started, foldmq {text.escaped(event.software)}",
+    BrokerStopped: lambda _event, _: "broker stopped",
+    SessionOpened: _opened,
+    SessionTakenOver: lambda event, _: f"taken over: connection {event.generation} is closed",
+    SessionClosed: lambda event, _: f"connection ended: {text.escaped(event.reason)}",
+    SessionExpired: lambda event, _: f"session removed: {text.escaped(event.reason)}",
+    Subscribed: _granted,
+    Unsubscribed: lambda event, _: (
+        f"unsubscribed {text.several(map(text.name, event.filters), len(event.filters))}"
+    ),
+    MessagePublished: _published,
+    Delivered: _delivered,
+    Queued: _queued,
+    Redelivered: lambda event, _: f"sent again {_ids(event.pids)}: {text.escaped(event.cause)}",
+    Acked: lambda event, _: f"acknowledged {_ids(event.pids)} (PUBACK)",
+    Received: lambda event, _: f"received {_ids(event.pids)} (PUBREC)",
+    Completed: lambda event, _: f"completed {_ids(event.pids)} (PUBCOMP)",
+    Released: lambda event, topics: (
+        f"released {_messages(event.refs, topics)}, {_ids(event.pids)} (PUBREL)"
+    ),
+    WillArmed: _will_armed,
+    WillFired: lambda _event, _: "will fired",
+    WillCancelled: lambda _event, _: "will discarded",
+    MessageDropped: _dropped,
+}
+
+
+def as_object(
+    event: Event, at: Position, time_ms: int, topics: TopicBook, area: memoryview | None
+) -> dict[str, object]:
+    """Give an event as a JSON object; ``area`` is the payload area if payloads are wanted."""
+    found: dict[str, object] = {
+        "position": format_position(at),
+        "time": text.iso(time_ms),
+        "type": event.e,
+    }
+    columns = {"e", "v", "at", "pids", "refs", "topics", "which", "sizes", "properties"}
+    for column in fields(event):
+        value = getattr(event, column.name)
+        if column.name not in columns or (column.name == "properties" and value is not None):
+            found[column.name] = value
+    if isinstance(event, MessagePublished):
+        found["messages"] = _published_objects(event, at, area)
+        return found
+    pids, refs = from_runs(getattr(event, "pids", ())), from_runs(getattr(event, "refs", ()))
+    if refs:
+        found["messages"] = _ref_objects(refs, pids, topics)
+    elif pids:
+        found["packet_ids"] = pids
+    if isinstance(event, WillArmed):
+        found["topic"] = event.topic
+        if area is not None:
+            found.update(text.payload_field(_payloads(event, area, 1)[0]))
+    return found
+
+
+def _published_objects(
+    event: MessagePublished, at: Position, area: memoryview | None
+) -> list[dict[str, object]]:
+    pids = from_runs(event.pids)
+    payloads = _payloads(event, area, event.count) if area is not None else []
+    sizes = event.sizes
+    return [
+        {
+            "position": format_position(at + offset),
+            "topic": topic_of(event, offset),
+            "size": sizes if isinstance(sizes, int) else sizes[offset],
+            **({"packet_id": pids[offset]} if offset < len(pids) else {}),
+            **(text.payload_field(payloads[offset]) if payloads else {}),
+        }
+        for offset in range(event.count)
+    ]
+
+
+def _ref_objects(
+    refs: Sequence[Position], pids: Sequence[int], topics: TopicBook
+) -> list[dict[str, object]]:
+    found: list[dict[str, object]] = []
+    for offset, ref in enumerate(refs):
+        known: Published | None = topics.get(ref)
+        found.append(
+            {
+                "position": format_position(ref),
+                **({"topic": known.topic, "size": known.size} if known is not None else {}),
+                **({"packet_id": pids[offset]} if offset < len(pids) else {}),
+            }
+        )
+    return found

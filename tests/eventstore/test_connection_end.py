@@ -1,0 +1,65 @@
+"""Connections that are given up while they are made, or closed when the server has gone."""
+
+import asyncio
+import socket
+from typing import Any
+
+import pytest
+from nats.aio.client import Client
+
+from eventstore.connection import ConnectionOptions, connect, disconnect
+from eventstore.datadir import DataDir
+from eventstore.embedded import EmbeddedServer
+
+
+def unused_url() -> str:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"nats://127.0.0.1:{probe.getsockname()[1]}"
+
+
+async def test_giving_up_does_not_depend_on_one_cancellation(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    heard: list[int] = []
+
+    real = Client.connect
+
+    async def dial(*arguments: Any, **options: Any) -> None:
+        inner = asyncio.ensure_future(real(*arguments, **options))
+        while len(heard) < 3:
+            try:
+                await asyncio.shield(inner)
+            except asyncio.CancelledError:
+                heard.append(1)
+        inner.cancel()
+        await inner
+
+    monkeypatch.setattr(Client, "connect", dial)
+    opening = asyncio.create_task(connect(ConnectionOptions(urls=(unused_url(),)), timeout=60))
+    await asyncio.sleep(0.01)
+    opening.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(opening, 20)
+    assert len(heard) == 3
+
+
+async def test_giving_up_at_any_moment() -> None:
+    options = ConnectionOptions(urls=(unused_url(),))
+    for step in range(60):
+        opening = asyncio.create_task(connect(options))
+        await asyncio.sleep(step / 1000)
+        opening.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.wait_for(opening, 20)
+
+
+async def test_closing_when_the_server_has_gone(datadir: DataDir) -> None:
+    server = EmbeddedServer(datadir)
+    await server.start()
+    client = await connect(
+        ConnectionOptions(urls=(server.url,), user=server.user, password=server.password)
+    )
+    await server.stop()
+    await disconnect(client)
+    assert client.is_closed
