@@ -59,6 +59,9 @@ _DEFER = 0.01
 _NOTE_EVERY = 1.0
 """Seconds between notes of how far the log reaches."""
 _RETRY_LOAD = 0.5
+_MAX_LOGINS = 1000
+"""Connections whose password is being looked at, or waits for that."""
+_LONGEST_TIMER = 3600.0
 _FLAPPERS = 10_000
 """Client identifiers remembered for having been taken over."""
 
@@ -98,6 +101,8 @@ class Broker(LoopActor):
         self._servers: list[asyncio.Server] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._draining = False
+        self._logins = 0
+        self._expiry_watched: set[str] = set()
         self._given_up = False
         kernel = Kernel(loop.call_soon)
         kernel.spawn(self)
@@ -254,7 +259,10 @@ class Broker(LoopActor):
         if self._sessions.get(session.name) is session:
             del self._sessions[session.name]
         self._offline.discard(session)
-        session.stop()
+        self.kernel.halt(session)
+        unfinished = session.unfinished()
+        if unfinished:
+            self.redirect(session.name, unfinished)
 
     def expires_in(self, state: SessionState) -> float:
         """Return in how many seconds an offline session expires; infinity if it never does."""
@@ -266,16 +274,27 @@ class Broker(LoopActor):
     def watch_expiry(self, state: SessionState) -> None:
         """Look at an offline session again when it may have expired."""
         delay = self.expires_in(state)
-        if delay < float("inf"):
-            self.timers.after(max(0.0, delay), lambda: self._check_expiry(state))
+        name = state.session
+        if delay < float("inf") and name not in self._expiry_watched:
+            self._expiry_watched.add(name)
+            self.timers.after(min(max(0.0, delay), _LONGEST_TIMER), lambda: self._expiry_due(name))
 
     def load(self, session: Session, refs: Sequence[Position]) -> None:
         """Read messages from the log; the session is told ``Loaded``."""
         self._start(self._load(session, refs))
 
-    def authenticate(self, connection: Connection, connect: Connect) -> None:
-        """Look at user name and password beside the loop; the connection is told the result."""
-        self._start(self._authenticate(connection, connect))
+    def authenticate(self, connection: Connection, connect: Connect) -> asyncio.Task[None] | None:
+        """Look at user name and password beside the loop; the connection is told the result.
+
+        Returns the work, to be cancelled when nobody waits for it; None when too much of it
+        waits already: the connection was refused.
+        """
+        if self._logins >= _MAX_LOGINS:
+            self.count_dropped("logins", 1)
+            connection.refuse(ConnectCode.SERVER_UNAVAILABLE, "too_many_logins")
+            return None
+        self._logins += 1
+        return self._start(self._authenticate(connection, connect))
 
     # What the broker itself is told.
 
@@ -338,10 +357,11 @@ class Broker(LoopActor):
 
     # Work beside the turn.
 
-    def _start(self, work: Any) -> None:
+    def _start(self, work: Any) -> asyncio.Task[None]:
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     async def _load(self, session: Session, refs: Sequence[Position]) -> None:
         wanted = {ref >> INDEX_BITS for ref in refs}
@@ -372,7 +392,10 @@ class Broker(LoopActor):
         self._tell_if_alive(session, Loaded(found))
 
     async def _authenticate(self, connection: Connection, connect: Connect) -> None:
-        result = await self.authenticator.check(connect.username, connect.password)
+        try:
+            result = await self.authenticator.check(connect.username, connect.password)
+        finally:
+            self._logins -= 1
         self._tell_if_alive(connection, Authenticated(connect, result))
 
     def _tell_if_alive(self, actor: LoopActor, message: Any) -> None:
@@ -387,10 +410,12 @@ class Broker(LoopActor):
     def _arm_timers(self, delay: float) -> None:
         self._loop.call_later(delay, self.timers.run_due)
 
-    def _check_expiry(self, state: SessionState) -> None:
-        if self.node.sessions.get(state.session) is state and not state.connected:
+    def _expiry_due(self, name: str) -> None:
+        self._expiry_watched.discard(name)
+        state = self.node.sessions.get(name)
+        if state is not None and not state.connected:
             if self.expires_in(state) <= 0:
-                self.kernel.tell(self.session(state.session), Expire())
+                self.kernel.tell(self.session(name), Expire())
             else:
                 self.watch_expiry(state)
 

@@ -8,6 +8,8 @@ the actor like any other message, so that a failure in it is supervised like any
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import socket
 from enum import IntFlag, auto
 from typing import TYPE_CHECKING, Any, cast
 
@@ -37,6 +39,7 @@ _BRAKE = 1.0
 """Seconds for which a slow reader may slow down those who publish to it."""
 _STANDSTILL = 0.5
 """Seconds of not running after which the silence of clients says nothing."""
+_LONGEST_TIMER = 60.0
 _LINGER = 5.0
 """Seconds that a closing connection gets for what is still to be sent to it."""
 
@@ -68,11 +71,12 @@ class _Lost:
 class _Closer:
     """Closes a connection once everything that stands before it at the gate was written."""
 
-    __slots__ = ("_connection", "hold")
+    __slots__ = ("_connection", "gated", "hold")
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self.hold: Effects | None = None
+        self.gated = 0
 
     def write(self, _data: bytes) -> None:
         """Close."""
@@ -92,15 +96,18 @@ class Connection(LoopActor, asyncio.Protocol):
         "_ended",
         "_gave_up",
         "_keep_alive",
+        "_login",
         "_paused",
         "_transport",
         "address",
         "bytes_in",
         "bytes_out",
         "client_id",
+        "gated",
         "hold",
         "last_read",
         "session",
+        "starved",
         "writable",
     )
 
@@ -114,6 +121,7 @@ class Connection(LoopActor, asyncio.Protocol):
         self._early: list[bytes | list[Packet]] | None = None
         self._ended = False
         self._keep_alive = 0.0
+        self._login: asyncio.Task[None] | None = None
         self._braked: set[Connection] | None = None
         self._gave_up = False
         self._paused = Pause(0)
@@ -122,6 +130,9 @@ class Connection(LoopActor, asyncio.Protocol):
         self.bytes_out = 0
         self.client_id: str | None = None
         self.hold: Effects | None = None
+        self.gated = 0
+        self.starved = False
+        """Something was queued because too much waited at the gate already."""
         self.last_read = 0.0
         self.session: Session | None = None
         self.writable = True
@@ -134,6 +145,7 @@ class Connection(LoopActor, asyncio.Protocol):
         peer = transport.get_extra_info("peername")
         self.address = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else str(peer or "")
         self._transport.set_write_buffer_limits(high=_WRITE_HIGH)
+        _keep_alive_in_tcp(transport)
         broker = self._broker
         if not broker.admit(self):
             self._ended = self._closed = True
@@ -186,6 +198,7 @@ class Connection(LoopActor, asyncio.Protocol):
         self._closed = True
         if self._transport is not None:
             self._transport.abort()
+        self._release_brake()
         self._broker.forget(self)
 
     def on_stop(self) -> None:
@@ -201,11 +214,15 @@ class Connection(LoopActor, asyncio.Protocol):
         if transport is not None and not self._closed and not transport.is_closing():
             self.bytes_out += len(data)
             transport.write(data)
+            if self.starved and not self.gated:
+                self.starved = False
+                self._tell_session(Writable(self))
 
     @property
     def unsent(self) -> int:
-        """Bytes that the client has not taken yet."""
-        return self._transport.get_write_buffer_size() if self._transport is not None else 0
+        """Bytes on their way to the client: at the gate, and not taken by it yet."""
+        transport = self._transport
+        return self.gated + (transport.get_write_buffer_size() if transport is not None else 0)
 
     @property
     def ended(self) -> bool:
@@ -218,7 +235,7 @@ class Connection(LoopActor, asyncio.Protocol):
         self._authenticating = False
         self._keep_alive = keep_alive * 1.5
         if keep_alive:
-            self._broker.timers.remind(self._keep_alive, self._keep_alive_deadline)
+            self._remind_keep_alive(self._keep_alive)
         early, self._early = self._early, None
         self.resume(Pause.CONNECT)
         for part in early or ():
@@ -382,7 +399,7 @@ class Connection(LoopActor, asyncio.Protocol):
         self.client_id = connect.client_id
         result = self._broker.authenticator.check_now(connect.username, connect.password)
         if result is None:
-            self._broker.authenticate(self, connect)
+            self._login = self._broker.authenticate(self, connect)
         else:
             self._authenticated(connect, result)
 
@@ -409,12 +426,16 @@ class Connection(LoopActor, asyncio.Protocol):
             return
         self._ended = True
         self._early = None
+        if self._login is not None:
+            # Nobody waits for the answer: the work is not worth doing.
+            self._login.cancel()
+            self._login = None
         if self.session is not None:
             self._tell_session(Detached(self, reason, orderly))
 
     def _connect_deadline(self) -> None:
-        if self.client_id is None and not self._ended:
-            _log.info("no CONNECT in time", address=self.address)
+        if self.session is None and not self._ended:
+            _log.info("not connected in time", client=self.client_id, address=self.address)
             self.close("connect_timeout")
 
     def _keep_alive_deadline(self) -> None:
@@ -429,4 +450,16 @@ class Connection(LoopActor, asyncio.Protocol):
             _log.info("keep alive timed out", client=self.client_id, address=self.address)
             self.kernel.tell(self, Close("keep_alive"))
         else:
-            self._broker.timers.remind(self._keep_alive - silent, self._keep_alive_deadline)
+            self._remind_keep_alive(self._keep_alive - silent)
+
+    def _remind_keep_alive(self, delay: float) -> None:
+        # A timer may outlive its connection, but not by the 27 hours of the longest keep alive.
+        self._broker.timers.remind(min(delay, _LONGEST_TIMER), self._keep_alive_deadline)
+
+
+def _keep_alive_in_tcp(transport: asyncio.BaseTransport) -> None:
+    """Have the system notice peers that vanished: a keep alive of 0 asks us not to."""
+    endpoint = transport.get_extra_info("socket")
+    if endpoint is not None:
+        with contextlib.suppress(OSError):
+            endpoint.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

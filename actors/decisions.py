@@ -31,7 +31,7 @@ from projections.session import (
     SubscriptionState,
 )
 from protocol.encoder import SUBSCRIBE_FAILURE
-from protocol.topics import is_reserved_filter
+from protocol.topics import filters_overlap, is_reserved_filter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -121,6 +121,14 @@ def deliver(
     of all payloads.
     """
     held = state.subscriptions.get(topic_filter) or SubscriptionState(topic_filter, qos)
+    if state.waiting and not held.queue:
+        # Messages of the same topics may wait for an overlapping subscription. They come first
+        # [MQTT-4.6.0-6], so these go behind them.
+        for other in state.waiting.values():
+            if filters_overlap(other.filter, topic_filter):
+                held = other
+                topic_filter = other.filter
+                break
     count = len(refs)
     events: list[Event] = []
     packet_ids: list[int] = []
@@ -213,7 +221,7 @@ def next_waiting(state: SessionState, window: int, most: int) -> list[WaitingRun
     """
     most = min(most, PACKET_IDS - len(state.inflight) - len(state.releasing))
     heads = []
-    for held in state.subscriptions.values():
+    for held in state.waiting.values():
         if held.queue:
             free = min(window - held.outstanding, most)
             if free > 0:
@@ -329,13 +337,14 @@ def unsubscribe(state: SessionState, filters: Sequence[str]) -> list[Event]:
     """Decide on an UNSUBSCRIBE: what was sent is completed, what only waits is dropped.
 
     The standard leaves the latter open [MQTT-3.10.4-3]; a client that wants no more gets no more.
+    But where another of its subscriptions may have matched the same messages, all are delivered.
     """
     if not filters:
         return []
     events: list[Event] = []
     for topic_filter in filters:
         held = state.subscriptions.get(topic_filter)
-        if held is not None and held.queue:
+        if held is not None and held.queue and not _matched_otherwise(state, held, filters):
             refs = [entry >> FLAG_BITS for entry in held.queue]
             events.append(
                 MessageDropped(
@@ -349,3 +358,14 @@ def unsubscribe(state: SessionState, filters: Sequence[str]) -> list[Event]:
             )
     events += [Unsubscribed(state.session, part) for part in _in_parts(filters, str)]
     return events
+
+
+def _matched_otherwise(
+    state: SessionState, held: SubscriptionState, leaving: Sequence[str]
+) -> bool:
+    """Return whether a subscription that stays may match what waits for one that goes."""
+    return any(
+        other.active and filters_overlap(other.filter, held.filter)
+        for other in state.subscriptions.values()
+        if other is not held and other.filter not in leaving
+    )

@@ -6,13 +6,14 @@ log first, the session puts off everything but deliveries until they are there.
 
 from __future__ import annotations
 
-from itertools import chain
+from collections import deque
+from itertools import chain, islice
 from typing import TYPE_CHECKING
 
 from actors import decisions
 from actors.connection import Pause
 from actors.messages import AckCheck, Batch, Outgoing
-from eventstore.events import Delivered, MessageDropped, Redelivered, entries
+from eventstore.events import Delivered, MessageDropped, Queued, Redelivered, entries
 from eventstore.messages import Message
 from eventstore.positions import Position, to_runs
 from projections.session import QOS_MASK, RETAIN_FLAG, InFlight
@@ -29,6 +30,10 @@ if TYPE_CHECKING:
 
 _DRAIN_AT_ONCE = 4096
 """Messages taken from the queue in one step."""
+_AGAIN_AT_ONCE = 256
+"""Messages sent again in one step."""
+_GATED_FACTOR = 4
+"""How many times the bytes one client may have at the gate all clients may have there."""
 _HELD_MESSAGES = 65_536
 """Messages kept at hand for a connected client whose window is full, at most."""
 
@@ -40,6 +45,7 @@ class Delivery:
         "__weakref__",
         "_ack_check_set",
         "_after_load",
+        "_again",
         "_broker",
         "_held",
         "_held_bytes",
@@ -51,6 +57,8 @@ class Delivery:
         self._broker = broker
         self._session = session
         self._ack_check_set = False
+        self._again: deque[int] = deque()
+        """Packet identifiers of what is still to be sent again after a reconnect."""
         self._after_load: Callable[[], None] | None = None
         self._held: dict[Position, Message] = {}
         self._held_bytes = 0
@@ -73,7 +81,7 @@ class Delivery:
             self._send_qos0(batch)
             return
         connection = self._session.connection
-        ready = connection is not None and connection.writable and self._after_load is None
+        ready = connection is not None and self._may_send(connection) and not self._again
         delivery = decisions.deliver(
             self._session.state,
             subscriber.filter,
@@ -86,37 +94,52 @@ class Delivery:
             ready=ready,
         )
         sent = len(delivery.packet_ids)
-        covered = 0
+        covered = queued = 0
         for event in delivery.events:
             self._session.emit(event)
             covered += entries(event)
             self._in_hand = (message, covered)
             if type(event) is MessageDropped:
                 self._broker.count_dropped(event.reason, event.count)
+            elif type(event) is Queued:
+                queued = covered
         if sent and connection is not None:
             data = batch.prepared(qos).render(delivery.packet_ids, 0, sent)
             self._broker.journal.after(connection, data)
             self._set_ack_check()
-        if connection is not None and sent < len(batch):
-            self._hold(batch, sent)
+        if connection is not None and sent < queued:
+            self._hold(batch, sent, queued)
         if connection is None:
             self._session.last_active = self._broker.clock.monotonic()
 
-    def _hold(self, batch: Batch, start: int) -> None:
-        """Keep what a connected client will get soon at hand, so that nothing is read back."""
+    def _may_send(self, connection: Connection) -> bool:
+        """Return whether more may be put on its way to the client."""
+        if not connection.writable or self._after_load is not None:
+            return False
+        limit = self._broker.limits.batch_bytes
+        gated = connection.gated
+        if gated and (gated > limit or self._broker.journal.gated > _GATED_FACTOR * limit):
+            # The log does not keep up. What is queued costs no memory until it does.
+            connection.starved = True
+            return False
+        return True
+
+    def _hold(self, batch: Batch, start: int, stop: int) -> None:
+        """Keep what was queued for a connected client at hand: it will get it soon."""
         held = self._held
         within = self._held_bytes + batch.size <= self._broker.limits.batch_bytes
         if within and len(held) < _HELD_MESSAGES:
-            self._held_bytes += batch.size
-            messages = map(Message, batch.topics[start:], batch.payloads[start:])
-            held.update(zip(batch.refs[start:], messages, strict=True))
+            payloads = batch.payloads[start:stop]
+            self._held_bytes += sum(map(len, payloads))
+            messages = map(Message, batch.topics[start:stop], payloads)
+            held.update(zip(batch.refs[start:stop], messages, strict=True))
 
     def _send_qos0(self, batch: Batch) -> None:
         connection = self._session.connection
         if connection is None:
             return
         broker = self._broker
-        if connection.writable or connection.unsent < broker.options.max_outbound_bytes:
+        if connection.unsent < broker.options.max_outbound_bytes:
             if batch.qos and not batch.retain:
                 # The publication is being recorded. Until it is, a crash may undo it, and its
                 # publisher send it again: nobody must have seen it by then [MQTT-4.3.3-2].
@@ -131,12 +154,17 @@ class Delivery:
 
     def drain(self) -> None:
         """Send what waits, as far as the windows allow."""
-        connection = self._session.connection
-        if connection is None or not connection.writable:
+        connection, state = self._session.connection, self._session.state
+        if self._again:
+            self._send_more_again()
+        if connection is None or self._again or not state.queued:
             return
-        broker = self._broker
-        limits = broker.limits
-        runs = decisions.next_waiting(self._session.state, limits.window, _DRAIN_AT_ONCE)
+        if not self._may_send(connection):
+            return
+        limits = self._broker.limits
+        typical = state.queued_bytes // state.queued
+        most = max(1, min(_DRAIN_AT_ONCE, limits.batch_bytes // (typical + 1)))
+        runs = decisions.next_waiting(state, limits.window, most)
         if not runs:
             return
         refs = [ref for run in runs for ref in run.refs]
@@ -184,23 +212,40 @@ class Delivery:
     def resume(self) -> None:
         """Send again what the client did not complete, then what waits [MQTT-4.4.0-1]."""
         state = self._session.state
-        if state.releasing or state.inflight:
-            self._send_again(list(state.inflight), list(state.releasing), "resumed", self.resume)
-        if self._after_load is None:
-            self.drain()
+        self._again = deque(state.inflight)
+        if state.releasing:
+            self._release_again(list(state.releasing), "resumed")
+        self.drain()
 
-    def _send_again(
-        self, unacked: list[int], unreleased: list[int], cause: str, again: Callable[[], None]
-    ) -> None:
-        """Send PUBLISH (with DUP) and PUBREL packets again; ``again`` once messages are loaded."""
+    def _send_more_again(self) -> None:
+        """Go on sending again after a reconnect, no more at once than the client can take."""
         connection, state = self._session.connection, self._session.state
-        if connection is None:
-            return
+        while self._again and connection is not None and self._may_send(connection):
+            chosen = list(islice(self._again, _AGAIN_AT_ONCE))
+            unacked = [pid for pid in chosen if pid in state.inflight]
+            sent = self._publish_again(unacked, "resumed", self.drain)
+            if not sent and unacked:
+                return
+            last = unacked[sent - 1] if sent < len(unacked) else None
+            while self._again:
+                if self._again.popleft() == (last if last is not None else chosen[-1]):
+                    break
+
+    def _publish_again(self, unacked: Sequence[int], cause: str, again: Callable[[], None]) -> int:
+        """Send PUBLISH packets again, with DUP; return how many, as their bytes are bounded.
+
+        0 when their messages must be loaded first: ``again`` is called then.
+        """
+        connection, state = self._session.connection, self._session.state
+        if connection is None or not unacked:
+            return 0
         found = self.find([state.inflight[pid].ref for pid in unacked])
         if found is None:
             self.load([state.inflight[pid].ref for pid in unacked], again)
-            return
-        parts = [acks(PacketType.PUBREL, unreleased)] if unreleased else []
+            return 0
+        payloads = [found[state.inflight[pid].ref].payload for pid in unacked]
+        unacked = unacked[: decisions.within(payloads, self._broker.limits.batch_bytes)]
+        parts = []
         for flags, run in _by_flags([(pid, state.inflight[pid]) for pid in unacked]):
             messages = [found[sent.ref] for _, sent in run]
             prepared = Prepared(
@@ -210,11 +255,19 @@ class Delivery:
                 retain=bool(flags & RETAIN_FLAG),
             )
             parts.append(prepared.render([pid for pid, _ in run], dup=True))
-        self.let_go(found)
-        packet_ids = [*unreleased, *unacked]
-        self._session.emit(Redelivered(self._session.name, to_runs(packet_ids), cause))
+        self.let_go([state.inflight[pid].ref for pid in unacked])
+        self._session.emit(Redelivered(self._session.name, to_runs(unacked), cause))
         self._broker.journal.after(connection, b"".join(parts))
         self._set_ack_check()
+        return len(unacked)
+
+    def _release_again(self, unreleased: Sequence[int], cause: str) -> None:
+        """Send PUBREL packets again."""
+        connection = self._session.connection
+        if connection is not None:
+            self._session.emit(Redelivered(self._session.name, to_runs(unreleased), cause))
+            self._broker.journal.after(connection, acks(PacketType.PUBREL, unreleased))
+            self._set_ack_check()
 
     def _set_ack_check(self) -> None:
         wait = self._broker.options.ack_wait
@@ -236,14 +289,18 @@ class Delivery:
         late = self._broker.clock.time_ms() - int(wait * 1000)
         unacked = [pid for pid, sent in state.inflight.items() if sent.sent_ms <= late]
         unreleased = [pid for pid, sent in state.releasing.items() if sent.sent_ms <= late]
-        if (unacked or unreleased) and connection.writable:
-            self._send_again(unacked, unreleased, "ack_wait", self.check_acks)
-            if self._after_load is not None:
-                return
-        oldest = min(
-            sent.sent_ms for sent in chain(state.inflight.values(), state.releasing.values())
-        )
-        delay = wait - (self._broker.clock.time_ms() - oldest) / 1000
+        delay = wait
+        if self._may_send(connection) and not self._again:
+            if unreleased:
+                self._release_again(unreleased, "ack_wait")
+            if unacked:
+                self._publish_again(unacked[:_AGAIN_AT_ONCE], "ack_wait", self.check_acks)
+                if self._after_load is not None:
+                    return
+            oldest = min(
+                sent.sent_ms for sent in chain(state.inflight.values(), state.releasing.values())
+            )
+            delay = wait - (self._broker.clock.time_ms() - oldest) / 1000
         self._broker.timers.remind(min(wait, max(0.05, delay)), self._remember_acks)
 
     # Messages that are not at hand.
@@ -288,6 +345,7 @@ class Delivery:
         """Keep nothing at hand any more: the client is gone."""
         self._held.clear()
         self._held_bytes = 0
+        self._again.clear()
 
     def recorded_of(self, outgoing: Outgoing) -> int:
         """Return how many messages of a batch were recorded, should its delivery have failed."""

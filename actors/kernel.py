@@ -301,6 +301,14 @@ class Kernel:
                 self._scheduled = True
                 self._schedule(self.run_turn)
 
+    def halt(self, actor: LoopActor) -> None:
+        """Stop an actor at once, from within its own handler.
+
+        What is behind the current message in its mailbox goes to its ``on_undelivered``.
+        """
+        if not actor.stopped:
+            self._stop(actor)
+
     def suspend(self, actor: LoopActor) -> None:
         """Let an actor's messages wait until it is resumed."""
         actor.suspended = True

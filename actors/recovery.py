@@ -98,15 +98,27 @@ async def rebuild_session(broker: Broker, name: str) -> tuple[int, SessionState 
     meanwhile.
     """
     journal = broker.journal
+    node = NodeState()
+    checker = ChainChecker()
     last = journal.end
+    whole = False
+    while not whole:
+        await _until_durable(broker, last)
+        async for record in broker.log.read(checker.sequence + 1, last):
+            checker.check(record)
+            node.apply_record(record, only=name)
+            whole = record.last
+            await asyncio.sleep(0)
+        if broker.failed.done():
+            break
+        # A turn that went on in the next record counts as a whole or not at all.
+        last += not whole
+    return last, node.sessions.get(name)
+
+
+async def _until_durable(broker: Broker, last: int) -> None:
+    journal = broker.journal
     broker.kernel.wake()
     while journal.durable < last and not broker.failed.done():
         await asyncio.sleep(_POLL)
         journal.flush()
-    node = NodeState()
-    checker = ChainChecker()
-    async for record in broker.log.read(1, last):
-        checker.check(record)
-        node.apply_record(record, only=name)
-        await asyncio.sleep(0)
-    return last, node.sessions.get(name)

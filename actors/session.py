@@ -145,6 +145,8 @@ class Session(LoopActor):
     def _on_attach(self, message: Attach) -> None:
         connection, connect = message.connection, message.connect
         if connection.ended:
+            if self.connection is None:
+                self._broker.went_offline(self)
             return
         self.last_active = self._broker.clock.monotonic()
         known = self._broker.node.sessions.get(self.name)
@@ -300,6 +302,9 @@ class Session(LoopActor):
     def _on_packets(self, message: Packets) -> None:
         connection = message.connection
         if connection is not self.connection:
+            if not connection.ended:
+                # It must not go on talking to a session that does not listen.
+                self.kernel.tell(connection, Close("session_lost"))
             return
         for number, packet in enumerate(message.packets):
             if type(packet) is Publishes:
@@ -376,7 +381,8 @@ class Session(LoopActor):
             self.emit(event)
         broker.journal.after(connection, suback(packet.packet_id, grant.codes))
         broker.journal.hold(connection)
-        for topic_filter, qos in grant.granted:
+        # Of a filter that stands there twice the last one counts, and it is replayed once.
+        for topic_filter, qos in dict(grant.granted).items():
             subscriber = broker.router.subscribe(self.name, topic_filter, qos)
             actor = self._start_subscription(subscriber)
             retained = broker.node.retained.match(topic_filter)
@@ -397,15 +403,15 @@ class Session(LoopActor):
     # What the client gets.
 
     def _on_writable(self, message: Writable) -> None:
-        if message.connection is self.connection and self.state.queued:
+        if message.connection is self.connection:
             self._delivery.drain()
 
     def _on_loaded(self, message: Loaded) -> None:
         delivery = self._delivery
         delivery.loaded(message.found)
-        while self._unhandled and not delivery.loading:
+        while self._unhandled and not delivery.loading and not self.stopped:
             self._handle(self._unhandled.pop(0))
-        if not delivery.loading and self.state.queued:
+        if not delivery.loading and self.state.queued and not self.stopped:
             delivery.drain()
 
     def _on_ack_check(self, _message: AckCheck) -> None:
@@ -450,7 +456,8 @@ class Session(LoopActor):
 
     def unfinished(self) -> list[Any]:
         """Return what the session had been told and put off: for its successor."""
-        return self._unhandled
+        unhandled, self._unhandled = self._unhandled, []
+        return unhandled
 
     def recorded_of(self, outgoing: Outgoing) -> int:
         """Return how many messages of a batch were recorded before the session failed."""

@@ -11,6 +11,7 @@ first, then with what else its predecessor had been told, then with what came me
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -21,6 +22,7 @@ from actors.recovery import rebuild_session
 from actors.session import Session
 from actors.subscription import Subscription
 from eventstore.events import SessionClosed
+from eventstore.log import LogUnavailable
 from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger("foldmq")
 
+_RETRY = 0.5
 MAX_ATTEMPTS = 3
 """How often a session may fail on the end of its connection before that is given up."""
 
@@ -78,7 +81,7 @@ def _left(broken: Session, failed: Failed) -> list[Outgoing]:
 async def replace(broker: Broker, fresh: Session, failing: Any, others: list[Any]) -> None:
     """Rebuild the state and let the successor go on."""
     try:
-        last, state = await rebuild_session(broker, fresh.name)
+        last, state = await _rebuild(broker, fresh.name)
     except FoldmqError as error:
         broker.fail(error)
         return
@@ -93,6 +96,16 @@ async def replace(broker: Broker, fresh: Session, failing: Any, others: list[Any
         broker.router.remove_session(fresh.name)
     fresh.end_rebuild(state, last, list(_again(broker, fresh, state, failing, others)))
     broker.went_offline(fresh)
+
+
+async def _rebuild(broker: Broker, name: str) -> tuple[int, SessionState | None]:
+    """Rebuild a session's state, as soon as the log can be read."""
+    while True:
+        try:
+            return await rebuild_session(broker, name)
+        except LogUnavailable as error:
+            _log.warning("session cannot be rebuilt yet", client=name, error=str(error))
+            await asyncio.sleep(_RETRY)
 
 
 def _again(

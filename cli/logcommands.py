@@ -50,9 +50,10 @@ def _log(
     payload: Annotated[bool, typer.Option("--payload", help="Show payloads.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object per event.")] = False,
 ) -> None:
-    """List the events of the log, of a broker that runs or not; 'log verify' checks it.
+    """List the events of the log; 'log verify' checks it.
 
-    Only reads. Moments are positions (12, 12.3) or times ('2026-11-20 09:30', 09:30, '10m ago').
+    The broker may run or not; nothing is written. Moments are positions (12, 12.3) or times
+    ('2026-11-20 09:30', 09:30, '10m ago').
     """
     if context.invoked_subcommand is not None:
         context.obj = source
@@ -93,9 +94,10 @@ def _replay(
     ] = None,
     as_json: _Json = False,
 ) -> None:
-    """Show the state as of a moment: sums, one session, or retained messages.
+    """Show the state as of a moment.
 
-    Only reads. The state is rebuilt from the log by the code that the broker recovers with.
+    Sums, one session, or retained messages; nothing is written. The state is rebuilt from
+    the log by the code that the broker recovers with.
     """
     from cli import replay
 
@@ -110,7 +112,7 @@ def _diff(
     session: _Session = None,
     as_json: _Json = False,
 ) -> None:
-    """Show what differs between the states of two moments. Only reads."""
+    """Show what differs between two moments; nothing is written."""
     from cli import diff
 
     diff.run(source, before, after, session, as_json=as_json)
@@ -142,9 +144,9 @@ def _why(
         bool, typer.Option("--json", help="Print a JSON object per message.")
     ] = False,
 ) -> None:
-    """Tell what became of a message: who published it, and what happened on its way to whom.
+    """Tell what became of a message.
 
-    Only reads.
+    Who published it, whom it matched, and what happened on its way; nothing is written.
     """
     from cli import why
 

@@ -95,7 +95,7 @@ def configure(level: Level, format: Format, stream: TextIO | None = None) -> Non
     colour = output.isatty() and "NO_COLOR" not in os.environ
     renderer: Processor = render_json if format == "json" else TextRenderer(colour=colour)
     structlog.configure(
-        processors=[_name_level, _format_exception, _STAMP, renderer],
+        processors=[_name_level, _shorten, _format_exception, _STAMP, renderer],
         wrapper_class=FilteringLogger,
         logger_factory=lambda *_: _Output(stream),
         cache_logger_on_first_use=True,
@@ -108,11 +108,22 @@ def set_level(level: Level) -> None:
     _threshold.number = _NUMBERS[level]
 
 
+LONGEST_VALUE = 1000
+"""Characters of a value that are logged."""
+
 _STAMP = structlog.processors.TimeStamper(fmt="%Y-%m-%dT%H:%M:%S.%fZ", utc=True)
 
 
 def _name_level(_logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
     event["level"] = method
+    return event
+
+
+def _shorten(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    """Cut what a client made longer than anybody will read: its identifier may have 64 KiB."""
+    for name, value in event.items():
+        if isinstance(value, str) and len(value) > LONGEST_VALUE:
+            event[name] = f"{value[:LONGEST_VALUE]}... ({len(value)} characters)"
     return event
 
 

@@ -205,12 +205,12 @@ def _in_flight_lines(
     for pid, sent in table.items():
         age = text.duration(now_ms - sent.sent_ms)
         qos = sent.flags & QOS_MASK
-        yield f"    packet {pid:<6} {_message(sent.ref, topics)} QoS {qos}, sent {age} ago"
+        yield f"    packet {pid:<6} {_message(sent.ref, topics)}, QoS {qos}, sent {age} ago"
 
 
 def _message(ref: Position, topics: TopicBook) -> str:
     known = topics.get(ref)
-    about = f" {text.name(known.topic)}, {text.size(known.size)}," if known is not None else ""
+    about = f" {text.name(known.topic)}, {text.size(known.size)}" if known is not None else ""
     return f"message {format_position(ref)}{about}"
 
 

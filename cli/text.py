@@ -149,4 +149,4 @@ def _position_run(run: Run) -> str:
 
 def stamp(at: Position, time_ms: int) -> str:
     """Give the two columns that begin a line about something in the log."""
-    return f"{clock(time_ms)} {format_position(at):>9}"
+    return f"{clock(time_ms)} {format_position(at):>8}"

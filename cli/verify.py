@@ -4,6 +4,7 @@ import asyncio
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from cli import text
 from cli.progress import progress
@@ -22,7 +23,7 @@ from eventstore.events import (
     entries,
 )
 from eventstore.positions import count_runs
-from eventstore.records import GENESIS, ChainChecker, Record, decode_record, payload_bounds
+from eventstore.records import GENESIS, ChainChecker, Record, decode_record
 
 _UPDATE_EVERY = 16
 _MOST_PROBLEMS = 100
@@ -124,45 +125,70 @@ class Verifier:
         self._parts = 0 if record.last else self._parts + 1
 
     def _check_events(self, record: Record) -> None:
+        area = len(record.payload)
+        seen = 0
+        event: Event | None = None
         try:
-            for index, event in record.events():
-                self.entries += entries(event)
-                what = misfit(event, len(record.payload))
+            for seen, event in record.events():
+                check = _CHECKS.get(type(event))
+                what = check(event, area) if check is not None else None
                 if what is not None:
-                    self._tell(record.sequence, f"entry {index}: event {event.e}: {what}")
+                    self._tell(record.sequence, f"entry {seen}: event {event.e}: {what}")
         except UnreadableEvent as error:
             said = str(error).removeprefix(f"record {record.sequence}, ")
             self._tell(record.sequence, f"cannot be read: {said}")
+        self.entries += seen + (entries(event) if event is not None else 0)
 
 
-def misfit(event: Event, area: int) -> str | None:
-    """Return what does not fit together in an event; ``area`` is the size of the payload area."""
-    if isinstance(event, MessagePublished):
-        columns = [event.count]
-        if isinstance(event.sizes, list):
-            columns.append(len(event.sizes))
-        if event.which:
-            columns.append(len(event.which))
-        if event.pids:
-            columns.append(count_runs(event.pids))
-        if len(set(columns)) > 1 or event.count < 1:
-            return "its columns differ in length"
-        if not event.topics or any(not 0 <= at < len(event.topics) for at in event.which):
-            return "a topic is missing"
-        bounds = payload_bounds(event)
-        if bounds[0] < 0 or bounds[-1] > area:
-            return "its payloads are not in the record"
-    elif isinstance(event, WillArmed) and not 0 <= event.at <= event.at + event.size <= area:
-        return "its payload is not in the record"
-    elif isinstance(event, (Delivered, Released)):
-        if count_runs(event.pids) != count_runs(event.refs):
-            return "its columns differ in length"
-    elif isinstance(event, MessageDropped) and event.refs:
-        if count_runs(event.refs) != event.count:
-            return "its columns differ in length"
-    elif isinstance(event, Queued) and not event.refs:
-        return "it names no message"
+_LENGTHS = "its columns differ in length"
+
+
+def _check_published(event: MessagePublished, area: int) -> str | None:
+    columns = {event.count}
+    if isinstance(event.sizes, list):
+        columns.add(len(event.sizes))
+    if event.which:
+        columns.add(len(event.which))
+    if event.pids:
+        columns.add(count_runs(event.pids))
+    if len(columns) > 1 or event.count < 1:
+        return _LENGTHS
+    topics = len(event.topics)
+    if not topics or (event.which and not 0 <= min(event.which) <= max(event.which) < topics):
+        return "a topic is missing"
+    size = event.sizes * event.count if isinstance(event.sizes, int) else sum(event.sizes)
+    if not 0 <= event.at <= event.at + size <= area:
+        return "its payloads are not in the record"
     return None
+
+
+def _check_will(event: WillArmed, area: int) -> str | None:
+    inside = 0 <= event.at <= event.at + event.size <= area
+    return None if inside else "its payload is not in the record"
+
+
+def _check_columns(event: Delivered | Released, _area: int) -> str | None:
+    return None if count_runs(event.pids) == count_runs(event.refs) else _LENGTHS
+
+
+def _check_dropped(event: MessageDropped, _area: int) -> str | None:
+    return _LENGTHS if event.refs and count_runs(event.refs) != event.count else None
+
+
+def _check_queued(event: Queued, _area: int) -> str | None:
+    return None if event.refs else "it names no message"
+
+
+_CHECKS: dict[type, Callable[[Any, int], str | None]] = {
+    MessagePublished: _check_published,
+    WillArmed: _check_will,
+    Delivered: _check_columns,
+    Released: _check_columns,
+    MessageDropped: _check_dropped,
+    Queued: _check_queued,
+}
+"""What tells of an event which of its parts do not fit together; given the size in bytes of the
+record's payload area."""
 
 
 @dataclass(slots=True)

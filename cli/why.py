@@ -134,9 +134,10 @@ def story_lines(story: Story, client: str | None) -> Iterator[str]:
     yield f"  {text.stamp(story.ref, story.time_ms)}  published {by}"
     for step in story.steps:
         yield f"  {text.stamp(step.at, step.time_ms)}  {_own_step(step)}"
-    if not story.effective:
+    if story.effective:
+        yield _matched(story)
+    elif not story.steps:
         yield "  waits for the PUBREL of its publisher: nobody gets it before"
-    yield _matched(story)
     mine = [copy for copy in story.copies if client is None or copy.session == client]
     if client is not None and story.effective and not any(not copy.retain for copy in mine):
         yield f"  {text.name(client)} {_reason(story)}"
@@ -153,10 +154,14 @@ def _own_step(step: Step) -> str:
 def _matched(story: Story) -> str:
     if not story.copies:
         return "  recorded for no session (deliveries at QoS 0 are not recorded)"
-    shown = (f"{text.name(copy.session, 40)} ({copy.fate})" for copy in story.copies[:_LISTED])
+    shown = (f"{text.name(copy.session, 40)} ({_short(copy)})" for copy in story.copies[:_LISTED])
     more = len(story.copies) - _LISTED
     rest = f" and {more:,} more" if more > 0 else ""
     return f"  recorded for {', '.join(shown)}{rest}"
+
+
+def _short(copy: Copy) -> str:
+    return "in flight" if copy.fate in ("in_flight", "releasing") else copy.fate
 
 
 def _reason(story: Story) -> str:
@@ -185,7 +190,7 @@ def copy_lines(copy: Copy) -> Iterator[str]:
         fate += f": {text.escaped(copy.steps[-1].detail)}"
     yield f"  for {text.name(copy.session)}{held}{granted}: {origin}{fate}"
     for step in copy.steps:
-        yield f"  {text.stamp(step.at, step.time_ms)}  {_copy_step(step)}"
+        yield f"    {text.stamp(step.at, step.time_ms)}  {_copy_step(step)}"
 
 
 def _copy_step(step: Step) -> str:

@@ -34,7 +34,7 @@ from eventstore.positions import Position, Run, format_position, from_runs
 from eventstore.records import payload_bounds
 from projections.explain import topic_of
 
-_LEVELS = {3: "MQTT 3.1", 4: "MQTT 3.1.1", 5: "MQTT 5"}
+_LEVELS = {3: ["MQTT 3.1"], 4: [], 5: ["MQTT 5"]}
 _PAYLOADS_SHOWN = 3
 
 
@@ -67,20 +67,20 @@ def _ids(runs: list[Run]) -> str:
 
 
 def _messages(refs: list[Run], topics: TopicBook) -> str:
-    """Give the topics and positions of messages: ``hall/door (message 5.0)``."""
+    """Give the topics and positions of messages: ``hall/door (5.0)``."""
     values = from_runs(refs)
     if not values:
         return ""
     names = {found.topic: None for ref in values if (found := topics.get(ref)) is not None}
     where = text.positions(refs)
-    label = "message" if len(values) == 1 else f"{len(values):,} messages"
-    return f"{text.several(map(text.name, names), len(names))} ({label} {where})"
+    label = "" if len(values) == 1 else f"{len(values):,} messages "
+    return f"{text.several(map(text.name, names), len(names))} ({label}{where})"
 
 
 def _opened(event: SessionOpened, _topics: TopicBook) -> str:
     kind = "session resumed" if event.resumed else "new session"
     parts = [kind, *(["clean"] if event.clean else [])]
-    parts.append(_LEVELS.get(event.level, f"protocol level {event.level}"))
+    parts += _LEVELS.get(event.level, [f"protocol level {event.level}"])
     if event.keep_alive:
         parts.append(f"keep alive {event.keep_alive} s")
     if event.user is not None:

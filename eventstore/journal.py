@@ -22,6 +22,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Protocol
 
 import orjson
+import structlog
 
 from eventstore.errors import EventTooLarge
 from eventstore.events import (
@@ -41,6 +42,8 @@ from eventstore.records import encode_record, link_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+_log = structlog.get_logger("foldmq")
+
 _EVENT_BYTES = 320
 """What an event's JSON takes at most beside its columns and strings."""
 _ESCAPED = 6
@@ -56,6 +59,8 @@ class Sink(Protocol):
 
     hold: Effects | None
     """The effects that this sink waits for, see :meth:`Journal.pass_or_follow`."""
+    gated: int
+    """Bytes that wait at the gate for this sink; the journal keeps the count."""
 
     def write(self, data: bytes) -> None:
         """Take bytes whose events are on disk."""
@@ -157,6 +162,8 @@ class Journal:
         self._sealed: deque[Pending] = deque()
         self._inflight: deque[Pending] = deque()
         self._pending_bytes = 0
+        self.gated = 0
+        """Bytes that wait at the gate for all sinks."""
         self._was_congested = False
         self._deferred = False
         self._flush = False
@@ -194,7 +201,7 @@ class Journal:
     @property
     def congested(self) -> bool:
         """True when more bytes wait for the disk than they should: read no more input."""
-        if self._pending_bytes + self._size > self._max_pending:
+        if self._pending_bytes + self._size + self.gated > self._max_pending:
             self._was_congested = True
             return True
         return False
@@ -240,6 +247,7 @@ class Journal:
 
     def after(self, sink: Sink, data: bytes) -> None:
         """Let a sink have bytes when all that was appended in this turn is on disk."""
+        self._count(sink, len(data))
         chunks = self._turn.get(sink)
         if chunks is None:
             self._turn[sink] = [data]
@@ -256,7 +264,12 @@ class Journal:
         if sink.hold is None:
             sink.write(data)
         else:
+            self._count(sink, len(data))
             sink.hold.setdefault(sink, []).append(data)
+
+    def _count(self, sink: Sink, size: int) -> None:
+        sink.gated += size
+        self.gated += size
 
     def end_turn(self) -> None:
         """Close the turn: its events are complete. Send what may be sent."""
@@ -297,7 +310,8 @@ class Journal:
             for effects in record.effects:
                 self._release(effects)
         self._close_record()
-        if self._was_congested and self._pending_bytes + self._size < self._max_pending // 2:
+        waiting = self._pending_bytes + self._size + self.gated
+        if self._was_congested and waiting < self._max_pending // 2:
             self._was_congested = False
             self.on_relief()
 
@@ -311,7 +325,12 @@ class Journal:
             if sink.hold is effects:
                 sink.hold = None
             if chunks:
-                sink.write(chunks[0] if len(chunks) == 1 else b"".join(chunks))
+                data = chunks[0] if len(chunks) == 1 else b"".join(chunks)
+                self._count(sink, -len(data))
+                try:
+                    sink.write(data)
+                except Exception as error:  # noqa: BLE001 - the others are to get theirs
+                    _log.error("effect not written", exc_info=error)
         self.stats.released += len(effects)
 
     def _close_record(self) -> None:

@@ -303,6 +303,8 @@ class LogWriter:
             asyncio.create_task(self._write(), name="log writer"),
             asyncio.create_task(self._watch(), name="log watch"),
         ]
+        for task in self._tasks:
+            task.add_done_callback(self._ended)
 
     async def stop(self) -> None:
         """End; what is not committed stays with the journal."""
@@ -327,6 +329,13 @@ class LogWriter:
         if self._recovering is None and not self._stopped and not self._lost:
             self._outbox.clear()
             self._recovering = asyncio.create_task(self._recover(), name="log recovery")
+            self._recovering.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """Give the log up when a part of the writer failed: nobody else would notice."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("log writer failed", part=task.get_name(), exc_info=error)
+            self._on_fatal(EventStoreError(f"the {task.get_name()} failed: {error}"))
 
     async def _write(self) -> None:
         while True:

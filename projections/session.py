@@ -116,6 +116,8 @@ class SessionState:
     """QoS 2 messages from the client, by packet identifier: PUBREL is awaited."""
     last_pid: int = 0
     """The packet identifier given out last."""
+    waiting: dict[str, SubscriptionState] = field(default_factory=dict)
+    """The subscriptions whose queue is not empty, by topic filter."""
     queued: int = 0
     """Messages waiting in all queues."""
     queued_bytes: int = 0
@@ -140,6 +142,7 @@ def _reset(state: SessionState) -> None:
     state.inflight = {}
     state.releasing = {}
     state.inbound = {}
+    state.waiting = {}
     state.last_pid = state.queued = state.queued_bytes = 0
 
 
@@ -202,6 +205,8 @@ def _leave_queue(state: SessionState, held: SubscriptionState, count: int, size:
         else:
             for _ in range(count):
                 queue.popleft()
+    if not queue:
+        state.waiting.pop(held.filter, None)
     state.queued -= count
     state.queued_bytes -= size
     held.queued_bytes -= size
@@ -231,6 +236,7 @@ def _queued(state: SessionState, event: Queued, _at: Position, _ms: int) -> None
         held.queue = deque()
     refs = from_runs(event.refs)
     held.queue.extend([ref << FLAG_BITS | flags for ref in refs])
+    state.waiting[held.filter] = held
     state.queued += len(refs)
     state.queued_bytes += event.size
     held.queued_bytes += event.size

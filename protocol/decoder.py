@@ -99,7 +99,9 @@ class Decoder:
         try:
             at = self._read(data, packets)
         except ProtocolError as error:
-            self.error = error
+            # Without what it was raised from: the frames would keep the bytes that were read.
+            error.__context__ = None
+            self.error = error.with_traceback(None)
             if packets and isinstance(packets[-1], Publishes | Acks) and not len(packets[-1]):
                 packets.pop()
             return packets

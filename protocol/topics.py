@@ -56,6 +56,21 @@ def validate_topic_filter(topic_filter: str) -> None:
         raise TopicError("'+' is not a whole level of the filter", "MQTT-4.7.1-3")
 
 
+def filters_overlap(one: str, other: str) -> bool:
+    """Say whether there may be a topic that two legal filters both match.
+
+    Errs on the side of yes (for topics that begin with ``$``). Linear in the levels.
+    """
+    ones, others = split_levels(one), split_levels(other)
+    for mine, yours in zip(ones, others, strict=False):
+        if mine == "#" or yours == "#":
+            return True
+        if mine != yours and "+" not in (mine, yours):
+            return False
+    longer, shared = (ones, len(others)) if len(ones) > len(others) else (others, len(ones))
+    return len(longer) == shared or longer[shared:] == ["#"]
+
+
 def is_reserved_topic(topic: str) -> bool:
     """Say whether clients are refused to publish to ``topic``: see ``RESERVED_ROOTS``."""
     return topic.startswith("$") and topic.partition("/")[0] in RESERVED_ROOTS

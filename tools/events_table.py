@@ -120,7 +120,6 @@ DROPPED = {
     "slow_reader": "QoS 0 messages, and the client has `max_outbound_bytes` to read first",
     "unsubscribed": "the messages still waited in the queue when the client unsubscribed",
     "reserved_topic": "a client published below a topic that belongs to the broker",
-    "session_failed": "the session failed on these messages again and again",
 }
 """Values of MessageDropped.reason."""
 

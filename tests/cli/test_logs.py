@@ -144,3 +144,13 @@ def test_colour_only_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     structlog.get_logger("foldmq").info("ready")
     assert "\x1b[" not in plain.getvalue()
     structlog.reset_defaults()
+
+
+@pytest.mark.parametrize("format_", ["text", "json"])
+def test_values_longer_than_anybody_reads_are_cut(
+    stream: io.StringIO, format_: logs.Format
+) -> None:
+    logs.configure("info", format_, stream)
+    structlog.get_logger("foldmq").info("client connected", client="x" * 60_000)
+    assert len(stream.getvalue()) < 1200
+    assert "(60000 characters)" in stream.getvalue()

@@ -59,6 +59,7 @@ class FakeSink:
     def __init__(self, name: str, released: list[tuple[str, bytes]]) -> None:
         self.name = name
         self.hold: Effects | None = None
+        self.gated = 0
         self._released = released
 
     def write(self, data: bytes) -> None:

@@ -50,6 +50,7 @@ class Acknowledged:
 
     def __init__(self) -> None:
         self.hold: Effects | None = None
+        self.gated = 0
         self.numbers: list[int] = []
 
     def write(self, data: bytes) -> None:

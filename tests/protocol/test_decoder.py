@@ -363,3 +363,11 @@ def test_any_sequence_of_the_catalogue_stops_at_the_first_violation(
     found, error = decode([CONNECT + raw], LIMIT)
     assert found[1:] == expected
     assert (error is not None) == failed
+
+
+def test_an_error_keeps_nothing_of_what_was_read() -> None:
+    decoder = Decoder(LIMIT)
+    decoder.feed(CONNECT + b"\x00" + bytes(1000))
+    assert decoder.error is not None
+    assert decoder.error.__traceback__ is None
+    assert decoder.error.__context__ is None

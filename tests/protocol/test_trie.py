@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from protocol.topics import filters_overlap
 from protocol.trie import FilterTrie, TopicTrie, _Node, _Radix
 
 TOO_MANY = 65_535
@@ -239,3 +240,29 @@ def test_a_name_costs_one_node() -> None:
         trie.discard(f"site/{number % 10}/device/{number}/temperature/celsius")
     gc.collect()
     assert check_shape(trie._tree) == 0  # type: ignore[arg-type]
+
+
+@given(one=filters, other=filters, topic=topics)
+def test_filters_that_match_one_topic_overlap(one: str, other: str, topic: str) -> None:
+    assert filters_overlap(one, other) == filters_overlap(other, one)
+    assert filters_overlap(topic, one) >= matches(one, topic)
+    if matches(one, topic) and matches(other, topic):
+        assert filters_overlap(one, other)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "overlap"),
+    [
+        ("a", "a", True),
+        ("a", "b", False),
+        ("a/b", "a", False),
+        ("a/#", "a", True),
+        ("a/+/c", "a/b/+", True),
+        ("a/+", "a/b/c", False),
+        ("+/x", "b/#", True),
+        ("+/x", "b/y", False),
+        ("#", "whatever/there/is", True),
+    ],
+)
+def test_overlap_of_filters(one: str, other: str, overlap: bool) -> None:
+    assert filters_overlap(one, other) is overlap
