@@ -80,8 +80,7 @@ def facts(state: NodeState, session: str | None) -> Facts:
     retained = {}
     if session is None:
         retained = {
-            message.topic: (message.ref, len(message.payload))
-            for message in state.retained.match("#")
+            message.topic: (message.ref, len(message.payload)) for message in state.retained.all()
         }
     return Facts(chosen, retained, state.entries)
 

@@ -147,7 +147,7 @@ def _everything(state: NodeState, as_of: AsOf) -> Iterator[str]:
     yield text.json_line(head)
     for one in state.sessions.values():
         yield text.json_line({"kind": "session", **session_object(one, None)})
-    for message in state.retained.match("#"):
+    for message in state.retained.all():
         yield text.json_line({"kind": "retained", **_retained_object(message)})
 
 

@@ -17,7 +17,7 @@ from nats.aio.client import Client
 
 from cli.settings import Settings, load
 from cli.sourceflags import SourceFlags, UsageError
-from cli.store import _foreign as foreign_access
+from cli.store import foreign_access
 from cli.text import name
 from eventstore.connection import (
     ConnectionOptions,

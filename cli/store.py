@@ -76,7 +76,7 @@ async def open_store(
         server = await _start_embedded(stack, settings, datadir)
         access = ConnectionOptions(urls=(server.url,), user=server.user, password=server.password)
     else:
-        access = _foreign(settings)
+        access = foreign_access(settings)
     logs: list[EventLog] = []
 
     def connection_lost() -> None:
@@ -167,7 +167,11 @@ async def _start_embedded(
     return server
 
 
-def _foreign(settings: Settings) -> ConnectionOptions:
+def foreign_access(settings: Settings) -> ConnectionOptions:
+    """Give what it takes to connect to the NATS server that the settings name.
+
+    Raises ConfigError when the file with the password cannot be read.
+    """
     urls = tuple(url.strip() for url in (settings.nats_url or "").split(",") if url.strip())
     password = settings.nats_password
     if settings.nats_password_file is not None:

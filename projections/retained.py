@@ -57,6 +57,10 @@ class RetainedIndex:
         """Return the retained message of a topic."""
         return self._topics.get(topic)
 
+    def all(self) -> list[RetainedMessage]:
+        """Return all retained messages, oldest first."""
+        return sorted(self._topics.values(), key=_by_position)
+
     def match(self, topic_filter: str) -> list[RetainedMessage]:
         """Return the retained messages that a filter matches, oldest first."""
         return sorted(self._topics.match(topic_filter), key=_by_position)

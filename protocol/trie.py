@@ -223,6 +223,16 @@ class TopicTrie(Generic[T]):
         self._count -= 1
         return True
 
+    def values(self) -> Iterator[T]:
+        """Give the values of all topics, those that begin with ``$`` included, in no order."""
+        stack = [self._tree.root]
+        while stack:
+            node = stack.pop()
+            if node.value is not _ABSENT:
+                yield node.value
+            if node.children is not None:
+                stack += node.children.values()
+
     def match(self, topic_filter: str) -> Iterator[T]:
         """Give the values of all topics that ``topic_filter`` matches, in no particular order.
 

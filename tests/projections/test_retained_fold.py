@@ -172,3 +172,12 @@ def test_retained_messages_outlive_their_publisher() -> None:
 def test_a_will_of_any_qos_takes_effect_at_once(world: World) -> None:
     world.publish(2, ("w", b"gone"), will=True)
     assert world.kept() == {"w": b"gone"}
+
+
+def test_all_includes_topics_that_wildcards_leave_out() -> None:
+    world = World()
+    world.open()
+    world.publish(1, ("$own/x", b"1"), ("a", b"2"), ("a/b", b"3"), pids=[1, 2, 3])
+    retained = world.node.retained
+    assert [found.topic for found in retained.all()] == ["$own/x", "a", "a/b"]
+    assert [found.topic for found in retained.match("#")] == ["a", "a/b"]
