@@ -12,6 +12,17 @@ from actors.auth import AuthResult
 from simulation.world import SimClient, World, simulate
 
 
+async def acknowledged(world: World, receiver: SimClient) -> list[bytes]:
+    """Acknowledge what comes until nothing more does; give the payloads in order."""
+    got: list[bytes] = []
+    for _ in range(60):
+        arrived = [one for one in receiver.take() if isinstance(one, Publish)]
+        got += [one.payload for one in arrived]
+        receiver.send(*(p.puback(one.packet_id or 0) for one in arrived))
+        await world.go(0.1)
+    return got
+
+
 @pytest.mark.mqtt("MQTT-3.1.4-2", "MQTT-3.1.4-4")
 @pytest.mark.parametrize("clean", [True, False])
 def test_a_connect_in_the_wake_of_a_disconnect_gets_a_session_that_listens(*, clean: bool) -> None:
@@ -47,12 +58,7 @@ def test_unsubscribing_one_of_two_overlapping_filters_loses_nothing(leaving: str
             await world.go(1)
             receiver.send(p.unsubscribe(9, leaving))
             await world.go(1)
-            got: list[bytes] = []
-            for _ in range(40):
-                arrived = [one for one in receiver.take() if isinstance(one, Publish)]
-                got += [one.payload for one in arrived]
-                receiver.send(*(p.puback(one.packet_id or 0) for one in arrived))
-                await world.go(0.1)
+            got = await acknowledged(world, receiver)
             assert got == [b"%d" % n for n in range(1, 31)]
 
     simulate(scenario)
@@ -70,12 +76,7 @@ def test_a_better_subscription_does_not_let_new_messages_overtake_old_ones() -> 
             await world.go(1)
             sender.send(p.publish("t/x", b"21", 1, 21))
             await world.go(1)
-            got: list[bytes] = []
-            for _ in range(40):
-                arrived = [one for one in receiver.take() if isinstance(one, Publish)]
-                got += [one.payload for one in arrived]
-                receiver.send(*(p.puback(one.packet_id or 0) for one in arrived))
-                await world.go(0.1)
+            got = await acknowledged(world, receiver)
             assert got == [b"%d" % n for n in range(1, 22)]
 
     simulate(scenario)
@@ -109,13 +110,8 @@ def test_what_waits_at_the_gate_is_bounded_and_arrives_when_it_opens() -> None:
                 await world.go(0.01)
             assert world.broker.journal.gated < 300_000
             world.log.release()
-            got: list[int] = []
-            for _ in range(60):
-                arrived = [one for one in receiver.take() if isinstance(one, Publish)]
-                got += [int(one.payload.split(b" ")[0]) for one in arrived]
-                receiver.send(*(p.puback(one.packet_id or 0) for one in arrived))
-                await world.go(0.05)
-            assert got == list(range(1, 101))
+            got = await acknowledged(world, receiver)
+            assert [int(payload.split(b" ")[0]) for payload in got] == list(range(1, 101))
 
     simulate(scenario)
 
