@@ -92,7 +92,7 @@ Every event carries its type in `e` and the version of that type in `v`. A field
 a default under the same version. Any other change needs a new version and an upcaster in
 `eventstore.events.UPCASTERS`, which is applied when the log is read (`eventstore.events.upcast`).
 Unknown fields are ignored when read; unknown types and versions are refused. The JSON Schema of all
-events comes from `eventstore.events.json_schema`.
+events is [events.schema.json](events.schema.json).
 
 """
 
