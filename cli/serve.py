@@ -260,7 +260,7 @@ def tune_collector() -> None:
     """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(50_000, 20, 1_000_000)
+    gc.set_threshold(20_000, 5, 1_000_000)
 
 
 async def _collect_when_quiet(broker: Broker) -> None:

@@ -41,6 +41,8 @@ class Stored(NamedTuple):
 
 _OVERHEAD = 100
 """Bytes of memory that a message takes beside its payload, about."""
+_BATCH_OVERHEAD = 400
+"""What a batch takes beside its messages."""
 
 
 class MessageStore:
@@ -68,7 +70,7 @@ class MessageStore:
             self._records[sequence] = [stored]
         else:
             held.append(stored)
-        self._size += stored.size + _OVERHEAD * len(stored.payloads)
+        self._size += _footprint(stored)
         while self._size > self._limit and len(self._records) > 1:
             self._forget(self._records.popitem(last=False)[1])
 
@@ -91,7 +93,11 @@ class MessageStore:
         return Message(stored.topics[offset], stored.payloads[offset])
 
     def _forget(self, gone: Iterable[Stored]) -> None:
-        self._size -= sum(stored.size + _OVERHEAD * len(stored.payloads) for stored in gone)
+        self._size -= sum(_footprint(stored) for stored in gone)
+
+
+def _footprint(stored: Stored) -> int:
+    return stored.size + _OVERHEAD * len(stored.payloads) + _BATCH_OVERHEAD
 
 
 def messages_of(record: Record) -> list[Stored]:

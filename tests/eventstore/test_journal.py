@@ -128,7 +128,7 @@ def test_the_events_of_a_turn_are_one_record() -> None:
 
 
 def test_turns_gather_while_records_are_on_their_way() -> None:
-    bench = Bench(max_inflight=2)
+    bench = Bench(max_inflight=2, parallel_from=0)
     for number in range(6):
         bench.turn(b"%d" % number)
     assert shape(bench.store.records) == [(1, 0, True, 1), (2, 0, True, 1)]
@@ -139,8 +139,19 @@ def test_turns_gather_while_records_are_on_their_way() -> None:
     assert bench.journal.idle
 
 
+def test_small_turns_wait_for_the_sync_that_goes_on_and_share_the_next() -> None:
+    bench = Bench(max_inflight=2, parallel_from=2000)
+    for number in range(4):
+        bench.turn(b"%d" % number)
+    assert shape(bench.store.records) == [(1, 0, True, 1)]
+    bench.turn(b"4", size=1000)
+    assert shape(bench.store.records)[1:] == [(2, 0, True, 4)]
+    bench.commit(1, 2)
+    assert bench.effects() == [b"%d" % number for number in range(5)]
+
+
 def test_records_are_a_chain_that_goes_on_from_the_last_one() -> None:
-    bench = Bench(max_inflight=9, sequence=40)
+    bench = Bench(max_inflight=9, parallel_from=0, sequence=40)
     for number in range(5):
         bench.turn(b"%d" % number)
     checker = ChainChecker(40, GENESIS)
@@ -305,7 +316,7 @@ def test_an_open_record_is_not_taken_for_committed() -> None:
 
 
 def test_what_is_on_its_way_is_sent_again_in_order() -> None:
-    bench = Bench(max_inflight=2)
+    bench = Bench(max_inflight=2, parallel_from=0)
     for number in range(4):
         bench.turn(b"%d" % number)
     first = list(bench.store.sent)

@@ -209,7 +209,7 @@ def test_qos_0_does_not_pass_the_connack_or_the_suback(turns: int) -> None:
             await world.calm()
             assert client.take() == []
             world.log.release()
-            await world.calm()
+            await world.go(0.1)
             other.send(p.publish("a", b"more"))
             await world.calm()
             received = client.take()
