@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from actors.messages import Batch, Outgoing
 from actors.router import NOWHERE, Route, Subscriber
 from eventstore.events import MessageDropped, MessagePublished
+from eventstore.journal import ESCAPED
 from eventstore.messages import Message, Stored
 from eventstore.positions import Position, to_runs
 from protocol.packets import Publishes
@@ -22,10 +23,6 @@ if TYPE_CHECKING:
 
     from actors.broker import Broker
     from actors.session import Session
-
-
-_ESCAPED = 6
-"""Bytes that one byte of a topic takes in the record's JSON at most."""
 
 
 class Publisher:
@@ -207,13 +204,13 @@ def _split(packet: Publishes, limit: int) -> list[Publishes]:
     A part has at least one message.
     """
     payloads, topics = packet.payloads, packet.topics
-    size = sum(map(len, payloads)) + _ESCAPED * sum(map(len, topics))
+    size = sum(map(len, payloads)) + ESCAPED * sum(map(len, topics))
     if len(payloads) == 1 or size <= limit:
         return [packet]
     parts: list[list[int]] = [[]]
     total = 0
     for at, payload in enumerate(payloads):
-        need = len(payload) + _ESCAPED * len(topics[at])
+        need = len(payload) + ESCAPED * len(topics[at])
         total += need
         if total > limit and parts[-1]:
             parts.append([])

@@ -46,7 +46,7 @@ _log = structlog.get_logger("foldmq")
 
 _EVENT_BYTES = 320
 """What an event's JSON takes at most beside its columns and strings."""
-_ESCAPED = 6
+ESCAPED = 6
 """What one character of a string takes in JSON at most."""
 _OFFSET_BYTES = 20
 """By how much an event's JSON may still grow when its payloads get their offset."""
@@ -226,7 +226,7 @@ class Journal:
         """
         text = _TEXT.get(type(event))
         if text is not None:
-            need = size + _EVENT_BYTES + _ENTRY_BYTES * count + _ESCAPED * text(event)
+            need = size + _EVENT_BYTES + _ENTRY_BYTES * count + ESCAPED * text(event)
         else:
             need = size + _json_size(event)
         if need > self.max_event:
