@@ -1,147 +1,269 @@
 """Matching topics with filters (section 4.7): one trie of filters, one of topics.
 
-Both are radix tries over topic levels: a node holds the run of levels in which nothing branches,
-so that a name costs one node and one entry in its parent, however many levels it has. All walks
-are loops over an explicit stack, as a topic may have 65 535 levels, and a match visits a node at
-most once: no set of filters makes it cost more than looking at each of them.
+Both are radix tries over topic levels. A name is filed in its parent under one level, and the
+levels after it in which nothing branches, its rest, are one string; so a name costs one entry in
+its parent, however many levels it has. A name with a single value, below which there is nothing,
+is a leaf: a tuple, which is small, and of no interest to the garbage collector when it holds
+strings only. Everything else is a node.
+
+All walks are loops over an explicit stack, as a topic may have 65 535 levels, and a match visits
+a node or leaf at most once: no set of filters makes it cost more than looking at each of them.
 """
 
 from collections.abc import Hashable, Iterable, Iterator
-from enum import Enum
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, TypeAlias, TypeVar
 
 from protocol.topics import split_levels
 
 T = TypeVar("T")
-V = TypeVar("V")
+
+_Leaf: TypeAlias = tuple[str, Hashable, T]
+"""(rest, key, value): a name that has one value and nothing below it."""
+
+SHARED_STRINGS: Final = 1024
+SHARED_LENGTH: Final = 64
+"""How many strings a trie remembers in order to keep equal ones once, and how long they may be
+(characters). Bounded, as they come from clients."""
 
 
-class _Absent(Enum):
-    ABSENT = 0
+class _Node(Generic[T]):
+    """A place where names branch, or where one ends that has several values."""
+
+    __slots__ = ("children", "filed", "rest")
+
+    def __init__(self, rest: str) -> None:
+        self.rest = rest
+        """The levels after the one it is filed under, each with a ``/`` at its end."""
+        self.children: dict[str, _Node[T] | _Leaf[T]] | None = None
+        """What goes on from here, by its first level; never empty."""
+        self.filed: tuple[Hashable, T] | dict[Hashable, T] | None = None
+        """The values of the name that ends here: none, (key, value), or two or more by key."""
+
+    def values(self) -> Iterable[T]:
+        """Give the values of the name that ends here."""
+        if self.filed is None:
+            return ()
+        return self.filed[1:] if isinstance(self.filed, tuple) else self.filed.values()
+
+    def get(self, key: Hashable) -> T | None:
+        """Give the value of the name that ends here and the key, None if there is none."""
+        if isinstance(self.filed, dict):
+            return self.filed.get(key)
+        return self.filed[1] if self.filed is not None and self.filed[0] == key else None
+
+    def file(self, key: Hashable, value: T) -> bool:
+        """Put a value in; says whether the key is new here."""
+        if self.filed is None:
+            self.filed = (key, value)
+            return True
+        if isinstance(self.filed, tuple):
+            if self.filed[0] == key:
+                self.filed = (key, value)
+                return False
+            self.filed = dict((self.filed,))
+        new = key not in self.filed
+        self.filed[key] = value
+        return new
+
+    def unfile(self, key: Hashable) -> bool:
+        """Take a value out; says whether it was there."""
+        if isinstance(self.filed, dict):
+            if key not in self.filed:
+                return False
+            del self.filed[key]
+            if len(self.filed) == 1:
+                (self.filed,) = self.filed.items()
+            return True
+        if self.filed is None or self.filed[0] != key:
+            return False
+        self.filed = None
+        return True
 
 
-_ABSENT: Final = _Absent.ABSENT
+class _Radix(Generic[T]):
+    """Values under (name, key). ``count`` is the number of values.
 
+    Inside, a name has a ``/`` at its end, too, and a position in it is where a level begins.
+    """
 
-class _Node(Generic[V]):
-    """A run of levels; below it the nodes that go on from there, by their first level."""
-
-    __slots__ = ("children", "levels", "value")
-
-    def __init__(self, levels: tuple[str, ...]) -> None:
-        self.levels = levels
-        self.children: dict[str, _Node[V]] | None = None
-        self.value: V | _Absent = _ABSENT
-        """Absent when no name ends here."""
-
-
-class _Radix(Generic[V]):
-    """Names, split into levels, with one value each."""
-
-    __slots__ = ("root",)
+    __slots__ = ("_shared", "count", "root")
 
     def __init__(self) -> None:
-        self.root: _Node[V] = _Node(())
+        self.root: _Node[T] = _Node("")
+        self.count = 0
+        self._shared: dict[str, str] = {}
 
-    def find(self, levels: list[str]) -> _Node[V] | None:
-        """Give the node at which the name ends, whether or not it has a value."""
-        node, at = self.root, 0
-        while at < len(levels):
-            child = (node.children or {}).get(levels[at])
-            if child is None or child.levels != tuple(levels[at : at + len(child.levels)]):
-                return None
-            node = child
-            at += len(child.levels)
-        return node
+    def get(self, name: str, key: Hashable) -> T | None:
+        """Give the value, None if there is none."""
+        found = self.walk(name)
+        if isinstance(found, tuple):
+            return found[2] if found[1] == key else None
+        return None if found is None else found.get(key)
 
-    def add(self, levels: list[str]) -> _Node[V]:
-        """Give the node at which the name ends, made if there is none."""
+    def insert(self, name: str, key: Hashable, value: T) -> None:
+        """File a value in place of the one with the same name and key."""
+        name += "/"
         node, at = self.root, 0
-        while at < len(levels):
+        while at < len(name):
+            first, at = _level(name, at)
             if node.children is None:
                 node.children = {}
-            child = node.children.get(levels[at])
+            child = node.children.get(first)
             if child is None:
-                child = _Node(tuple(levels[at:]))
-                node.children[levels[at]] = child
-                return child
-            shared = 1
-            most = min(len(child.levels), len(levels) - at)
-            while shared < most and child.levels[shared] == levels[at + shared]:
-                shared += 1
-            if shared < len(child.levels):
-                child = self._split(node, child, shared)
+                node.children[self._share(first)] = (self._share(name[at:]), key, value)
+                self.count += 1
+                return
+            if isinstance(child, tuple):
+                rest, filed_under, _ = child
+                if filed_under == key and rest == name[at:]:
+                    node.children[first] = (rest, key, value)
+                    return
+                child = _as_node(child)
+                node.children[first] = child
+            shared = _shared_length(child.rest, name, at)
+            if shared < len(child.rest):
+                child = self._split(child, shared)
+                node.children[first] = child
             node = child
             at += shared
-        return node
+        self.count += node.file(key, value)
 
-    def remove(self, levels: list[str]) -> None:
-        """Take the value off the name, and every node that is not needed any more."""
-        parent, node, at = self.root, self.root, 0
-        while at < len(levels):
-            parent = node
-            node = (node.children or {})[levels[at]]
-            at += len(node.levels)
-        node.value = _ABSENT
-        if not node.children:
-            if parent.children is not None:
-                parent.children.pop(node.levels[0])
-                parent.children = parent.children or None
-            node = parent
-        if node is not self.root and node.value is _ABSENT and len(node.children or ()) == 1:
-            self._merge(node)
+    def remove(self, name: str, key: Hashable) -> bool:
+        """Take a value out, and what is not needed any more; says whether it was there."""
+        path: list[tuple[_Node[T], str]] = []
+        found = self.walk(name, path)
+        least: _Node[T] | _Leaf[T] | None = None
+        if isinstance(found, tuple):
+            if found[1] != key:
+                return False
+        elif found is not None and found.unfile(key):
+            least = self._least(found)
+        else:
+            return False
+        self.count -= 1
+        # What gets simpler may let its parent get simpler; where nothing does, that ends.
+        while path and least is not found:
+            found, first = path.pop()
+            if found.children is not None:
+                if least is None:
+                    del found.children[first]
+                else:
+                    found.children[first] = least
+            least = self._least(found)
+        return True
 
-    @staticmethod
-    def _split(parent: _Node[V], child: _Node[V], shared: int) -> _Node[V]:
-        upper: _Node[V] = _Node(child.levels[:shared])
-        child.levels = child.levels[shared:]
-        upper.children = {child.levels[0]: child}
-        if parent.children is not None:
-            parent.children[upper.levels[0]] = upper
+    def walk(
+        self, name: str, path: list[tuple[_Node[T], str]] | None = None
+    ) -> _Node[T] | _Leaf[T] | None:
+        """Give what stands at the end of the name; adds each (parent, first level) to ``path``."""
+        name += "/"
+        node, at = self.root, 0
+        while node.children is not None:
+            stop = name.index("/", at)
+            first = name[at:stop]
+            child = node.children.get(first)
+            if child is None:
+                return None
+            if path is not None:
+                path.append((node, first))
+            at = stop + 1
+            if isinstance(child, tuple):
+                return child if child[0] == name[at:] else None
+            if child.rest:
+                if not name.startswith(child.rest, at):
+                    return None
+                at += len(child.rest)
+            if at == len(name):
+                return child
+            node = child
+        return None
+
+    def _share(self, text: str) -> str:
+        """Give an equal string, the one that was filed lately if there was one."""
+        if len(text) > SHARED_LENGTH:
+            return text
+        if len(self._shared) == SHARED_STRINGS:
+            self._shared.clear()
+        return self._shared.setdefault(text, text)
+
+    def _split(self, lower: _Node[T], shared: int) -> _Node[T]:
+        """Give a new node for the first ``shared`` characters of the rest, ``lower`` below it."""
+        upper: _Node[T] = _Node(self._share(lower.rest[:shared]))
+        first, after = _level(lower.rest, shared)
+        lower.rest = self._share(lower.rest[after:])
+        upper.children = {self._share(first): self._least(lower) or lower}
         return upper
 
-    @staticmethod
-    def _merge(node: _Node[V]) -> None:
-        (child,) = (node.children or {}).values()
-        node.levels += child.levels
-        node.children = child.children
-        node.value = child.value
+    def _least(self, node: _Node[T]) -> _Node[T] | _Leaf[T] | None:
+        """Give the simplest thing that can stand in for the node, maybe the node itself."""
+        if not node.children:
+            node.children = None
+            if isinstance(node.filed, tuple):
+                return (node.rest, *node.filed)
+            return node if node.filed or node is self.root else None
+        if node.filed is not None or len(node.children) > 1 or node is self.root:
+            return node
+        ((first, child),) = node.children.items()
+        if isinstance(child, tuple):
+            rest, key, value = child
+            return (self._share(f"{node.rest}{first}/{rest}"), key, value)
+        child.rest = self._share(f"{node.rest}{first}/{child.rest}")
+        return child
+
+
+def _as_node(leaf: _Leaf[T]) -> _Node[T]:
+    rest, key, value = leaf
+    node: _Node[T] = _Node(rest)
+    node.filed = (key, value)
+    return node
+
+
+def _level(name: str, at: int) -> tuple[str, int]:
+    """Give the level at position ``at``, and the position behind it."""
+    end = name.index("/", at)
+    return name[at:end], end + 1
+
+
+def _shared_length(rest: str, name: str, at: int) -> int:
+    """Give how many characters of ``rest``, in whole levels, stand in ``name`` at ``at``."""
+    low, high = 0, len(rest)
+    if name.startswith(rest, at):
+        return high
+    while low < high:  # What is compared halves each time: linear, and nearly all of it in C.
+        middle = (low + high + 1) // 2
+        if name.startswith(rest[low:middle], at + low):
+            low = middle
+        else:
+            high = middle - 1
+    return rest.rfind("/", 0, low) + 1
 
 
 class FilterTrie(Generic[T]):
     """Values filed under (topic filter, key), found by topic: the subscriptions.
 
-    Filters and topics are taken to be legal. ``len()`` counts the values.
+    Filters and topics are taken to be legal. ``len()`` counts the values. The filters themselves
+    are not kept, only the levels by which they differ.
     """
 
-    __slots__ = ("_count", "_tree")
+    __slots__ = ("_tree",)
 
     def __init__(self) -> None:
-        self._tree: _Radix[dict[Hashable, T]] = _Radix()
-        self._count = 0
+        self._tree: _Radix[T] = _Radix()
 
     def __len__(self) -> int:
-        return self._count
+        return self._tree.count
 
     def insert(self, topic_filter: str, key: Hashable, value: T) -> None:
         """File ``value``; a value with the same filter and key is replaced."""
-        node = self._tree.add(split_levels(topic_filter))
-        if node.value is _ABSENT:
-            node.value = {}
-        self._count += key not in node.value
-        node.value[key] = value
+        self._tree.insert(topic_filter, key, value)
+
+    def get(self, topic_filter: str, key: Hashable) -> T | None:
+        """Give the value with this very filter and key, None if there is none."""
+        return self._tree.get(topic_filter, key)
 
     def remove(self, topic_filter: str, key: Hashable) -> bool:
         """Take a value out; says whether it was there."""
-        levels = split_levels(topic_filter)
-        node = self._tree.find(levels)
-        if node is None or node.value is _ABSENT or key not in node.value:
-            return False
-        del node.value[key]
-        self._count -= 1
-        if not node.value:
-            self._tree.remove(levels)
-        return True
+        return self._tree.remove(topic_filter, key)
 
     def match(self, topic: str) -> list[T]:
         """Give the values of all filters that match ``topic``, in no particular order.
@@ -151,40 +273,71 @@ class FilterTrie(Generic[T]):
         """
         levels = split_levels(topic)
         end = len(levels)
+        text = topic + "/"
         found: list[T] = []
-        children = self._tree.root.children or {}
-        firsts = (levels[0],) if topic.startswith("$") else (levels[0], "+", "#")
-        # (node, how many levels of the topic come before it)
-        stack = [(children[first], 0) for first in firsts if first in children]
+        wild = not topic.startswith("$")
+        # (node, how many levels of the topic come before what is below it)
+        stack = [(self._tree.root, 0)]
         while stack:
             node, at = stack.pop()
-            at = _match_filter_levels(node.levels, levels, at)
-            if at < 0:
+            if at == end and node.filed is not None:
+                found += node.values()
+            children = node.children
+            if children is None:
                 continue
-            if at == end and node.value is not _ABSENT:
-                found += node.value.values()
-            if node.children is not None:
-                for follower in (levels[at], "+", "#") if at < end else ("#",):
-                    child = node.children.get(follower)
-                    if child is not None:
-                        stack.append((child, at))
+            if wild and "#" in children:
+                several = children["#"]
+                found += several[2:] if isinstance(several, tuple) else several.values()
+            if at == end:
+                continue
+            level = levels[at]
+            at += 1
+            for first in (level, "+") if wild else (level,):
+                child = children.get(first)
+                if child is None:
+                    continue
+                if isinstance(child, tuple):
+                    rest, _, value = child
+                    if "+" in rest or "#" in rest:
+                        if _match_filter_rest(rest, levels, at) == end:
+                            found.append(value)
+                    elif text.endswith("/" + rest) and rest.count("/") == end - at:
+                        found.append(value)
+                elif child.rest:
+                    past = _match_filter_rest(child.rest, levels, at)
+                    if past >= 0:
+                        stack.append((child, past))
+                else:
+                    stack.append((child, at))
+            wild = True
         return found
 
 
-def _match_filter_levels(filter_levels: tuple[str, ...], levels: list[str], at: int) -> int:
-    """Match a run of filter levels with a topic from level ``at``.
+def _match_filter_rest(rest: str, levels: list[str], at: int) -> int:
+    """Match the rest of a filter, or of a part of it, with a topic from level ``at``.
 
     Gives the first level not matched yet, the end of the topic if ``#`` took what was left, or -1
     when they do not match.
     """
     end = len(levels)
-    for level in filter_levels:
-        if level == "#":
-            return end
-        if at == end or level not in ("+", levels[at]):
+    if rest == "#/":
+        return end
+    # One level more than the topic has can be a "#". What is behind that is left in one string.
+    wanted = rest.split("/", end - at + 1)
+    if wanted.pop():
+        return -1
+    if wanted[-1] == "#":
+        wanted.pop()
+        past = end
+    else:
+        past = at + len(wanted)
+        if past > end:
+            return -1
+    for want in wanted:
+        if levels[at] != want != "+":
             return -1
         at += 1
-    return at
+    return past
 
 
 class TopicTrie(Generic[T]):
@@ -193,45 +346,38 @@ class TopicTrie(Generic[T]):
     Filters and topics are taken to be legal. ``len()`` counts the topics.
     """
 
-    __slots__ = ("_count", "_tree")
+    __slots__ = ("_tree",)
 
     def __init__(self) -> None:
         self._tree: _Radix[T] = _Radix()
-        self._count = 0
+        """All with the key None."""
 
     def __len__(self) -> int:
-        return self._count
+        return self._tree.count
 
     def set(self, topic: str, value: T) -> None:
         """File ``value`` under ``topic``, in place of what was there."""
-        node = self._tree.add(split_levels(topic))
-        self._count += node.value is _ABSENT
-        node.value = value
+        self._tree.insert(topic, None, value)
 
     def get(self, topic: str) -> T | None:
         """Give the value of ``topic``, None if it has none."""
-        node = self._tree.find(split_levels(topic))
-        return None if node is None or node.value is _ABSENT else node.value
+        return self._tree.get(topic, None)
 
     def discard(self, topic: str) -> bool:
         """Take the value of ``topic`` out; says whether there was one."""
-        levels = split_levels(topic)
-        node = self._tree.find(levels)
-        if node is None or node.value is _ABSENT:
-            return False
-        self._tree.remove(levels)
-        self._count -= 1
-        return True
+        return self._tree.remove(topic, None)
 
     def values(self) -> Iterator[T]:
         """Give the values of all topics, those that begin with ``$`` included, in no order."""
         stack = [self._tree.root]
         while stack:
             node = stack.pop()
-            if node.value is not _ABSENT:
-                yield node.value
-            if node.children is not None:
-                stack += node.children.values()
+            yield from node.values()
+            for child in (node.children or {}).values():
+                if isinstance(child, tuple):
+                    yield child[2]
+                else:
+                    stack.append(child)
 
     def match(self, topic_filter: str) -> Iterator[T]:
         """Give the values of all topics that ``topic_filter`` matches, in no particular order.
@@ -239,44 +385,71 @@ class TopicTrie(Generic[T]):
         The trie must not change in the meantime. The rules are those of ``FilterTrie.match``.
         """
         levels = split_levels(topic_filter)
+        multi = levels[-1] == "#"
+        if multi:
+            levels.pop()
+        elif "+" not in topic_filter:
+            found = self._tree.walk(topic_filter)
+            if found is not None:
+                yield from found[2:] if isinstance(found, tuple) else found.values()
+            return
         end = len(levels)
+        # (node, how many levels of the filter, without its "#", are matched by now)
         stack = [(self._tree.root, 0)]
         while stack:
             node, at = stack.pop()
-            at = _match_topic_levels(node.levels, levels, at)
-            if at < 0:
-                continue
-            wanted = levels[at] if at < end else None
-            if node.value is not _ABSENT and wanted in (None, "#"):
-                yield node.value
-            if wanted is None or node.children is None:
-                continue
-            if wanted not in ("+", "#"):
-                child = node.children.get(wanted)
-                if child is not None:
-                    stack.append((child, at))
-                continue
-            followers: Iterable[_Node[T]] = node.children.values()
-            if node is self._tree.root:
-                followers = [
-                    child for first, child in node.children.items() if not first.startswith("$")
-                ]
-            stack += [(child, at) for child in followers]
+            if at == end:
+                yield from node.values()
+                if not multi:
+                    continue
+            followers = self._followers(node, levels[at] if at < end else "+")
+            at = min(at + 1, end)
+            rest, past = "", at
+            for child in followers:
+                # Neighbours often have the same rest, and then it matches for each or for none.
+                next_rest = child[0] if isinstance(child, tuple) else child.rest
+                if next_rest != rest:
+                    rest = next_rest
+                    past = _match_topic_rest(rest, levels, at, multi=multi) if rest else at
+                if isinstance(child, tuple):
+                    if past == end:
+                        yield child[2]
+                elif past >= 0:
+                    stack.append((child, past))
+
+    def _followers(self, node: _Node[T], level: str) -> Iterable[_Node[T] | _Leaf[T]]:
+        """Give what is filed below the node under a level of a filter."""
+        children = node.children
+        if children is None:
+            return ()
+        if level != "+":
+            child = children.get(level)
+            return () if child is None else (child,)
+        if node is self._tree.root:
+            return [child for first, child in children.items() if first[:1] != "$"]
+        return children.values()
 
 
-def _match_topic_levels(topic_levels: tuple[str, ...], levels: list[str], at: int) -> int:
-    """Match a run of topic levels with a filter from level ``at``.
+def _match_topic_rest(rest: str, levels: list[str], at: int, *, multi: bool) -> int:
+    """Match the rest of a topic, or of a part of it, with the levels of a filter from ``at``.
 
-    Gives the first level of the filter not matched yet, which is its ``#`` for good once that has
-    been reached, or -1 when they do not match.
+    ``multi`` says that a ``#`` follows those levels. Gives the first level not matched yet, or -1
+    when they do not match.
     """
     end = len(levels)
-    for level in topic_levels:
-        if at == end:
+    if multi and at == end:
+        return at
+    # One level more than the filter has is one too many. What is behind that is left unsplit.
+    there = rest.split("/", end - at + 1)
+    there.pop()
+    past = at + len(there)
+    if past > end:
+        if not multi:
             return -1
-        if levels[at] == "#":
-            return at
-        if levels[at] not in ("+", level):
+        past = end
+        there.pop()
+    for level in there:
+        if level != levels[at] != "+":
             return -1
         at += 1
-    return at
+    return past

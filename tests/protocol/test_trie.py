@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import random
+import tracemalloc
+from typing import TypeVar
 
 import pytest
 from hypothesis import given, settings
@@ -11,7 +13,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from protocol.topics import filters_overlap
-from protocol.trie import FilterTrie, TopicTrie, _Node, _Radix
+from protocol.trie import SHARED_LENGTH, SHARED_STRINGS, FilterTrie, TopicTrie, _Node, _Radix
+
+T = TypeVar("T")
 
 TOO_MANY = 65_535
 
@@ -39,21 +43,30 @@ filters = st.tuples(
 ).map(lambda parts: "/".join(parts[0] + parts[1])).filter(bool) | st.just("#")
 
 
-def check_shape(tree: _Radix[object]) -> int:
-    """No node is there without need; gives the number of nodes below the root."""
+def check_shape(tree: _Radix[T]) -> int:
+    """Nothing is there without need; gives the number of nodes and leaves below the root."""
     count = 0
-    stack: list[_Node[object]] = [tree.root]
+    stack: list[_Node[T]] = [tree.root]
     while stack:
         node = stack.pop()
-        assert node.children is None or node.children
-        for first, child in (node.children or {}).items():
-            assert child.levels[0] == first
-            count += 1
-            stack.append(child)
+        below = node.children
+        assert below is None or below
+        assert not isinstance(node.filed, dict) or len(node.filed) > 1
+        assert not node.rest or node.rest.endswith("/")
         if node is not tree.root:
-            assert node.levels
-            has_value = not repr(node.value).startswith("<_Absent")
-            assert has_value or len(node.children or {}) > 1
+            # A single value with nothing below it is a leaf, a single way on is part of the rest
+            if below is None:
+                assert isinstance(node.filed, dict)
+            else:
+                assert node.filed is not None or len(below) > 1
+        for first, child in (below or {}).items():
+            assert "/" not in first
+            count += 1
+            if isinstance(child, tuple):
+                assert not child[0] or child[0].endswith("/")
+            else:
+                stack.append(child)
+    assert len(tree._shared) <= SHARED_STRINGS
     return count
 
 
@@ -79,15 +92,48 @@ class FilterTrieMachine(RuleBasedStateMachine):
             topic_filter, key = data.draw(st.sampled_from(sorted(self.model)))
             self.remove(topic_filter, key)
 
+    @rule(topic_filter=filters, key=st.integers(0, 2))
+    def get(self, topic_filter: str, key: int) -> None:
+        assert self.trie.get(topic_filter, key) == self.model.get((topic_filter, key))
+
+    @rule(topic_filter=filters, keys=st.permutations(range(3)), left=st.integers(0, 3))
+    def fill_and_empty(self, topic_filter: str, keys: list[int], left: int) -> None:
+        """From no key over one and two to three, and back to ``left`` in another order."""
+        for key in range(3):
+            self.insert(topic_filter, key, "x")
+            self.shape()
+        for key in keys[left:]:
+            self.remove(topic_filter, key)
+            self.shape()
+
+    @rule(topic_filter=filters, more=filters, key=st.integers(0, 2))
+    def branch_and_join(self, topic_filter: str, more: str, key: int) -> None:
+        """A filter that goes on from another splits it, and joins with it when that is gone."""
+        longer = f"{topic_filter}/{more}"
+        if "#" not in topic_filter:
+            self.insert(longer, key, "y")
+            self.shape()
+            self.insert(topic_filter, key, "x")
+            self.shape()
+            self.remove(topic_filter, key)
+            self.shape()
+            self.get(longer, key)
+            self.remove(longer, key)
+
     @rule(topic=topics)
     def match(self, topic: str) -> None:
         expected = [v for (f, _), v in self.model.items() if matches(f, topic)]
         assert sorted(self.trie.match(topic)) == sorted(expected)
 
     @invariant()
+    def all_there(self) -> None:
+        for (topic_filter, key), value in self.model.items():
+            assert self.trie.get(topic_filter, key) == value
+
+    @invariant()
     def shape(self) -> None:
         assert len(self.trie) == len(self.model)
-        assert check_shape(self.trie._tree) <= 2 * len(self.model)  # type: ignore[arg-type]
+        assert check_shape(self.trie._tree) <= 2 * len(self.model)
 
 
 class TopicTrieMachine(RuleBasedStateMachine):
@@ -116,6 +162,10 @@ class TopicTrieMachine(RuleBasedStateMachine):
     def get(self, topic: str) -> None:
         assert self.trie.get(topic) == self.model.get(topic)
 
+    @rule()
+    def values(self) -> None:
+        assert sorted(map(repr, self.trie.values())) == sorted(map(repr, self.model.values()))
+
     @rule(topic_filter=filters)
     def match(self, topic_filter: str) -> None:
         expected = [v for t, v in self.model.items() if matches(topic_filter, t)]
@@ -124,7 +174,7 @@ class TopicTrieMachine(RuleBasedStateMachine):
     @invariant()
     def shape(self) -> None:
         assert len(self.trie) == len(self.model)
-        assert check_shape(self.trie._tree) <= 2 * len(self.model)  # type: ignore[arg-type]
+        assert check_shape(self.trie._tree) <= 2 * len(self.model)
 
 
 TestFilterTrie = FilterTrieMachine.TestCase
@@ -215,7 +265,7 @@ def test_many_deep_filters_with_wildcards_cost_a_visit_each() -> None:
         trie.insert("/".join(rng.choice("+a") for _ in range(depth)), key, key)
     topic = "/".join("a" * depth)
     assert sorted(trie.match(topic)) == list(range(count))
-    assert check_shape(trie._tree) <= 2 * count  # type: ignore[arg-type]
+    assert check_shape(trie._tree) <= 2 * count
     assert trie.match(topic + "/a") == []
 
 
@@ -235,11 +285,71 @@ def test_a_name_costs_one_node() -> None:
     trie: TopicTrie[int] = TopicTrie()
     for number in range(2000):
         trie.set(f"site/{number % 10}/device/{number}/temperature/celsius", number)
-    assert check_shape(trie._tree) == 2000 + 10 + 1  # type: ignore[arg-type]
+    assert check_shape(trie._tree) == 2000 + 10 + 1
     for number in range(2000):
         trie.discard(f"site/{number % 10}/device/{number}/temperature/celsius")
     gc.collect()
-    assert check_shape(trie._tree) == 0  # type: ignore[arg-type]
+    assert check_shape(trie._tree) == 0
+
+
+def test_runs_part_where_levels_do() -> None:
+    """Names that have characters in common, but not the level."""
+    names = ["a/bc/d", "a/b", "a/bc", "a/b/d", "a/bcd/d", "a/bc/de", "a", "a/", "a//", "ab/c"]
+    for first in names:
+        for second in names:
+            for third in names:
+                trie: FilterTrie[str] = FilterTrie()
+                for name in (first, second, third):
+                    trie.insert(name, "key", name)
+                check_shape(trie._tree)
+                for name in names:
+                    there = name in (first, second, third)
+                    assert trie.match(name) == [name] * there
+                    assert trie.get(name, "key") == (name if there else None)
+                trie.remove(second, "key")
+                check_shape(trie._tree)
+                for name in names:
+                    assert trie.match(name) == [name] * (name in {first, third} - {second})
+
+
+def test_what_is_not_filed_is_not_found() -> None:
+    trie: FilterTrie[int] = FilterTrie()
+    assert trie.get("a", 1) is None
+    assert not trie.remove("a", 1)
+    trie.insert("a/b/c", 1, 10)
+    for other in ("a", "a/b", "a/b/c/d", "a/b/", "a/b/cd", "+/b/c", "#"):
+        assert trie.get(other, 1) is None
+        assert not trie.remove(other, 1)
+    assert trie.get("a/b/c", 2) is None
+    assert not trie.remove("a/b/c", 2)
+    assert trie.get("a/b/c", 1) == 10
+    assert len(trie) == 1
+
+
+def test_equal_strings_of_many_names_are_kept_once() -> None:
+    trie: FilterTrie[str] = FilterTrie()
+    keys = [f"session-{number}" for number in range(10_000)]
+    tracemalloc.start()
+    try:
+        for number, key in enumerate(keys):
+            trie.insert(f"devices/dev{number:07d}/cmd", key, key)
+        used, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert used / len(keys) < 230
+    # Each group of SHARED_STRINGS new levels may have a "cmd/" of its own
+    devices = trie._tree.root.children["devices"].children  # type: ignore[index,union-attr]
+    copies = {id(leaf[0]) for leaf in devices.values()}  # type: ignore[index,union-attr]
+    assert len(copies) <= len(keys) // (SHARED_STRINGS - 1) + 1
+
+
+def test_what_is_shared_is_bounded() -> None:
+    trie: FilterTrie[int] = FilterTrie()
+    for number in range(2 * SHARED_STRINGS):
+        trie.insert(f"{number}/{number}x/{'y' * SHARED_LENGTH}/z", 1, 1)
+        check = trie._tree._shared
+        assert len(check) <= SHARED_STRINGS
+        assert all(len(text) <= SHARED_LENGTH for text in check)
 
 
 @given(one=filters, other=filters, topic=topics)
