@@ -105,4 +105,7 @@ def from_runs(runs: Iterable[Run]) -> list[int]:
 
 def count_runs(runs: Iterable[Run]) -> int:
     """Return how many integers the runs stand for."""
-    return sum(1 if isinstance(run, int) else run[1] for run in runs)
+    count = 0
+    for run in runs:
+        count += 1 if isinstance(run, int) else run[1]
+    return count
