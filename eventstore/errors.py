@@ -73,6 +73,17 @@ class DiskFull(EventStoreError):
         )
 
 
+class DiskFailed(EventStoreError):
+    """The disk failed to write or to sync: what lies in memory only may look as if stored."""
+
+    exit_code = 74
+
+    def __init__(self, where: object, what: str) -> None:
+        super().__init__(
+            f"the disk of {where} fails: {what}; look after the disk, then start again"
+        )
+
+
 class NatsUnavailable(EventStoreError):
     """The NATS server cannot be started or reached, or refuses what is asked of it."""
 

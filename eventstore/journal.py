@@ -31,9 +31,11 @@ from eventstore.events import (
     Delivered,
     Event,
     MessagePublished,
+    MessagesCarried,
     Queued,
     Received,
     Released,
+    RetainedSnapshot,
     WillArmed,
 )
 from eventstore.positions import INDEX_BITS, MAX_INDEX, Position
@@ -44,6 +46,8 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger("foldmq")
 
+_STALE_MS = 1000
+"""Age of an open record from which what happens gets another one, with a time of its own."""
 _EVENT_BYTES = 320
 """What an event's JSON takes at most beside its columns and strings."""
 ESCAPED = 6
@@ -76,12 +80,21 @@ class Effects(dict[Sink, list[bytes]]):
 class Pending:
     """A record that is closed but not known to be on disk."""
 
-    __slots__ = ("data", "effects", "entries", "events", "sent_at", "sequence")
+    __slots__ = ("data", "effects", "entries", "events", "last", "sent_at", "sequence")
 
     def __init__(
-        self, sequence: int, data: bytes, effects: list[Effects], events: int, entries: int
+        self,
+        sequence: int,
+        data: bytes,
+        effects: list[Effects],
+        events: int,
+        entries: int,
+        *,
+        last: bool = True,
     ) -> None:
         self.sequence = sequence
+        self.last = last
+        """A turn ends with it."""
         self.data = data
         self.effects = effects
         self.events = events
@@ -150,6 +163,9 @@ class Journal:
         self.stats = JournalStats()
         self.on_relief: Callable[[], None] = _nothing
         """Called when the congestion is over."""
+        self.on_durable: Callable[[int, bytes], None] = _nothing
+        """Called with sequence and link of the last record that is on disk, before anything that
+        waited for it leaves."""
         self.on_deferred: Callable[[], None] = _nothing
         """Called when events were left in the open record because nothing waits for them:
         :meth:`flush` is to be called soon."""
@@ -162,6 +178,8 @@ class Journal:
         self._durable = sequence
         self.durable_link = link
         """Link of the last record that is on disk."""
+        self.whole = sequence
+        """Stream sequence of the last record on disk with which a turn ends."""
         self._next = sequence + 1
         self._sealed: deque[Pending] = deque()
         self._inflight: deque[Pending] = deque()
@@ -171,6 +189,7 @@ class Journal:
         self._was_congested = False
         self._deferred = False
         self._flush = False
+        self._in_turn = False
         self._turn = Effects()
         self._events: list[Event] = []
         self._payloads: list[bytes] = []
@@ -191,6 +210,16 @@ class Journal:
     def end(self) -> int:
         """Stream sequence of the last record that something was appended to."""
         return self._next if self._events else self._next - 1
+
+    @property
+    def here(self) -> Position:
+        """The position of the next event, if none of the node's limits close the record first."""
+        return self._next << INDEX_BITS | self._index
+
+    @property
+    def behind(self) -> tuple[int, bytes] | None:
+        """Stream sequence and link of the last closed record; None while its turn goes on."""
+        return None if self._part else (self._next - 1, self._link)
 
     @property
     def pending(self) -> list[Pending]:
@@ -233,13 +262,16 @@ class Journal:
             need = size + _json_size(event)
             if need > self.max_event:
                 raise EventTooLarge(event.e, need, self.max_event)
+        if self._events and not self._in_turn and self._stale():
+            self._seal(last=True)
+        self._in_turn = True
         if self._events:
             if self._size + need > self.max_record or self._index + count > MAX_INDEX:
                 self._seal(last=False)
                 self.time_ms = self._clock.time_ms()
         else:
             self.time_ms = self._clock.time_ms()
-        if size or isinstance(event, (MessagePublished, WillArmed)):
+        if size or isinstance(event, _WITH_PAYLOADS):
             event.at = self._payload_bytes  # type: ignore[union-attr]  # only these have payloads
             self._payloads += payloads
             self._payload_bytes += size
@@ -248,6 +280,10 @@ class Journal:
         self._index += count
         self._size += need
         return at
+
+    def _stale(self) -> bool:
+        """Return whether the open record has waited so long that its time is too old."""
+        return self._clock.time_ms() - self.time_ms > _STALE_MS
 
     def after(self, sink: Sink, data: bytes) -> None:
         """Let a sink have bytes when all that was appended in this turn is on disk."""
@@ -277,6 +313,7 @@ class Journal:
 
     def end_turn(self) -> None:
         """Close the turn: its events are complete. Send what may be sent."""
+        self._in_turn = False
         if self._turn:
             effects, self._turn = self._turn, Effects()
             if self._events:
@@ -301,9 +338,17 @@ class Journal:
     def committed(self, sequence: int) -> None:
         """Take note that all records up to this stream sequence are on disk: open the gate."""
         inflight = self._inflight
+        newest = None
+        for record in inflight:
+            if record.sequence <= sequence:
+                newest = record
+        if newest is not None:
+            self.on_durable(newest.sequence, link_of(newest.data))
         while inflight and inflight[0].sequence <= sequence:
             record = inflight.popleft()
             self._durable = record.sequence
+            if record.last:
+                self.whole = record.sequence
             self.durable_link = link_of(record.data)
             self._pending_bytes -= len(record.data)
             stats = self.stats
@@ -375,7 +420,8 @@ class Journal:
             part=self._part,
             last=last,
         )
-        record = Pending(self._next, data, effects, len(self._events), self._index)
+        count = len(self._events)
+        record = Pending(self._next, data, effects, count, self._index, last=last)
         self._sealed.append(record)
         self._pending_bytes += len(data)
         self._link = link_of(data)
@@ -396,6 +442,8 @@ def _json_size(event: Event) -> int:
     return len(orjson.dumps(event)) + _OFFSET_BYTES
 
 
+_WITH_PAYLOADS = (MessagePublished, WillArmed, RetainedSnapshot, MessagesCarried)
+
 _TEXT: dict[type[Event], Callable[[Any], int]] = {
     MessagePublished: lambda event: len(event.session) + sum(map(len, event.topics)),
     Delivered: lambda event: len(event.session) + len(event.filter),
@@ -408,5 +456,5 @@ _TEXT: dict[type[Event], Callable[[Any], int]] = {
 """Characters of text in the events that come most often; the size of others is measured."""
 
 
-def _nothing() -> None:
+def _nothing(*_: object) -> None:
     """Do nothing."""

@@ -21,7 +21,7 @@ import orjson
 import structlog
 
 from eventstore.errors import CorruptLog, EventStoreError, Fenced, LostLog, NatsUnavailable
-from eventstore.records import GENESIS, Record, decode_record, link_of
+from eventstore.records import GENESIS, Record, decode_record, link_of, previous_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from nats.aio.msg import Msg
 
     from eventstore.journal import Clock, Journal, Pending
+    from eventstore.keyed import KeyedStore
     from eventstore.watermark import Watermark
 
 _log = structlog.get_logger("foldmq")
@@ -82,8 +83,8 @@ async def read_tail(
     Raises LogUnavailable when JetStream does not answer in ``timeout`` seconds, LostLog when
     there is no such stream, CorruptLog when it is empty but was not, or the last record is bad.
     """
-    body = orjson.dumps({"last_by_subj": subject})
-    answer = await _ask(nc, stream, f"STREAM.MSG.GET.{stream}", body, timeout)
+    body = {"last_by_subj": subject}
+    answer = await ask(nc, stream, f"STREAM.MSG.GET.{stream}", body, timeout)
     if "error" not in answer:
         sequence = answer["message"]["seq"]
     else:  # there is none, or JetStream cannot read it
@@ -105,14 +106,20 @@ async def read_bounds(
 
     A stream that was emptied begins behind its last sequence. Raises as :func:`read_tail`.
     """
-    state = (await _ask(nc, stream, f"STREAM.INFO.{stream}", b"", timeout))["state"]
+    state = (await ask(nc, stream, f"STREAM.INFO.{stream}", None, timeout))["state"]
     return state["first_seq"], state["last_seq"]
 
 
-async def _ask(nc: Client, stream: str, method: str, body: bytes, seconds: float) -> dict[str, Any]:
-    """Return JetStream's answer; an error in it says that there is no such message."""
+async def ask(
+    nc: Client, stream: str, method: str, body: dict[str, Any] | None, seconds: float
+) -> dict[str, Any]:
+    """Return JetStream's answer; an error in it says that there is no such message.
+
+    Raises LostLog when there is no such stream, LogUnavailable for any other error.
+    """
+    data = b"" if body is None else orjson.dumps(body)
     try:
-        reply = await nc.request(f"$JS.API.{method}", body, timeout=seconds)
+        reply = await nc.request(f"$JS.API.{method}", data, timeout=seconds)
     except (TimeoutError, nats.errors.Error) as error:
         raise LogUnavailable(f"stream {stream} does not answer: {error or 'time-out'}") from None
     answer: dict[str, Any] = orjson.loads(reply.data)
@@ -253,6 +260,9 @@ class Remedy(Protocol):
     async def heal(self) -> None:
         """Do what can be done; raise NatsUnavailable when there is only waiting."""
 
+    async def confirm(self) -> None:
+        """Make what the stream holds durable; raise an EventStoreError when that fails."""
+
 
 class LogWriter:
     """Appends records to the stream, in order, whatever happens in between.
@@ -290,6 +300,8 @@ class LogWriter:
         """Why nothing can be appended at present; None when all is well."""
         self.trouble_since = 0.0
         """Monotonic time at which the trouble began."""
+        self.first = 1
+        """Stream sequence at which the log may begin, and not later."""
 
     async def start(self, journal: Journal) -> None:
         """Begin to append the records of a journal."""
@@ -348,10 +360,24 @@ class LogWriter:
                         self._subject,
                         record.data,
                         reply=f"{self._inbox}.{self._attempt}.{record.sequence}",
-                        headers={"Nats-Expected-Last-Sequence": str(record.sequence - 1)},
+                        headers=self._fence(record),
                     )
                 except (nats.errors.Error, OSError) as error:
                     self.disturb(f"cannot publish: {error or type(error).__name__}")
+
+    def _fence(self, record: Pending) -> dict[str, str]:
+        """Return what lets JetStream store a record at its place only, and once.
+
+        A record that follows one which is on its way names that one too: should another writer
+        have taken its place, the sequence alone would fit.
+        """
+        headers = {
+            "Nats-Expected-Last-Sequence": str(record.sequence - 1),
+            "Nats-Msg-Id": link_of(record.data).hex(),
+        }
+        if self._journal is not None and record.sequence > self._journal.durable + 1:
+            headers["Nats-Expected-Last-Msg-Id"] = previous_of(record.data).hex()
+        return headers
 
     async def _on_reply(self, message: Msg) -> None:
         _, attempt, sequence = message.subject.rsplit(".", 2)
@@ -412,8 +438,9 @@ class LogWriter:
         except EventStoreError as error:
             self._fail(error)
             return
-        if durable and first != 1:
-            self._fail(CorruptLog(1, f"is gone from stream {self._stream}, which begins later now"))
+        if durable and first > self.first:
+            gone = f"is gone from stream {self._stream}, which begins later now"
+            self._fail(CorruptLog(self.first, gone))
         elif last < durable:
             self._fail(CorruptLog(last + 1, self._gone()))
 
@@ -486,6 +513,8 @@ class LogWriter:
         if tail.sequence > durable:
             if pending.get(tail.sequence) != tail.link:
                 raise Fenced(self._stream, durable, tail.sequence)
+            if self._remedy is not None:  # it was written, but perhaps not synced
+                await self._remedy.confirm()
             journal.committed(tail.sequence)
 
 
@@ -498,6 +527,7 @@ class EventLog:
         stream: str,
         subject: str,
         *,
+        projections: KeyedStore,
         watermark: Watermark | None = None,
         remedy: Remedy | None = None,
     ) -> None:
@@ -507,9 +537,13 @@ class EventLog:
         self._subject = subject
         self._remedy = remedy
         self._writer: LogWriter | None = None
+        self.first = 1
+        """Stream sequence with which the log begins; known after :meth:`tail`."""
+        self.projections = projections
+        """Where the projections are kept."""
 
     async def tail(self) -> LogTail:
-        """Return where the log ends.
+        """Return where the log ends, and learn where it begins.
 
         Raises CorruptLog when it ends before a record that is known to have been stored, and
         LogUnavailable when JetStream does not answer.
@@ -517,7 +551,28 @@ class EventLog:
         tail = await read_tail(self._nc, self._stream, self._subject)
         if self.watermark is not None:
             self.watermark.check_end(tail.sequence)
+        if tail.sequence:
+            self.first = (await read_bounds(self._nc, self._stream))[0]
         return tail
+
+    async def size(self) -> int:
+        """Return the bytes that the log takes in the stream."""
+        answer = await ask(
+            self._nc, self._stream, f"STREAM.INFO.{self._stream}", None, _READ_TIMEOUT
+        )
+        return int(answer["state"]["bytes"])
+
+    async def cut(self, first: int) -> None:
+        """Remove the records before a sequence, which is on record (``LogCut``) already.
+
+        Raises LogUnavailable when JetStream does not answer; it may be done all the same.
+        """
+        self.first = max(self.first, first)
+        if self._writer is not None:
+            self._writer.first = self.first
+        await ask(
+            self._nc, self._stream, f"STREAM.PURGE.{self._stream}", {"seq": first}, _READ_TIMEOUT
+        )
 
     def read(self, first: int, last: int) -> AsyncIterator[Record]:
         """Yield the records between two stream sequences (both included), in order."""
@@ -532,6 +587,7 @@ class EventLog:
         self._writer = LogWriter(
             self._nc, self._stream, self._subject, clock, on_fatal, self._remedy
         )
+        self._writer.first = self.first
         return self._writer
 
     def connection_lost(self) -> None:

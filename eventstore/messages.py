@@ -8,16 +8,16 @@ message.
 from __future__ import annotations
 
 import itertools
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from typing import TYPE_CHECKING, NamedTuple
 
-from eventstore.events import MessagePublished, WillArmed
-from eventstore.positions import INDEX_BITS, Position, position
+from eventstore.events import MessagePublished, MessagesCarried, RetainedSnapshot, WillArmed
+from eventstore.positions import INDEX_BITS, Position, from_runs, position
 from eventstore.records import Record, payload_bounds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
 
 class Message(NamedTuple):
@@ -68,8 +68,16 @@ class MessageStore:
         held = self._records.get(sequence)
         if held is None:
             self._records[sequence] = [stored]
-        else:
+        elif held[-1].first < stored.first:
             held.append(stored)
+        else:
+            # Repeated ones come as often as their repetition is read.
+            at = bisect_left(held, stored.first, key=_first)
+            if held[at].first == stored.first:
+                if len(held[at].payloads) >= len(stored.payloads):
+                    return
+                self._forget([held.pop(at)])
+            held.insert(at, stored)
         self._size += _footprint(stored)
         while self._size > self._limit and len(self._records) > 1:
             self._forget(self._records.popitem(last=False)[1])
@@ -101,26 +109,41 @@ def _footprint(stored: Stored) -> int:
 
 
 def messages_of(record: Record) -> list[Stored]:
-    """Return the messages (and wills) that a record holds."""
+    """Return the messages (and wills) that a record holds, also those that it repeats."""
     found: list[Stored] = []
     base = position(record.sequence, 0)
     area = record.payload
     for index, event in record.events():
-        if isinstance(event, MessagePublished):
-            bounds = payload_bounds(event)
-            topics = [topic.encode() for topic in event.topics]
-            found.append(
-                Stored(
-                    base + index,
-                    [topics[at] for at in event.which] if event.which else topics * event.count,
-                    [bytes(area[start:stop]) for start, stop in itertools.pairwise(bounds)],
-                    bounds[-1] - bounds[0],
-                )
-            )
-        elif isinstance(event, WillArmed):
+        if isinstance(event, WillArmed):
             payload = bytes(area[event.at : event.at + event.size])
             found.append(Stored(base + index, [event.topic.encode()], [payload], event.size))
+            continue
+        if not isinstance(event, (MessagePublished, MessagesCarried, RetainedSnapshot)):
+            continue
+        if isinstance(event, RetainedSnapshot) and event.session is not None:
+            continue
+        bounds = payload_bounds(event)
+        topics = [topic.encode() for topic in event.topics]
+        if not isinstance(event, RetainedSnapshot):
+            topics = [topics[at] for at in event.which] if event.which else topics * event.count
+        payloads = [bytes(area[start:stop]) for start, stop in itertools.pairwise(bounds)]
+        if isinstance(event, MessagesCarried):
+            found += _as_before(from_runs(event.refs), topics, payloads)
+        else:
+            found.append(Stored(base + index, topics, payloads, bounds[-1] - bounds[0]))
     return found
+
+
+def _as_before(
+    refs: list[Position], topics: list[bytes], payloads: list[bytes]
+) -> Iterator[Stored]:
+    """Yield repeated messages under the positions that they had, neighbours together."""
+    start = 0
+    for stop in range(1, len(refs) + 1):
+        if stop == len(refs) or refs[stop] != refs[stop - 1] + 1:
+            chosen = payloads[start:stop]
+            yield Stored(refs[start], topics[start:stop], chosen, sum(map(len, chosen)))
+            start = stop
 
 
 def _first(stored: Stored) -> Position:

@@ -32,7 +32,16 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from eventstore.errors import CorruptLog, UnknownLogFormat
-from eventstore.events import Event, MessagePublished, UnreadableEvent, entries, parse_event
+from eventstore.events import (
+    Event,
+    MessagePublished,
+    MessagesCarried,
+    RetainedSnapshot,
+    UnreadableEvent,
+    entries,
+    parse_event,
+)
+from eventstore.frequent import frequent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -44,12 +53,18 @@ GENESIS = bytes(32)
 _HEAD = struct.Struct(">4s32s32sI")
 _SIGNED_FROM = 36
 """The digest covers everything behind itself."""
-_LINK = slice(4, 36)
+_LINK, _PREVIOUS = slice(4, 36), slice(36, 68)
+_OBJECTS = frozenset({dict})
 
 
 def link_of(data: bytes) -> bytes:
     """Return the link (SHA-256) by which the next record names this encoded record."""
     return data[_LINK]
+
+
+def previous_of(data: bytes) -> bytes:
+    """Return the link of the record that this encoded record continues."""
+    return data[_PREVIOUS]
 
 
 def encode_record(
@@ -99,10 +114,12 @@ class Record:
         """
         index = 0
         for raw in self.raw_events:
-            try:
-                event = parse_event(raw)
-            except UnreadableEvent as error:
-                raise type(error)(f"record {self.sequence}, entry {index}: {error}") from None
+            event = frequent(raw)
+            if event is None:
+                try:
+                    event = parse_event(raw)
+                except UnreadableEvent as error:
+                    raise type(error)(f"record {self.sequence}, entry {index}: {error}") from None
             yield index, event
             index += entries(event)
 
@@ -127,6 +144,9 @@ def decode_record(sequence: int, data: bytes) -> Record:
     body = _HEAD.size + header_size
     try:
         header = orjson.loads(view[_HEAD.size : body])
+        events = header["events"]
+        if type(events) is not list or not _OBJECTS.issuperset(map(type, events)):
+            raise CorruptLog(sequence, "has a header that is none")
         return Record(
             sequence=sequence,
             link=digest,
@@ -135,14 +155,14 @@ def decode_record(sequence: int, data: bytes) -> Record:
             time_ms=header["time"],
             part=header["part"],
             last=header["last"],
-            raw_events=header["events"],
+            raw_events=events,
             payload=view[body:],
         )
     except (ValueError, KeyError, TypeError):
         raise CorruptLog(sequence, "has a header that is none") from None
 
 
-def payload_bounds(event: MessagePublished) -> list[int]:
+def payload_bounds(event: MessagePublished | RetainedSnapshot | MessagesCarried) -> list[int]:
     """Return the offsets in the payload area at which the messages of an event begin.
 
     One more number than messages: the last is where the last message ends.

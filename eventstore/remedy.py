@@ -7,11 +7,16 @@ disk, and a server that ran into its end all the same is restarted once there is
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import os
 from typing import TYPE_CHECKING
 
-from eventstore.errors import DiskFull, NatsUnavailable
+from eventstore.errors import DiskFailed, DiskFull, NatsUnavailable
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from eventstore.datadir import DataDir
     from eventstore.embedded import EmbeddedServer
 
@@ -39,5 +44,38 @@ class EmbeddedRemedy:
         """
         if self._datadir.free_bytes() < RESERVE:
             raise NatsUnavailable(str(DiskFull(self._datadir.path)))
-        if self._server.write_error() is not None:
+        error = self._server.write_error()
+        if error is not None:
+            self._check(error)
             await self._server.restart()
+
+    async def confirm(self) -> None:
+        """Sync what the store holds: a server that ended may have written it without.
+
+        Raises DiskFailed.
+        """
+        try:
+            await asyncio.to_thread(self._sync)
+        except OSError as error:
+            raise DiskFailed(self._datadir.path, f"{error.strerror}") from None
+        self._check(self._server.write_error() or "")
+
+    def _check(self, error: str) -> None:
+        """Raise DiskFailed for an error after which the page cache may hold what the disk lost."""
+        if "input/output error" in error:
+            raise DiskFailed(self._datadir.path, error)
+
+    def _sync(self) -> None:
+        # the newest block may have been begun just now: its directory is synced as well
+        for folder in self._datadir.jetstream.glob("jetstream/*/streams/FOLDMQ_LOG_*/msgs"):
+            for path in [*folder.glob("*.blk"), folder]:
+                with contextlib.suppress(FileNotFoundError):  # its records were cut off
+                    _sync_one(path)
+
+
+def _sync_one(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

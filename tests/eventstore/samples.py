@@ -4,18 +4,24 @@ from eventstore.events import (
     Acked,
     BrokerStarted,
     BrokerStopped,
+    CheckpointBegun,
+    CheckpointCompleted,
     Completed,
     Delivered,
     Event,
+    LogCut,
     MessageDropped,
     MessagePublished,
+    MessagesCarried,
     Queued,
     Received,
     Redelivered,
     Released,
+    RetainedSnapshot,
     SessionClosed,
     SessionExpired,
     SessionOpened,
+    SessionSnapshot,
     SessionTakenOver,
     Subscribed,
     Unsubscribed,
@@ -23,6 +29,7 @@ from eventstore.events import (
     WillCancelled,
     WillFired,
 )
+from eventstore.records import GENESIS
 
 PAYLOADS = [b"", b"\x00\xff", b"three"]
 """Of the MessagePublished event below; the will's payload follows them."""
@@ -64,5 +71,24 @@ def every_event() -> list[Event]:
         WillCancelled("c"),
         SessionClosed("c", "keep_alive", 3),
         SessionExpired("c", "expired"),
+        CheckpointBegun(3),
+        SessionSnapshot(
+            "d",
+            {
+                "generation": 2,
+                "closed_ms": 1_700_000_000_000,
+                "subscriptions": [["a/+", 1], ["b", 2, False]],
+                "queues": [[0, 12, [[1 << 23, 3, 8], 9 << 23]]],
+                "inflight": [[1, 2, 1_700_000_000_000, [1], [1 << 20]]],
+            },
+            0,
+            last=False,
+        ),
+        SessionSnapshot("d", {"inbound": [[[7]], [[1 << 20]]]}, 1),
+        RetainedSnapshot(["a", "b"], [0, 1], [5, 9], [3, 4], 0, 2),
+        RetainedSnapshot(["a"], [2], [5], 3, 0, 1, "d"),
+        CheckpointCompleted(3, 1 << 20, 1, 2),
+        MessagesCarried([[1 << 20, 3, 1]], ["a", "b"], [0, 1, 0], 2, 0, 3),
+        LogCut(1, GENESIS.hex(), 1_700_000_000_001, "keep"),
         BrokerStopped(),
     ]

@@ -47,6 +47,7 @@ def test_entries_count_one_for_each_message() -> None:
     several = {name: count for name, count in counts.items() if count > 1}
     assert several == {
         "MessagePublished": 3,
+        "MessagesCarried": 3,
         "Delivered": 3,
         "Queued": 5,
         "Redelivered": 2,
@@ -79,6 +80,14 @@ def test_a_field_may_be_missing_when_it_has_a_default() -> None:
         (
             {"v": 1},
             "event None version 1",
+        ),
+        (
+            {"e": ["Acked"], "v": 1},
+            "event ['Acked'] version 1",
+        ),
+        (
+            {"e": "Acked", "v": {}, "session": "c", "pids": []},
+            "event 'Acked' version {}",
         ),
     ],
 )
@@ -133,6 +142,13 @@ def test_old_versions_go_through_every_upcaster() -> None:
     assert parse_event(middle) == expected
     assert parse_event(oldest) == expected
     assert oldest["v"] == -1, "what was read is not changed"
+
+
+@pytest.mark.usefixtures("old_versions")
+@pytest.mark.parametrize("raw", [{"e": ["Acked"], "v": 1}, {"e": "Acked", "v": [0]}])
+def test_what_is_no_type_or_version_is_not_upcast(raw: dict[str, Any]) -> None:
+    with pytest.raises(UnknownEvent):
+        parse_event(raw)
 
 
 @pytest.mark.usefixtures("old_versions")

@@ -35,13 +35,14 @@ def described(record: Record) -> dict[str, Any]:
     }
 
 
-def test_version_1() -> None:
-    records = read(GOLDEN / "v1.records")
+@pytest.mark.parametrize("name", sorted(path.stem for path in GOLDEN.glob("*.records")))
+def test_a_golden_log_is_read_as_it_was_written(name: str) -> None:
+    records = read(GOLDEN / f"{name}.records")
     checker = ChainChecker()
     for record in records:
         checker.check(record)
     assert [described(record) for record in records] == orjson.loads(
-        (GOLDEN / "v1.json").read_bytes()
+        (GOLDEN / f"{name}.json").read_bytes()
     )
 
 

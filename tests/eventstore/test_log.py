@@ -20,6 +20,7 @@ from eventstore.embedded import EmbeddedServer
 from eventstore.errors import CorruptLog, EventStoreError, Fenced, LostLog, NodeBusy
 from eventstore.events import BrokerStarted, MessagePublished
 from eventstore.journal import Effects, Journal
+from eventstore.keyed import KeyedStore
 from eventstore.log import EventLog, LogUnavailable, read_records, read_some, read_tail
 from eventstore.owner import claim
 from eventstore.records import GENESIS, ChainChecker, encode_record, link_of
@@ -130,7 +131,13 @@ async def writing(
         server, on_disconnect=lambda: [held.connection_lost() for held in logs]
     ) as nc:
         await ensure_stream(nc, STREAM, [SUBJECT])
-        log = EventLog(nc, STREAM, SUBJECT, watermark=watermark)
+        log = EventLog(
+            nc,
+            STREAM,
+            SUBJECT,
+            projections=KeyedStore(nc, "STATE", "state."),
+            watermark=watermark,
+        )
         tail = await log.tail()
         writer = log.writer(RealClock(), fatal.append)
         journal = Journal(

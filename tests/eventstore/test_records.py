@@ -9,7 +9,15 @@ from hypothesis import strategies as st
 from samples import PAYLOADS, WILL, every_event
 
 from eventstore.errors import CorruptLog, UnknownLogFormat
-from eventstore.events import Acked, BrokerStarted, MessagePublished, UnknownEvent, entries
+from eventstore.events import (
+    UPCASTERS,
+    Acked,
+    BrokerStarted,
+    MessagePublished,
+    UnknownEvent,
+    UnreadableEvent,
+    entries,
+)
 from eventstore.records import (
     GENESIS,
     MAGIC,
@@ -95,7 +103,20 @@ def test_anything_else_is_refused_and_nothing_else_is_raised(data: bytes) -> Non
             decode_record(7, candidate)
 
 
-@pytest.mark.parametrize("header", [b"{}", b"[]", b"\xff", b'{"node":"n"}', b""])
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"{}",
+        b"[]",
+        b"\xff",
+        b'{"node":"n"}',
+        b"",
+        b'{"node":"n","time":1,"part":0,"last":true,"events":1}',
+        b'{"node":"n","time":1,"part":0,"last":true,"events":[{},1]}',
+        b'{"node":"n","time":1,"part":0,"last":true,"events":{"e":1}}',
+        b'{"node":"n","time":1,"part":0,"last":true,"events":{}}',
+    ],
+)
 def test_a_header_that_is_none_is_damage_even_with_the_right_checksum(header: bytes) -> None:
     signed = GENESIS + struct.pack(">I", len(header)) + header
     with pytest.raises(CorruptLog, match="record 7 has a header that is none"):
@@ -116,6 +137,51 @@ def test_an_unknown_event_is_named_with_its_place() -> None:
     data = record_of(Acked("c", [1, 2]), {"e": "Acked", "v": 9, "session": "c", "pids": []})
     with pytest.raises(UnknownEvent, match=r"^record 7, entry 2: event 'Acked' version 9 is not"):
         list(decode_record(7, data).events())
+
+
+@pytest.mark.parametrize(
+    ("event", "error"),
+    [
+        (
+            {"e": "Acked", "v": 1, "session": "c", "pids": ["x"]},
+            "event Acked, field pids.0.int = 'x': ",
+        ),
+        (
+            {"e": "Acked", "v": 1, "session": 5, "pids": [1]},
+            "event Acked, field session = 5: ",
+        ),
+        (
+            {"e": "Delivered", "v": 1, "session": "c", "filter": "t", "qos": 1, "pids": [1]},
+            "event Delivered, field refs = ",
+        ),
+        (
+            {"e": "SessionClosed", "v": 1, "session": "c", "reason": None},
+            "event SessionClosed, field reason = None: ",
+        ),
+    ],
+)
+def test_a_field_that_is_wrong_is_named_with_its_place(event: Any, error: str) -> None:
+    read = decode_record(7, record_of(Acked("c", [[1, 3, 1]]), event)).events()
+    assert next(read) == (0, Acked("c", [[1, 3, 1]]))
+    with pytest.raises(UnreadableEvent) as caught:
+        next(read)
+    assert str(caught.value).startswith(f"record 7, entry 3: {error}")
+    assert type(caught.value) is UnreadableEvent
+
+
+def test_old_versions_are_upcast_and_others_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[dict[str, Any]] = []
+
+    def raised(raw: dict[str, Any]) -> dict[str, Any]:
+        asked.append(raw)
+        return {"e": "Acked", "v": 1, "session": raw["client"], "pids": [raw["pid"]]}
+
+    monkeypatch.setitem(UPCASTERS, ("Acked", 0), raised)
+    old = {"e": "Acked", "v": 0, "client": "c", "pid": 3}
+    data = record_of(Acked("c", [1, 2]), old, BrokerStarted("1"))
+    events = list(decode_record(7, data).events())
+    assert events == [(0, Acked("c", [1, 2])), (2, Acked("c", [3])), (3, BrokerStarted("1"))]
+    assert asked == [old]
 
 
 @pytest.mark.parametrize(

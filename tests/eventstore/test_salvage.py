@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import shutil
 from typing import TYPE_CHECKING, Any
@@ -14,15 +15,28 @@ from eventstore.connection import ConnectionOptions, connect, disconnect, ensure
 from eventstore.datadir import DataDir, take_lock
 from eventstore.embedded import EmbeddedServer
 from eventstore.errors import CorruptLog, DataDirBusy, DataDirError, DiskFull, UnknownLogFormat
-from eventstore.events import BrokerStarted, SessionClosed, UnknownEvent
-from eventstore.log import read_records, read_tail
-from eventstore.records import GENESIS, ChainChecker, encode_record, link_of
+from eventstore.events import (
+    BrokerStarted,
+    CheckpointBegun,
+    CheckpointCompleted,
+    Event,
+    LogCut,
+    MessagesCarried,
+    SessionClosed,
+    SessionExpired,
+    UnknownEvent,
+)
+from eventstore.log import ask, read_records, read_tail
+from eventstore.positions import Position, position
+from eventstore.records import GENESIS, ChainChecker, Record, encode_record, link_of
 from eventstore.salvage import Salvaged, salvage
 from eventstore.watermark import Watermark
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Callable
     from pathlib import Path
+
+    from nats.aio.client import Client
 
 COUNT = 12
 
@@ -48,7 +62,9 @@ def made(count: int = COUNT) -> list[bytes]:
     return records
 
 
-async def _write(folder: Path, records: list[bytes], *, noted: int | None = None) -> None:
+async def _write(
+    folder: Path, records: list[bytes], *, noted: int | None = None, first: int = 1
+) -> None:
     with DataDir(folder) as data:
         data.write_private(folder / "node", "n1\n")
         server = EmbeddedServer(data)
@@ -57,6 +73,7 @@ async def _write(folder: Path, records: list[bytes], *, noted: int | None = None
             ConnectionOptions(urls=(server.url,), user=server.user, password=server.password)
         )
         await ensure_stream(client, "FOLDMQ_LOG_n1", ["foldmq.log.n1"])
+        await ask(client, "", "STREAM.PURGE.FOLDMQ_LOG_n1", {"seq": first}, 10)
         for record in records:
             await client.request("foldmq.log.n1", record)
         await disconnect(client)
@@ -66,22 +83,28 @@ async def _write(folder: Path, records: list[bytes], *, noted: int | None = None
             Watermark(folder / "log.mark", "FOLDMQ_LOG_n1").write(noted, link)
 
 
-async def _stored(folder: Path) -> list[bytes]:
-    """The links of the records in a directory, in order; the chain is checked."""
+@contextlib.asynccontextmanager
+async def opened_for_reading(folder: Path) -> AsyncIterator[Client]:
     with DataDir(folder) as data:
         server = EmbeddedServer(data)
         await server.start()
         client = await connect(
             ConnectionOptions(urls=(server.url,), user=server.user, password=server.password)
         )
+        yield client
+        await disconnect(client)
+        await server.stop()
+
+
+async def _stored(folder: Path) -> list[bytes]:
+    """The links of the records in a directory, in order; the chain is checked."""
+    async with opened_for_reading(folder) as client:
         tail = await read_tail(client, "FOLDMQ_LOG_n1", "foldmq.log.n1")
         checker, links = ChainChecker(), []
         async for record in read_records(client, "FOLDMQ_LOG_n1", 1, tail.sequence):
             checker.check(record)
             links.append(record.link)
         assert len(links) == tail.sequence
-        await disconnect(client)
-        await server.stop()
     return links
 
 
@@ -89,8 +112,8 @@ def save(old: Path, new: Path, progress: Callable[[str, int, int], None] = ignor
     return asyncio.run(salvage(old, new, progress))
 
 
-def write(folder: Path, records: list[bytes], *, noted: int | None = None) -> None:
-    asyncio.run(_write(folder, records, noted=noted))
+def write(folder: Path, records: list[bytes], *, noted: int | None = None, first: int = 1) -> None:
+    asyncio.run(_write(folder, records, noted=noted, first=first))
 
 
 def stored(folder: Path) -> list[bytes]:
@@ -329,3 +352,104 @@ def test_report(problem: str | None, line: str, tmp_path: Path) -> None:
         f"{line}\n"
         "go on with: foldmq serve --data-dir NEW"
     )
+
+
+# ------------------------------------------------------------------- a log that was cut
+
+FIRST = 101
+LINK = bytes([9]) * 32
+NEEDED = position(50, 3)
+
+
+class Needs:
+    """A session that needs one message from before the cut."""
+
+    def __init__(self, _begin: int) -> None:
+        pass
+
+    def take(self, record: Record) -> None:
+        pass
+
+    def before(self, _first: Position) -> dict[str, set[Position]]:
+        return {"needy": {NEEDED}}
+
+    def begun_anew(self, session: str) -> list[Event]:
+        return [SessionExpired(session, "salvage")]
+
+
+def cut_log() -> list[bytes]:
+    """Records 101 to 108: a checkpoint in the first, a message carried in 106, the cut in 107."""
+    said: dict[int, list[Event]] = {
+        101: [CheckpointBegun(1), CheckpointCompleted(1, position(FIRST, 0), 0, 0)],
+        106: [MessagesCarried([NEEDED], ["t"], [], 4, 2, 1)],
+        107: [LogCut(FIRST, LINK.hex(), 1_700_000_000_000, "keep")],
+    }
+    records, link = [], LINK
+    for number in range(FIRST, FIRST + 8):
+        records.append(
+            encode_record(
+                previous=link,
+                node="n1",
+                time_ms=1_700_000_000_000 + number,
+                events=said.get(number, [BrokerStarted(str(number))]),
+                payloads=[b"..%04d" % number * 20],
+            )
+        )
+        link = link_of(records[-1])
+    return records
+
+
+async def _read(folder: Path) -> list[Record]:
+    async with opened_for_reading(folder) as client:
+        return [one async for one in read_records(client, "FOLDMQ_LOG_n1", 1, 1000)]
+
+
+@pytest.mark.parametrize("bad", [None, 3, 6, 8])
+def test_cut_log(old: Path, new: Path, bad: int | None) -> None:
+    """The cut is on record in what is saved, and so is what was carried and can be read."""
+    records = cut_log()
+    write(old, records, first=FIRST)
+    if bad is not None:
+        flip(old, records[bad - 1])
+    saved = asyncio.run(salvage(old, new, ignore, Needs))
+    kept = 8 if bad is None else bad - 1
+    assert (saved.records, saved.known) == (kept, 8)
+    assert (saved.problem is None) == (bad is None)
+    found = asyncio.run(_read(new))
+    assert [one.sequence for one in found] == list(range(FIRST, FIRST + len(found)))
+    assert [one.link for one in found[:kept]] == [link_of(one) for one in records[:kept]]
+    checker = ChainChecker(FIRST - 1, LINK)
+    for one in found:
+        checker.check(one)
+    events = [(one, event) for one in found for _, event in one.events()]
+    (cut,) = [event for _, event in events if isinstance(event, LogCut)]
+    assert (cut.first, cut.link) == (FIRST, LINK.hex())
+    assert cut.reason == ("keep" if bad in (None, 8) else "salvage")
+    carried = [
+        (event.refs, bytes(one.payload[event.at : event.at + 4]))
+        for one, event in events
+        if isinstance(event, MessagesCarried)
+    ]
+    assert carried == ([] if bad == 6 else [([NEEDED], b"0106")])
+    assert saved.emptied == (["needy"] if bad == 6 else [])
+    assert [event.session for _, event in events if isinstance(event, SessionExpired)] == list(
+        saved.emptied
+    )
+
+
+def test_cut_log_without_a_whole_checkpoint(old: Path, new: Path) -> None:
+    bare = [encode_record(previous=LINK, node="n1", time_ms=1, events=[], payloads=[])]
+    link = link_of(bare[0])
+    cut: list[Event] = [LogCut(FIRST, LINK.hex(), 0, "keep")]
+    bare.append(encode_record(previous=link, node="n1", time_ms=1, events=cut, payloads=[]))
+    write(old, bare, first=FIRST)
+    with pytest.raises(CorruptLog, match="before it no checkpoint is whole"):
+        save(old, new)
+    assert not new.exists()
+
+
+def test_records_before_the_cut_are_gone(old: Path, new: Path) -> None:
+    write(old, cut_log()[2:], first=FIRST + 2)
+    with pytest.raises(CorruptLog, match="record 101 and all up to 102 are gone"):
+        save(old, new)
+    assert not new.exists()

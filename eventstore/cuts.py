@@ -1,0 +1,98 @@
+"""Where a log may begin: with its first record, or where it says itself that it was cut.
+
+The newest LogCut is always in the log, since a log is cut further behind than where that stands.
+A log that begins later than its newest LogCut says has lost records behind the broker's back.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from eventstore.errors import CorruptLog, UnknownLogFormat
+from eventstore.events import LogCut, UnreadableEvent
+from eventstore.positions import Position, position
+from eventstore.records import Record, decode_record
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+_WORD = b'"LogCut"'
+_LOOK_BACK = 64
+"""Records that are looked into first; each further look takes 4 times as many, up to a bound."""
+_LOOK_MOST = 4096
+
+
+class RecordedCut(NamedTuple):
+    """A cut as the log tells of it."""
+
+    at: Position
+    """Where the LogCut stands."""
+    time_ms: int
+    """When the log was cut, Unix time in milliseconds."""
+    event: LogCut
+
+
+class LostBeginning(CorruptLog):
+    """Records at the beginning of a log are gone, and the log does not say that they may be."""
+
+    def __init__(self, first: int, cut: LogCut | None) -> None:
+        """Tell of a log that begins with record ``first``; ``cut`` is its newest LogCut."""
+        since = 1 if cut is None else cut.first
+        gone = f"and all up to {first - 1} are" if since < first - 1 else "is"
+        said = (
+            "it says nowhere that it was cut"
+            if cut is None
+            else f"it says that it was cut before record {cut.first}, not later"
+        )
+        super().__init__(since, f"{gone} gone: the log begins with record {first}, and {said}")
+        rest = "no record before it; put a backup back, or begin with another --data-dir"
+        self.args = (f"the log is damaged: record {since} {self.what}; {rest}",)
+
+
+def check_beginning(first: int, cut: RecordedCut | None) -> None:
+    """Raise LostBeginning unless a log whose newest cut is this may begin with a record."""
+    if first > 1 and (cut is None or cut.event.first < first):
+        raise LostBeginning(first, None if cut is None else cut.event)
+
+
+def check_first(record: Record, cut: RecordedCut | None) -> None:
+    """Raise CorruptLog when the record before which the log was cut continues another one."""
+    if cut is None or cut.event.first != record.sequence:
+        return
+    if record.previous.hex() != cut.event.link:
+        raise CorruptLog(record.sequence, "does not continue the record that was cut off before it")
+
+
+async def find_cut(
+    read: Callable[[int, int], AsyncIterator[tuple[int, bytes]]], first: int, last: int
+) -> RecordedCut | None:
+    """Return the newest cut that the log tells of, looking back from its end.
+
+    ``read(first, last)`` yields (sequence, bytes) of what is stored. Records that cannot be read
+    are passed over: whoever reads the log finds them.
+    """
+    back = _LOOK_BACK
+    stop = last
+    while stop >= first:
+        start = max(first, stop - back + 1)
+        found: RecordedCut | None = None
+        async for sequence, data in read(start, stop):
+            if _WORD in data:
+                found = _cut_in(sequence, data) or found
+        if found is not None:
+            return found
+        stop = start - 1
+        back = min(4 * back, _LOOK_MOST)
+    return None
+
+
+def _cut_in(sequence: int, data: bytes) -> RecordedCut | None:
+    found: RecordedCut | None = None
+    try:
+        record = decode_record(sequence, data)
+        for index, event in record.events():
+            if isinstance(event, LogCut):
+                found = RecordedCut(position(sequence, index), record.time_ms, event)
+    except (CorruptLog, UnknownLogFormat, UnreadableEvent):
+        return None
+    return found

@@ -1,0 +1,159 @@
+"""One message for each key: the compacted stream in which projections are kept.
+
+It can be rebuilt from the log at any time. So it is written without waiting for the disk, and
+whoever reads it looks whether it is whole.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+from typing import TYPE_CHECKING, Any
+
+import nats.errors
+import orjson
+
+from eventstore.errors import EventStoreError, LostLog
+from eventstore.log import LogUnavailable, ask, read_bounds
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from nats.aio.client import Client
+    from nats.aio.msg import Msg
+
+_SECONDS = 10.0
+_BATCH = 1000
+_INACTIVE_NS = 30_000_000_000
+"""After so long without a request JetStream forgets the consumer of a reader that is gone."""
+_GONE_FOR = "24h"
+"""How long JetStream keeps the message that says that a key is gone."""
+_WITH_TTL, _WITH_ASYNC = (2, 11), (2, 12)
+"""Versions of NATS Server from which a setting is known."""
+
+
+class KeyedStore:
+    """A stream with one message for each key, the latest; written by one broker.
+
+    Every method raises LogUnavailable when JetStream does not answer or refuses, and LostLog when
+    the stream is not there.
+    """
+
+    def __init__(self, nc: Client, stream: str, prefix: str, *, replicas: int = 1) -> None:
+        """Keys are subjects that begin with ``prefix``, which ends with a dot."""
+        self._nc = nc
+        self._stream = stream
+        self._prefix = prefix
+        self._replicas = replicas
+        self._ttl = False
+
+    async def open(self) -> None:
+        """Make the stream if there is none."""
+        version = self._nc.connected_server_version
+        known = (version.major, version.minor)
+        self._ttl = known >= _WITH_TTL
+        config: dict[str, Any] = {
+            "name": self._stream,
+            "description": "foldmq's projections: rebuilt from the event log when they are gone",
+            "subjects": [f"{self._prefix}>"],
+            "storage": "file",
+            "retention": "limits",
+            "discard": "old",
+            "max_msgs_per_subject": 1,
+            "num_replicas": self._replicas,
+            "allow_direct": True,
+            "duplicate_window": 100_000_000,
+        }
+        if self._ttl:
+            config["allow_msg_ttl"] = True
+        if known >= _WITH_ASYNC and self._replicas == 1:
+            config["persist_mode"] = "async"
+        try:
+            await read_bounds(self._nc, self._stream, _SECONDS)
+        except LostLog:
+            await ask(self._nc, self._stream, f"STREAM.CREATE.{self._stream}", config, _SECONDS)
+
+    async def last(self) -> int:
+        """Return the sequence of the last message that was stored."""
+        return (await read_bounds(self._nc, self._stream, _SECONDS))[1]
+
+    async def read(self) -> AsyncIterator[bytes]:
+        """Yield all messages, in the order in which they were stored; none without a stream."""
+        # A consumer adds no headers, unlike direct gets: parsing those would take most of the time.
+        name = f"read{secrets.token_hex(8)}"
+        config = {
+            "name": name,
+            "deliver_policy": "all",
+            "ack_policy": "none",
+            "mem_storage": True,
+            "num_replicas": 1,
+            "inactive_threshold": _INACTIVE_NS,
+        }
+        body = {"stream_name": self._stream, "config": config}
+        method = f"CONSUMER.CREATE.{self._stream}.{name}"
+        try:
+            left = (await ask(self._nc, self._stream, method, body, _SECONDS))["num_pending"]
+        except LostLog:
+            return
+        arrived: asyncio.Queue[Msg] = asyncio.Queue()
+        inbox = self._nc.new_inbox()
+        subscription = await self._nc.subscribe(
+            inbox, cb=arrived.put, pending_msgs_limit=0, pending_bytes_limit=0
+        )
+        try:
+            while left:
+                batch = min(left, _BATCH)
+                await self._nc.publish(
+                    f"$JS.API.CONSUMER.MSG.NEXT.{self._stream}.{name}",
+                    orjson.dumps({"batch": batch, "no_wait": True}),
+                    reply=inbox,
+                )
+                for _ in range(batch):
+                    message = await _next(arrived, self._stream)
+                    if message.headers and "Status" in message.headers:
+                        return  # the others were forgotten meanwhile
+                    yield message.data
+                left -= batch
+        finally:
+            with contextlib.suppress(nats.errors.Error, EventStoreError):
+                await subscription.unsubscribe()
+                method = f"CONSUMER.DELETE.{self._stream}.{name}"
+                await ask(self._nc, self._stream, method, None, _SECONDS)
+
+    async def put(self, key: str, data: bytes, *, gone: bool = False) -> None:
+        """Send a message; :meth:`confirm` tells whether it arrived. ``gone``: it may be forgotten.
+
+        Raises LogUnavailable when there is no connection.
+        """
+        headers = {"Nats-TTL": _GONE_FOR} if gone and self._ttl else None
+        try:
+            await self._nc.publish(self._prefix + key, data, headers=headers)
+        except (nats.errors.Error, OSError) as error:
+            raise LogUnavailable(f"cannot publish: {error or type(error).__name__}") from None
+
+    async def confirm(self, key: str, data: bytes, last: int) -> bool:
+        """Store a message if ``last`` is the sequence of the one before; return whether it was."""
+        headers = {"Nats-Expected-Last-Sequence": str(last)}
+        try:
+            reply = await self._nc.request(
+                self._prefix + key, data, timeout=_SECONDS, headers=headers
+            )
+        except (TimeoutError, nats.errors.Error, OSError) as error:
+            raise LogUnavailable(
+                f"stream {self._stream} does not answer: {error or 'time-out'}"
+            ) from None
+        return "error" not in orjson.loads(reply.data)
+
+    async def clear(self) -> None:
+        """Remove all messages."""
+        await ask(self._nc, self._stream, f"STREAM.PURGE.{self._stream}", None, _SECONDS)
+
+
+async def _next(arrived: asyncio.Queue[Msg], stream: str) -> Msg:
+    if arrived.empty():
+        try:
+            return await asyncio.wait_for(arrived.get(), _SECONDS)
+        except TimeoutError:
+            raise LogUnavailable(f"stream {stream} does not answer") from None
+    return arrived.get_nowait()
