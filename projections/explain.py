@@ -2,31 +2,43 @@
 
 Pure, as every fold: records in, stories out. Followed are the latest messages on topics, or one
 message by its position; kept are only those, and the state of the one session that is asked for.
+
+In a log that was cut, a message from before its beginning is known by what refers to it, and by
+what repeats it: a MessagesCarried, which leaves it its position, or a RetainedSnapshot, which
+gives it a new one. A message is found by any position that it ever had in the log.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from eventstore.events import (
     Acked,
+    CheckpointBegun,
+    CheckpointCompleted,
     Completed,
     Delivered,
     Event,
     MessageDropped,
     MessagePublished,
+    MessagesCarried,
     Queued,
     Received,
     Redelivered,
     Released,
+    RetainedSnapshot,
     SessionClosed,
     SessionExpired,
     SessionOpened,
+    SessionSnapshot,
 )
 from eventstore.positions import Position, from_runs, position
 from projections.node import NodeState
+from projections.session import InFlight
+from projections.snapshot import decode
+from projections.waiting import FLAG_BITS, QOS_MASK, RETAIN_FLAG
 from protocol.trie import FilterTrie
 
 if TYPE_CHECKING:
@@ -46,12 +58,13 @@ class Step(NamedTuple):
     at: Position
     time_ms: int
     what: str
-    """queued, delivered, redelivered, acked, received, completed, dropped, session_ended; for
-    the message itself released or discarded."""
+    """queued, delivered, redelivered, acked, received, completed, dropped, session_ended, or held:
+    so a checkpoint found it; for the message itself released, discarded, carried (repeated under
+    its position) or repeated (and has this position from here on)."""
     pid: int = 0
     """Packet identifier, 0 when there is none."""
     detail: str = ""
-    """Cause or reason."""
+    """Cause or reason; of held what had become of it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -80,32 +93,44 @@ class Standing(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Story:
-    """One message and all its copies."""
+    """One message and all its copies.
+
+    Of a message from before the beginning of the log, some of this may be None: not known.
+    """
 
     ref: Position
-    time_ms: int
-    session: str
+    """The first position that is known of it."""
+    time_ms: int | None = None
+    session: str | None = None
     """Who published it."""
-    topic: str
-    qos: int
-    retain: bool
-    will: bool
-    size: int
-    pid: int
+    topic: str | None = None
+    qos: int | None = None
+    retain: bool = False
+    will: bool = False
+    size: int | None = None
+    pid: int = 0
     """Packet identifier under which it was published; 0 at QoS 0 and for a will."""
+    before: int = 0
+    """The record with which the log begins, if it was published before that; otherwise 0."""
     steps: list[Step] = field(default_factory=list)
     standing: Standing | None = None
-    """None: nobody was asked for, or it has not taken effect."""
+    """None: nobody was asked for, it has not taken effect, or it cannot be told."""
     effective: bool = False
     """Routed to subscribers: at QoS 2 with its PUBREL."""
     copies: list[Copy] = field(default_factory=list)
+
+    @property
+    def known(self) -> bool:
+        """Return whether anything is known of it."""
+        return self.topic is not None or bool(self.steps or self.copies)
 
 
 class Explainer:
     """Follows messages through the records of complete turns, from the first of the log on.
 
     ``wanted`` chooses topics; the latest ``last`` messages on them are followed. With ``ref``
-    it is this message alone. ``client`` is the session whose subscriptions are looked at.
+    it is this message alone. ``client`` is the session whose subscriptions are looked at,
+    ``begin`` the sequence of the first record that the log has.
     """
 
     def __init__(
@@ -115,21 +140,43 @@ class Explainer:
         last: int = 1,
         ref: Position | None = None,
         client: str | None = None,
+        begin: int = 1,
     ) -> None:
         self.stories: dict[Position, Story] = {}
+        """Those that are followed, in the order of the log."""
         self._wanted = wanted
         self._last = last
         self._ref = ref
         self._client = client
-        self._node = NodeState()
+        self._begin = begin
+        self._node = NodeState(begin)
+        self._known: dict[Position, Story] = {}
+        """Followed messages by all their positions."""
+        self._wills: set[Position] = set()
+        self._parts: list[dict[str, Any]] = []
         self._clean: set[str] = set()
         self._sent: dict[str, dict[int, Copy]] = {}
         self._open: dict[str, set[Copy]] = {}
+        if ref is not None and self._old(ref):
+            self._follow_old(ref)
 
     @property
     def state(self) -> SessionState | None:
         """The session that is asked for, as it is now; None when there is none."""
         return self._node.sessions.get(self._client) if self._client is not None else None
+
+    def look_ahead(self, record: Record) -> None:
+        """Learn of messages from before the log: take all records that repeat any first.
+
+        Those are the ones with a SessionSnapshot that has a will, or with a MessagesCarried.
+        """
+        for _, event in record.events():
+            if isinstance(event, SessionSnapshot):
+                will = event.state.get("will")
+                if will is not None:
+                    self._wills.add(will[3])
+            elif isinstance(event, MessagesCarried):
+                self._carried_from(event)
 
     def take(self, record: Record) -> None:
         """Follow the events of a record; raises UnreadableEvent."""
@@ -137,8 +184,12 @@ class Explainer:
         for index, event in record.events():
             at = base + index
             self._follow(event, at, record.time_ms)
-            if self._client is not None and getattr(event, "session", None) == self._client:
-                empty = [b""] * event.count if isinstance(event, MessagePublished) else ()
+            if isinstance(event, (CheckpointBegun, CheckpointCompleted)) or (
+                self._client is not None and getattr(event, "session", None) == self._client
+            ):
+                empty: list[bytes] = []
+                if isinstance(event, (MessagePublished, RetainedSnapshot)):
+                    empty = [b""] * event.count
                 self._node.apply(event, at, record.time_ms, empty)
 
     def _follow(self, event: Event, at: Position, ms: int) -> None:
@@ -149,25 +200,29 @@ class Explainer:
         elif isinstance(event, Delivered):
             self._delivered(event, at, ms)
         elif isinstance(event, Queued):
-            for offset, ref in self._concerned(from_runs(event.refs)):
-                copy = self._new_copy(ref, event.session, event.filter, event.qos, event.retain)
+            for offset, story in self._concerned(from_runs(event.refs)):
+                copy = self._new_copy(story, event.session, event.filter, event.qos, event.retain)
                 copy.steps.append(Step(at + offset, ms, "queued"))
         elif isinstance(event, (Redelivered, Acked, Received, Completed)):
             self._answered(event, at, ms)
         elif isinstance(event, Released):
-            for offset, ref in self._concerned(from_runs(event.refs)):
-                story = self.stories[ref]
-                story.steps.append(Step(at + offset, ms, "released", story.pid))
-                self._takes_effect(story)
+            self._released(event, at, ms)
         elif isinstance(event, MessageDropped):
             self._dropped(event, at, ms)
+        elif isinstance(event, RetainedSnapshot):
+            self._repeated(event, at, ms)
+        elif isinstance(event, MessagesCarried):
+            for offset, story in self._concerned(from_runs(event.refs)):
+                story.steps.append(Step(at + offset, ms, "carried"))
+        elif isinstance(event, SessionSnapshot) and self._node.partial:
+            self._snapshot(event, at, ms)
 
-    def _concerned(self, refs: list[Position]) -> Iterator[tuple[int, Position]]:
-        """Yield (index, position) of the messages that are followed."""
-        if self.stories and not self.stories.keys().isdisjoint(refs):
+    def _concerned(self, refs: list[Position]) -> Iterator[tuple[int, Story]]:
+        """Yield (index, story) of the messages that are followed."""
+        if self._known and not self._known.keys().isdisjoint(refs):
             for offset, ref in enumerate(refs):
-                if ref in self.stories:
-                    yield offset, ref
+                if ref in self._known:
+                    yield offset, self._known[ref]
 
     # ------------------------------------------------------------- the message
 
@@ -188,12 +243,18 @@ class Explainer:
                 event.sizes if isinstance(event.sizes, int) else event.sizes[offset],
                 pids[offset] if offset < len(pids) else 0,
             )
-            self.stories[story.ref] = story
+            self.stories[story.ref] = self._known[story.ref] = story
             if event.qos < 2 or event.will:
                 self._takes_effect(story)
-        if self._wanted is not None:
-            while len(self.stories) > self._last:
-                self._forget(self.stories.pop(next(iter(self.stories))))
+        self._forget_oldest()
+
+    def _released(self, event: Released, at: Position, ms: int) -> None:
+        for offset, story in self._concerned(from_runs(event.refs)):
+            if story.before:
+                story.session, story.qos = event.session, 2
+                story.pid = from_runs(event.pids)[offset]
+            story.steps.append(Step(at + offset, ms, "released", story.pid))
+            self._takes_effect(story)
 
     def _chosen(self, event: MessagePublished, at: Position) -> list[int]:
         """Return which of an event's messages are followed, in order."""
@@ -215,9 +276,11 @@ class Explainer:
 
     def _takes_effect(self, story: Story) -> None:
         story.effective = True
-        if self._client is None:
+        if self._client is None or story.topic is None:
             return
         state = self.state
+        if state is None and self._node.partial:
+            return
         if state is None:
             story.standing = Standing(known=False, connected=False, filters=[])
             return
@@ -226,23 +289,115 @@ class Explainer:
             trie.insert(held.filter, held.filter, (held.filter, held.qos))
         story.standing = Standing(True, state.connected, sorted(trie.match(story.topic)))
 
-    def _forget(self, story: Story) -> None:
+    def _forget_oldest(self) -> None:
+        if self._wanted is None:
+            return
+        while len(self.stories) > self._last:
+            story = self.stories.pop(next(iter(self.stories)))
+            self._known = {ref: one for ref, one in self._known.items() if one is not story}
+            for copy in story.copies:
+                self._settle(copy)
+
+    # ------------------------------------------------------------- from before the log
+
+    def _old(self, ref: Position) -> bool:
+        return ref < position(self._begin, 0)
+
+    def _follow_old(self, ref: Position) -> Story | None:
+        """Follow a message from before the log; None when there are enough later ones."""
+        newest = next(reversed(self.stories), 0)
+        if len(self.stories) >= self._last and ref < next(iter(self.stories)):
+            return None
+        story = Story(ref, before=self._begin, effective=True)
+        self.stories[ref] = self._known[ref] = story
+        if ref < newest:
+            self.stories = dict(sorted(self.stories.items()))
+        self._forget_oldest()
+        return story
+
+    def _story_of_old(self, ref: Position, topic: str) -> Story | None:
+        """Return the story of a message that is repeated, begun if its topic is wanted."""
+        story = self._known.get(ref)
+        if story is not None or self._wanted is None or not self._old(ref):
+            return story
+        return self._follow_old(ref) if self._wanted(topic) and ref not in self._wills else None
+
+    def _carried_from(self, event: MessagesCarried) -> None:
+        for offset, ref in enumerate(from_runs(event.refs)):
+            story = self._story_of_old(ref, topic_of(event, offset))
+            if story is not None:
+                _describe(story, event, offset)
+
+    def _repeated(self, event: RetainedSnapshot, at: Position, ms: int) -> None:
+        for offset, ref in enumerate(from_runs(event.refs)):
+            story = self._story_of_old(ref, event.topics[offset])
+            if story is None:
+                continue
+            _describe(story, event, offset)
+            if story.before:
+                story.retain, story.qos = True, event.qos[offset]
+            if event.session is None:
+                self._known[at + offset] = story
+                story.steps.append(Step(at + offset, ms, "repeated"))
+            elif story.before and not story.steps:
+                story.session, story.effective = event.session, False
+
+    def _snapshot(self, event: SessionSnapshot, at: Position, ms: int) -> None:
+        """Learn what a session holds of messages from before the log."""
+        if event.part == 0:
+            self._parts = []
+        self._parts.append(event.state)
+        if not event.last:
+            return
+        parts, self._parts = self._parts, []
+        name = event.session
+        if parts[0].get("clean"):
+            self._clean.add(name)
+        if not self._known or not any(part.keys() & _HOLDING for part in parts):
+            return
+        state = decode(name, parts)
+        for held in state.waiting.values():
+            for waiting in held.queue or ():
+                one = InFlight(waiting >> FLAG_BITS, waiting & _FLAGS, held, 0)
+                self._found(name, one, "queued", Step(at, ms, "held", 0, "queued"))
+        for pid, one in state.inflight.items():
+            self._found(name, one, "in_flight", Step(at, ms, "held", pid, "in_flight"))
+        for pid, one in state.releasing.items():
+            self._found(name, one, "releasing", Step(at, ms, "held", pid, "releasing"))
+        for pid, ref in state.inbound.items():
+            story = self._known.get(ref)
+            if story is not None and story.before:
+                story.session, story.qos, story.pid = name, 2, pid
+                story.effective = False
+
+    def _found(self, session: str, held: InFlight, fate: Fate, step: Step) -> None:
+        """Learn of a copy that a checkpoint found."""
+        story = self._known.get(held.ref)
+        if story is None or not story.before:
+            return
+        topic_filter, pid = held.subscription.filter, step.pid
         for copy in story.copies:
-            self._settle(copy)
+            if (copy.session, copy.filter, copy.pid) == (session, topic_filter, pid):
+                return
+        qos, retain = held.flags & QOS_MASK, bool(held.flags & RETAIN_FLAG)
+        copy = self._new_copy(story, session, topic_filter, qos, retain)
+        copy.fate, copy.pid = fate, pid
+        copy.steps.append(step)
+        if pid:
+            self._sent.setdefault(session, {})[pid] = copy
 
     # ------------------------------------------------------------- its copies
 
     def _new_copy(
-        self, ref: Position, session: str, topic_filter: str, qos: int, retain: bool
+        self, story: Story, session: str, topic_filter: str, qos: int, retain: bool
     ) -> Copy:
-        story = self.stories[ref]
         copy = Copy(story, session, topic_filter, qos, retain)
         story.copies.append(copy)
         self._open.setdefault(session, set()).add(copy)
         return copy
 
-    def _waiting(self, ref: Position, session: str, topic_filter: str) -> Copy | None:
-        for copy in self.stories[ref].copies:
+    def _waiting(self, story: Story, session: str, topic_filter: str) -> Copy | None:
+        for copy in story.copies:
             if (copy.session, copy.filter, copy.fate) == (session, topic_filter, "queued"):
                 return copy
         return None
@@ -262,11 +417,11 @@ class Explainer:
 
     def _delivered(self, event: Delivered, at: Position, ms: int) -> None:
         pids: list[int] = []
-        for offset, ref in self._concerned(from_runs(event.refs)):
+        for offset, story in self._concerned(from_runs(event.refs)):
             pids = pids or from_runs(event.pids)
-            copy = self._waiting(ref, event.session, event.filter) if event.queued >= 0 else None
+            copy = self._waiting(story, event.session, event.filter) if event.queued >= 0 else None
             if copy is None:
-                copy = self._new_copy(ref, event.session, event.filter, event.qos, event.retain)
+                copy = self._new_copy(story, event.session, event.filter, event.qos, event.retain)
             copy.fate = "in_flight"
             copy.qos = event.qos
             copy.pid = pids[offset]
@@ -295,10 +450,10 @@ class Explainer:
                 self._settle(copy)
 
     def _dropped(self, event: MessageDropped, at: Position, ms: int) -> None:
-        for _, ref in self._concerned(from_runs(event.refs)):
-            copy = self._waiting(ref, event.session, event.filter) if event.queued >= 0 else None
+        for _, story in self._concerned(from_runs(event.refs)):
+            copy = self._waiting(story, event.session, event.filter) if event.queued >= 0 else None
             if copy is None:
-                copy = self._new_copy(ref, event.session, event.filter, 0, retain=False)
+                copy = self._new_copy(story, event.session, event.filter, 0, retain=False)
             copy.fate = "dropped"
             copy.steps.append(Step(at, ms, "dropped", 0, event.reason))
             self._settle(copy)
@@ -330,6 +485,19 @@ class Explainer:
                     story.steps.append(Step(at, ms, "discarded"))
 
 
-def topic_of(event: MessagePublished, offset: int) -> str:
+_FLAGS = RETAIN_FLAG | QOS_MASK
+_HOLDING = frozenset({"inflight", "releasing", "queues", "inbound"})
+"""Fields of a snapshot that refer to messages."""
+
+
+def _describe(story: Story, event: MessagesCarried | RetainedSnapshot, offset: int) -> None:
+    if story.topic is None:
+        story.topic = topic_of(event, offset)
+        story.size = event.sizes if isinstance(event.sizes, int) else event.sizes[offset]
+
+
+def topic_of(event: MessagePublished | MessagesCarried | RetainedSnapshot, offset: int) -> str:
     """Return the topic of one of an event's messages."""
+    if isinstance(event, RetainedSnapshot):
+        return event.topics[offset]
     return event.topics[event.which[offset] if event.which else 0]

@@ -1,42 +1,100 @@
-"""Everything that one node's log says, as one fold: its sessions and its retained index."""
+"""Everything that one node's log says, as one fold: its sessions and its retained index.
+
+A log that was cut begins with a checkpoint, which repeats the whole state. Until that is over
+the fold is *partial*: it knows a session from its snapshot, or from its beginning, on.
+"""
 
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from eventstore.events import (
     BrokerStarted,
     BrokerStopped,
+    CheckpointBegun,
+    CheckpointCompleted,
     Event,
+    LogCut,
     MessagePublished,
+    MessagesCarried,
+    Released,
+    RetainedSnapshot,
     SessionClosed,
     SessionExpired,
     SessionOpened,
+    SessionSnapshot,
     entries,
 )
-from eventstore.positions import Position, position
+from eventstore.positions import INDEX_BITS, Position, from_runs, position
 from eventstore.records import Record, payload_bounds
 from projections.retained import RetainedIndex
-from projections.session import SessionState, evolve
+from projections.session import EVOLVE, SessionState
+from projections.sessions import SessionTable
+from projections.snapshot import Part, decode
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterable, Sequence
+
+
+class Checkpoint(NamedTuple):
+    """A complete repetition of the state in the log."""
+
+    number: int
+    begun: Position
+    """Where it begins: a log may be cut before this record."""
+    time_ms: int
 
 
 class NodeState:
-    """Sessions by client identifier, and the retained index."""
+    """Sessions by client identifier, the retained index, and where the log was cut.
 
-    __slots__ = ("_held", "applied", "entries", "retained", "sessions")
+    ``begin`` is the stream sequence of the first record that will be folded.
+    """
 
-    def __init__(self) -> None:
-        self.sessions: dict[str, SessionState] = {}
+    __slots__ = (
+        "_begun",
+        "_held",
+        "_newer",
+        "_parts",
+        "applied",
+        "begin",
+        "carried",
+        "checkpoint",
+        "checkpoints",
+        "cuts",
+        "entries",
+        "partial",
+        "retained",
+        "sessions",
+        "touched",
+    )
+
+    def __init__(self, begin: int = 1) -> None:
+        self.sessions = SessionTable()
         self.retained = RetainedIndex()
+        self.begin = begin
         self.applied = 0
         """Stream sequence of the last record that was folded."""
         self.entries = 0
         """Positions folded: each message of each event counts."""
+        self.partial = begin > 1
+        """The state is not whole yet."""
+        self.checkpoint = 0
+        """Number of the checkpoint that was begun last."""
+        self.checkpoints: list[Checkpoint] = []
+        """Those that are complete: where the log may begin."""
+        self.cuts: list[LogCut] = []
+        """Where the log was cut, as far as it tells."""
+        self.carried: dict[int, list[int]] = {}
+        """Records that were cut off -> the records that repeat what is needed of them."""
+        self.touched: dict[str, Position] | None = None
+        """Sessions that changed, with the version of their snapshot that the projections hold;
+        None while nobody wants to know."""
+        self._begun: Checkpoint | None = None
         self._held: list[Record] = []
+        self._parts: list[Part] = []
+        self._newer: dict[str, Position] = {}
 
     def apply_record(self, record: Record, only: str | None = None) -> None:
         """Fold a record; the parts of a turn are held back until its last part is there.
@@ -57,46 +115,172 @@ class NodeState:
 
     def _fold(self, record: Record, only: str | None) -> None:
         base = position(record.sequence, 0)
+        index, event = 0, None
         for index, event in record.events():
-            self.entries += entries(event)
-            if only is not None and getattr(event, "session", None) != only:
+            if only is not None and getattr(event, "session", None) not in (only, None):
                 continue
             payloads: Sequence[bytes] = ()
-            if isinstance(event, MessagePublished) and event.retain:
+            # A type compared is the fastest question; the types of events have no subtypes.
+            if type(event) is RetainedSnapshot or (
+                type(event) is MessagePublished and event.retain
+            ):
                 bounds = payload_bounds(event)
                 area = record.payload
                 payloads = [bytes(area[start:stop]) for start, stop in itertools.pairwise(bounds)]
             self.apply(event, base + index, record.time_ms, payloads)
+        if event is not None:
+            self.entries += index + entries(event)
 
     def apply(
         self, event: Event, at: Position, time_ms: int, payloads: Sequence[bytes] = ()
     ) -> SessionState | None:
         """Fold one event; return the state of the session that it belongs to, if that goes on.
 
-        ``payloads`` are those of a retained MessagePublished, and not looked at otherwise.
+        ``payloads`` are those of a retained MessagePublished or of a RetainedSnapshot, and not
+        looked at otherwise.
         """
-        if isinstance(event, (BrokerStarted, BrokerStopped)):
+        kind = type(event)
+        other = self._OF_THE_NODE.get(kind)
+        if other is not None:
+            other(self, event, at, time_ms, payloads)
             return None
-        sessions = self.sessions
-        name = event.session
-        state = sessions.get(name)
-        if isinstance(event, SessionExpired):
-            sessions.pop(name, None)
+        name: str = event.session  # type: ignore[union-attr,assignment]  # all others have one
+        if self._newer and at < self._newer.get(name, 0):
+            # The snapshot that was loaded has it; not so the retained index.
+            if isinstance(event, MessagePublished) and event.retain:
+                self.retained.published(event, at, payloads)
+            else:
+                self.retained.other(event)
+            return None
+        table = self.sessions
+        state = table.live.get(name)
+        if state is None:
+            state = table.get(name)
+        if self.touched is not None:
+            self.touched.setdefault(name, state.saved if state is not None else 0)
+        if type(event) is SessionExpired:
+            table.discard(name)
             self.retained.other(event)
             return None
         if state is None:
             state = SessionState(name)
-            if isinstance(event, SessionOpened):
-                sessions[name] = state
-        evolve(state, event, at, time_ms)
-        if isinstance(event, MessagePublished):
+            if type(event) is SessionOpened:
+                table[name] = state
+        EVOLVE[kind](state, event, at, time_ms)
+        if type(event) is MessagePublished:
             if event.retain:
                 self.retained.published(event, at, payloads)
-        elif isinstance(event, SessionClosed):
+        elif type(event) is SessionClosed:
             if state.clean and state.will is None:
-                sessions.pop(name, None)
+                table.discard(name)
                 self.retained.session_ended(event)
                 return None
-        else:
+        elif type(event) is Released or type(event) is SessionOpened:
             self.retained.other(event)
         return state
+
+    def load(self, state: SessionState, bound: Position) -> None:
+        """Take a session as it was when all before ``bound`` had happened."""
+        self.sessions[state.session] = state
+        self._newer[state.session] = bound
+
+    def load_frozen(
+        self, name: str, frozen: bytes, bound: Position, oldest: Position | None
+    ) -> None:
+        """Take a session, frozen, as it was when all before ``bound`` had happened."""
+        self.sessions.put(name, frozen, oldest)
+        self._newer[name] = bound
+
+    def where(self, sequence: int) -> list[int]:
+        """Return the records in which the messages of a record are to be found."""
+        if sequence >= self.begin:
+            return [sequence]
+        return self.carried.get(sequence, [sequence])
+
+    def forget_before(self, first: int) -> None:
+        """Forget what is only needed for records that are cut off."""
+        self.begin = first
+        self.cuts = self.cuts[-1:]
+        self.checkpoints = [one for one in self.checkpoints if one.begun >> INDEX_BITS >= first]
+        kept = {old: [new for new in held if new >= first] for old, held in self.carried.items()}
+        self.carried = {old: new for old, new in kept.items() if new}
+
+    def starts_at(self, begin: int) -> None:
+        """Begin with this record: a state that is not whole yet, unless it is the first."""
+        self.begin = begin
+        self.partial = begin > 1
+
+    def take_marks(
+        self, checkpoints: Iterable[tuple[int, Position, int]], cut: LogCut | None
+    ) -> None:
+        """Take from the projections' mark where the log may begin and was cut."""
+        self.checkpoints = [Checkpoint(*one) for one in checkpoints]
+        if self.checkpoints:
+            self.checkpoint = self.checkpoints[-1].number
+        self.cuts = [] if cut is None else [cut]
+
+    def loaded_all(self) -> None:
+        """Take note that everything before what was loaded has been folded."""
+        self._newer = {}
+
+    # Events of the node, not of a session.
+
+    def _checkpoint_begun(
+        self, event: CheckpointBegun, at: Position, time_ms: int, _: Sequence[bytes]
+    ) -> None:
+        self.checkpoint = event.checkpoint
+        self._begun = Checkpoint(event.checkpoint, at, time_ms)
+
+    def _checkpoint_completed(
+        self, event: CheckpointCompleted, _at: Position, _ms: int, _: Sequence[bytes]
+    ) -> None:
+        begun, self._begun = self._begun, None
+        if begun is not None and begun.begun == event.begun:
+            self.checkpoints.append(begun)
+            self.partial = False
+
+    def _session_snapshot(
+        self, event: SessionSnapshot, at: Position, _ms: int, _: Sequence[bytes]
+    ) -> None:
+        """Take a session's state where it is not known; otherwise it says what is known."""
+        if not self.partial:
+            return
+        if event.part == 0:
+            self._parts = []
+        self._parts.append(event.state)
+        if event.last:
+            parts, self._parts = self._parts, []
+            if at >= self._newer.get(event.session, 0):
+                self.sessions[event.session] = decode(event.session, parts)
+
+    def _retained_snapshot(
+        self, event: RetainedSnapshot, at: Position, _ms: int, payloads: Sequence[bytes]
+    ) -> None:
+        if event.session is None or self.partial:
+            self.retained.repeated(event, at, payloads)
+
+    def _carried(self, event: MessagesCarried, at: Position, _ms: int, _: Sequence[bytes]) -> None:
+        carrier = at >> INDEX_BITS
+        for sequence in {ref >> INDEX_BITS for ref in from_runs(event.refs)}:
+            carriers = self.carried.setdefault(sequence, [])
+            if carrier not in carriers:
+                carriers.append(carrier)
+
+    def _cut(self, event: LogCut, _at: Position, _ms: int, _: Sequence[bytes]) -> None:
+        self.cuts.append(event)
+
+    def _nothing(self, _event: Event, _at: Position, _ms: int, _: Sequence[bytes]) -> None:
+        """Nothing changes."""
+
+    _OF_THE_NODE: ClassVar[
+        dict[type, Callable[[NodeState, Any, Position, int, Sequence[bytes]], None]]
+    ] = {
+        BrokerStarted: _nothing,
+        BrokerStopped: _nothing,
+        CheckpointBegun: _checkpoint_begun,
+        CheckpointCompleted: _checkpoint_completed,
+        LogCut: _cut,
+        MessagesCarried: _carried,
+        RetainedSnapshot: _retained_snapshot,
+        SessionSnapshot: _session_snapshot,
+    }

@@ -1,7 +1,8 @@
 """The retained index as a fold: the last retained message of every topic.
 
 A retained message takes effect where its MessagePublished stands (QoS 0 and 1) or with the
-Released that names it (QoS 2). An empty payload clears the topic [MQTT-3.3.1-10].
+Released that names it (QoS 2). An empty payload clears the topic [MQTT-3.3.1-10]. A checkpoint
+repeats the messages: from there on they are known by the position of the repetition.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from eventstore.events import (
     Event,
     MessagePublished,
     Released,
+    RetainedSnapshot,
     SessionClosed,
     SessionExpired,
     SessionOpened,
@@ -20,7 +22,7 @@ from eventstore.positions import Position, from_runs
 from protocol.trie import TopicTrie
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
 
 class RetainedMessage(NamedTuple):
@@ -30,23 +32,26 @@ class RetainedMessage(NamedTuple):
     payload: bytes
     qos: int
     ref: Position
-    """Position of the publication."""
+    """Position of the publication, or of its repetition in a checkpoint."""
 
 
 class RetainedIndex:
     """The retained messages, found by topic or by filter."""
 
-    __slots__ = ("_count", "_pending", "_size", "_topics")
+    __slots__ = ("_messages", "_pending", "_size", "_topics", "touched")
 
     def __init__(self) -> None:
-        self._topics: TopicTrie[RetainedMessage] = TopicTrie()
+        self._topics: TopicTrie[str] = TopicTrie()
+        self._messages: dict[str, RetainedMessage] = {}
         self._pending: dict[str, dict[Position, RetainedMessage]] = {}
-        self._count = 0
         self._size = 0
+        self.touched: dict[str, Position] | None = None
+        """Topics that changed, with the position of the message they had before, 0 for none; None
+        while nobody wants to know."""
 
     def __len__(self) -> int:
         """Return the number of topics that have a retained message."""
-        return self._count
+        return len(self._messages)
 
     @property
     def size(self) -> int:
@@ -55,28 +60,39 @@ class RetainedIndex:
 
     def get(self, topic: str) -> RetainedMessage | None:
         """Return the retained message of a topic."""
-        return self._topics.get(topic)
+        return self._messages.get(topic)
+
+    def topics(self) -> list[str]:
+        """Return the topics that have a retained message, as of now."""
+        return list(self._messages)
 
     def all(self) -> list[RetainedMessage]:
         """Return all retained messages, oldest first."""
-        return sorted(self._topics.values(), key=_by_position)
+        return sorted(self._messages.values(), key=_by_position)
 
     def match(self, topic_filter: str) -> list[RetainedMessage]:
         """Return the retained messages that a filter matches, oldest first."""
-        return sorted(self._topics.match(topic_filter), key=_by_position)
+        found = map(self._messages.__getitem__, self._topics.match(topic_filter))
+        return sorted(found, key=_by_position)
+
+    def before(self, position: Position) -> list[RetainedMessage]:
+        """Return the retained messages that stand before a position."""
+        return [message for message in self._messages.values() if message.ref < position]
+
+    def known(self, session: str, ref: Position) -> bool:
+        """Return whether a message waits for the session's PUBREL to become retained."""
+        return ref in self._pending.get(session, ())
+
+    def pending(self, session: str) -> list[RetainedMessage]:
+        """Return what a session has sent at QoS 2 and not released, where that is retained."""
+        return list(self._pending.get(session, {}).values())
 
     def published(self, event: MessagePublished, at: Position, payloads: Sequence[bytes]) -> None:
         """Apply retained publications; ``payloads`` are those of the event's messages."""
-        topics: Iterable[str] = (
-            map(event.topics.__getitem__, event.which)
-            if event.which
-            else (event.topics[0] for _ in payloads)
-        )
         later = event.qos == 2 and not event.will
-        for ref, (topic, payload) in enumerate(zip(topics, payloads, strict=True), at):
-            message = RetainedMessage(topic, payload, event.qos, ref)
+        for message in messages_of(event, at, payloads):
             if later:
-                self._pending.setdefault(event.session, {})[ref] = message
+                self._pending.setdefault(event.session, {})[message.ref] = message
             else:
                 self._set(message)
 
@@ -91,6 +107,8 @@ class RetainedIndex:
                     message = pending.pop(ref, None)
                     if message is not None:
                         self._set(message)
+                if not pending:
+                    del self._pending[event.session]
         elif isinstance(event, SessionExpired) or (
             isinstance(event, SessionOpened) and not event.resumed
         ):
@@ -100,17 +118,61 @@ class RetainedIndex:
         """Discard what a clean session had not released when it ended."""
         self._pending.pop(event.session, None)
 
+    def repeated(self, event: RetainedSnapshot, at: Position, payloads: Sequence[bytes]) -> None:
+        """Apply the repetition of retained messages, or of such as wait for a PUBREL."""
+        refs = from_runs(event.refs)
+        columns = zip(event.topics, payloads, event.qos, refs, strict=True)
+        for number, (topic, payload, qos, ref) in enumerate(columns, at):
+            if event.session is None:
+                self._set(RetainedMessage(topic, payload, qos, number))
+            else:
+                message = RetainedMessage(topic, payload, qos, ref)
+                self._pending.setdefault(event.session, {}).setdefault(ref, message)
+
+    # What was kept elsewhere.
+
+    def load(self, message: RetainedMessage) -> None:
+        """Take a message from the projections.
+
+        It may be newer than the state that is folded next: each topic ends with what was retained
+        last all the same.
+        """
+        self._set(message)
+
+    def recall(self, session: str, messages: Iterable[RetainedMessage]) -> None:
+        """Take messages that the session has sent at QoS 2, retained, and not released."""
+        pending = self._pending.setdefault(session, {})
+        for message in messages:
+            pending.setdefault(message.ref, message)
+
     def _set(self, message: RetainedMessage) -> None:
-        before = self._topics.get(message.topic)
+        topic = message.topic
+        before = self._messages.get(topic)
         if before is not None:
-            self._count -= 1
             self._size -= len(before.payload)
+        if self.touched is not None:
+            self.touched.setdefault(topic, before.ref if before is not None else 0)
         if message.payload:
-            self._topics.set(message.topic, message)
-            self._count += 1
+            if before is None:
+                self._topics.set(topic, topic)
+            self._messages[topic] = message
             self._size += len(message.payload)
         elif before is not None:
-            self._topics.discard(message.topic)
+            self._topics.discard(topic)
+            del self._messages[topic]
+
+
+def messages_of(
+    event: MessagePublished, at: Position, payloads: Sequence[bytes]
+) -> Iterator[RetainedMessage]:
+    """Yield the messages of a publication, the first of which stands at ``at``."""
+    topics: Iterable[str] = (
+        map(event.topics.__getitem__, event.which)
+        if event.which
+        else (event.topics[0] for _ in payloads)
+    )
+    for ref, (topic, payload) in enumerate(zip(topics, payloads, strict=True), at):
+        yield RetainedMessage(topic, payload, event.qos, ref)
 
 
 def _by_position(message: RetainedMessage) -> Position:

@@ -11,10 +11,9 @@ not released (``inbound``); and its will.
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass, field
 from itertools import repeat
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from eventstore.events import (
     Acked,
@@ -37,21 +36,10 @@ from eventstore.events import (
     WillFired,
 )
 from eventstore.positions import Position, from_runs
+from projections.waiting import WaitingQueue
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-QOS_MASK = 0b011
-RETAIN_FLAG = 0b100
-FLAG_BITS = 3
-
-Waiting: TypeAlias = int
-"""A queued message, packed: ``position << 3 | retain << 2 | qos``."""
-
-
-def waiting(ref: Position, qos: int, *, retain: bool) -> Waiting:
-    """Pack a queued message."""
-    return ref << FLAG_BITS | retain << 2 | qos
 
 
 @dataclass(slots=True, eq=False)
@@ -64,7 +52,7 @@ class SubscriptionState:
     """False: unsubscribed, but messages that matched before are still to be completed."""
     outstanding: int = 0
     """Deliveries sent and not completed: what counts against ``max_ack_pending``."""
-    queue: deque[Waiting] | None = None
+    queue: WaitingQueue | None = None
     """Messages waiting, oldest first; None when none ever did."""
     queued_bytes: int = 0
     """Their payload bytes."""
@@ -123,6 +111,8 @@ class SessionState:
     queued_bytes: int = 0
     """Their payload bytes."""
     will: Will | None = None
+    saved: Position = 0
+    """Version of the snapshot that the projections hold, 0 for none: their writer's note."""
 
     def subscription(self, topic_filter: str) -> SubscriptionState:
         """Return the subscription with this filter; an inactive one when there is none."""
@@ -200,11 +190,7 @@ def _released(state: SessionState, event: Released, _at: Position, _ms: int) -> 
 def _leave_queue(state: SessionState, held: SubscriptionState, count: int, size: int) -> None:
     queue = held.queue
     if queue is not None:
-        if count >= len(queue):
-            queue.clear()
-        else:
-            for _ in range(count):
-                queue.popleft()
+        queue.discard(count)
     if not queue:
         state.waiting.pop(held.filter, None)
     state.queued -= count
@@ -215,14 +201,13 @@ def _leave_queue(state: SessionState, held: SubscriptionState, count: int, size:
 def _delivered(state: SessionState, event: Delivered, _at: Position, ms: int) -> None:
     held = state.subscription(event.filter)
     pids = from_runs(event.pids)
+    refs = from_runs(event.refs)
     flags = event.qos | event.retain << 2
-    state.inflight.update(
-        zip(
-            pids,
-            map(InFlight, from_runs(event.refs), repeat(flags), repeat(held), repeat(ms)),
-            strict=False,
-        )
-    )
+    if len(pids) == 1 == len(refs):  # by far the most frequent
+        state.inflight[pids[0]] = InFlight(refs[0], flags, held, ms)
+    else:
+        sent = map(InFlight, refs, repeat(flags), repeat(held), repeat(ms))
+        state.inflight.update(zip(pids, sent, strict=False))
     held.outstanding += len(pids)
     state.last_pid = pids[-1]
     if event.queued >= 0:
@@ -233,11 +218,9 @@ def _queued(state: SessionState, event: Queued, _at: Position, _ms: int) -> None
     held = state.subscription(event.filter)
     flags = event.qos | event.retain << 2
     if held.queue is None:
-        held.queue = deque()
-    refs = from_runs(event.refs)
-    held.queue.extend([ref << FLAG_BITS | flags for ref in refs])
+        held.queue = WaitingQueue()
+    state.queued += held.queue.extend(event.refs, flags)
     state.waiting[held.filter] = held
-    state.queued += len(refs)
     state.queued_bytes += event.size
     held.queued_bytes += event.size
 
@@ -292,7 +275,7 @@ def _will_gone(
     state.will = None
 
 
-_EVOLVE: dict[type, Callable[[SessionState, Any, Position, int], None]] = {
+EVOLVE: dict[type, Callable[[SessionState, Any, Position, int], None]] = {
     SessionOpened: _opened,
     SessionTakenOver: _taken_over,
     SessionClosed: _closed,
@@ -311,6 +294,7 @@ _EVOLVE: dict[type, Callable[[SessionState, Any, Position, int], None]] = {
     WillCancelled: _will_gone,
     MessageDropped: _dropped,
 }
+"""What :func:`evolve` calls, for those who know the type of the event already."""
 
 
 def evolve(state: SessionState, event: Event, at: Position, time_ms: int) -> None:
@@ -318,4 +302,4 @@ def evolve(state: SessionState, event: Event, at: Position, time_ms: int) -> Non
 
     ``at`` is the position of the event's first entry, ``time_ms`` the time of its record.
     """
-    _EVOLVE[type(event)](state, event, at, time_ms)
+    EVOLVE[type(event)](state, event, at, time_ms)

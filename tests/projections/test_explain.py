@@ -8,16 +8,23 @@ import orjson
 
 from eventstore.events import (
     Acked,
+    CheckpointBegun,
+    CheckpointCompleted,
+    Completed,
     Delivered,
     Event,
     MessageDropped,
     MessagePublished,
+    MessagesCarried,
     Queued,
+    Received,
     Redelivered,
     Released,
+    RetainedSnapshot,
     SessionClosed,
     SessionExpired,
     SessionOpened,
+    SessionSnapshot,
     Subscribed,
 )
 from eventstore.positions import Position, position, to_runs
@@ -191,3 +198,149 @@ def test_turns_read_from_the_middle() -> None:
     assert turns.take(tail) == ([], [tail])
     assert turns.take(record(9, part=1)) == ([record(9, part=1)], [])
     assert turns.take(whole) == ([], [whole])
+
+
+# ------------------------------------------------------------- from before a log that was cut
+
+BEGIN = 100
+OLD = [position(5, index) for index in range(4)]
+"""Messages from before the beginning."""
+
+
+def from_begin(explainer: Explainer, *records: tuple[Event, ...]) -> list[Story]:
+    """The stories of a log that begins with record 100; what it repeats is looked at first."""
+    made = [record(sequence, *events) for sequence, events in enumerate(records, BEGIN)]
+    for one in made:
+        explainer.look_ahead(one)
+    for one in made:
+        explainer.take(one)
+    return [story for story in explainer.stories.values() if story.known]
+
+
+def carried(*refs: Position, topics: Sequence[str] = ("t",)) -> MessagesCarried:
+    which = [at % len(topics) for at in range(len(refs))] if len(topics) > 1 else []
+    return MessagesCarried(to_runs(refs), list(topics), which, 1, 0, len(refs))
+
+
+def holding(session: str = "c", **fields: object) -> SessionSnapshot:
+    return SessionSnapshot(session, {"generation": 1, "subscriptions": [["t", 1]], **fields})
+
+
+COMPLETED = CheckpointCompleted(1, position(BEGIN, 0), 1, 0)
+
+
+def test_a_message_from_before_that_is_carried() -> None:
+    (story,) = from_begin(
+        Explainer(wanted=topic_t, client="c", begin=BEGIN),
+        (CheckpointBegun(1), holding(queues=[[0, 1, [OLD[0] << 3 | 1]]]), COMPLETED),
+        (sent([OLD[0]], 7, queued=1),),
+        (carried(OLD[0]),),
+        (Acked("c", [7]),),
+    )
+    assert (story.ref, story.topic, story.size, story.before) == (OLD[0], "t", 1, BEGIN)
+    assert (story.session, story.qos, story.standing) == (None, None, None)
+    assert story.effective
+    assert [step.what for step in story.steps] == ["carried"]
+    assert fates(story) == [("c", "acknowledged")]
+    assert [step.what for step in story.copies[0].steps] == ["held", "delivered", "acked"]
+
+
+def test_copies_that_a_checkpoint_found_on_their_way() -> None:
+    sent_ms = 5
+    (story,) = from_begin(
+        Explainer(ref=OLD[0], begin=BEGIN),
+        (
+            CheckpointBegun(1),
+            holding("a", inflight=[[0, 1, sent_ms, [3], [OLD[0]]]]),
+            holding("b", releasing=[[0, 2, sent_ms, [4], [OLD[0]]]]),
+            holding("d", inflight=[[0, 1, sent_ms, [3], [OLD[1]]]], clean=True),
+            holding("e", queues=[[0, 1, [OLD[0] << 3 | 5]]], clean=True),
+            COMPLETED,
+        ),
+        (Received("a", [3]), Completed("b", [4]), SessionClosed("e", "closed")),
+    )
+    assert story.topic is None
+    assert fates(story) == [("a", "releasing"), ("b", "acknowledged"), ("e", "gone")]
+    assert [copy.qos for copy in story.copies] == [1, 2, 1]
+    assert [copy.retain for copy in story.copies] == [False, False, True]
+
+
+def test_a_later_checkpoint_adds_nothing() -> None:
+    first = (CheckpointBegun(1), holding(queues=[[0, 1, [OLD[0] << 3 | 1]]]), COMPLETED)
+    (story,) = from_begin(Explainer(ref=OLD[0], begin=BEGIN), first, first)
+    assert [step.what for copy in story.copies for step in copy.steps] == ["held"]
+
+
+def test_a_message_from_before_whose_pubrel_comes_after() -> None:
+    repeated = RetainedSnapshot(["t"], [2], [OLD[0]], 1, 0, 1, "p")
+    begun = (CheckpointBegun(1), holding("p", inbound=[[[9], [OLD[0]]]]), repeated, holding("c"))
+    explainer = Explainer(wanted=topic_t, client="c", begin=BEGIN)
+    (story,) = from_begin(explainer, (*begun, COMPLETED))
+    assert (story.session, story.qos, story.effective) == ("p", 2, False)
+    explainer.take(record(BEGIN + 1, Released("p", [9], [OLD[0]]), sent([OLD[0]], 1)))
+    assert (story.effective, story.pid) == (True, 9)
+    assert story.standing is not None
+    assert story.standing.filters == [("t", 1)]
+    assert fates(story) == [("c", "in_flight")]
+
+
+def test_a_retained_message_is_followed_from_place_to_place() -> None:
+    """From its publication through checkpoints, and back from any of its positions."""
+    retained = MessagePublished("p", 1, True, ["t"], [], [1], 1, 0, 1)
+    first, second = position(2, 1), position(3, 1)
+    log: list[tuple[Event, ...]] = [
+        (retained,),
+        (CheckpointBegun(1), RetainedSnapshot(["t"], [1], [position(1, 0)], 1, 0, 1)),
+        (CheckpointBegun(2), RetainedSnapshot(["t"], [1], [first], 1, 0, 1)),
+        (Delivered("c", "t", 1, [4], [second], retain=True), Acked("c", [4])),
+    ]
+    (story,) = explain(Explainer(wanted=topic_t), *log)
+    assert (story.ref, story.before, story.session) == (position(1, 0), 0, "p")
+    assert [(step.at, step.what) for step in story.steps] == [
+        (first, "repeated"),
+        (second, "repeated"),
+    ]
+    assert fates(story) == [("c", "acknowledged")]
+    (later,) = explain(Explainer(ref=position(1, 0)), *log)
+    assert fates(later) == [("c", "acknowledged")]
+
+
+def test_a_retained_message_whose_publication_was_cut_off() -> None:
+    snapshot = RetainedSnapshot(["t", "u"], [1, 0], [OLD[0], OLD[1]], 1, 0, 2)
+    (story,) = from_begin(
+        Explainer(wanted=topic_t, begin=BEGIN),
+        (CheckpointBegun(1), snapshot, COMPLETED),
+        (Delivered("c", "t", 1, [4], [position(BEGIN, 1)], retain=True),),
+    )
+    assert (story.ref, story.topic, story.qos, story.retain) == (OLD[0], "t", 1, True)
+    assert fates(story) == [("c", "in_flight")]
+
+
+def test_the_latest_messages_are_followed_whether_from_before_or_not() -> None:
+    stories = from_begin(
+        Explainer(wanted=topic_t, last=2, begin=BEGIN),
+        (CheckpointBegun(1), RetainedSnapshot(["t"], [1], [OLD[1]], 1, 0, 1), COMPLETED),
+        (carried(OLD[3], OLD[0], OLD[2], topics=("t", "u")),),
+        (published(1),),
+    )
+    assert [story.ref for story in stories] == [OLD[3], position(BEGIN + 2, 0)]
+
+
+def test_a_will_that_waits_is_no_message() -> None:
+    stories = from_begin(
+        Explainer(wanted=topic_t, last=5, begin=BEGIN),
+        (CheckpointBegun(1), holding(will=["t", 1, False, OLD[1]]), COMPLETED),
+        (carried(OLD[0], OLD[1]),),
+    )
+    assert [story.ref for story in stories] == [OLD[0]]
+
+
+def test_nothing_is_known_of_a_message_that_nobody_needs() -> None:
+    assert from_begin(Explainer(ref=OLD[0], begin=BEGIN), (CheckpointBegun(1), COMPLETED)) == []
+
+
+def test_how_a_session_stood_is_not_known_before_it_is_repeated() -> None:
+    explainer = Explainer(wanted=topic_t, last=2, client="c", begin=BEGIN)
+    stories = from_begin(explainer, (published(),), (CheckpointBegun(1), holding()), (published(),))
+    assert stories[0].standing is None
+    assert stories[1].standing is not None

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import orjson
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from specification import published, snapshot
 
 from actors import decisions
+from actors.checkpoints import repeat_retained, repeat_session
 from actors.decisions import Limits
 from eventstore.events import (
+    CheckpointBegun,
+    CheckpointCompleted,
     Event,
     MessageDropped,
     Redelivered,
@@ -25,9 +29,10 @@ from eventstore.events import (
     entries,
 )
 from eventstore.journal import Journal, Pending
-from eventstore.positions import from_runs, to_runs
+from eventstore.positions import INDEX_BITS, from_runs, to_runs
 from eventstore.records import GENESIS, ChainChecker, decode_record
 from projections.node import NodeState
+from projections.snapshot import decode, encode
 
 LIMITS = Limits(window=3, queued_messages=6, queued_bytes=40, batch_bytes=20)
 NAMES = ["ann", "bob", "cy"]
@@ -63,6 +68,9 @@ class Node:
         )
         self.live = NodeState()
         self.pid = 0
+        self.to_repeat: list[str] | None = None
+        """What a checkpoint that is going on has not repeated yet: sessions, then topics."""
+        self.begun = 0
 
     def emit(self, event: Event, payloads: tuple[bytes, ...] = ()) -> int:
         size = sum(map(len, payloads))
@@ -190,6 +198,31 @@ class Node:
             pids = [*state.inflight, *state.releasing]
             self.emit(Redelivered(name, to_runs(pids), "resumed"))
 
+    def freeze(self, name: str, _number: int) -> None:
+        if name in self.live.sessions.live:
+            self.live.sessions.freeze(name, self.journal.here)
+
+    def checkpoint(self, _name: str, number: int) -> None:
+        """Begin a checkpoint, or go on with it: other things happen between its events."""
+        if self.to_repeat is None:
+            if self.journal.behind is not None:
+                self.begun = self.emit(CheckpointBegun(self.live.checkpoint + 1))
+                if self.journal.behind is not None:
+                    self.to_repeat = [*self.live.sessions.names(), "/", *TOPICS, "w"]
+            return
+        while self.to_repeat:
+            one = self.to_repeat.pop(0)
+            if one == "/":
+                continue
+            said = repeat_session(self.live, one) if one in NAMES else []
+            said += [] if one in NAMES else repeat_retained(self.live, [one])
+            for event, payloads in said:
+                self.emit(event, tuple(payloads))
+            if number % 3:
+                return
+        self.to_repeat = None
+        self.emit(CheckpointCompleted(self.live.checkpoint, self.begun, 0, 0))
+
     def end_turn(self, _name: str, number: int) -> None:
         self.journal.end_turn()
         self.journal.flush()
@@ -209,7 +242,8 @@ class Node:
 
 STEPS = [
     "connect", "disconnect", "expire", "subscribe", "unsubscribe", "publish", "publish",
-    "acknowledge", "release", "drain", "redeliver", "end_turn",
+    "acknowledge", "release", "drain", "redeliver", "end_turn", "end_turn", "freeze", "checkpoint",
+    "checkpoint",
 ]  # fmt: skip
 
 
@@ -253,6 +287,19 @@ def test_live_written_and_single_folds_agree(
             assert snapshot(state) == snapshot(node.live.sessions[key])
     for state in node.live.sessions.values():
         assert_consistent(state)
+
+    # A log that begins with a checkpoint tells the same.
+    for one in node.live.checkpoints:
+        first = one.begun >> INDEX_BITS
+        cut = NodeState(first)
+        for pending in node.log.records[first - 1 :]:
+            cut.apply_record(decode_record(pending.sequence, pending.data))
+        assert not cut.partial
+        assert everything(cut) == everything(node.live)
+    # Snapshots are the state, whole or in parts.
+    for name, state in node.live.sessions.items():
+        parts = orjson.loads(orjson.dumps(encode(state)))
+        assert snapshot(decode(name, parts)) == snapshot(state)
 
 
 def assert_consistent(state: Any) -> None:

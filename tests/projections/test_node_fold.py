@@ -90,18 +90,18 @@ def test_equal_sizes_are_one_number_in_the_log() -> None:
 
 def test_the_broker_s_own_events_belong_to_no_session() -> None:
     node = folded(record(1, BrokerStarted("1"), BrokerStopped()))
-    assert (node.sessions, node.entries) == ({}, 2)
+    assert (node.sessions.names(), node.entries) == ([], 2)
 
 
 @pytest.mark.parametrize("clean", [True, False])
 def test_a_clean_session_ends_with_its_connection(*, clean: bool) -> None:
     node = folded(record(1, opened("c", clean=clean), SessionClosed("c", "closed")))
-    assert list(node.sessions) == ([] if clean else ["c"])
+    assert node.sessions.names() == ([] if clean else ["c"])
 
 
 def test_an_expired_session_is_gone() -> None:
     node = folded(record(1, opened("c"), SessionClosed("c", "x"), SessionExpired("c", "expired")))
-    assert node.sessions == {}
+    assert not node.sessions
 
 
 def test_events_of_a_session_that_is_gone_do_not_bring_it_back() -> None:
@@ -109,16 +109,16 @@ def test_events_of_a_session_that_is_gone_do_not_bring_it_back() -> None:
         record(1, opened("c", clean=True), SessionClosed("c", "closed")),
         record(2, Acked("c", [1]), Subscribed("c", [("a", 1)]), SessionClosed("c", "again")),
     )
-    assert node.sessions == {}
+    assert not node.sessions
 
 
 def test_a_turn_counts_when_its_last_part_is_there() -> None:
     node = NodeState()
     node.apply_record(record(1, opened("a"), part=0, last=False))
     node.apply_record(record(2, opened("b"), part=1, last=False))
-    assert (node.sessions, node.applied) == ({}, 2)
+    assert (node.sessions.names(), node.applied) == ([], 2)
     node.apply_record(record(3, opened("c"), part=2))
-    assert list(node.sessions) == ["a", "b", "c"]
+    assert node.sessions.names() == ["a", "b", "c"]
     assert node.entries == 3
 
 
@@ -132,13 +132,13 @@ def test_parts_without_their_last_are_void() -> None:
         record(6, opened("f"), part=1),
         record(7, opened("g"), part=0, last=False),
     )
-    assert list(node.sessions) == ["c", "e", "f"]
+    assert node.sessions.names() == ["c", "e", "f"]
     assert node.applied == 7
 
 
 def test_parts_without_their_first_are_void() -> None:
     node = folded(record(4, opened("a"), part=1), record(5, opened("b")))
-    assert list(node.sessions) == ["b"]
+    assert node.sessions.names() == ["b"]
 
 
 def test_parts_that_follow_a_void_turn_begin_at_0() -> None:
@@ -147,7 +147,7 @@ def test_parts_that_follow_a_void_turn_begin_at_0() -> None:
         record(2, opened("b"), part=0, last=False),
         record(3, opened("c"), part=1),
     )
-    assert list(node.sessions) == ["b", "c"]
+    assert node.sessions.names() == ["b", "c"]
 
 
 def test_one_session_alone_is_the_same_as_among_others() -> None:
@@ -164,10 +164,10 @@ def test_one_session_alone_is_the_same_as_among_others() -> None:
         record(5, Acked("a", [1])),
     ]
     everything, alone = folded(*records), folded(*records, only="a")
-    assert list(alone.sessions) == ["a"]
+    assert alone.sessions.names() == ["a"]
     assert snapshot(alone.sessions["a"]) == snapshot(everything.sessions["a"])
     assert list(alone.sessions["a"].inflight) == [2]
-    assert folded(*records, only="nobody").sessions == {}
+    assert folded(*records, only="nobody").sessions.names() == []
 
 
 def test_an_unknown_event_is_an_error_and_not_skipped() -> None:

@@ -33,7 +33,8 @@ from eventstore.events import (
     WillFired,
 )
 from eventstore.positions import position
-from projections.session import RETAIN_FLAG, SessionState, Will, waiting
+from projections.session import SessionState, Will
+from projections.waiting import RETAIN_FLAG, waiting
 
 
 def test_a_session_begins_empty_and_unconnected() -> None:

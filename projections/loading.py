@@ -1,0 +1,131 @@
+"""The projections read back: the state of a node as of their mark, or newer where it is newer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+import orjson
+
+from projections.sessions import frozen_from
+from projections.snapshot import decode, oldest_reference
+from projections.stored import (
+    GONE,
+    MARK,
+    RETAINED,
+    SESSION,
+    BadProjection,
+    Entry,
+    Mark,
+    decode_entry,
+    key_of,
+    mark_of,
+    retained_of,
+    tag,
+)
+
+if TYPE_CHECKING:
+    from eventstore.positions import Position
+    from projections.node import NodeState
+    from projections.session import SessionState
+
+
+@dataclass(slots=True)
+class Loaded:
+    """What the projections were when they were read."""
+
+    mark: Mark
+    digest: int
+    last: int
+    """Sequence of the last message in the stream."""
+    parts: dict[str, int]
+    """Number of messages of sessions that take several."""
+
+
+class Found(Protocol):
+    """Who wants to see what was loaded."""
+
+    def __call__(self, state: SessionState, *, frozen: bool) -> None:
+        """Look at the state of a session."""
+
+
+@dataclass(slots=True)
+class Loader:
+    """Takes the messages of the projections, in the order in which they were stored."""
+
+    node: NodeState
+    found: Found
+    """Called with the state of each session, to be looked at."""
+    limit: Position
+    """Behind the end of the log: nothing may be newer."""
+    _digest: int = 0
+    _found: int = 0
+    _mark: Mark | None = None
+    _large: dict[str, dict[int, Entry]] = field(default_factory=dict)
+
+    def take(self, data: bytes) -> None:
+        """Take the next message. Raises BadProjection."""
+        entry = decode_entry(data)
+        self._digest = entry.digest
+        if entry.kind == MARK:
+            self._mark = mark_of(entry)
+            return
+        if entry.kind == GONE:
+            return
+        if entry.kind not in (SESSION, RETAINED):
+            raise BadProjection("the projections were written by a later foldmq")
+        if entry.version > self.limit:
+            raise BadProjection("the projections reflect more than the log holds")
+        self._found ^= tag(key_of(entry.kind, entry.name, entry.part), entry.version)
+        if entry.kind == RETAINED:
+            self.node.retained.load(retained_of(entry))
+        elif entry.parts > 1:
+            self._large.setdefault(entry.name, {})[entry.part] = entry
+        else:
+            self._session(entry)
+
+    def finish(self, last: int) -> Loaded:
+        """Return what was loaded; raise BadProjection when it is not all that was stored."""
+        for name, entries in self._large.items():
+            self._large_session(name, [entries[number] for number in sorted(entries)])
+        if self._mark is None:
+            raise BadProjection("the projections have no mark")
+        if self._found != self._digest:
+            raise BadProjection("the projections are not whole")
+        parts = {name: len(entries) for name, entries in self._large.items()}
+        return Loaded(self._mark, self._digest, last, parts)
+
+    def _session(self, entry: Entry) -> None:
+        state = _decoded(entry.name, [_json(entry)])
+        if state.connected:
+            self._live(state, entry.version)
+            return
+        frozen = frozen_from(entry.version, entry.body)
+        self.node.load_frozen(entry.name, frozen, entry.version, oldest_reference(state))
+        self.found(state, frozen=True)
+
+    def _live(self, state: SessionState, version: Position) -> None:
+        state.saved = version
+        self.node.load(state, version)
+        self.found(state, frozen=False)
+
+    def _large_session(self, name: str, entries: list[Entry]) -> None:
+        first = entries[0]
+        if any(one.version != first.version for one in entries) or len(entries) != first.parts:
+            raise BadProjection("the projections hold a session that is not whole")
+        self._live(_decoded(name, [_json(one) for one in entries]), first.version)
+
+
+def _json(entry: Entry) -> dict[str, Any]:
+    try:
+        part: dict[str, Any] = orjson.loads(entry.body)
+    except ValueError:
+        raise BadProjection("a session of the projections cannot be read") from None
+    return part
+
+
+def _decoded(name: str, parts: list[dict[str, Any]]) -> SessionState:
+    try:
+        return decode(name, parts)
+    except (ValueError, KeyError, TypeError, IndexError):
+        raise BadProjection("a session of the projections cannot be read") from None

@@ -1,0 +1,208 @@
+"""The state of a session as JSON, and back: in the log's checkpoints and in the projections.
+
+What has its usual value is left out, neighbours are runs (``eventstore.positions``), so that a
+session that waits for its client takes about as many bytes as its filters. A state that is too
+large for one event or message is spread over parts: each is an object with the same fields, and
+lists that go on where those of the part before ended.
+
+A field may be added with a default; anything else needs a new version of SessionSnapshot.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from eventstore.positions import from_runs, to_runs
+from projections.session import InFlight, SessionState, SubscriptionState, Will
+from projections.waiting import WaitingQueue
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from eventstore.positions import Position, Run
+
+Part: TypeAlias = dict[str, Any]
+
+PART_BYTES = 256 * 1024
+"""About how large a part may become before the next one is begun."""
+_RUNS_AT_ONCE = 4096
+_RUN_BYTES = 40
+_ENTRIES_AT_ONCE = 4096
+_ENTRY_BYTES = 32
+_TEXT_FACTOR = 6
+"""What a character takes in JSON at most."""
+
+
+def encode(state: SessionState) -> list[Part]:
+    """Return a session's state as JSON objects: one, or several when it is large."""
+    first = _plain(state)
+    parts = [first]
+    size = 0
+    for name, element, weight in _elements(state):
+        if size + weight > PART_BYTES and size:
+            parts.append({})
+            size = 0
+        size += weight
+        parts[-1].setdefault(name, []).append(element)
+    return parts
+
+
+def _plain(state: SessionState) -> Part:
+    """Return what is not a list; only what differs from the usual."""
+    part: Part = {"generation": state.generation}
+    if state.connected:
+        part["connected"] = True
+    if state.clean:
+        part["clean"] = True
+    if state.level != 4:
+        part["level"] = state.level
+    if state.expiry is not None:
+        part["expiry"] = state.expiry
+    if state.user is not None:
+        part["user"] = state.user
+    if state.closed_ms:
+        part["closed_ms"] = state.closed_ms
+    if state.last_pid:
+        part["last_pid"] = state.last_pid
+    if state.will is not None:
+        will = state.will
+        part["will"] = [will.topic, will.qos, will.retain, will.ref]
+    return part
+
+
+def _elements(state: SessionState) -> Iterator[tuple[str, Any, int]]:
+    """Yield (field, element of its list, bytes at most about)."""
+    numbers: dict[int, int] = {}
+    for number, held in enumerate(state.subscriptions.values()):
+        numbers[id(held)] = number
+        element: list[Any] = [held.filter, held.qos]
+        if not held.active:
+            element.append(False)
+        yield "subscriptions", element, _TEXT_FACTOR * len(held.filter) + 16
+    # The order of the queues is that in which they began to fill.
+    for held in state.waiting.values():
+        if held.queue is None:
+            continue
+        number, size, runs = numbers[id(held)], held.queued_bytes, held.queue.runs()
+        for at in range(0, len(runs), _RUNS_AT_ONCE):
+            chunk = runs[at : at + _RUNS_AT_ONCE]
+            yield "queues", [number, size, chunk], _RUN_BYTES * len(chunk)
+            size = 0
+    for name, table in (("inflight", state.inflight), ("releasing", state.releasing)):
+        for pids, sent in _alike(table):
+            element = [
+                numbers[id(sent[0].subscription)],
+                sent[0].flags,
+                sent[0].sent_ms,
+                to_runs(pids),
+                to_runs([one.ref for one in sent]),
+            ]
+            yield name, element, _ENTRY_BYTES * len(pids)
+    received = list(state.inbound.items())
+    for at in range(0, len(received), _ENTRIES_AT_ONCE):
+        some = received[at : at + _ENTRIES_AT_ONCE]
+        element = [to_runs([pid for pid, _ in some]), to_runs([ref for _, ref in some])]
+        yield "inbound", element, _ENTRY_BYTES * len(some)
+
+
+def _alike(table: dict[int, InFlight]) -> Iterator[tuple[list[int], list[InFlight]]]:
+    """Yield neighbours that differ in packet identifier and position only."""
+    pids: list[int] = []
+    sent: list[InFlight] = []
+    for pid, one in table.items():
+        if sent:
+            last = sent[-1]
+            same = last.subscription is one.subscription and last.flags == one.flags
+            if not same or last.sent_ms != one.sent_ms or len(pids) >= _ENTRIES_AT_ONCE:
+                yield pids, sent
+                pids, sent = [], []
+        pids.append(pid)
+        sent.append(one)
+    if pids:
+        yield pids, sent
+
+
+def decode(session: str, parts: Iterable[Part]) -> SessionState:
+    """Return the state that :func:`encode` was given.
+
+    Raises ValueError, KeyError, TypeError or IndexError for what it did not write.
+    """
+    state = SessionState(session)
+    held: list[SubscriptionState] = []
+    for number, part in enumerate(parts):
+        if not number:
+            _decode_plain(state, part)
+        for element in part.get("subscriptions", ()):
+            one = SubscriptionState(element[0], element[1], *element[2:])
+            state.subscriptions[one.filter] = one
+            held.append(one)
+        for index, size, runs in part.get("queues", ()):
+            _decode_queue(state, held[index], size, runs)
+        _decode_sent(state.inflight, held, part.get("inflight", ()))
+        _decode_sent(state.releasing, held, part.get("releasing", ()))
+        for pids, refs in part.get("inbound", ()):
+            state.inbound.update(zip(from_runs(pids), from_runs(refs), strict=True))
+    return state
+
+
+def _decode_plain(state: SessionState, part: Part) -> None:
+    state.generation = part["generation"]
+    state.connected = part.get("connected", False)
+    state.clean = part.get("clean", False)
+    state.level = part.get("level", 4)
+    state.expiry = part.get("expiry")
+    state.user = part.get("user")
+    state.closed_ms = part.get("closed_ms", 0)
+    state.last_pid = part.get("last_pid", 0)
+    if (will := part.get("will")) is not None:
+        state.will = Will(*will)
+
+
+def _decode_queue(
+    state: SessionState, held: SubscriptionState, size: int, runs: Sequence[Run]
+) -> None:
+    chunk = WaitingQueue(runs)
+    if held.queue is None:
+        held.queue = chunk
+    else:
+        held.queue.append(chunk)
+    held.queued_bytes += size
+    state.waiting[held.filter] = held
+    state.queued += len(chunk)
+    state.queued_bytes += size
+
+
+def _decode_sent(
+    table: dict[int, InFlight], held: list[SubscriptionState], elements: Sequence[Any]
+) -> None:
+    for index, flags, sent_ms, pids, refs in elements:
+        subscription = held[index]
+        numbers = from_runs(pids)
+        subscription.outstanding += len(numbers)
+        for pid, ref in zip(numbers, from_runs(refs), strict=True):
+            table[pid] = InFlight(ref, flags, subscription, sent_ms)
+
+
+def references(state: SessionState) -> Iterator[Position]:
+    """Yield the positions of all messages that a session still needs, its will's included."""
+    if state.will is not None:
+        yield state.will.ref
+    yield from state.inbound.values()
+    for sent in state.inflight.values():
+        yield sent.ref
+    for held in state.waiting.values():
+        if held.queue is not None:
+            yield from held.queue.refs()
+
+
+def oldest_reference(state: SessionState) -> Position | None:
+    """Return the lowest of these positions, None when there is none."""
+    found = [sent.ref for sent in state.inflight.values()]
+    found += state.inbound.values()
+    if state.will is not None:
+        found.append(state.will.ref)
+    for held in state.waiting.values():
+        oldest = held.queue.oldest() if held.queue is not None else None
+        if oldest is not None:
+            found.append(oldest)
+    return min(found, default=None)

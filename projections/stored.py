@@ -1,0 +1,146 @@
+"""What the projections keep: one message for each session and each retained topic, and a mark.
+
+A message is, in this order (integers big-endian):
+
+=====  ===========================================================================
+bytes  what
+=====  ===========================================================================
+4      magic ``FMP`` and the format version
+16     the first half of the SHA-256 of everything that follows
+8      digest: exclusive or of the tags of all keys, this one included
+8      version: the log position that the message reflects (all before it)
+1      kind: 1 session, 2 retained message, 3 mark, 4 key that is gone
+2, 2   number of the part and of parts (a session's large state)
+4      length of the name
+n      client identifier or topic, UTF-8
+rest   session: JSON (``projections.snapshot``); retained: QoS, position, payload; mark: JSON
+=====  ===========================================================================
+
+A *tag* is a hash of key and version: whoever reads all messages and finds the digest of the last
+one has them all, in the versions that were meant. The *mark* says up to where the log is
+reflected by all messages together.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from base64 import urlsafe_b64encode
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from eventstore.events import LogCut
+from projections.retained import RetainedMessage
+from protocol.errors import FoldmqError
+
+if TYPE_CHECKING:
+    from eventstore.positions import Position
+
+MAGIC = b"FMP\x01"
+SESSION, RETAINED, MARK, GONE = 1, 2, 3, 4
+MARK_KEY: Final = "mark"
+
+_HEAD = struct.Struct(">4s16sQQBHHI")
+_SIGNED_FROM = 20
+_MESSAGE = struct.Struct(">BQ")
+
+
+class BadProjection(FoldmqError):  # noqa: N818 - named for the condition, as in eventstore.errors
+    """The projections are not whole: the log says everything, and is folded instead."""
+
+
+def key_of(kind: int, name: str, part: int = 0) -> str:
+    """Return the key of a session or topic: of fixed length, whatever the name is."""
+    short = hashlib.sha256(name.encode()).digest()[:20]
+    token = urlsafe_b64encode(short).rstrip(b"=").decode()
+    if kind == RETAINED:
+        return f"retained.{token}"
+    return f"session.{token}.{part}" if part else f"session.{token}"
+
+
+def tag(key: str, version: Position) -> int:
+    """Return the 64 bits that stand for this version of this key."""
+    text = f"{key}@{version}".encode()
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big")
+
+
+@dataclass(slots=True)
+class Entry:
+    """One message of the projections."""
+
+    kind: int
+    name: str
+    """Client identifier or topic."""
+    version: Position
+    """Everything before this position is reflected."""
+    digest: int
+    body: bytes
+    part: int = 0
+    parts: int = 1
+
+    def encode(self) -> bytes:
+        """Return the bytes of the message."""
+        name = self.name.encode()
+        head = _HEAD.pack(
+            MAGIC, b"", self.digest, self.version, self.kind, self.part, self.parts, len(name)
+        )
+        signed = head[_SIGNED_FROM:] + name + self.body
+        return MAGIC + hashlib.sha256(signed).digest()[:16] + signed
+
+
+def decode_entry(data: bytes) -> Entry:
+    """Return the entry of a message. Raises BadProjection when it is none, or damaged."""
+    if len(data) < _HEAD.size or data[:4] != MAGIC:
+        raise BadProjection("a message of the projections is none of this foldmq")
+    _, check, digest, version, kind, part, parts, size = _HEAD.unpack_from(data)
+    if hashlib.sha256(data[_SIGNED_FROM:]).digest()[:16] != check:
+        raise BadProjection("a message of the projections has a wrong checksum")
+    body = _HEAD.size + size
+    name = data[_HEAD.size : body].decode()
+    return Entry(kind, name, version, digest, data[body:], part, parts)
+
+
+def retained_body(message: RetainedMessage) -> bytes:
+    """Return the body of a retained message's entry."""
+    return _MESSAGE.pack(message.qos, message.ref) + message.payload
+
+
+def retained_of(entry: Entry) -> RetainedMessage:
+    """Return the retained message that an entry holds."""
+    qos, ref = _MESSAGE.unpack_from(entry.body)
+    return RetainedMessage(entry.name, entry.body[_MESSAGE.size :], qos, ref)
+
+
+@dataclass(slots=True)
+class Mark:
+    """Up to where the projections reflect the log, and what else of its state is needed."""
+
+    sequence: int
+    """Everything up to and including this record is reflected; a turn ends with it."""
+    link: str
+    """Its link, in hexadecimal."""
+    sessions: int
+    retained: int
+    carriers: list[int] = field(default_factory=list)
+    """Records that repeat messages whose own records were cut off."""
+    checkpoints: list[tuple[int, Position, int]] = field(default_factory=list)
+    """Number, position and time (Unix, ms) of the checkpoints where the log may begin."""
+    cut: LogCut | None = None
+    """The last cut of the log."""
+
+    def body(self) -> bytes:
+        """Return the body of the mark's entry."""
+        return orjson.dumps(self)
+
+
+def mark_of(entry: Entry) -> Mark:
+    """Return the mark that an entry holds. Raises BadProjection when there is none in it."""
+    try:
+        raw: dict[str, Any] = orjson.loads(entry.body)
+        cut = raw.pop("cut")
+        raw["checkpoints"] = [tuple(one) for one in raw["checkpoints"]]
+        return Mark(**raw, cut=None if cut is None else LogCut(**cut))
+    except (ValueError, KeyError, TypeError):
+        raise BadProjection("the mark of the projections cannot be read") from None
