@@ -18,6 +18,7 @@ import structlog
 from actors.clock import Timers
 from actors.connection import Connection, Pause
 from actors.decisions import Limits
+from actors.expiry import Expiries
 from actors.kernel import Failed, Kernel, LoopActor
 from actors.messages import (
     Attach,
@@ -27,8 +28,11 @@ from actors.messages import (
     Loaded,
     Retire,
 )
+from actors.projector import Projector
 from actors.recovery import recover
+from actors.retention import Retention
 from actors.router import Router
+from actors.scrub import scrub
 from actors.session import Session
 from actors.supervision import inherit, replace, succeed
 from eventstore.errors import CorruptLog
@@ -52,16 +56,16 @@ _log = structlog.get_logger("foldmq")
 
 _BACKLOG = 4096
 """Connections that may wait to be accepted: a short queue costs clients a second each."""
-_IDLE_SWEEP = 5.0
+_IDLE_SWEEP = 1.0
 """Seconds between looks for offline sessions to passivate, and for a stuck log."""
 _DEFER = 0.01
 """Seconds for which events that nobody waits for stay in memory, at most."""
-_NOTE_EVERY = 1.0
-"""Seconds between notes of how far the log reaches."""
 _RETRY_LOAD = 0.5
 _MAX_LOGINS = 1000
 """Connections whose password is being looked at, or waits for that."""
 _LONGEST_TIMER = 3600.0
+_WATCH_AT_ONCE = 500
+"""Offline sessions looked at in one go."""
 _FLAPPERS = 10_000
 """Client identifiers remembered for having been taken over."""
 
@@ -83,8 +87,9 @@ class Broker(LoopActor):
         self.log = log
         self.authenticator = authenticator
         self.clock = clock
-        self.node = NodeState()
-        self.router = Router()
+        self.node: NodeState
+        self.router: Router
+        self.begin_anew()
         self.messages = MessageStore(options.message_cache)
         self.timers = Timers(clock.monotonic, self._arm_timers)
         self.connections: set[Connection] = set()
@@ -102,7 +107,13 @@ class Broker(LoopActor):
         self._tasks: set[asyncio.Task[None]] = set()
         self._draining = False
         self._logins = 0
-        self._expiry_watched: set[str] = set()
+        self._expiries = Expiries(clock.monotonic, self.timers.after, self._expiry_due)
+        self.projector = Projector(self, log.projections)
+        self.retention = Retention(self, self.projector)
+        self._background: list[asyncio.Task[None]] = []
+        self._recovered = False
+        self.rebuilding: set[str] = set()
+        """Sessions whose state is not in the fold at present: they failed."""
         self._given_up = False
         kernel = Kernel(loop.call_soon)
         kernel.spawn(self)
@@ -115,7 +126,8 @@ class Broker(LoopActor):
         Raises CorruptLog when a record is damaged or missing, LogUnavailable when JetStream
         does not answer.
         """
-        await recover(self, progress)
+        mark = await recover(self, progress)
+        self._recovered = True
         self.kernel.turn_ended = self.journal.end_turn
         self.kernel.on_overflow = self._on_overflow
         self.journal.on_relief = self._on_relief
@@ -123,7 +135,23 @@ class Broker(LoopActor):
         self.kernel.wake()
         await self.settled()
         self.timers.after(_IDLE_SWEEP, self._sweep)
-        self.timers.after(_NOTE_EVERY, self._note_position)
+        self._background = [
+            self._loop.create_task(work, name=name)
+            for name, work in (
+                ("projections", self.projector.run()),
+                ("retention", self.retention.run()),
+            )
+        ]
+        if mark is not None:
+            work = scrub(self, mark.sequence, bytes.fromhex(mark.link))
+            self._background.append(self._loop.create_task(work, name="scrub"))
+        for task in self._background:
+            task.add_done_callback(self._background_ended)
+
+    def _background_ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("background work failed", work=task.get_name(), exc_info=error)
+            self.fail(FoldmqError(f"the work on {task.get_name()} failed: {error}; please report"))
 
     async def listen(self, host: str, port: int) -> tuple[str, int]:
         """Accept connections; return the address. Raises OSError when it cannot be had."""
@@ -150,11 +178,11 @@ class Broker(LoopActor):
         self.emit(BrokerStopped())
         self.kernel.wake()
         await self.settled()
-        for task in self._tasks:
+        for task in (*self._background, *self._tasks):
             task.cancel()
+        if not self.failed.done():
+            await self.projector.finish()
         await self.writer.stop()
-        if self.log.watermark is not None:
-            self.log.watermark.write(self.journal.durable, self.journal.durable_link)
         self.authenticator.close()
 
     async def settled(self) -> None:
@@ -170,9 +198,7 @@ class Broker(LoopActor):
         self.options = options
         self.limits = _limits(options)
         if expiry_changed:
-            for state in self.node.sessions.values():
-                if not state.connected:
-                    self.watch_expiry(state)
+            self._start(self._watch_all())
         old, self.authenticator = self.authenticator, authenticator
         if old is not authenticator:
             old.close()
@@ -263,6 +289,29 @@ class Broker(LoopActor):
         unfinished = session.unfinished()
         if unfinished:
             self.redirect(session.name, unfinished)
+        state = self.node.sessions.live.get(session.name)
+        if state is session.state and not state.connected and session.name not in self._sessions:
+            self.passivate(session.name)
+
+    def passivate(self, name: str) -> None:
+        """Keep of an offline session no more than it takes to have it back."""
+        node = self.node
+        if node.touched is not None:
+            # The snapshot that is made now is another one than the projections hold.
+            node.touched.setdefault(name, node.sessions.live[name].saved)
+        state = node.sessions.freeze(name, self.journal.here)
+        if state is not None:
+            self.router.passivate(name, [held.filter for held in state.active()])
+
+    def take_passive(self, state: SessionState) -> None:
+        """Take note of a session that is frozen."""
+        self.router.passivate(state.session, [held.filter for held in state.active()])
+        self.watch_expiry(state)
+
+    def begin_anew(self) -> None:
+        """Begin with an empty state."""
+        self.node = NodeState()
+        self.router = Router(self.session)
 
     def expires_in(self, state: SessionState) -> float:
         """Return in how many seconds an offline session expires; infinity if it never does."""
@@ -274,10 +323,8 @@ class Broker(LoopActor):
     def watch_expiry(self, state: SessionState) -> None:
         """Look at an offline session again when it may have expired."""
         delay = self.expires_in(state)
-        name = state.session
-        if delay < float("inf") and name not in self._expiry_watched:
-            self._expiry_watched.add(name)
-            self.timers.after(min(max(0.0, delay), _LONGEST_TIMER), lambda: self._expiry_due(name))
+        if delay < float("inf"):
+            self._expiries.watch(state.session, min(max(0.0, delay), _LONGEST_TIMER))
 
     def load(self, session: Session, refs: Sequence[Position]) -> None:
         """Read messages from the log; the session is told ``Loaded``."""
@@ -363,12 +410,24 @@ class Broker(LoopActor):
         task.add_done_callback(self._tasks.discard)
         return task
 
+    async def _watch_all(self) -> None:
+        """Look at every offline session again: their time to expire changed."""
+        for number, name in enumerate(self.node.sessions.names()):
+            state = self.node.sessions.peek(name)
+            if state is not None and not state.connected:
+                self.watch_expiry(state)
+            if number % _WATCH_AT_ONCE == 0:
+                await asyncio.sleep(0)
+
     async def _load(self, session: Session, refs: Sequence[Position]) -> None:
-        wanted = {ref >> INDEX_BITS for ref in refs}
+        sequences = {ref >> INDEX_BITS for ref in refs}
         found: dict[Position, Message] = {}
-        while max(wanted, default=0) > self.journal.durable:  # noqa: ASYNC110 - rare
-            await asyncio.sleep(_DEFER)
         while True:
+            begin = self.node.begin
+            wanted = {at for sequence in sequences for at in self.node.where(sequence)}
+            if max(wanted, default=0) > self.journal.durable:
+                await asyncio.sleep(_DEFER)
+                continue
             try:
                 records = await self.log.read_some(wanted)
                 break
@@ -376,8 +435,10 @@ class Broker(LoopActor):
                 _log.warning("messages cannot be read", client=session.name, error=str(error))
                 await asyncio.sleep(_RETRY_LOAD)
             except FoldmqError as error:
-                self.fail(error)
-                return
+                if self.node.begin == begin:
+                    self.fail(error)
+                    return
+                # The log was cut meanwhile: what is needed of it stands elsewhere now.
         store = MessageStore(1 << 62)
         for record in records:
             store.add_record(record)
@@ -411,9 +472,10 @@ class Broker(LoopActor):
         self._loop.call_later(delay, self.timers.run_due)
 
     def _expiry_due(self, name: str) -> None:
-        self._expiry_watched.discard(name)
-        state = self.node.sessions.get(name)
-        if state is not None and not state.connected:
+        state = self.node.sessions.peek(name)
+        if not self._recovered:
+            self._expiries.watch(name, _IDLE_SWEEP)
+        elif state is not None and not state.connected:
             if self.expires_in(state) <= 0:
                 self.kernel.tell(self.session(name), Expire())
             else:
@@ -444,11 +506,6 @@ class Broker(LoopActor):
         if self.paused and not self.journal.congested:
             self._on_relief()
         self._look_after_log()
-
-    def _note_position(self) -> None:
-        self.timers.after(_NOTE_EVERY, self._note_position)
-        if self.log.watermark is not None:
-            self.log.watermark.write(self.journal.durable, self.journal.durable_link)
 
     def _look_after_log(self) -> None:
         """Close the clients when the log could not be written for too long."""

@@ -22,14 +22,8 @@ from eventstore.events import (
     Unsubscribed,
 )
 from eventstore.positions import Position, to_runs
-from projections.session import (
-    FLAG_BITS,
-    QOS_MASK,
-    RETAIN_FLAG,
-    InFlight,
-    SessionState,
-    SubscriptionState,
-)
+from projections.session import InFlight, SessionState, SubscriptionState
+from projections.waiting import FLAG_BITS, QOS_MASK, RETAIN_FLAG
 from protocol.encoder import SUBSCRIBE_FAILURE
 from protocol.topics import filters_overlap, is_reserved_filter
 
@@ -93,6 +87,10 @@ def within(payloads: Sequence[bytes], limit: int) -> int:
     return len(payloads)
 
 
+_LINKS_LOOKED_AT = 2048
+"""Overlaps of filters looked at for one delivery, at most."""
+
+
 class Delivery(NamedTuple):
     """What becomes of messages that match a subscription."""
 
@@ -124,11 +122,10 @@ def deliver(
     if state.waiting and not held.queue:
         # Messages of the same topics may wait for an overlapping subscription. They come first
         # [MQTT-4.6.0-6], so these go behind them.
-        for other in state.waiting.values():
-            if filters_overlap(other.filter, topic_filter):
-                held = other
-                topic_filter = other.filter
-                break
+        other = _goes_behind(state, topic_filter)
+        if other is not None:
+            held = other
+            topic_filter = other.filter
     count = len(refs)
     events: list[Event] = []
     packet_ids: list[int] = []
@@ -157,6 +154,32 @@ def deliver(
             state, topic_filter, qos, refs[sent:], rest, rest_size, limits, retain=retain
         )
     return Delivery(packet_ids, events)
+
+
+def _goes_behind(state: SessionState, topic_filter: str) -> SubscriptionState | None:
+    """Return the subscription behind whose queue the messages of a filter must wait, if any.
+
+    A queue may also hold messages of a subscription that overlaps with its own, and so on: it
+    concerns every filter that is linked with it by overlaps.
+    """
+    for other in state.waiting.values():
+        if filters_overlap(other.filter, topic_filter):
+            return other
+    reached, looked_at = [topic_filter], 0
+    unlinked = [one for one in state.subscriptions.values() if one.filter != topic_filter]
+    while reached and unlinked:
+        last = reached.pop()
+        looked_at += len(unlinked)
+        if looked_at > _LINKS_LOOKED_AT:
+            # To wait in vain is allowed, to overtake is not.
+            return next(iter(state.waiting.values()))
+        found = [one for one in unlinked if filters_overlap(one.filter, last)]
+        for one in found:
+            if one.filter in state.waiting:
+                return one
+        reached += [one.filter for one in found]
+        unlinked = [one for one in unlinked if one not in found]
+    return None
 
 
 def _enqueue(

@@ -15,8 +15,8 @@ from actors.connection import Pause
 from actors.messages import AckCheck, Batch, Outgoing
 from eventstore.events import Delivered, MessageDropped, Queued, Redelivered, entries
 from eventstore.messages import Message
-from eventstore.positions import Position, to_runs
-from projections.session import QOS_MASK, RETAIN_FLAG, InFlight
+from eventstore.positions import INDEX_BITS, Position, to_runs
+from projections.waiting import QOS_MASK, RETAIN_FLAG
 from protocol.encoder import Outgoing as Prepared
 from protocol.encoder import acks
 from protocol.packets import PacketType
@@ -27,9 +27,11 @@ if TYPE_CHECKING:
     from actors.broker import Broker
     from actors.connection import Connection
     from actors.session import Session
+    from projections.session import InFlight
 
 _DRAIN_AT_ONCE = 4096
 """Messages taken from the queue in one step."""
+_REACH, _REACH_GROWS = 8, 4
 _AGAIN_AT_ONCE = 256
 """Messages sent again in one step."""
 _GATED_FACTOR = 4
@@ -50,6 +52,7 @@ class Delivery:
         "_held",
         "_held_bytes",
         "_in_hand",
+        "_reach",
         "_session",
     )
 
@@ -62,6 +65,8 @@ class Delivery:
         self._after_load: Callable[[], None] | None = None
         self._held: dict[Position, Message] = {}
         self._held_bytes = 0
+        self._reach = _REACH
+        """Records of the log to be read in one go."""
         self._in_hand: tuple[Outgoing | None, int] = (None, 0)
 
     @property
@@ -140,7 +145,7 @@ class Delivery:
             return
         broker = self._broker
         if connection.unsent < broker.options.max_outbound_bytes:
-            if batch.qos and not batch.retain:
+            if batch.gated or (batch.qos and not batch.retain):
                 # The publication is being recorded. Until it is, a crash may undo it, and its
                 # publisher send it again: nobody must have seen it by then [MQTT-4.3.3-2].
                 broker.journal.after(connection, batch.at_qos0())
@@ -168,18 +173,48 @@ class Delivery:
         if not runs:
             return
         refs = [ref for run in runs for ref in run.refs]
-        found = self.find(refs)
-        if found is None:
-            self.load(refs, self.drain)
+        found = self._at_hand(refs)
+        if not found:
+            self.load(self._to_read(refs), self.drain)
             return
         budget = limits.batch_bytes
         for run in runs:
-            chosen = [found[ref] for ref in run.refs]
+            chosen = [found[ref] for ref in run.refs if ref in found]
+            if not chosen:
+                break
             count = decisions.within([message.payload for message in chosen], budget)
             budget -= self._send_waiting(connection, run, chosen[:count])
             if budget <= 0 or count < len(chosen):
                 # The rest follows when these are acknowledged or the transport has room.
+                return
+            if len(chosen) < len(run.refs):
                 break
+        if len(found) < len(refs):
+            self.drain()
+
+    def _at_hand(self, refs: Sequence[Position]) -> dict[Position, Message]:
+        """Return the messages at these positions, up to the first one that must be loaded."""
+        found: dict[Position, Message] = {}
+        held, store = self._held, self._broker.messages
+        for ref in refs:
+            message = held.get(ref) or store.get(ref)
+            if message is None:
+                break
+            found[ref] = message
+        return found
+
+    def _to_read(self, refs: Sequence[Position]) -> list[Position]:
+        """Return those of some positions that are to be loaded now: few at first, then more.
+
+        A client that comes back is not to wait until all it missed has been read.
+        """
+        records: set[int] = set()
+        for count, ref in enumerate(refs):
+            records.add(ref >> INDEX_BITS)
+            if len(records) > self._reach:
+                self._reach *= _REACH_GROWS
+                return list(refs[:count])
+        return list(refs)
 
     def _send_waiting(
         self, connection: Connection, run: decisions.WaitingRun, messages: list[Message]
@@ -212,6 +247,7 @@ class Delivery:
     def resume(self) -> None:
         """Send again what the client did not complete, then what waits [MQTT-4.4.0-1]."""
         state = self._session.state
+        self._reach = _REACH
         self._again = deque(state.inflight)
         if state.releasing:
             self._release_again(list(state.releasing), "resumed")
@@ -307,14 +343,8 @@ class Delivery:
 
     def find(self, refs: Sequence[Position]) -> dict[Position, Message] | None:
         """Return the messages at these positions, or None when some must be loaded."""
-        found: dict[Position, Message] = {}
-        held, store = self._held, self._broker.messages
-        for ref in refs:
-            message = held.get(ref) or store.get(ref)
-            if message is None:
-                return None
-            found[ref] = message
-        return found
+        found = self._at_hand(refs)
+        return found if len(found) == len(set(refs)) else None
 
     def load(self, refs: Sequence[Position], then: Callable[[], None]) -> None:
         """Read messages from the log, then go on; whatever comes meanwhile waits."""

@@ -25,6 +25,7 @@ class Batch:
 
     __slots__ = (
         "_prepared",
+        "gated",
         "origin",
         "packets",
         "payloads",
@@ -46,6 +47,7 @@ class Batch:
         retain: bool = False,
         packets: Sequence[bytes] = (),
         origin: Connection | None = None,
+        gated: bool = False,
     ) -> None:
         self.qos = qos
         """QoS of the publication."""
@@ -61,6 +63,9 @@ class Batch:
         """At QoS 0: the whole packets, where they can be sent as they came."""
         self.origin = origin
         """Who publishes, to be slowed down for receivers that do not keep up (QoS 0)."""
+        self.gated = gated
+        """Nobody may see it before the log has it on disk, not even at QoS 0: a will, which would
+        be published again after a crash."""
         self._prepared: dict[int, Prepared | bytes] = {}
 
     def __len__(self) -> int:

@@ -36,6 +36,10 @@ class Options:
     downgrade_qos2_subscribe: bool = False
     commit_timeout: float = 30.0
     """Time for which the log may be unwritable before connections are closed."""
+    keep: float = 7 * 86_400.0
+    """Time for which the log goes back at least; 0 = for ever."""
+    keep_bytes: int = 0
+    """Bytes that the log may take, whatever ``keep`` says; 0 = no bound."""
     max_record: int = 8 * MIB
     """Size at which a record of the log is closed, at most half of NATS's max_payload."""
     message_cache: int = 64 * MIB

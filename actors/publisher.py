@@ -50,6 +50,7 @@ class Publisher:
                 part.payloads,
                 range(first, first + len(part)),
                 size,
+                gated=will,
             )
 
     def store(self, session: Session, packet: Publishes) -> None:
@@ -125,10 +126,12 @@ class Publisher:
         payloads: Sequence[bytes],
         refs: Sequence[Position],
         size: int,
+        *,
+        gated: bool = False,
     ) -> None:
         for targets, chosen in self._plan(topics):
             if chosen is None:
-                batch = Batch(qos, topics, payloads, refs, size=size)
+                batch = Batch(qos, topics, payloads, refs, size=size, gated=gated)
             else:
                 some = [payloads[at] for at in chosen]
                 batch = Batch(
@@ -137,6 +140,7 @@ class Publisher:
                     some,
                     [refs[at] for at in chosen],
                     size=sum(map(len, some)),
+                    gated=gated,
                 )
             self._send(targets, batch)
 

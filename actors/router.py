@@ -16,7 +16,7 @@ from protocol.topics import is_reserved_topic
 from protocol.trie import FilterTrie
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from actors.subscription import Subscription
     from projections.session import SessionState
@@ -89,20 +89,37 @@ class Routes(dict[bytes, Route]):
 
 
 class Router:
-    """The subscription index of this node."""
+    """The subscription index of this node.
 
-    def __init__(self) -> None:
-        self._index: FilterTrie[Subscriber] = FilterTrie()
+    The subscriptions of a passive session stand in the index with its name alone; ``activate`` is
+    called with the name of one that is needed, and has :meth:`restore` called.
+    """
+
+    def __init__(self, activate: Callable[[str], object]) -> None:
+        self._index: FilterTrie[Subscriber | str] = FilterTrie()
         self._subscribers: dict[str, dict[str, Subscriber]] = {}
+        self._activate = activate
         self.routes = Routes(self)
-        self.subscriptions = 0
+
+    @property
+    def subscriptions(self) -> int:
+        """The number of subscriptions."""
+        return len(self._index)
 
     def match(self, topic: str) -> tuple[Subscriber, ...]:
         """Return who gets a message on a topic: of each session the highest QoS."""
         if is_reserved_topic(topic):
             return ()
+        matching = self._index.match(topic)
+        passive = dict.fromkeys(found for found in matching if isinstance(found, str))
+        if passive:
+            for name in passive:
+                self._activate(name)
+            matching = self._index.match(topic)
         best: dict[str, Subscriber] = {}
-        for found in self._index.match(topic):
+        for found in matching:
+            if isinstance(found, str):
+                continue
             other = best.get(found.session)
             if other is None or found.qos > other.qos:
                 best[found.session] = found
@@ -116,7 +133,6 @@ class Router:
             found = Subscriber(session, topic_filter, qos)
             held[topic_filter] = found
             self._index.insert(topic_filter, session, found)
-            self.subscriptions += 1
         found.qos = qos
         self.routes.forget()
         return found
@@ -127,7 +143,6 @@ class Router:
         found = held.pop(topic_filter, None) if held else None
         if found is not None:
             self._index.remove(topic_filter, session)
-            self.subscriptions -= 1
             self.routes.forget()
             if not held:
                 del self._subscribers[session]
@@ -144,6 +159,17 @@ class Router:
             self.unsubscribe(session, found.filter)
             found.ended = True
         return gone
+
+    def passivate(self, session: str, filters: Iterable[str]) -> None:
+        """Keep nothing but the filters of a session whose state is frozen."""
+        self._subscribers.pop(session, None)
+        for topic_filter in filters:
+            self._index.insert(topic_filter, session, session)
+        self.routes.forget()
+
+    def active_sessions(self) -> list[str]:
+        """Return the sessions that have subscriptions and are not passive."""
+        return list(self._subscribers)
 
     def restore(self, state: SessionState) -> None:
         """Bring the index in line with a session's state: after recovery or a rebuild."""

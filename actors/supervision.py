@@ -42,6 +42,7 @@ def succeed(broker: Broker, broken: Session) -> None:
     """Put a successor in the place of a session that has just failed."""
     fresh = Session(broker, broken.name, None)
     fresh.begin_rebuild()
+    broker.rebuilding.add(broken.name)
     broker.install(fresh)
     broker.kernel.spawn(fresh, broker)
     connection, broken.connection = broken.connection, None
@@ -88,13 +89,20 @@ async def replace(broker: Broker, fresh: Session, failing: Any, others: list[Any
     except Exception as error:  # noqa: BLE001 - only this session stays out of order
         _log.error("session cannot be rebuilt: it stays closed", client=fresh.name, exc_info=error)
         return
+    node = broker.node
+    before = node.sessions.live.get(fresh.name)
+    saved = before.saved if before is not None else 0
+    if node.touched is not None:
+        node.touched.setdefault(fresh.name, saved)
     if state is not None:
-        broker.node.sessions[fresh.name] = state
+        state.saved = saved
+        node.sessions[fresh.name] = state
         broker.router.restore(state)
     else:
-        broker.node.sessions.pop(fresh.name, None)
+        node.sessions.discard(fresh.name)
         broker.router.remove_session(fresh.name)
     fresh.end_rebuild(state, last, list(_again(broker, fresh, state, failing, others)))
+    broker.rebuilding.discard(fresh.name)
     broker.went_offline(fresh)
 
 

@@ -38,7 +38,7 @@ class FakeBroker:
     def __init__(self, max_record: int = 1 << 20) -> None:
         self.kernel = Kernel(lambda _turn: None)
         self.options = Options(node="n", max_record=max_record)
-        self.router = Router()
+        self.router = Router(lambda _name: None)
         self.messages = MessageStore(1 << 20)
         self.dropped: Counter[str] = Counter()
         self.boxes: dict[str, Box] = {}

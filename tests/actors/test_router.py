@@ -13,7 +13,7 @@ from projections.session import SessionState, evolve
 
 @pytest.fixture
 def router() -> Router:
-    return Router()
+    return Router(lambda _name: None)
 
 
 def who(router: Router, topic: str) -> dict[str, tuple[str, int]]:
@@ -139,3 +139,28 @@ def test_the_index_is_brought_in_line_with_a_state(router: Router) -> None:
 
 def test_a_subscriber_says_what_it_is() -> None:
     assert repr(Subscriber("s", "a/#", 1)) == "Subscriber('s', 'a/#', QoS 1)"
+
+
+def test_a_passive_session_is_activated_by_what_matches() -> None:
+    state = SessionState("c", clean=False)
+    evolve(state, Subscribed("c", [("a/+", 1), ("b", 2)]), position(1, 0), 0)
+    asked: list[str] = []
+
+    def activate(name: str) -> None:
+        asked.append(name)
+        router.restore(state)
+
+    router = Router(activate)
+    router.restore(state)
+    router.subscribe("d", "a/+", 0)
+    router.passivate("c", ["a/+", "b"])
+    assert (router.subscriptions, router.active_sessions()) == (3, ["d"])
+    assert router.match("nothing") == ()
+    assert asked == []
+    assert who(router, "a/x") == {"c": ("a/+", 1), "d": ("a/+", 0)}
+    assert asked == ["c"]
+    assert who(router, "b") == {"c": ("b", 2)}
+    assert asked == ["c"]
+    assert router.subscriptions == 3
+    assert {one.session for one in router.remove_session("c")} == {"c"}
+    assert who(router, "b") == {}

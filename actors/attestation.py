@@ -1,0 +1,310 @@
+"""What a running broker says of its state, so that it can be compared with the log.
+
+Whoever may use our NATS account asks, one JSON object a request, and gets one back:
+
+``{}``
+    begins: ``id``, ``node``, ``total`` (sessions and retained topics there are) and a page 0
+    that is empty.
+``{"id": ..., "page": N}``
+    the next page, or the last one again: ``sessions`` ([client identifier, digest or null when it
+    ended meanwhile]), ``retained`` ([topic, digest or null]), ``more``. All sessions and topics
+    there were at the beginning are on some page, once.
+``{"session": NAME}``
+    all of one session: ``parts`` (``projections.snapshot``; null: no such session), ``digest``
+    and ``pending``; if there is ``more``, the other parts are pages.
+``{"retained": TOPIC}``
+    the retained message: ``message`` (null, or ``qos``, ``ref``, ``size``, ``digest``).
+
+Every answer bears ``position``: it is what the state was when all before that had happened; and
+``broker``, by which answers of a broker that was started anew are known. What cannot be answered
+gets ``error``. A page is made between two turns in about a millisecond;
+nothing is thawed for it, and nothing is written.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import time
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import structlog
+
+from projections.sessions import text_of
+from projections.snapshot import encode
+from protocol.errors import FoldmqError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from actors.broker import Broker
+    from projections.node import NodeState
+    from projections.retained import RetainedMessage
+
+_log = structlog.get_logger("foldmq")
+
+_SLICE = 0.001
+"""Seconds that a page takes to make, about."""
+_SLICE_SHARE = 6
+"""A page is followed by a pause so many times as long."""
+_PAGE_BYTES = 256 * 1024
+"""About how large a page may become: twice as much fits into any message of NATS."""
+_ENTRY_BYTES = 32
+_TEXT_FACTOR = 6
+"""What a character takes in JSON at most."""
+_REQUEST_BYTES = 512 * 1024
+_MOST_OPEN = 4
+_LIFE = 60.0
+"""Seconds without a request after which what was begun is forgotten."""
+_DIGITS = 16
+
+
+def subject_of(node: str) -> str:
+    """Return the NATS subject on which the broker of a node answers."""
+    return f"foldmq.verify.{node}"
+
+
+# ------------------------------------------------------------------------------- digests
+
+
+def digest(texts: Iterable[bytes], pending: Iterable[RetainedMessage] = ()) -> str:
+    """Return what stands for a session: a hash of the JSON of its snapshot's parts.
+
+    ``pending`` is what it sent at QoS 2, retained, and did not release.
+    """
+    found = hashlib.sha256(b"\n".join(texts))
+    for message in sorted(pending, key=lambda one: one.ref):
+        found.update(b"\n" + message.topic.encode())
+        found.update(retained_digest(message).encode())
+    return found.hexdigest()[:_DIGITS]
+
+
+def retained_digest(message: RetainedMessage) -> str:
+    """Return what stands for a retained message: a hash of QoS, position and payload."""
+    head = f"{message.qos} {message.ref}\n".encode()
+    return hashlib.sha256(head + message.payload).hexdigest()[:_DIGITS]
+
+
+def session_texts(node: NodeState, name: str) -> list[bytes] | None:
+    """Return a session's snapshot as JSON, one text for each part; None when there is no such.
+
+    A session that is frozen stays so: it is frozen as this very text.
+    """
+    frozen = node.sessions.frozen(name)
+    if frozen is not None:
+        return [text_of(frozen)]
+    state = node.sessions.live.get(name)
+    return None if state is None else [orjson.dumps(part) for part in encode(state)]
+
+
+def session_digest(node: NodeState, name: str, *, pending: bool = True) -> str | None:
+    """Return the digest of a session, None when there is no such session."""
+    texts = session_texts(node, name)
+    if texts is None:
+        return None
+    return digest(texts, node.retained.pending(name) if pending else ())
+
+
+def pending_of(node: NodeState, name: str) -> list[Any]:
+    """Return number and digest of what a session sent at QoS 2, retained, and did not release."""
+    pending = node.retained.pending(name)
+    return [len(pending), digest((), pending)]
+
+
+# ------------------------------------------------------------------------------- answers
+
+
+class _Refused(FoldmqError):  # noqa: N818 - named for the condition, as in eventstore.errors
+    """A request that cannot be answered."""
+
+
+class _Begun:
+    """Pages, made one at a time as they are asked for."""
+
+    __slots__ = ("last", "more", "number", "pages", "used")
+
+    def __init__(self, pages: Iterator[dict[str, Any]]) -> None:
+        self.pages = pages
+        self.number = -1
+        self.last = b""
+        """The last page, for whoever did not get it."""
+        self.more = True
+        self.used = 0.0
+        """Monotonic time of the last request."""
+
+
+class Attestor:
+    """Answers for a broker that has recovered."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._begun: dict[str, _Begun] = {}
+        self._watched = False
+        self._name = secrets.token_hex(8)
+
+    def answer(self, data: bytes) -> tuple[bytes, float]:
+        """Return the answer to a request, and how many seconds to let pass before the next."""
+        started = time.perf_counter()
+        try:
+            said = self._answer(_request(data))
+        except _Refused as refused:
+            said = self._said({"error": str(refused)})
+        except Exception as error:  # noqa: BLE001 - a state that is broken is for others to see
+            _log.error("state cannot be told", exc_info=error)
+            said = self._said({"error": f"the state cannot be told: {type(error).__name__}"})
+        return said, (time.perf_counter() - started) * _SLICE_SHARE
+
+    def _answer(self, request: dict[str, Any]) -> bytes:
+        self._forget()
+        fields = set(request)
+        if not fields:
+            return self._begin(self._state())
+        if fields == {"id", "page"}:
+            return self._page(_text(request, "id"), request["page"])
+        if fields == {"session"}:
+            return self._begin(self._session(_text(request, "session")))
+        if fields == {"retained"}:
+            return self._said(self._retained(_text(request, "retained")))
+        raise _Refused("a request is {}, or has id and page, or session, or retained")
+
+    def _begin(self, pages: Iterator[dict[str, Any]]) -> bytes:
+        if len(self._begun) >= _MOST_OPEN:
+            done = next((key for key, one in self._begun.items() if not one.more), None)
+            if done is None:
+                raise _Refused("busy: the state is being told to others, try again in a minute")
+            del self._begun[done]
+        key = secrets.token_hex(8)
+        begun = _Begun(pages)
+        said = self._next(key, begun)
+        self._begun[key] = begun
+        if not self._watched:
+            self._watched = True
+            self._broker.timers.after(_LIFE, self._look)
+        return said
+
+    def _page(self, key: str, number: object) -> bytes:
+        begun = self._begun.get(key)
+        if begun is None:
+            raise _Refused("unknown id: it was forgotten, or the broker was started anew")
+        begun.used = self._broker.clock.monotonic()
+        if number == begun.number:
+            return begun.last
+        if type(number) is not int or number != begun.number + 1 or not begun.more:
+            raise _Refused("no such page: they are asked for one after the other")
+        return self._next(key, begun)
+
+    def _next(self, key: str, begun: _Begun) -> bytes:
+        page = next(begun.pages)
+        begun.number += 1
+        begun.more = page["more"]
+        begun.used = self._broker.clock.monotonic()
+        begun.last = self._said({"id": key, **page})
+        return begun.last
+
+    def _said(self, answer: dict[str, Any]) -> bytes:
+        return orjson.dumps({"broker": self._name, **answer})
+
+    def _forget(self) -> None:
+        before = self._broker.clock.monotonic() - _LIFE
+        self._begun = {key: one for key, one in self._begun.items() if one.used > before}
+
+    def _look(self) -> None:
+        self._forget()
+        self._watched = bool(self._begun)
+        if self._watched:
+            self._broker.timers.after(_LIFE, self._look)
+
+    # What is told.
+
+    def _state(self) -> Iterator[dict[str, Any]]:
+        broker = self._broker
+        names, topics = broker.node.sessions.names(), broker.node.retained.topics()
+        yield {
+            "position": broker.journal.here,
+            "node": broker.options.node,
+            "total": [len(names), len(topics)],
+            "sessions": [],
+            "retained": [],
+            "more": bool(names or topics),
+        }
+        done, left = 0, len(names) + len(topics)
+        while left:
+            node, end = broker.node, time.perf_counter() + _SLICE
+            sessions: list[Any] = []
+            retained: list[Any] = []
+            room = _PAGE_BYTES
+            while left and room > 0:
+                if done < len(names):
+                    key = names[done]
+                    sessions.append([key, _told(node, key)])
+                else:
+                    key = topics[done - len(names)]
+                    message = node.retained.get(key)
+                    retained.append([key, None if message is None else retained_digest(message)])
+                done, left = done + 1, left - 1
+                room -= _TEXT_FACTOR * len(key) + _ENTRY_BYTES
+                if time.perf_counter() > end:
+                    break
+            yield {
+                "position": broker.journal.here,
+                "sessions": sessions,
+                "retained": retained,
+                "more": bool(left),
+            }
+
+    def _session(self, name: str) -> Iterator[dict[str, Any]]:
+        node, here = self._broker.node, self._broker.journal.here
+        texts = session_texts(node, name)
+        if texts is None:
+            yield {
+                "position": here,
+                "digest": None,
+                "parts": None,
+                "pending": None,
+                "more": False,
+            }
+            return
+        about = {
+            "position": here,
+            "digest": digest(texts, node.retained.pending(name)),
+            "pending": pending_of(node, name),
+        }
+        for number, text in enumerate(texts, 1):
+            yield {**about, "parts": [orjson.Fragment(text)], "more": number < len(texts)}
+
+    def _retained(self, topic: str) -> dict[str, Any]:
+        message = self._broker.node.retained.get(topic)
+        found = None
+        if message is not None:
+            size, short = len(message.payload), retained_digest(message)
+            found = {"qos": message.qos, "ref": message.ref, "size": size, "digest": short}
+        return {"position": self._broker.journal.here, "message": found}
+
+
+def _told(node: NodeState, name: str) -> str | None:
+    """Return the digest of a session; one that no session has if its state is broken."""
+    try:
+        return session_digest(node, name)
+    except Exception as error:  # noqa: BLE001 - all the others are to be told all the same
+        _log.error("state of a session cannot be told", client=name, exc_info=error)
+        return "0" * _DIGITS
+
+
+def _request(data: bytes) -> dict[str, Any]:
+    if len(data) > _REQUEST_BYTES:
+        raise _Refused(f"a request has at most {_REQUEST_BYTES} bytes")
+    try:
+        request = orjson.loads(data)
+    except ValueError:
+        raise _Refused("a request is JSON") from None
+    if not isinstance(request, dict):
+        raise _Refused("a request is a JSON object")
+    return request
+
+
+def _text(request: dict[str, Any], field: str) -> str:
+    value = request[field]
+    if not isinstance(value, str):
+        raise _Refused(f"{field} is a string")
+    return value

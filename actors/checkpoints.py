@@ -1,0 +1,141 @@
+"""What a checkpoint says, and what is carried over a cut: events made from the state.
+
+Pure, as every decision: state and messages in, events out.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import orjson
+
+from eventstore.events import Event, MessagesCarried, RetainedSnapshot, SessionSnapshot
+from eventstore.positions import to_runs
+from projections.sessions import text_of
+from projections.snapshot import encode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Set as AbstractSet
+
+    from eventstore.messages import Message
+    from eventstore.positions import Position
+    from projections.node import NodeState
+    from projections.retained import RetainedMessage
+
+MESSAGES_AT_ONCE = 512
+BYTES_AT_ONCE = 256 * 1024
+"""About how much goes into one event."""
+
+
+class Said(NamedTuple):
+    """An event with its payloads."""
+
+    event: Event
+    payloads: Sequence[bytes] = ()
+
+    @property
+    def size(self) -> int:
+        """Payload bytes."""
+        return sum(map(len, self.payloads))
+
+
+def repeat_session(node: NodeState, name: str) -> list[Said]:
+    """Say what the state of a session is; nothing when there is no such session.
+
+    All of it must go into the same turn.
+    """
+    frozen = node.sessions.frozen(name)
+    parts: list[Any]
+    if frozen is not None:
+        parts = [orjson.Fragment(text_of(frozen))]
+    else:
+        state = node.sessions.live.get(name)
+        if state is None:
+            return []
+        parts = list(encode(state))
+    said = [
+        Said(SessionSnapshot(name, part, number, number == len(parts) - 1))
+        for number, part in enumerate(parts)
+    ]
+    said += [_repeat(some, name) for some in _batches(node.retained.pending(name))]
+    return said
+
+
+def repeat_retained(node: NodeState, topics: Iterable[str]) -> Iterator[Said]:
+    """Say what is retained on some topics."""
+    found = (node.retained.get(topic) for topic in topics)
+    for some in _batches(message for message in found if message is not None):
+        yield _repeat(some, None)
+
+
+def _repeat(messages: Sequence[RetainedMessage], session: str | None) -> Said:
+    payloads = [message.payload for message in messages]
+    event = RetainedSnapshot(
+        [message.topic for message in messages],
+        [message.qos for message in messages],
+        to_runs([message.ref for message in messages]),
+        _sizes(payloads),
+        0,
+        len(messages),
+        session,
+    )
+    return Said(event, payloads)
+
+
+def _batches(messages: Iterable[RetainedMessage]) -> Iterator[list[RetainedMessage]]:
+    """Yield messages in lists that fit into an event each."""
+    some: list[RetainedMessage] = []
+    size = 0
+    for message in messages:
+        weight = _weight(message.payload, message.topic)
+        if some and (size + weight > BYTES_AT_ONCE or len(some) >= MESSAGES_AT_ONCE):
+            yield some
+            some, size = [], 0
+        some.append(message)
+        size += weight
+    if some:
+        yield some
+
+
+def carry(
+    messages: Iterable[tuple[Position, Message]], waiting: AbstractSet[Position]
+) -> Iterator[Said]:
+    """Repeat messages under their positions; ``waiting`` are retained with their PUBREL."""
+    some: list[tuple[Position, Message]] = []
+    size = 0
+    for ref, message in messages:
+        weight = _weight(message.payload, message.topic)
+        if some and (size + weight > BYTES_AT_ONCE or len(some) >= MESSAGES_AT_ONCE):
+            yield _carried(some, waiting)
+            some, size = [], 0
+        some.append((ref, message))
+        size += weight
+    if some:
+        yield _carried(some, waiting)
+
+
+def _carried(some: Sequence[tuple[Position, Message]], waiting: AbstractSet[Position]) -> Said:
+    topics: dict[str, int] = {}
+    which = [topics.setdefault(one.topic.decode(), len(topics)) for _, one in some]
+    payloads = [one.payload for _, one in some]
+    event = MessagesCarried(
+        to_runs([ref for ref, _ in some]),
+        list(topics),
+        which if len(topics) > 1 else [],
+        _sizes(payloads),
+        0,
+        len(some),
+        to_runs([ref for ref, _ in some if ref in waiting]),
+    )
+    return Said(event, payloads)
+
+
+def _weight(payload: bytes, topic: str | bytes) -> int:
+    return len(payload) + 6 * len(topic) + 64
+
+
+def _sizes(payloads: Sequence[bytes]) -> list[int] | int:
+    """Return the sizes as an event holds them: one number when all are alike."""
+    sizes = list(map(len, payloads))
+    return sizes[0] if len(set(sizes)) == 1 else sizes

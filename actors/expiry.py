@@ -1,0 +1,68 @@
+"""When to look at which offline session: names in buckets of a tenth of a second.
+
+A session that waits for its client costs a reference here, not a timer. A name may stand in
+several buckets, and whoever gets it looks whether it is really due.
+"""
+
+from __future__ import annotations
+
+import heapq
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_BUCKETS_PER_SECOND = 10
+_AT_ONCE = 500
+"""Names handed on in one go: a fleet that went offline together also expires together."""
+_PAUSE = 0.01
+
+
+class Expiries:
+    """Hands names on when their time has come.
+
+    ``after(delay, callback)`` is the broker's timer, ``due(name)`` who is told.
+    """
+
+    def __init__(
+        self,
+        monotonic: Callable[[], float],
+        after: Callable[[float, Callable[[], None]], None],
+        due: Callable[[str], None],
+    ) -> None:
+        self._monotonic = monotonic
+        self._after = after
+        self._due = due
+        self._buckets: dict[int, list[str]] = {}
+        self._order: list[int] = []
+
+    def watch(self, name: str, delay: float) -> None:
+        """Hand a name on in so many seconds, or up to a tenth of a second later."""
+        bucket = int((self._monotonic() + delay) * _BUCKETS_PER_SECOND) + 1
+        names = self._buckets.get(bucket)
+        if names is not None:
+            names.append(name)
+            return
+        self._buckets[bucket] = [name]
+        heapq.heappush(self._order, bucket)
+        if self._order[0] == bucket:
+            self._arm()
+
+    def _arm(self) -> None:
+        delay = self._order[0] / _BUCKETS_PER_SECOND - self._monotonic()
+        self._after(max(0.0, delay), self._look)
+
+    def _look(self) -> None:
+        now = self._monotonic() * _BUCKETS_PER_SECOND
+        left = _AT_ONCE
+        while self._order and self._order[0] <= now and left:
+            names = self._buckets[self._order[0]]
+            while names and left:
+                left -= 1
+                self._due(names.pop())
+            if not names:
+                del self._buckets[heapq.heappop(self._order)]
+        if not left:
+            self._after(_PAUSE, self._look)
+        elif self._order:
+            self._arm()

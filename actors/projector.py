@@ -1,0 +1,339 @@
+"""Writes the projections beside the log, in the background.
+
+What changed since the last round is written, retained messages first, each as it is at that
+moment and not before the log has it on disk. A round ends with the mark: everything up to its
+record is reflected. Work comes in slices of some milliseconds with pauses several times as long,
+and a round is followed by a pause in proportion to what it cost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, NamedTuple
+
+import orjson
+import structlog
+
+from eventstore.errors import LostLog
+from eventstore.log import LogUnavailable
+from eventstore.positions import INDEX_BITS, position
+from projections.sessions import bound_of, text_of
+from projections.snapshot import encode
+from projections.stored import (
+    GONE,
+    MARK,
+    MARK_KEY,
+    RETAINED,
+    SESSION,
+    Entry,
+    Mark,
+    key_of,
+    retained_body,
+    tag,
+)
+
+if TYPE_CHECKING:
+    from actors.broker import Broker
+    from eventstore.keyed import KeyedStore
+    from eventstore.positions import Position
+    from projections.loading import Loaded
+
+_log = structlog.get_logger("foldmq")
+
+_ROUND_EVERY = 1.0
+"""Seconds from the end of a round to the next one, at least."""
+_SHARE = 10
+"""A round costs no more than one in so many seconds of the broker's time."""
+_SLICE = 0.002
+_SLICE_SHARE = 6
+"""A slice is followed by a pause so many times as long."""
+_POLL = 0.005
+_UNCONFIRMED = 2000
+"""Messages sent before it is looked whether they arrived."""
+_RETRY = 2.0
+_FINISH = 10.0
+"""Seconds that the last round may take when the broker ends."""
+
+
+class Unwritable(LogUnavailable):
+    """What was sent did not all arrive."""
+
+
+class _Sent(NamedTuple):
+    """A message on its way, to be taken back if it does not arrive."""
+
+    kind: int
+    name: str
+    before: Position
+    """Version that was stored before, 0 for none."""
+    digest: int
+    """Of all keys with this message."""
+
+
+class Projector:
+    """Keeps the projections of a broker up to date: first ``go_on`` or ``begin``, then ``run``."""
+
+    def __init__(self, broker: Broker, store: KeyedStore) -> None:
+        self._broker = broker
+        self._now = broker.clock.monotonic
+        self._store = store
+        self._digest = 0
+        self._stored_digest = 0
+        self._last = 0
+        """Sequence of the last message that is known to be stored."""
+        self._sent: list[_Sent] = []
+        self._parts: dict[str, int] = {}
+        self._marked: Mark | None = None
+        self._offered: Mark | None = None
+        self._unsure = False
+        """What was sent may not have arrived."""
+        self._void = True
+        """What is stored is of no use."""
+        self._hurry = False
+        self._busy = 0.0
+        self.trouble: str | None = None
+        """Why nothing can be written at present."""
+
+    @property
+    def marked(self) -> int:
+        """The record up to which the projections reflect the log; 0 when not known."""
+        return self._marked.sequence if self._marked is not None else 0
+
+    def go_on(self, loaded: Loaded) -> None:
+        """Begin with what was loaded: it is what is stored."""
+        node = self._broker.node
+        node.touched = {}
+        node.retained.touched = {}
+        self._marked = loaded.mark
+        self._parts = loaded.parts
+        self._digest = self._stored_digest = loaded.digest
+        self._last = loaded.last
+        self._void = False
+
+    def begin(self) -> None:
+        """Begin anew: everything is to be written."""
+        node = self._broker.node
+        node.touched = dict.fromkeys(node.sessions.names(), 0)
+        node.retained.touched = dict.fromkeys(node.retained.topics(), 0)
+        self._marked = None
+        self._parts = {}
+        self._digest = self._stored_digest = 0
+        self._sent = []
+        self._void = True
+
+    async def run(self) -> None:
+        """Write until cancelled."""
+        while True:
+            try:
+                if self._unsure:
+                    await self._take_back()
+                if self._void:
+                    await self._store.open()
+                    await self._store.clear()
+                    self._last = await self._store.last()
+                    self._void = False
+                await self.round()
+                self._tell(None)
+            except LostLog:
+                self._tell("their stream is gone")
+                self.begin()
+                self._unsure = False
+                await asyncio.sleep(_RETRY)
+            except LogUnavailable as error:
+                self._unsure = not self._void
+                self._tell(str(error))
+                await asyncio.sleep(_RETRY)
+            else:
+                await asyncio.sleep(max(_ROUND_EVERY, self._busy * _SHARE))
+
+    async def finish(self) -> None:
+        """Bring the projections up to date at the end, if that is soon done."""
+        self._hurry = True
+        with contextlib.suppress(LogUnavailable, LostLog, TimeoutError):
+            await asyncio.wait_for(self._finish(), _FINISH)
+
+    async def _finish(self) -> None:
+        if self._unsure:
+            await self._take_back()
+        if not self._void:
+            await self.round()
+
+    def _tell(self, trouble: str | None) -> None:
+        if trouble is not None and self.trouble is None:
+            _log.warning("projections cannot be written: a restart takes longer", reason=trouble)
+        elif trouble is None and self.trouble is not None:
+            _log.info("projections are written again")
+        self.trouble = trouble
+
+    async def round(self) -> None:
+        """Write what changed, then the mark. Raises LogUnavailable."""
+        node, journal = self._broker.node, self._broker.journal
+        self._busy = 0.0
+        while (behind := journal.behind) is None:  # noqa: ASYNC110 - a turn goes on: rare
+            await asyncio.sleep(_POLL)
+        if self._marked is not None and behind[0] == self._marked.sequence:
+            return
+        # All that happened up to the last closed record is in these, or stored already.
+        topics, node.retained.touched = node.retained.touched or {}, {}
+        sessions, node.touched = node.touched or {}, {}
+        try:
+            await self._in_slices(topics, RETAINED)
+            await self._in_slices(sessions, SESSION)
+        finally:
+            # What was not reached is as it was before the round.
+            node.retained.touched = {**(node.retained.touched or {}), **topics}
+            node.touched = {**(node.touched or {}), **sessions}
+        await self._mark(*behind)
+
+    async def _in_slices(self, changed: dict[str, Position], kind: int) -> None:
+        """Write what changed, taking it out of the dict when it is on its way."""
+        while changed:
+            started = self._now()
+            taken: dict[str, Position] = {}
+            entries: list[tuple[Entry, Position, bool]] = []
+            while changed and self._now() - started < _SLICE:
+                name = next(iter(changed))
+                if kind == SESSION and name in self._broker.rebuilding:
+                    # What was recorded for it since it failed is not in its state.
+                    changed[name] = changed.pop(name)
+                    await asyncio.sleep(_POLL)
+                    break
+                before = taken[name] = changed.pop(name)
+                self._touched(kind).pop(name, None)
+                made = self._retained(name) if kind == RETAINED else self._session(name)
+                if not self._add(entries, kind, name, before, made):
+                    del taken[name]
+            try:
+                spent = self._now() - started
+                await self._until_whole(self._broker.journal.here)
+                started = self._now()
+                for entry, before, whole in entries:
+                    await self._put(entry, kind, before)
+                    if whole:
+                        del taken[entry.name]
+            finally:
+                # What could not be sent is still to be written.
+                changed.update(taken)
+            if len(self._sent) > _UNCONFIRMED:
+                await self._confirm(self._marked or Mark(0, "", 0, 0))
+            spent += self._now() - started
+            self._busy += spent
+            await asyncio.sleep(0 if self._hurry else spent * _SLICE_SHARE)
+
+    def _touched(self, kind: int) -> dict[str, Position]:
+        node = self._broker.node
+        touched = node.retained.touched if kind == RETAINED else node.touched
+        return touched if touched is not None else {}
+
+    def _retained(self, topic: str) -> list[Entry]:
+        message = self._broker.node.retained.get(topic)
+        if message is None:
+            return []
+        return [Entry(RETAINED, topic, message.ref, 0, retained_body(message))]
+
+    def _session(self, name: str) -> list[Entry]:
+        sessions = self._broker.node.sessions
+        frozen = sessions.frozen(name)
+        if frozen is not None:
+            return [Entry(SESSION, name, bound_of(frozen), 0, text_of(frozen))]
+        state = sessions.live.get(name)
+        if state is None:
+            return []
+        state.saved = self._broker.journal.here
+        parts = [orjson.dumps(part) for part in encode(state)]
+        return [
+            Entry(SESSION, name, state.saved, 0, body, number, len(parts))
+            for number, body in enumerate(parts)
+        ]
+
+    def _add(
+        self,
+        entries: list[tuple[Entry, Position, bool]],
+        kind: int,
+        name: str,
+        before: Position,
+        made: list[Entry],
+    ) -> bool:
+        """Add what brings a name up to date, each with the version it replaces, if it is not."""
+        if kind == RETAINED and made and made[0].version == before:
+            return False
+        parts = self._parts.pop(name, 1) if kind == SESSION else 1
+        if len(made) > 1:
+            self._parts[name] = len(made)
+        gone = range(len(made), parts if before else 0)
+        made += [Entry(GONE, name, 0, 0, b"", number, parts) for number in gone]
+        entries += [
+            (entry, before if entry.part < parts else 0, entry is made[-1]) for entry in made
+        ]
+        return bool(made)
+
+    async def _until_whole(self, bound: Position) -> None:
+        """Wait until everything before a position is on disk, with all of its turn."""
+        journal = self._broker.journal
+        while journal.whole < (bound - 1) >> INDEX_BITS:  # noqa: ASYNC110 - the disk sets the pace
+            await asyncio.sleep(_POLL)
+
+    async def _put(self, entry: Entry, kind: int, before: Position) -> None:
+        key = key_of(kind, entry.name, entry.part)
+        gone = entry.kind == GONE
+        digest = self._digest
+        if before:
+            digest ^= tag(key, before)
+        if not gone:
+            digest ^= tag(key, entry.version)
+        entry.digest = digest
+        data = entry.encode()
+        self._sent.append(_Sent(kind, entry.name, before, digest))
+        self._digest = digest
+        await self._store.put(key, data, gone=gone)
+
+    async def _mark(self, sequence: int, link: bytes) -> None:
+        """Say that everything up to a record is reflected, once all that was sent is stored."""
+        node = self._broker.node
+        await self._until_whole(position(sequence + 1, 0))
+        mark = Mark(
+            sequence,
+            link.hex(),
+            len(node.sessions),
+            len(node.retained),
+            sorted({new for carriers in node.carried.values() for new in carriers}),
+            [(one.number, one.begun, one.time_ms) for one in node.checkpoints],
+            node.cuts[-1] if node.cuts else None,
+        )
+        await self._confirm(mark)
+
+    async def _confirm(self, mark: Mark) -> None:
+        """Store a mark behind all that was sent: if it is stored, so is all before it."""
+        entry = Entry(MARK, "", mark.sequence << INDEX_BITS, self._digest, mark.body())
+        self._offered = mark
+        self._unsure = True
+        if not await self._store.confirm(MARK_KEY, entry.encode(), self._last + len(self._sent)):
+            raise Unwritable("not every message arrived")
+        self._confirmed(mark)
+
+    def _confirmed(self, mark: Mark) -> None:
+        self._last += len(self._sent) + 1
+        self._sent.clear()
+        self._stored_digest = self._digest
+        self._marked = mark
+        self._offered = None
+        self._unsure = False
+
+    async def _take_back(self) -> None:
+        """Find out what arrived of what was sent; the rest is to be written again."""
+        last = await self._store.last()
+        arrived, sent = last - self._last, self._sent
+        offered, self._offered = self._offered, None
+        if offered is not None and arrived == len(sent) + 1:
+            self._confirmed(offered)
+        elif 0 <= arrived <= len(sent) and not self._parts:
+            self._sent = []
+            self._digest = sent[arrived - 1].digest if arrived else self._stored_digest
+            self._last, self._stored_digest = last, self._digest
+            for one in reversed(sent[arrived:]):
+                self._touched(one.kind)[one.name] = one.before
+        else:
+            # Somebody else wrote, or messages are gone: only all of them anew are whole.
+            self.begin()
+        self._unsure = False

@@ -1,0 +1,299 @@
+"""Bounds the log: repeats the state in it from time to time, and cuts off what is older.
+
+A log can begin wherever a *checkpoint* does, a repetition of the whole state. Before the log is
+cut, messages that sessions still refer to are repeated as well, the projections have caught up,
+and the cut is on record: whoever reads the log knows what is gone, and that it may be.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING
+
+import structlog
+
+from actors.checkpoints import MESSAGES_AT_ONCE, carry, repeat_retained, repeat_session
+from eventstore.errors import CorruptLog
+from eventstore.events import CheckpointBegun, CheckpointCompleted, LogCut
+from eventstore.log import LogUnavailable
+from eventstore.messages import MessageStore
+from eventstore.positions import INDEX_BITS, position
+from projections.snapshot import references
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from actors.broker import Broker
+    from actors.checkpoints import Said
+    from actors.projector import Projector
+    from eventstore.positions import Position
+    from projections.node import Checkpoint
+
+_log = structlog.get_logger("foldmq")
+
+_LOOK_EVERY = 0.5
+_RETRY = 5.0
+_POLL = 0.02
+_PARTS = 8
+"""Checkpoints within the time that is kept: by so much more may be kept."""
+_QUARTERS = 4
+_LEAST = 1024 * 1024
+"""Bytes that the log must have grown by for a checkpoint to be worth it."""
+_SLICE = 0.002
+_SLICE_SHARE = 6
+_RECORDS_AT_ONCE = 16
+
+
+class Retention:
+    """Keeps the log of a broker within ``keep`` seconds and ``keep_bytes``."""
+
+    def __init__(self, broker: Broker, projector: Projector) -> None:
+        self._broker = broker
+        self._now = broker.clock.monotonic
+        self._projector = projector
+        self._size = 0
+        """Bytes of the log when it was last asked for, less what was appended before."""
+        self._begins_ms = 0
+        self._begun_at: dict[int, int] = {}
+        """Bytes that had been appended when a checkpoint began, by its number."""
+        self._cost = 0
+        self._readers = 0
+        self._warned = False
+
+    @contextlib.contextmanager
+    def holding_still(self) -> Iterator[None]:
+        """Cut nothing off while somebody reads the log."""
+        self._readers += 1
+        try:
+            yield
+        finally:
+            self._readers -= 1
+
+    async def run(self) -> None:
+        """Look after the log until cancelled."""
+        while True:
+            try:
+                await self._learn()
+                break
+            except LogUnavailable:
+                await asyncio.sleep(_RETRY)
+        while True:
+            await asyncio.sleep(_LOOK_EVERY)
+            try:
+                await self.look()
+            except LogUnavailable as error:
+                _log.warning("log cannot be cut at present", reason=str(error))
+                await asyncio.sleep(_RETRY)
+
+    async def look(self) -> None:
+        """Finish what was begun, write a checkpoint if one is due, cut if that is due."""
+        node, log = self._broker.node, self._broker.log
+        if node.cuts and node.cuts[-1].first > log.first:
+            await self._purge(node.cuts[-1].first)
+        if self._checkpoint_due():
+            await self.checkpoint()
+        chosen = self._chosen()
+        if chosen is not None:
+            await self.cut(*chosen)
+
+    # When.
+
+    async def _learn(self) -> None:
+        """Find out what is not known after a start: how large the log is, how old."""
+        log, stats = self._broker.log, self._broker.journal.stats
+        self._size = await log.size() - stats.bytes
+        records = await log.read_some([log.first])
+        self._begins_ms = records[0].time_ms
+        first, last = log.first, self._broker.journal.durable
+        for one in self._broker.node.checkpoints:
+            share = (last - (one.begun >> INDEX_BITS) + 1) / max(1, last - first + 1)
+            self._begun_at[one.number] = round(-share * self._size)
+
+    @property
+    def _total(self) -> int:
+        return self._size + self._broker.journal.stats.bytes
+
+    def _behind(self, checkpoint: Checkpoint) -> int:
+        """Return the bytes of the log from the beginning of a checkpoint on."""
+        appended = self._broker.journal.stats.bytes
+        return appended - self._begun_at.get(checkpoint.number, appended)
+
+    def _checkpoint_due(self) -> bool:
+        options, node = self._broker.options, self._broker.node
+        last = node.checkpoints[-1] if node.checkpoints else None
+        grown = self._total if last is None else self._behind(last)
+        if grown < max(_LEAST, 2 * self._cost):
+            return False
+        if options.keep_bytes and grown >= options.keep_bytes // _QUARTERS:
+            return True
+        since_ms = self._begins_ms if last is None else last.time_ms
+        age = (self._broker.clock.time_ms() - since_ms) / 1000
+        return bool(options.keep) and age >= options.keep / _PARTS
+
+    def _chosen(self) -> tuple[Checkpoint, str] | None:
+        """Return before which checkpoint the log is to be cut, and why."""
+        options, first = self._broker.options, self._broker.log.first
+        known = [one for one in self._broker.node.checkpoints if one.begun >> INDEX_BITS > first]
+        chosen: tuple[Checkpoint, str] | None = None
+        if options.keep:
+            before = self._broker.clock.time_ms() - int(options.keep * 1000)
+            old = [one for one in known if one.time_ms <= before]
+            if old:
+                chosen = old[-1], "keep"
+        bound = options.keep_bytes
+        if bound and known and self._total > bound - bound // _QUARTERS:
+            small = [one for one in known if self._behind(one) <= bound - bound // _QUARTERS]
+            one = small[0] if small else known[-1]
+            if chosen is None or one.begun > chosen[0].begun:
+                chosen = one, "keep_bytes"
+        return chosen
+
+    # A checkpoint.
+
+    async def checkpoint(self) -> None:
+        """Repeat the whole state in the log."""
+        node, journal = self._broker.node, self._broker.journal
+        before = journal.stats.bytes
+        number, begun = await self._begin()
+        self._begun_at[number] = before
+        sessions = retained = 0
+        names = node.sessions.names()
+        names.reverse()
+        while names:
+            started = self._now()
+            while names and self._now() - started < _SLICE:
+                name = names.pop()
+                if name in self._broker.rebuilding:
+                    # What was recorded for it since it failed is not in its state.
+                    names.insert(0, name)
+                    await asyncio.sleep(_POLL)
+                    break
+                sessions += self._say(repeat_session(node, name))
+            await self._breathe(started)
+        topics = node.retained.topics()
+        topics.reverse()
+        while topics:
+            started = self._now()
+            some = [topics.pop() for _ in range(min(MESSAGES_AT_ONCE, len(topics)))]
+            for one in repeat_retained(node, some):
+                self._broker.emit(one.event, one.payloads, one.size)
+                retained += len(one.payloads)
+            await self._breathe(started)
+        self._broker.emit(CheckpointCompleted(number, begun, sessions, retained))
+        self._broker.kernel.wake()
+        await self._until_whole(journal.here >> INDEX_BITS)
+        self._cost = sessions * 200 + node.retained.size + retained * 100
+        _log.info("checkpoint written", number=number, sessions=sessions, retained=retained)
+
+    async def _begin(self) -> tuple[int, Position]:
+        """Begin a checkpoint in a record with which a turn begins: a log cannot begin otherwise."""
+        node, journal = self._broker.node, self._broker.journal
+        while True:
+            while journal.behind is None:  # noqa: ASYNC110 - a turn goes on: rare
+                await asyncio.sleep(_POLL)
+            number = node.checkpoint + 1
+            begun = self._broker.emit(CheckpointBegun(number))
+            self._broker.kernel.wake()
+            if journal.behind is not None:
+                return number, begun
+
+    async def _breathe(self, started: float) -> None:
+        """Let the broker do its work for some time, and the disk keep up."""
+        self._broker.kernel.wake()
+        await asyncio.sleep((self._now() - started) * _SLICE_SHARE)
+        while self._broker.journal.congested:  # noqa: ASYNC110 - the disk sets the pace
+            await asyncio.sleep(_POLL)
+
+    def _say(self, said: Iterable[Said]) -> bool:
+        """Append events; return whether there were any."""
+        found = False
+        for one in said:
+            self._broker.emit(one.event, one.payloads, one.size)
+            found = True
+        return found
+
+    # A cut.
+
+    async def cut(self, checkpoint: Checkpoint, reason: str) -> None:
+        """Cut off what stands before a checkpoint."""
+        broker = self._broker
+        first = checkpoint.begun >> INDEX_BITS
+        await self._carry(position(first, 0))
+        needed = (broker.journal.here - 1) >> INDEX_BITS
+        # What a recovery folds must refer to nothing that goes and was not carried.
+        while self._projector.marked < needed:  # noqa: ASYNC110 - rare
+            await asyncio.sleep(_POLL)
+        (record,) = await broker.log.read_some([first])
+        event = LogCut(first, record.previous.hex(), record.time_ms, reason)
+        at = broker.emit(event)
+        broker.kernel.wake()
+        await self._until_whole(at >> INDEX_BITS)
+        await self._purge(first)
+        self._begins_ms = record.time_ms
+        _log.info("log cut", first=first, reason=reason, bytes=self._total)
+        if reason == "keep_bytes" and self._total > broker.options.keep_bytes and not self._warned:
+            self._warned = True
+            _log.warning(
+                "the log takes more than keep_bytes: state and audit window need it",
+                bytes=self._total,
+                keep_bytes=broker.options.keep_bytes,
+            )
+
+    async def _purge(self, first: int) -> None:
+        broker = self._broker
+        while self._readers:  # noqa: ASYNC110 - rare
+            await asyncio.sleep(_POLL)
+        broker.node.forget_before(first)
+        await broker.log.cut(first)
+        known = {one.number for one in broker.node.checkpoints}
+        self._begun_at = {key: at for key, at in self._begun_at.items() if key in known}
+        self._size = await broker.log.size() - broker.journal.stats.bytes
+
+    async def _carry(self, before: Position) -> None:
+        """Repeat the messages before a position that sessions, or retained ones, refer to.
+
+        A message that was sent before the checkpoint and released after it is retained under a
+        position that the checkpoint did not renew.
+        """
+        node = self._broker.node
+        first = before >> INDEX_BITS
+        needed: dict[int, set[Position]] = {}
+        waiting: set[Position] = set()
+        for name in node.sessions.holding(before):
+            state = node.sessions.peek(name)
+            if state is None:
+                continue
+            for ref in references(state):
+                sequence = ref >> INDEX_BITS
+                if ref < before and not any(at >= first for at in node.carried.get(sequence, ())):
+                    needed.setdefault(sequence, set()).add(ref)
+                    if node.retained.known(name, ref):
+                        waiting.add(ref)
+        for retained in node.retained.before(before):
+            sequence = retained.ref >> INDEX_BITS
+            if not any(at >= first for at in node.carried.get(sequence, ())):
+                needed.setdefault(sequence, set()).add(retained.ref)
+        sequences = sorted(needed, reverse=True)
+        while sequences:
+            started = self._now()
+            some = [sequences.pop() for _ in range(min(_RECORDS_AT_ONCE, len(sequences)))]
+            store = MessageStore(1 << 62)
+            wanted = {at for sequence in some for at in node.where(sequence)}
+            await self._until_whole(max(wanted))
+            for record in await self._broker.log.read_some(wanted):
+                store.add_record(record)
+            found = [(ref, store.get(ref)) for at in some for ref in sorted(needed[at])]
+            for ref, message in found:
+                if message is None:
+                    gone = CorruptLog(ref >> INDEX_BITS, "does not hold a message it should")
+                    self._broker.fail(gone)
+                    return
+            messages = [(ref, message) for ref, message in found if message is not None]
+            self._say(carry(messages, waiting))
+            await self._breathe(started)
+
+    async def _until_whole(self, sequence: int) -> None:
+        journal = self._broker.journal
+        while journal.whole < sequence and not journal.idle:  # noqa: ASYNC110 - the disk's pace
+            await asyncio.sleep(_POLL)

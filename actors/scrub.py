@@ -1,0 +1,68 @@
+"""Reads in the background what a start did not: the log behind the projections.
+
+A restart folds the end of the log only. That the rest is still there, intact and in order is found
+out afterwards, a little at a time. Damage there does not change the state that the broker has; it
+is told in one line, and whoever needs a message that it took is told then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import structlog
+
+from eventstore.errors import CorruptLog
+from eventstore.log import LogUnavailable
+from eventstore.records import ChainChecker
+
+if TYPE_CHECKING:
+    from actors.broker import Broker
+
+_log = structlog.get_logger("foldmq")
+
+_AT_ONCE = 16
+"""Records read between two pauses."""
+_SHARE = 9
+"""A pause is so many times as long as what was done before it."""
+_RETRY = 5.0
+
+
+async def scrub(broker: Broker, last: int, link: bytes) -> None:
+    """Check the records of the log up to ``last``, which must have this link."""
+    log, now = broker.log, broker.clock.monotonic
+    done = log.first - 1
+    checker: ChainChecker | None = None
+    while done < last:
+        started = now()
+        until = min(done + _AT_ONCE, last)
+        damage: CorruptLog | None = None
+        try:
+            async for record in log.read(done + 1, until):
+                if checker is None:
+                    checker = ChainChecker(done, record.previous)
+                checker.check(record)
+                done = record.sequence
+            if done < until:
+                damage = CorruptLog(done + 1, "is missing or cannot be read")
+        except LogUnavailable:
+            await asyncio.sleep(_RETRY)
+            continue
+        except CorruptLog as error:
+            damage = error
+        if done + 1 < log.first:  # it was cut meanwhile
+            done, checker = log.first - 1, None
+        elif damage is not None:
+            _tell(damage)
+            return
+        await asyncio.sleep((now() - started) * _SHARE)
+    if checker is not None and checker.link != link:
+        _tell(CorruptLog(last, "is not the one that the projections reflect"))
+
+
+def _tell(damage: CorruptLog) -> None:
+    _log.error(
+        "the log is damaged: the broker's state is not, but what happened before is not all there",
+        reason=f"record {damage.sequence} {damage.what}",
+        advice="see 'foldmq log verify'",
+    )

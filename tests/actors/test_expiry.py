@@ -1,0 +1,58 @@
+"""Names are handed on when their time has come, and not before."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from actors.expiry import Expiries
+
+
+class Time:
+    """A clock with timers."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.timers: list[tuple[float, int, Callable[[], None]]] = []
+        self.count = 0
+
+    def after(self, delay: float, callback: Callable[[], None]) -> None:
+        self.count += 1
+        heapq.heappush(self.timers, (self.now + delay, self.count, callback))
+
+    def go(self, until: float) -> None:
+        while self.timers and self.timers[0][0] <= until:
+            self.now, _, callback = heapq.heappop(self.timers)
+            callback()
+        self.now = until
+
+
+@given(st.lists(st.tuples(st.floats(0, 50), st.floats(0, 5)), max_size=40))
+def test_each_name_comes_once_and_in_time(names: list[tuple[float, float]]) -> None:
+    time = Time()
+    due: list[tuple[str, float]] = []
+    expiries = Expiries(lambda: time.now, time.after, lambda name: due.append((name, time.now)))
+    wanted = {}
+    for number, (delay, pause) in enumerate(names):
+        expiries.watch(str(number), delay)
+        wanted[str(number)] = time.now + delay
+        time.go(time.now + pause)
+    time.go(time.now + 100)
+    assert sorted(name for name, _ in due) == sorted(wanted)
+    for name, when in due:
+        assert wanted[name] <= when + 1e-9
+        assert when <= wanted[name] + 0.2
+
+
+def test_a_fleet_is_not_handed_on_in_one_go() -> None:
+    time = Time()
+    due: list[float] = []
+    expiries = Expiries(lambda: time.now, time.after, lambda _name: due.append(time.now))
+    for number in range(5000):
+        expiries.watch(str(number), 1.0)
+    time.go(time.now + 2)
+    assert len(due) == 5000
+    assert max(due.count(when) for when in set(due)) <= 500
