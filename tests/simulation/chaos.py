@@ -1,0 +1,441 @@
+"""One random run: devices, faults and crashes, all decided by one seed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import logging
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator, MutableMapping
+from dataclasses import dataclass
+from typing import Any, NoReturn, cast
+
+import structlog
+from harness import packets as p
+
+from actors import retention
+from eventstore.events import LogCut
+from simulation.account import Account
+from simulation.devices import Device, Habits, settled
+from simulation.faults import Faults
+from simulation.fold import compare, dropped
+from simulation.loop import VirtualLoop, simulate
+from simulation.network import SimClient
+from simulation.world import World
+
+STEPS = 120
+_LONGEST = 2500.0
+"""Seconds of virtual time that a run may take."""
+_PATIENCE = 400
+"""Seconds within which everything settles once nothing goes wrong any more."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run was like."""
+
+    seed: int
+    counts: Counter[str]
+    """How often what happened."""
+    log: str
+    """SHA-256 of all records."""
+    transcripts: str
+    """SHA-256 of all that clients received, and when."""
+
+
+class Chaos:
+    """One random run."""
+
+    def __init__(self, seed: int, errors: list[str]) -> None:
+        self.seed = seed
+        self.errors = errors
+        self.chance = random.Random(seed)
+        self.counts: Counter[str] = Counter()
+        self.trace: list[str] = []
+        self.account = Account()
+        chance = self.chance
+        delays = chance.choice([[0.0001, 0.001, 0.02], [0.001], [0.001, 0.3]])
+        travels = chance.choice([[0.0], [0.0], [0.0005, 0.002], [0.0, 0.05]])
+        self.faults = Faults(
+            chance,
+            delay=lambda: chance.choice(delays),
+            travel=lambda: chance.choice(travels),
+            strays=True,
+        )
+        self.rates = (
+            chance.choice([0.0, 0.0, 0.02, 0.1, 0.3]),
+            chance.choice([0.0, 0.05, 0.3]),
+        )
+        self.habits = Habits(
+            lazy=chance.choice([0.0, 0.3, 0.8, 1.0]),
+            cut=chance.choice([0.0, 0.0, 0.3]),
+        )
+        window = chance.choice([1, 2, 3, 8, 16, 1024])
+        self.expiry = chance.choice([0.0, 0.0, 0.0, 60.0])
+        self.world = World(
+            faults=self.faults,
+            write_high=chance.choice([None, 300, 3000]),
+            max_ack_pending=window,
+            message_cache=chance.choice([1, 300, 1 << 20]),
+            ack_wait=chance.choice([0.0, 0.05, 2.0, 30.0]),
+            max_queued_messages=chance.choice([5, 1_000_000, 1_000_000, 1_000_000]),
+            max_outbound_bytes=chance.choice([1000, 1 << 24, 1 << 24]),
+            max_record=chance.choice([2048, 1 << 23, 1 << 23]),
+            commit_timeout=chance.choice([3.0, 30.0]),
+            session_expiry=self.expiry,
+            keep=0.0,
+            keep_bytes=chance.choice([0, 40_000]),
+            jail_time=0.01,
+        )
+        self.devices = self._population(window)
+        # Each run does some things often and others hardly ever.
+        self.actions = {
+            action: weight * chance.choice([0.0, 1.0, 1.0, 3.0])
+            for action, weight in _WEIGHTS.items()
+        }
+        self.actions[Chaos.publish] = 40.0
+        self.pauses = chance.choice([_HASTY, _HASTY, _SLOW])
+
+    def _population(self, window: int) -> list[Device]:
+        chance = self.chance
+        names = ["pub1", "pub2", "pub3", "sub1", "sub2", "sub3", "both"]
+        latencies = chance.choice([[0.0], [0.0], [0.0, 0.0, 0.001, 0.05]])
+        devices = []
+        for name in names:
+            publishes, subscribes = name[:3] in ("pub", "bot"), name[:3] in ("sub", "bot")
+            pool = [
+                "#", "t/#", "r/#", "w/#", "rw/+", "+/pub1/#", "+/+/a1", "t/+/a2", "t/pub2/+",
+                "t/pub2/a1", "r/pub1/a1", "r/pub1/a2", "+/#",
+            ]  # fmt: skip
+            chance.shuffle(pool)
+            fixed = chance.randint(1, 3) if subscribes else 0
+            topics = [f"t/{name}/a0", f"t/{name}/a1", f"t/{name}/b1", f"t/{name}/a2"]
+            topics += [f"r/{name}/a{qos}" for qos in range(3)]
+            devices.append(
+                Device(
+                    name,
+                    self.account,
+                    chance,
+                    self.habits,
+                    clean=chance.choice([0.0, 0.0, 0.0, 0.2, 1.0]),
+                    topics=topics if publishes else [],
+                    filters=[(one, chance.choice([1, 2, 2, 0])) for one in pool[:fixed]],
+                    pool=pool[fixed : fixed + chance.choice([0, 3])] if subscribes else [],
+                    will=chance.choice([None, f"w/{name}", f"rw/{name}"]),
+                    expiry=self.expiry,
+                    window=window,
+                    latency=chance.choice(latencies),
+                )
+            )
+        return devices
+
+    # Steps.
+
+    async def step(self) -> None:
+        chance, world = self.chance, self.world
+        if not world.up:
+            await self.restart()
+        elif world.failure() is not None:
+            world.excuse()
+            self.note("fenced by an append of a dead predecessor")
+            await self.restart()
+        else:
+            (action,) = chance.choices(list(self.actions), list(self.actions.values()))
+            if world.fuse is None and chance.random() < 0.01:
+                world.fuse = chance.randint(0, 30)
+            action(self, chance.choice(self.devices))
+        # Often several things happen before anybody gets a turn.
+        pause = chance.choice(self.pauses)
+        if pause == 0:
+            for _ in range(chance.randint(1, 12)):
+                await asyncio.sleep(0)
+        elif pause is not None:
+            await asyncio.sleep(pause)
+
+    async def restart(self) -> None:
+        """Start the broker again, perhaps with another crash while it recovers."""
+        world, chance = self.world, self.chance
+        await world.crash()
+        if chance.random() < 0.3:
+            # A power cut: the projections are not synced.
+            lost = chance.choice([1, 1, 3, 10, 1000])
+            self.note("the last projections are lost")
+            world.keyed.lose(min(lost, len(world.keyed.history)))
+        await asyncio.sleep(chance.choice([0.0, 0.0, 0.01, 5.0]))
+        if chance.random() < 0.2:
+            self.note("crash while it recovers")
+            world.fuse = chance.choice([None, 0, 1, 2])
+            start = asyncio.create_task(world.start_surely())
+            await asyncio.wait({start}, timeout=chance.choice([0.001, 0.1, 1.0]))
+            world.fuse = None
+            if start.done():
+                start.result()
+                return
+            world.kill()
+            while not start.done():
+                start.cancel()
+                await asyncio.sleep(0)
+            await world.crash()
+            return
+        await world.start_surely()
+        if chance.random() < 0.3 and world.broker.journal.idle:
+            self.note("live state compared with the log after a restart")
+            compare(world)
+
+    def crash(self, _device: Device) -> None:
+        self.note("crash")
+        self.world.kill()
+
+    def connect(self, device: Device) -> None:
+        connection = device.connection
+        if connection is None or self.chance.random() < 0.2:
+            self.note("connect" if connection is None else "take over")
+            device.connect(self.world)
+
+    def connect_all(self, _device: Device) -> None:
+        for device in self.devices:
+            if device.connection is None:
+                self.note("connect")
+                device.connect(self.world)
+
+    def leave(self, device: Device) -> None:
+        if device.connection is not None:
+            self.note("leave")
+            device.connection.leave()
+
+    def drop(self, device: Device) -> None:
+        if device.connection is not None:
+            self.note("drop")
+            device.connection.drop()
+
+    def publish(self, device: Device) -> None:
+        if not device.topics:
+            device = self.chance.choice([one for one in self.devices if one.topics])
+        if device.connection is None:
+            self.connect(device)
+        elif device.connection is not None:
+            device.connection.publish()
+
+    def pay(self, device: Device) -> None:
+        if device.connection is not None:
+            device.connection.pay()
+
+    def subscribe(self, device: Device) -> None:
+        if device.connection is not None and device.pool:
+            self.note("subscribe")
+            device.connection.subscribe()
+
+    def unsubscribe(self, device: Device) -> None:
+        if device.connection is not None and device.pool:
+            self.note("unsubscribe")
+            device.connection.unsubscribe()
+
+    def stall(self, device: Device) -> None:
+        if device.connection is not None:
+            self.note("client stops reading")
+            device.connection.transport.stall()
+
+    def read(self, device: Device) -> None:
+        if device.connection is not None:
+            transport = device.connection.transport
+            if self.chance.random() < 0.5:
+                transport.take(self.chance.randint(1, 200))
+            else:
+                transport.unstall()
+
+    def lose_connection(self, _device: Device) -> None:
+        """The connection to NATS is lost, for a moment or for long."""
+        if self.world.log.nats.is_connected:
+            self.note("connection to NATS lost")
+            self.world.log.nats.disconnect()
+            away = self.chance.choice([0.001, 0.05, 1.0, 8.0, 40.0])
+            asyncio.get_running_loop().call_later(away, self.world.log.nats.reconnect)
+
+    def hold(self, _device: Device) -> None:
+        """The server stores nothing for a while."""
+        if not self.world.log.held:
+            self.note("JetStream stands still")
+            self.world.log.hold()
+            still = self.chance.choice([0.01, 0.5, 4.0, 12.0])
+            asyncio.get_running_loop().call_later(still, self.world.log.release)
+
+    def fail_projections(self, _device: Device) -> None:
+        """The projections cannot be written, or can again."""
+        self.note("projections cannot be written, or can again")
+        self.world.keyed.fail = not self.world.keyed.fail
+
+    def note(self, what: str) -> None:
+        self.counts[what] += 1
+        self.trace.append(f"{asyncio.get_running_loop().time():.4f} {what}")
+
+    # From the beginning to the end.
+
+    async def run(self) -> Outcome:
+        world, faults = self.world, self.faults
+        cast("VirtualLoop", asyncio.get_running_loop()).limit = _LONGEST
+        await world.start()
+        self.connect_all(self.devices[0])
+        await world.go(1.0)
+        faults.appends, faults.asks = self.rates
+        for _ in range(STEPS):
+            await self.step()
+            self.look()
+        await self.finish()
+        await self.check()
+        await world.crash()
+        self.counts += faults.counts
+        self.counts += Counter({f"killed {what}": n for what, n in world.killed.items()})
+        self.counts["cuts"] = sum(isinstance(one, LogCut) for one in world.disk.events())
+        self.counts["records"] = len(world.disk.stream.history)
+        self.counts["messages"] = len(self.account.messages)
+        return Outcome(self.seed, self.counts, *self.digests())
+
+    async def finish(self) -> None:
+        """Let nothing go wrong any more, everybody come back and everything settle."""
+        world = self.world
+        self.faults.off()
+        world.fuse = None
+        if world.log.held:
+            world.log.release()
+        world.keyed.fail = False
+        world.log.nats.reconnect()
+        for seconds in range(_PATIENCE):
+            if not world.up or world.failure() is not None:
+                if world.up:
+                    world.excuse()
+                await world.crash()
+                await world.start_surely()
+            for device in self.devices:
+                connection = device.connection
+                if connection is None:
+                    device.connect(world)
+                else:
+                    connection.lazy = 0.0
+                    connection.transport.unstall()
+                    connection.pay()
+            await world.go(1.0)
+            self.look()
+            if seconds > 2 and self.settled():
+                return
+        raise AssertionError(f"never settles: {[one for one in self.devices if not settled(one)]}")
+
+    def look(self) -> None:
+        """Stop as soon as a client finds something wrong or the broker reports an error."""
+        if self.world.problems:
+            raise self.world.problems[0]
+        assert not self.errors, self.errors[0]
+
+    def settled(self) -> bool:
+        """Return whether nobody waits for anything, as far as clients and broker can tell."""
+        world = self.world
+        return (
+            world.up
+            and world.failure() is None
+            and world.broker.journal.idle
+            and all(settled(device) for device in self.devices)
+            and not any(
+                state.inflight or state.releasing or state.queued
+                for _, state in world.broker.node.sessions.items()
+            )
+        )
+
+    async def check(self) -> None:
+        world = self.world
+        assert world.failure() is None
+        reader = SimClient(world)
+        reader.send(p.connect("reader"))
+        # One topic after the other: at QoS 0 what is too much at once is dropped.
+        for pid, topic in enumerate(self.account.retained, 1):
+            reader.send(p.subscribe(pid, (topic, 0)))
+            await world.go(1.0)
+        packets = [one for one in reader.take() if isinstance(one, p.Publish) and one.retain]
+        kept = {one.topic: one.payload for one in packets}
+        assert len(kept) == len(packets), "a topic is retained twice"
+        self.account.check_retained(kept)
+        reader.send(p.disconnect())
+        self.account.check(dropped(world.disk))
+        await world.go(1.0)
+        await world.broker.settled()
+        compare(world)
+        await world.crash()
+        await world.start()
+        await world.broker.settled()
+        compare(world)
+        self.look()
+
+    def digests(self) -> tuple[str, str]:
+        """Return digests of the log and of what clients received."""
+        log, transcripts = hashlib.sha256(), hashlib.sha256()
+        for data in self.world.disk.stream.history.values():
+            log.update(data)
+        for transcript in self.world.transcripts:
+            transcripts.update(repr(transcript).encode())
+        return log.hexdigest(), transcripts.hexdigest()
+
+
+_WEIGHTS: dict[Callable[[Chaos, Device], None], float] = {
+    Chaos.pay: 15.0,
+    Chaos.connect: 8.0,
+    Chaos.connect_all: 2.0,
+    Chaos.leave: 4.0,
+    Chaos.drop: 5.0,
+    Chaos.subscribe: 4.0,
+    Chaos.unsubscribe: 3.0,
+    Chaos.stall: 3.0,
+    Chaos.read: 6.0,
+    Chaos.crash: 1.5,
+    Chaos.lose_connection: 1.5,
+    Chaos.hold: 2.0,
+    Chaos.fail_projections: 1.0,
+}
+_HASTY = [None, None, None, 0, 0, 0.0005, 0.01, 0.1]
+_SLOW = [None, None, 0, 0, 0.01, 0.1, 1.0, 7.0]
+
+
+_EXPECTED = {"log cannot be written: clients are closed until it can"}
+
+
+@contextlib.contextmanager
+def errors_of_the_broker() -> Iterator[list[str]]:
+    """Collect what the broker logs as an error, nothing else: it goes on after most of them."""
+    errors: list[str] = []
+
+    def collect(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> NoReturn:
+        if event["event"] not in _EXPECTED:
+            structlog.processors.format_exc_info(_logger, _method, event)
+            errors.append(str(event))
+        raise structlog.DropEvent
+
+    before = structlog.get_config()
+    structlog.configure(
+        processors=[collect],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR),
+    )
+    try:
+        yield errors
+    finally:
+        structlog.configure(**before)
+
+
+@contextlib.contextmanager
+def small_checkpoints() -> Iterator[None]:
+    """Let the log be cut although it is short."""
+    before = retention._LEAST
+    retention._LEAST = 2000
+    try:
+        yield
+    finally:
+        retention._LEAST = before
+
+
+def run(seed: int) -> Outcome:
+    """Run a seed; an error names it and says what happened last."""
+    with small_checkpoints(), errors_of_the_broker() as errors:
+        chaos = Chaos(seed, errors)
+        try:
+            return simulate(chaos.run)
+        except BaseException as error:
+            error.add_note(f"seed {seed}: " + "; ".join(chaos.trace[-40:]))
+            raise

@@ -1,0 +1,101 @@
+"""What the log says, compared deeply with what the broker has in memory."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import defaultdict
+from typing import Any
+
+from eventstore.events import MessageDropped
+from eventstore.messages import messages_of
+from eventstore.positions import from_runs
+from eventstore.records import Record, decode_record
+from projections.node import NodeState
+from projections.session import SessionState, SubscriptionState
+from simulation.world import Disk, World
+
+
+def fold(records: list[Record]) -> NodeState:
+    """Fold a whole log, from where it begins."""
+    node = NodeState(records[0].sequence if records else 1)
+    for record in records:
+        node.apply_record(record)
+    assert not node.partial
+    return node
+
+
+def described(node: NodeState) -> dict[str, Any]:
+    """Return everything that a node's state says as plain values; order where it matters."""
+    return {
+        "sessions": {name: _session(state) for name, state in node.sessions.items()},
+        "retained": [tuple(message) for message in node.retained.all()],
+        "retained_size": (len(node.retained), node.retained.size),
+        "not_released": {
+            name: dict(pending) for name, pending in node.retained._pending.items() if pending
+        },
+    }
+
+
+def _session(state: SessionState) -> dict[str, Any]:
+    found = {one.name: getattr(state, one.name) for one in dataclasses.fields(state)}
+    del found["saved"]  # what the projections hold, not what happened
+    found["subscriptions"] = {
+        held.filter: _subscription(held) for held in state.subscriptions.values()
+    }
+    found["waiting"] = set(state.waiting)
+    for table in ("inflight", "releasing"):
+        found[table] = [
+            (pid, sent._replace(subscription=sent.subscription.filter))
+            for pid, sent in getattr(state, table).items()
+        ]
+    found["inbound"] = list(state.inbound.items())
+    return found
+
+
+def _subscription(held: SubscriptionState) -> dict[str, Any]:
+    found = {one.name: getattr(held, one.name) for one in dataclasses.fields(held)}
+    found["queue"] = list(held.queue or ())
+    return found
+
+
+def compare(world: World) -> None:
+    """Raise AssertionError where the broker's state is not the fold of its log.
+
+    Everything must be on disk. What sessions and the router have in memory must agree too.
+    """
+    broker = world.broker
+    assert broker.journal.idle
+    live, folded = described(broker.node), described(fold(world.disk.decoded()))
+    for part, wanted in folded.items():
+        if part == "sessions":
+            assert live[part].keys() == wanted.keys(), f"{list(live[part])}, not {list(wanted)}"
+            for name, session in wanted.items():
+                different = {
+                    key: (live[part][name][key], value)
+                    for key, value in session.items()
+                    if live[part][name][key] != value
+                }
+                assert not different, f"{name}: live and folded: {different}"
+        assert live[part] == wanted, f"{part}: {live[part]}, folded: {wanted}"
+    router, sessions = broker.router, broker.node.sessions
+    filters = {
+        (name, held.filter): held.qos for name, state in sessions.items() for held in state.active()
+    }
+    assert router.subscriptions == len(filters), f"{router.subscriptions} routed, not {filters}"
+    for held in router._subscribers.values():
+        for one in held.values():
+            assert filters[one.session, one.filter] == one.qos
+
+
+def dropped(disk: Disk) -> dict[str, set[bytes]]:
+    """Return the payloads that the log says were dropped, by client identifier."""
+    payloads: dict[int, bytes] = {}
+    refs: dict[str, list[int]] = defaultdict(list)
+    for sequence, data in disk.stream.history.items():
+        record = decode_record(sequence, data)
+        for stored in messages_of(record):
+            payloads.update(enumerate(stored.payloads, stored.first))
+        for _, event in record.events():
+            if isinstance(event, MessageDropped) and event.reason.startswith("queue_"):
+                refs[event.session] += from_runs(event.refs)
+    return {name: {payloads[ref] for ref in positions} for name, positions in refs.items()}

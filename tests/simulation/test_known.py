@@ -1,0 +1,121 @@
+"""What the random runs found in the broker, each in its smallest form."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+from harness import packets as p
+from harness.packets import Publish
+
+from eventstore.errors import EventStoreError, Fenced
+from eventstore.events import BrokerStarted
+from eventstore.journal import Effects, Journal
+from eventstore.log import LogWriter
+from eventstore.records import GENESIS
+from simulation.faults import Faults
+from simulation.jetstream import SimNats, SimServer, SimStream
+from simulation.loop import SimClock
+from simulation.test_regressions import acknowledged
+from simulation.world import STREAM, SUBJECT, World, simulate
+
+
+class Taker:
+    """A sink that keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.hold: Effects | None = None
+        self.gated = 0
+        self.taken: list[bytes] = []
+
+    def write(self, data: bytes) -> None:
+        self.taken.append(data)
+
+
+def test_a_record_behind_one_that_was_refused_is_not_stored() -> None:
+    """Somebody else's append came first; the second of two records in flight fits behind it."""
+
+    async def scenario() -> tuple[int, list[bytes], list[EventStoreError]]:
+        stream = SimStream(STREAM, SUBJECT)
+        nats = SimNats(SimServer(Faults(delay=lambda: 0.01), stream), lambda: None)
+        failures: list[EventStoreError] = []
+        writer = LogWriter(cast("Any", nats), STREAM, SUBJECT, SimClock(), failures.append)
+        journal = Journal(
+            writer, SimClock(), node="sim", sequence=0, link=GENESIS, max_record=1 << 20,
+            parallel_from=0,
+        )  # fmt: skip
+        await writer.start(journal)
+        world = World()
+        await world.start()
+        stream.store(world.disk.records[0])
+        taker = Taker()
+        for number in b"12":
+            journal.append(BrokerStarted("test"))
+            journal.after(taker, bytes([number]))
+            journal.end_turn()
+        await world.go(20)
+        await writer.stop()
+        await world.crash()
+        return len(stream.messages), taker.taken, failures
+
+    stored, acknowledged_, failures = simulate(scenario)
+    assert (stored, acknowledged_) == (1, [])
+    assert isinstance(failures[0], Fenced)
+
+
+def test_an_outage_of_the_log_does_not_let_a_session_expire_too_early() -> None:
+    async def scenario() -> None:
+        async with World(session_expiry=10.0).running() as world:
+            client = await world.connect("c")
+            sender = await world.connect("d")
+            world.log.hold()
+            for number in (1, 2):
+                sender.send(p.publish("a", b"x", 1, number))
+                await world.calm()
+            await world.go(8)
+            client.drop()
+            await world.go(1)
+            world.log.release()
+            await world.go(5)
+            await world.connect("c", present=True)
+
+    simulate(scenario)
+
+
+def test_a_will_at_qos_0_waits_for_the_disk() -> None:
+    """A crash undoes it otherwise, and the successor publishes it again: at most once is broken."""
+
+    async def scenario() -> None:
+        async with World().running() as world:
+            watcher = await world.connect("c", filters=[("w", 0)])
+            other = await world.connect("d", will=p.Will("w", b"gone", 0))
+            world.log.hold()
+            other.drop()
+            await world.calm()
+            assert watcher.take() == []
+            world.log.release()
+            await world.go(1)
+            assert watcher.take() == [Publish("w", b"gone")]
+
+    simulate(scenario)
+
+
+@pytest.mark.mqtt("MQTT-4.6.0-6")
+def test_what_waits_in_the_queue_of_another_subscription_is_not_overtaken() -> None:
+    async def scenario() -> None:
+        async with World(max_ack_pending=1).running() as world:
+            receiver = await world.connect("r", filters=[("t/#", 1)])
+            sender = await world.connect("s")
+            sender.send(p.publish("t/1", b"t", 1, 1), p.publish("t/1", b"t", 1, 2))
+            await world.go(0.1)
+            receiver.send(p.subscribe(9, ("+/#", 1)))
+            await world.go(0.1)
+            sender.send(p.publish("r/x", b"1", 1, 3))  # waits behind t/#
+            await world.go(0.1)
+            receiver.send(p.subscribe(10, ("r/#", 2)))
+            await world.go(0.1)
+            sender.send(p.publish("r/x", b"2", 1, 4))
+            await world.go(0.1)
+            assert await acknowledged(world, receiver) == [b"t", b"t", b"1", b"2"]
+
+    simulate(scenario)

@@ -1,0 +1,232 @@
+"""The check can fail: a broker that breaks one promise is caught within a few seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from actors import decisions, recovery
+from actors.broker import Broker
+from actors.publisher import Publisher
+from actors.router import Router
+from eventstore.events import Event, Queued, Released, SessionClosed, Subscribed, WillCancelled
+from eventstore.journal import Journal
+from eventstore.log import LogWriter
+from eventstore.positions import INDEX_BITS
+from projections.retained import RetainedIndex
+from protocol.encoder import Outgoing as Prepared
+from simulation.account import matches
+from simulation.chaos import run
+
+SEEDS = 25
+"""Seeds of which at least one must catch the mutant."""
+
+Patch = pytest.MonkeyPatch
+
+
+def acknowledges_before_it_is_durable(patch: Patch) -> None:
+    patch.setattr(Journal, "after", lambda _journal, sink, data: sink.write(data))
+
+
+def acknowledges_what_was_only_sent(patch: Patch) -> None:
+    send = LogWriter.send
+
+    def sent(writer: LogWriter, record: Any) -> None:
+        send(writer, record)
+        effects, record.effects = record.effects, []
+        for one in effects:
+            writer._journal._release(one)  # type: ignore[union-attr]
+
+    patch.setattr(LogWriter, "send", sent)
+
+
+def _forgets(patch: Patch, kind: type[Event]) -> None:
+    """Apply events of a kind, and do not append them."""
+    emit = Broker.emit
+
+    def emitted(broker: Broker, event: Event, *rest: Any) -> int:
+        if type(event) is not kind:
+            return emit(broker, event, *rest)
+        journal = broker.journal
+        at = journal._next << INDEX_BITS | journal._index
+        broker.node.apply(event, at, journal.time_ms or broker.clock.time_ms())
+        return at
+
+    patch.setattr(Broker, "emit", emitted)
+
+
+def forgets_to_record_what_is_queued(patch: Patch) -> None:
+    _forgets(patch, Queued)
+
+
+def forgets_to_record_what_is_released(patch: Patch) -> None:
+    _forgets(patch, Released)
+
+
+def forgets_to_record_subscriptions(patch: Patch) -> None:
+    _forgets(patch, Subscribed)
+
+
+def sends_again_without_dup(patch: Patch) -> None:
+    render = Prepared.render
+
+    def rendered(prepared: Prepared, *args: Any, dup: bool = False, **more: Any) -> Any:
+        return render(prepared, *args, **more)
+
+    patch.setattr(Prepared, "render", rendered)
+
+
+def delivers_qos_2_before_it_is_released(patch: Patch) -> None:
+    patch.setattr(Publisher, "store", Publisher.publish)
+    patch.setattr(Publisher, "release", lambda _publisher, _refs, _messages: None)
+
+
+def takes_a_refusal_for_an_acknowledgement(patch: Patch) -> None:
+    async def on_reply(writer: LogWriter, message: Any) -> None:
+        writer._committed(int(message.subject.rpartition(".")[2]))
+
+    patch.setattr(LogWriter, "_on_reply", on_reply)
+
+
+def never_looks_for_lost_acknowledgements(patch: Patch) -> None:
+    async def watch(_writer: LogWriter) -> None:
+        """Watch nothing."""
+
+    patch.setattr(LogWriter, "_watch", watch)
+
+
+def sends_again_without_looking_at_the_stream(patch: Patch) -> None:
+    async def align(_writer: LogWriter, _seconds: float) -> None:
+        """Suppose that nothing was stored."""
+
+    patch.setattr(LogWriter, "_align", align)
+
+
+def takes_all_for_stored_after_a_disturbance(patch: Patch) -> None:
+    async def align(writer: LogWriter, _seconds: float) -> None:
+        journal = writer._journal
+        if journal is not None and journal.pending:
+            journal.committed(journal.pending[-1].sequence)
+
+    patch.setattr(LogWriter, "_align", align)
+
+
+def forgets_wills_when_it_is_started_again(patch: Patch) -> None:
+    def end(broker: Broker) -> None:
+        for name, state in list(broker.node.sessions.items()):
+            if state.connected:
+                if state.will is not None:
+                    broker.emit(WillCancelled(name))
+                broker.emit(SessionClosed(name, "broker_restarted", state.generation))
+                if state.clean:
+                    broker.router.remove_session(name)
+
+    patch.setattr(recovery, "_end_connections", end)
+
+
+def does_not_clear_retained_messages(patch: Patch) -> None:
+    set_ = RetainedIndex._set
+
+    def kept(index: RetainedIndex, message: Any, *rest: Any) -> None:
+        if message.payload:
+            set_(index, message, *rest)
+
+    patch.setattr(RetainedIndex, "_set", kept)
+
+
+def replays_nothing_retained(patch: Patch) -> None:
+    patch.setattr(RetainedIndex, "match", lambda _index, _filter: [])
+
+
+def does_not_route_after_a_restart(patch: Patch) -> None:
+    patch.setattr(Router, "restore", lambda _router, _state: None)
+
+
+def routes_to_the_lowest_qos(patch: Patch) -> None:
+    match = Router.match
+
+    def lowest(router: Router, topic: str) -> tuple[Any, ...]:
+        return tuple(
+            min(
+                (one for one in router.subscribers(found.session) if matches(one.filter, topic)),
+                key=lambda one: one.qos,
+            )
+            for found in match(router, topic)
+        )
+
+    patch.setattr(Router, "match", lowest)
+
+
+def ignores_the_window(patch: Patch) -> None:
+    patch.setattr(decisions, "room", lambda _state, _held, _window: 1000)
+
+
+def lets_new_messages_overtake_those_that_wait(patch: Patch) -> None:
+    runs = decisions.next_waiting
+
+    def turned(*args: Any) -> Any:
+        found = runs(*args)
+        for one in found:
+            one.refs.reverse()
+        return found
+
+    patch.setattr(decisions, "next_waiting", turned)
+
+
+def uses_packet_identifiers_twice(patch: Patch) -> None:
+    patch.setattr(decisions, "take_packet_ids", lambda _state, count: list(range(1, count + 1)))
+
+
+MUTANTS: list[Callable[[Patch], None]] = [
+    acknowledges_before_it_is_durable,
+    acknowledges_what_was_only_sent,
+    forgets_to_record_what_is_queued,
+    forgets_to_record_what_is_released,
+    forgets_to_record_subscriptions,
+    sends_again_without_dup,
+    delivers_qos_2_before_it_is_released,
+    takes_a_refusal_for_an_acknowledgement,
+    never_looks_for_lost_acknowledgements,
+    sends_again_without_looking_at_the_stream,
+    takes_all_for_stored_after_a_disturbance,
+    forgets_wills_when_it_is_started_again,
+    does_not_clear_retained_messages,
+    replays_nothing_retained,
+    does_not_route_after_a_restart,
+    routes_to_the_lowest_qos,
+    ignores_the_window,
+    lets_new_messages_overtake_those_that_wait,
+    uses_packet_identifiers_twice,
+]
+
+
+def wrong(seed: int) -> str:
+    """Run a seed; return what is wrong, whatever that is."""
+    try:
+        run(seed)
+    except Exception as error:  # noqa: BLE001 - a mutant may come to anything
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+@pytest.fixture(scope="module")
+def healthy() -> list[int]:
+    """Seeds that the broker passes as it is."""
+    found = [seed for seed in range(SEEDS) if not wrong(seed)]
+    assert len(found) > SEEDS // 2
+    return found
+
+
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_a_broker_that_breaks_a_promise_is_caught(
+    mutant: Callable[[Patch], None], healthy: list[int], monkeypatch: Patch
+) -> None:
+    mutant(monkeypatch)
+    for seed in healthy:
+        found = wrong(seed)
+        if found:
+            print(f"caught by seed {seed}: {found[:2000]}")
+            return
+    pytest.fail(f"the broker that {mutant.__name__} passes the seeds {healthy}")
