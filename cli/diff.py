@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from cli import text
-from cli.fold import AsOf, Replay
+from cli.fold import AsOf, Origins, Replay
 from cli.moments import cut_at, parse_moment
 from cli.source import open_source
 from cli.sourceflags import SourceFlags, UsageError
@@ -54,11 +54,11 @@ async def _run(
             raise UsageError(f"{before} is later than {after}: give the earlier moment first")
         replay = Replay(source, second.sequence, session)
         from_moment = await replay.to(first)
-        old = facts(replay.state, session)
+        old = facts(replay.state, session, replay.origins)
         if first.index != MAX_INDEX:  # a state in the middle of a record goes no further
             replay = Replay(source, second.sequence, session)
         to_moment = await replay.to(second)
-        new = facts(replay.state, session)
+        new = facts(replay.state, session, replay.origins)
     if session is not None and session not in old.sessions and session not in new.sessions:
         raise UsageError(f"no session {text.name(session)} at either moment")
     if as_json:
@@ -70,8 +70,11 @@ async def _run(
         sys.stdout.write(line + "\n")
 
 
-def facts(state: NodeState, session: str | None) -> Facts:
-    """Return what is compared of a state, of one session only if it is named."""
+def facts(state: NodeState, session: str | None, origins: Origins) -> Facts:
+    """Return what is compared of a state, of one session only if it is named.
+
+    A retained message that a checkpoint repeated is the same as before.
+    """
     chosen = {
         name: session_facts(held)
         for name, held in state.sessions.items()
@@ -80,7 +83,8 @@ def facts(state: NodeState, session: str | None) -> Facts:
     retained = {}
     if session is None:
         retained = {
-            message.topic: (message.ref, len(message.payload)) for message in state.retained.all()
+            message.topic: (origins.of(message.ref), len(message.payload))
+            for message in state.retained.all()
         }
     return Facts(chosen, retained, state.entries)
 
@@ -90,9 +94,9 @@ def session_facts(state: SessionState) -> SessionFacts:
     sent = [(pid, one.ref) for pid, one in state.inflight.items()]
     sent += [(pid, one.ref) for pid, one in state.releasing.items()]
     ends = {
-        one.filter: (one.queue[0], one.queue[-1])
+        one.filter: ends
         for one in state.subscriptions.values()
-        if one.queue
+        if one.queue is not None and (ends := one.queue.ends()) is not None
     }
     return SessionFacts(
         state.connected,

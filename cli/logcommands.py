@@ -1,4 +1,4 @@
-"""The commands that read the log: ``foldmq log``, ``log verify``, ``replay``, ``diff``, ``why``."""
+"""The commands that read the log: ``log``, ``replay``, ``diff``, ``verify`` and ``why``."""
 
 from typing import Annotated
 
@@ -17,6 +17,7 @@ def register(app: typer.Typer) -> None:
     app.add_typer(log_app, name="log")
     app.command("replay")(_replay)
     app.command("diff")(_diff)
+    app.command("verify")(_attest)
     app.command("why")(_why)
 
 
@@ -116,6 +117,26 @@ def _diff(
     from cli import diff
 
     diff.run(source, before, after, session, as_json=as_json)
+
+
+@with_source_flags
+def _attest(
+    source: SourceFlags,
+    session: _Session = None,
+    stored: Annotated[
+        bool, typer.Option("--stored", help="Only what is stored; the broker may run or not.")
+    ] = False,
+    as_json: _Json = False,
+) -> None:
+    """Compare what the broker has in memory, and its projections, with the log.
+
+    The state is rebuilt from the log; nothing is written. Exit code 1 if anything differs, with
+    the first position where it parts; 'log verify' checks the log itself.
+    """
+    from cli import attest
+
+    if not attest.run(source, session, stored=stored, as_json=as_json):
+        raise typer.Exit(1)
 
 
 @with_source_flags

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import NamedTuple, get_args
 
 from cli import text
-from cli.moments import Cut, Moment, cut_at, parse_moment, start_at
-from cli.source import Source, open_source
+from cli.moments import Cut, Moment, cut_at, cut_off, parse_moment, start_at
+from cli.source import CutMeanwhile, CutOff, Source, open_source, say
 from cli.sourceflags import SourceFlags, UsageError
 from cli.topics import TopicBook, topic_matcher
 from cli.words import as_object, payload_words, words
@@ -20,8 +20,10 @@ from eventstore.events import (
     Event,
     MessageDropped,
     MessagePublished,
+    MessagesCarried,
     Queued,
     Released,
+    RetainedSnapshot,
     WillArmed,
     entries,
 )
@@ -112,7 +114,8 @@ async def _run(flags: SourceFlags, wanted: Selection, look: Look) -> None:
                 f"there is nothing to follow: no broker runs on {source.where}, "
                 "its log stays as it is"
             )
-        reader = _Reader(source, selector)
+        await _check_bounds(source, wanted)
+        reader = _Reader(source, selector, thorough=wanted.topic is not None)
         printer = _Printer(reader.topics, look)
         end = await cut_at(source, wanted.end)
         turns = Turns(anywhere=True)
@@ -126,6 +129,14 @@ async def _run(flags: SourceFlags, wanted: Selection, look: Look) -> None:
                 return
         if wanted.follow:
             await _follow(reader, printer, turns)
+
+
+async def _check_bounds(source: Source, wanted: Selection) -> None:
+    """Say what was cut off of what is wanted; raise CutOff when that is all."""
+    if await cut_off(source, wanted.end):
+        raise CutOff(f"nothing is left of that: {source.beginning()}")
+    if await cut_off(source, wanted.start):
+        say(source.beginning())
 
 
 async def _print_from(
@@ -166,10 +177,16 @@ async def _follow(reader: "_Reader", printer: "_Printer", turns: Turns) -> None:
     done = reader.source.last
     while True:
         sys.stdout.flush()
-        last = await reader.source.end()
+        first, last = await reader.source.bounds()
+        if first > done + 1:  # the broker was faster
+            say(f"some records before record {first} were cut off before they could be shown")
+            done, turns = first - 1, Turns(anywhere=True)
         if last > done:
-            async for entry in reader.entries(Cut(done + 1, 0), Cut(last), turns, ended=False):
-                await printer.print(entry)
+            try:
+                async for entry in reader.entries(Cut(done + 1, 0), Cut(last), turns, ended=False):
+                    await printer.print(entry)
+            except CutMeanwhile:
+                continue
             done = last
         else:
             await asyncio.sleep(_POLL_SECONDS)
@@ -198,7 +215,7 @@ class _Selector:
 
 def _topics(event: Event, refs: list[Position], topics: TopicBook) -> Iterator[str]:
     """Yield the topics that an event concerns."""
-    if isinstance(event, MessagePublished):
+    if isinstance(event, (MessagePublished, MessagesCarried, RetainedSnapshot)):
         yield from event.topics
     elif isinstance(event, WillArmed):
         yield event.topic
@@ -218,9 +235,9 @@ def refs_of(event: Event) -> list[Position]:
 class _Reader:
     """Reads events and chooses those that are wanted."""
 
-    def __init__(self, source: Source, selector: _Selector) -> None:
+    def __init__(self, source: Source, selector: _Selector, *, thorough: bool) -> None:
         self.source = source
-        self.topics = TopicBook(source)
+        self.topics = TopicBook(source, thorough=thorough)
         self._selector = selector
 
     async def entries(

@@ -91,12 +91,20 @@ async def start_at(source: Source, moment: Moment | None) -> Cut:
         return Cut(max(1, source.first), 0)
     if moment.position is not None:
         _check_within(source, moment)
-        whole = "." not in moment.text
-        return Cut(
-            max(source.first, sequence_of(moment.position)),
-            0 if whole else index_of(moment.position),
-        )
+        sequence = sequence_of(moment.position)
+        if sequence < source.first or "." not in moment.text:
+            return Cut(max(source.first, sequence), 0)
+        return Cut(sequence, index_of(moment.position))
     return Cut(await _last_until(source, (moment.time_ms or 0) - 1) + 1, 0)
+
+
+async def cut_off(source: Source, moment: Moment | None) -> bool:
+    """Tell whether a moment lies before the beginning of a log that was cut."""
+    if moment is None or source.first <= 1:
+        return False
+    if moment.position is not None:
+        return sequence_of(moment.position) < source.first
+    return (moment.time_ms or 0) < await time_of(source, source.first)
 
 
 def _check_within(source: Source, moment: Moment) -> None:

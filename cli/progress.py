@@ -10,16 +10,16 @@ _UPDATE_EVERY = 0.1
 
 
 @contextlib.contextmanager
-def progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Give what is called with how many of ``total`` records are done."""
+def progress(what: str, total: int, unit: str = "records") -> Iterator[Callable[[int], None]]:
+    """Give what is called with how many of ``total`` records, or another unit, are done."""
     if not sys.stderr.isatty():
         yield lambda _done: None
         return
     with contextlib.ExitStack() as stack:
-        yield _bar(stack, what, total)
+        yield _bar(stack, what, total, unit)
 
 
-def _bar(stack: contextlib.ExitStack, what: str, total: int) -> Callable[[int], None]:
+def _bar(stack: contextlib.ExitStack, what: str, total: int, unit: str) -> Callable[[int], None]:
     """Show the bar once the work takes longer than a moment."""
     started = time.monotonic()
     due = started + _SHOW_AFTER
@@ -32,13 +32,13 @@ def _bar(stack: contextlib.ExitStack, what: str, total: int) -> Callable[[int], 
             return
         due = now + _UPDATE_EVERY
         if show is None:
-            show = _shown(stack, what, total)
+            show = _shown(stack, what, total, unit)
         show(done)
 
     return update
 
 
-def _shown(stack: contextlib.ExitStack, what: str, total: int) -> Callable[[int], None]:
+def _shown(stack: contextlib.ExitStack, what: str, total: int, unit: str) -> Callable[[int], None]:
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -53,7 +53,7 @@ def _shown(stack: contextlib.ExitStack, what: str, total: int) -> Callable[[int]
             TextColumn("{task.description}"),
             BarColumn(),
             MofNCompleteColumn(),
-            TextColumn("records"),
+            TextColumn(unit),
             TimeRemainingColumn(),
             console=Console(stderr=True),
             transient=True,

@@ -4,6 +4,7 @@ import asyncio
 import sys
 import time
 from collections.abc import Iterable, Iterator
+from heapq import nsmallest
 from itertools import chain, islice
 
 from cli import text
@@ -15,10 +16,20 @@ from cli.topics import TopicBook, topic_matcher
 from eventstore.positions import Position, format_position
 from projections.node import NodeState
 from projections.retained import RetainedMessage
-from projections.session import FLAG_BITS, QOS_MASK, InFlight, SessionState, SubscriptionState
+from projections.session import InFlight, SessionState, SubscriptionState
+from projections.waiting import FLAG_BITS, QOS_MASK
 
 _LISTED = 20
 _OLDEST = 3
+_SUMMED = (
+    "connected",
+    "subscriptions",
+    "in_flight",
+    "queued",
+    "queued_bytes",
+    "inbound",
+    "wills",
+)
 
 
 def run(
@@ -53,7 +64,7 @@ async def _run(
             found = state.sessions.get(session)
             if found is None:
                 raise UsageError(f"no session {text.name(session)} as of {as_of}")
-            topics = TopicBook(source)
+            topics = TopicBook(source, state.carried)
             await topics.load(_refs(found))
             if as_json:
                 lines = iter([text.json_line({**as_of.fields(), **session_object(found, topics)})])
@@ -90,19 +101,17 @@ def _queued(held: SubscriptionState) -> Iterator[Position]:
 
 def totals(state: NodeState) -> dict[str, int]:
     """Return the numbers that sum a state up."""
-    sessions = state.sessions.values()
-    return {
-        "sessions": len(state.sessions),
-        "connected": sum(one.connected for one in sessions),
-        "subscriptions": sum(len(one.active()) for one in sessions),
-        "in_flight": sum(len(one.inflight) + len(one.releasing) for one in sessions),
-        "queued": sum(one.queued for one in sessions),
-        "queued_bytes": sum(one.queued_bytes for one in sessions),
-        "inbound": sum(len(one.inbound) for one in sessions),
-        "wills": sum(one.will is not None for one in sessions),
-        "retained": len(state.retained),
-        "retained_bytes": state.retained.size,
-    }
+    sums = dict.fromkeys(_SUMMED, 0)
+    for one in state.sessions.values():
+        sums["connected"] += one.connected
+        sums["subscriptions"] += len(one.active())
+        sums["in_flight"] += len(one.inflight) + len(one.releasing)
+        sums["queued"] += one.queued
+        sums["queued_bytes"] += one.queued_bytes
+        sums["inbound"] += len(one.inbound)
+        sums["wills"] += one.will is not None
+    retained = {"retained": len(state.retained), "retained_bytes": state.retained.size}
+    return {"sessions": len(state.sessions), **sums, **retained}
 
 
 def summary_lines(state: NodeState, as_of: AsOf) -> Iterator[str]:
@@ -122,7 +131,7 @@ def summary_lines(state: NodeState, as_of: AsOf) -> Iterator[str]:
     yield f"  retained       {retained}, {text.size(all_of['retained_bytes'])}"
     if not state.sessions:
         return
-    listed = sorted(state.sessions.values(), key=_weight)[:_LISTED]
+    listed = nsmallest(_LISTED, state.sessions.values(), key=_weight)
     yield ""
     yield f"  {'session':<32} {'':<9} {'subscr.':>9} {'in flight':>9} {'queued':>10}"
     for one in listed:

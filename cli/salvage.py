@@ -9,7 +9,14 @@ from typing import TextIO
 
 import typer
 
+from cli import text
+from cli.fold import fold
+from eventstore.events import Event, SessionClosed, SessionOpened, Subscribed
+from eventstore.positions import Position
+from eventstore.records import Record
 from eventstore.salvage import Salvaged, salvage
+from projections.node import NodeState
+from projections.snapshot import references
 
 _UPDATE_SECONDS = 0.2
 
@@ -18,7 +25,7 @@ def run(source: Path, target: Path) -> None:
     """Save the log in ``source`` into ``target`` and say what was kept; see eventstore.salvage."""
     progress = Progress(sys.stderr)
     try:
-        saved = asyncio.run(salvage(source, target, progress))
+        saved = asyncio.run(salvage(source, target, progress, Needed))
     finally:
         progress.close()
     typer.echo(report(saved, source, target))
@@ -33,7 +40,56 @@ def report(saved: Salvaged, source: Path, target: Path) -> str:
         wrong = f"every record in {source} is intact"
     else:
         wrong = f"damage: {saved.problem}; {source} is as it was"
+    if saved.emptied:
+        names = text.several(map(text.name, saved.emptied), len(saved.emptied))
+        wrong += (
+            f"\nlost with the damage: messages for {text.counted(len(saved.emptied), 'session')}, "
+            f"begun anew with their subscriptions only: {names}"
+        )
     return f"{kept}, up to {time_text}\n{wrong}\ngo on with: foldmq serve --data-dir {target}"
+
+
+class Needed:
+    """What the sessions of a log need, by the broker's own fold."""
+
+    def __init__(self, begin: int) -> None:
+        """Begin with record ``begin``."""
+        self._state = NodeState(begin)
+
+    def take(self, record: Record) -> None:
+        """Fold the next record; raises CorruptLog and UnreadableEvent."""
+        fold(self._state, record)
+
+    def before(self, first: Position) -> dict[str, set[Position]]:
+        """Return the messages before a position that sessions need, by session."""
+        found: dict[str, set[Position]] = {}
+        for name in self._state.sessions.holding(first):
+            state = self._state.sessions.peek(name)
+            if state is not None:
+                found[name] = {ref for ref in references(state) if ref < first}
+        return found
+
+    def begun_anew(self, session: str) -> list[Event]:
+        """Return the events by which a session lets go of all but its subscriptions."""
+        state = self._state.sessions.peek(session)
+        if state is None:
+            return []
+        generation = state.generation + 1
+        opened = SessionOpened(
+            session,
+            resumed=False,
+            clean=state.clean,
+            level=state.level,
+            generation=generation,
+            user=state.user,
+            expiry=state.expiry,
+        )
+        granted = [(held.filter, held.qos) for held in state.active()]
+        return [
+            opened,
+            *([Subscribed(session, granted)] if granted else []),
+            SessionClosed(session, "salvage", generation),
+        ]
 
 
 class Progress:

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 import structlog
 
+from actors.attestation import Attestor, subject_of
 from actors.auth import Anonymous, Authenticator, PasswordFile
 from actors.broker import Broker
 from actors.clock import SystemClock
@@ -23,7 +24,7 @@ from actors.options import Options
 from cli import logs
 from cli.ready import Facts, Progress, announce
 from cli.settings import RELOADABLE, ConfigError, Settings, check, load
-from cli.store import Store, fit, open_store
+from cli.store import Store, answer_requests, fit, open_store
 from cli.units import Address
 from eventstore.datadir import DataDir
 from protocol.errors import FoldmqError
@@ -167,6 +168,7 @@ class Service:
         options = make_options(settings, self._node, self._largest)
         broker = Broker(options, store.log, self._authenticator, SystemClock())
         await _recover(broker)
+        await answer_requests(store.client, subject_of(self._node), Attestor(broker).answer)
         listening = [await _listen(broker, place) for place in settings.listen]
         self._announce(listening, datadir, store)
         return broker

@@ -40,6 +40,7 @@ OTHER_VARIABLES = (CONFIG_VARIABLE, "FOLDMQ_NATS_SERVER")
 _SERVICE_LINK = re.compile(r"FOLDMQ_(SERVICE_(HOST|PORT.*)|PORT(_\d+_(TCP|UDP).*)?)")
 
 _MIB = 2**20
+_LEAST_KEPT = 16 * _MIB
 _GIB = 2**30
 
 
@@ -163,6 +164,18 @@ class Settings(BaseSettings):
     downgrade_qos2_subscribe: bool = Field(
         default=False, description="Grant QoS 1 to subscriptions that ask for QoS 2."
     )
+    keep: Seconds = Field(
+        default=7 * 86_400.0,
+        ge=0,
+        description="Time for which the event log goes back at least, for replay and audits; what "
+        "is older and not needed any more is cut off. 0: for ever.",
+    )
+    keep_bytes: Size = Field(
+        default=0,
+        ge=0,
+        description="Bytes that the event log may take, whatever keep says (at least 16 MiB). "
+        "0: no bound.",
+    )
     commit_timeout: Seconds = Field(
         default=30.0,
         gt=0,
@@ -204,6 +217,8 @@ RELOADABLE = frozenset(
         "connect_timeout",
         "downgrade_qos2_subscribe",
         "jail_time",
+        "keep",
+        "keep_bytes",
         "log_level",
         "max_ack_pending",
         "max_connections",
@@ -354,6 +369,11 @@ def check(settings: Settings) -> None:
         raise ConfigError(
             "allow_anonymous = false lets nobody connect: set password_file "
             "(make one with: foldmq passwd FILE USER)"
+        )
+    if 0 < settings.keep_bytes < _LEAST_KEPT:
+        raise ConfigError(
+            f"keep_bytes = {settings.keep_bytes}: must be at least {_LEAST_KEPT // _MIB} MiB, or 0 "
+            "for no bound"
         )
     exposed = [str(place) for place in settings.listen if not place.loopback]
     if exposed and settings.allow_anonymous is None and settings.password_file is None:

