@@ -3,11 +3,12 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help install run test lint types pytest bench fuzz clean java
+.PHONY: help install run test lint types pytest drills bench fuzz clean java
 
 help:
 	@echo "make run     install into $(VENV) and serve on 127.0.0.1:1883"
 	@echo "make test    ruff, mypy and all tests"
+	@echo "make drills  kill, stop, cut and damage for longer (FOLDMQ_DRILL_ROUNDS, FOLDMQ_DRILL_SEED)"
 	@echo "make bench   load foldmq, Mosquitto and NATS Server, compare (ARGS=--quick, ARGS=--help)"
 	@echo "make fuzz    feed the decoder random bytes (ARGS='ITERATIONS SEED')"
 	@echo "make clean   remove what these made; foldmq-data stays"
@@ -50,6 +51,11 @@ types: $(VENV)/installed-test
 
 pytest: $(VENV)/installed-test
 	$(BIN)/python -m pytest $(ARGS)
+
+# How often each drill strikes, and the seed of when and where; make test strikes a few times.
+drills: export FOLDMQ_DRILL_ROUNDS ?= 20
+drills: $(VENV)/installed-test
+	$(BIN)/python -m pytest tests/e2e -m drill $(ARGS)
 
 bench: install
 	$(BIN)/python bench/run.py $(ARGS)

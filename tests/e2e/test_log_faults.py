@@ -2,35 +2,29 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import hashlib
-import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import threading
 import time
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import nats
 import orjson
 import pytest
 from harness import packets as p
-from harness.broker import STARTUP, Broker, foldmq, free_port
-from harness.fixtures import EXTERNAL
+from harness.broker import Broker, environment, foldmq, free_port, until
+from harness.fixtures import EXTERNAL, fill
+from harness.nats import ACCESS, Nats
 from harness.packets import Connack, Puback, Publish
 from harness.rawclient import ConnectionClosedError, RawClient
 
-from eventstore.embedded import find_binary
 from eventstore.events import BrokerStarted
 from eventstore.records import GENESIS, decode_record, encode_record, link_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
 pytestmark = [
@@ -38,24 +32,6 @@ pytestmark = [
     pytest.mark.timeout(180),
 ]
 PATIENCE = 40.0
-
-
-def until(condition: Callable[[], object], what: str, seconds: float = PATIENCE) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"{what} within {seconds} s"
-        time.sleep(0.02)
-
-
-def refused(broker: Broker, code: int) -> str:
-    """The one line with which `foldmq serve` refuses to start, without ``foldmq: ``."""
-    result = subprocess.run(broker.command(), capture_output=True, timeout=STARTUP, check=False)
-    lines = result.stderr.decode().splitlines()
-    assert result.returncode == code, result.stderr.decode()
-    assert "Traceback" not in result.stderr.decode()
-    (line,) = [line for line in lines if line.startswith("foldmq: ")]
-    assert line == lines[-1]
-    return line.removeprefix("foldmq: ")
 
 
 def publish_some(port: int, count: int = 20) -> None:
@@ -77,7 +53,7 @@ def digests(folder: Path) -> dict[str, str]:
 
 
 def block(broker: Broker) -> Path:
-    return max(broker.data_dir.rglob("*.blk"))
+    return max(broker.data_dir.glob("jetstream/jetstream/*/streams/FOLDMQ_LOG_*/msgs/*.blk"))
 
 
 class Load(threading.Thread):
@@ -161,14 +137,45 @@ def stopped(make_broker: Callable[..., Broker]) -> Broker:
     return broker
 
 
-@pytest.mark.parametrize("place", [0.3, 0.7, 1.0])
-def test_flipped_byte_in_the_store(stopped: Broker, tmp_path: Path, place: float) -> None:
-    data = bytearray(block(stopped).read_bytes())
+def flip(broker: Broker, place: float) -> None:
+    """Change a bit of a record, so far from the beginning of the log."""
+    data = bytearray(block(broker).read_bytes())
     at = data.rindex(b"FMQ") if place == 1.0 else data.index(b"FMQ", int(len(data) * place))
     data[at + 50] ^= 0x01
-    block(stopped).write_bytes(data)
+    block(broker).write_bytes(data)
+
+
+def without_projections(broker: Broker) -> None:
+    for stream in broker.data_dir.glob("jetstream/jetstream/*/streams/FOLDMQ_STATE_*"):
+        shutil.rmtree(stream)
+
+
+def test_flipped_byte_behind_the_projections(stopped: Broker) -> None:
+    """The state is not touched: the broker serves, and says once that history is damaged."""
+    flip(stopped, 0.3)
+    stopped.start()
+    until(lambda: "the log is damaged" in stopped.log, "the damage being told")
+    with RawClient(stopped.port) as client:
+        assert client.connect("some", clean=False) == Connack(0, session_present=True)
+        client.publish("t", b"on", 1)
+    stopped.stop()
+    assert stopped.log.count("the log is damaged") == 1
+    verified = subprocess.run(
+        [foldmq(), "log", "verify", "--data-dir", str(stopped.data_dir)],
+        env=environment(),
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert verified.returncode == 1
+
+
+@pytest.mark.parametrize("place", [0.3, 0.7, 1.0])
+def test_flipped_byte_in_the_store(stopped: Broker, tmp_path: Path, place: float) -> None:
+    flip(stopped, place)
+    without_projections(stopped)
     before = digests(stopped.data_dir)
-    lines = {refused(stopped, 65) for _ in range(2)}
+    lines = {stopped.refused(65) for _ in range(2)}
     assert digests(stopped.data_dir) == before
     (line,) = lines
     assert line.startswith("the log is damaged: record ")
@@ -201,47 +208,40 @@ def test_log_cut_short(stopped: Broker) -> None:
     """What is left is an unbroken chain; only the watermark knows that there was more."""
     data = block(stopped).read_bytes()
     block(stopped).write_bytes(data[: len(data) * 2 // 3])
-    line = refused(stopped, 65)
+    line = stopped.refused(65)
     assert line.startswith("the log is damaged: record ")
     assert "the log had reached record " in line
-    assert refused(stopped, 65) == line
+    assert stopped.refused(65) == line
 
 
-def test_log_cut_short_after_a_crash(make_broker: Callable[..., Broker]) -> None:
+@pytest.mark.parametrize("damage", ["cut", "flipped"])
+def test_damage_to_what_was_acknowledged_last(
+    make_broker: Callable[..., Broker], damage: str
+) -> None:
+    """The last record looks as if it had never been stored whole, but a client was told so."""
     broker = make_broker()
     broker.start()
     publish_some(broker.port)
-    until((broker.data_dir / "log.mark").exists, "a watermark")
-    noted = json.loads((broker.data_dir / "log.mark").read_text())["sequence"]
-    until(
-        lambda: (
-            json.loads((broker.data_dir / "log.mark").read_text())["sequence"] > noted or noted > 20
-        ),
-        "a watermark behind the messages",
-    )
-    nats_pid = broker.nats_pid
-    broker.kill_nats()
-    broker.kill()
-    until(lambda: not _alive(nats_pid), "the end of the NATS server")
-    data = block(broker).read_bytes()
-    block(broker).write_bytes(data[: len(data) // 2])
-    assert "the log had reached record " in refused(broker, 65)
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
+    with RawClient(broker.port) as client:
+        client.connect("last")
+        client.publish("last", b"acknowledged", 1)
+        broker.kill_all()
+    data = bytearray(block(broker).read_bytes())
+    last = data.index(b"acknowledged")
+    if damage == "cut":
+        del data[last:]
+    else:
+        data[last] ^= 1
+    block(broker).write_bytes(data)
+    assert "the log had reached record " in broker.refused(65)
 
 
 def test_store_that_is_gone(stopped: Broker) -> None:
     shutil.rmtree(stopped.data_dir / "jetstream")
-    line = refused(stopped, 65)
+    line = stopped.refused(65)
     assert line.startswith("the log is lost: stream FOLDMQ_LOG_")
     assert not list(stopped.data_dir.rglob("*.blk")), "no new log was begun"
-    assert refused(stopped, 65) == line
+    assert stopped.refused(65) == line
 
 
 def test_salvage_while_the_broker_runs(make_broker: Callable[..., Broker], tmp_path: Path) -> None:
@@ -262,36 +262,7 @@ def test_salvage_while_the_broker_runs(make_broker: Callable[..., Broker], tmp_p
 
 # ------------------------------------------------------------------ full disk
 
-SMALL = 64 * 1024 * 1024
 IMPATIENT = "commit_timeout = 2\nlog_format = 'json'\n"
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    folder = tmp_path / "small"
-    folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", f"size={SMALL}", "tmpfs", str(folder)]
-    try:
-        subprocess.run(command, check=True, capture_output=True)
-    except (OSError, subprocess.CalledProcessError) as error:
-        pytest.skip(f"a small file system cannot be mounted here: {error}")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True, capture_output=True)
-
-
-def fill(folder: Path) -> Path:
-    """A file that takes all the room there is."""
-    filler = folder / "filler"
-    with filler.open("wb", buffering=0) as out, contextlib.suppress(OSError):
-        while True:
-            out.write(bytes(1 << 16))
-    return filler
-
-
-def told(broker: Broker, what: str) -> list[dict[str, Any]]:
-    """The log lines of the broker that say so."""
-    lines = [json.loads(line) for line in broker.log.splitlines() if line.startswith("{")]
-    return [line for line in lines if what in line.get("event", "")]
 
 
 @pytest.mark.parametrize("rounds", [1, 2])
@@ -305,10 +276,10 @@ def test_full_disk(make_broker: Callable[..., Broker], small_disk: Path, rounds:
     for number in range(1, rounds + 1):
         with RawClient(broker.port) as idle:
             assert idle.connect("idle").code == 0
-            before = len(told(broker, "log cannot be written"))
+            before = len(broker.told("log cannot be written"))
             filler = fill(small_disk)
             until(
-                lambda: len(told(broker, "log cannot be written")) > before,  # noqa: B023 - at once
+                lambda: len(broker.told("log cannot be written")) > before,  # noqa: B023 - at once
                 "a word about the full disk",
             )
             acknowledged = len(load.acknowledged)
@@ -318,12 +289,12 @@ def test_full_disk(make_broker: Callable[..., Broker], small_disk: Path, rounds:
         until(lambda: load.refusals, "a refused CONNECT")
         assert set(load.refusals) == {3}
         assert len(load.acknowledged) <= acknowledged + 1
-        reasons = [line["reason"] for line in told(broker, "log cannot be written")]
+        reasons = [line["reason"] for line in broker.told("log cannot be written")]
         assert len(reasons) <= 3 * number, reasons
         assert any("no space left for the log" in reason for reason in reasons)
         filler.unlink()
         until(load.progressed(), "acknowledgements again")
-        until(lambda: len(told(broker, "log is written again")) == number, "a word about it")  # noqa: B023 - used at once
+        until(lambda: len(broker.told("log is written again")) == number, "a word about it")  # noqa: B023 - used at once
     load.stop()
     broker.stop()
     broker.start()
@@ -339,7 +310,7 @@ def test_kill_with_a_full_disk(make_broker: Callable[..., Broker], small_disk: P
     load = Load(broker.port)
     until(load.progressed(), "acknowledgements")
     filler = fill(small_disk)
-    until(lambda: told(broker, "log cannot be written"), "a word about the full disk")
+    until(lambda: broker.told("log cannot be written"), "a word about the full disk")
     broker.kill()
     filler.unlink()
     broker.start()
@@ -350,89 +321,6 @@ def test_kill_with_a_full_disk(make_broker: Callable[..., Broker], small_disk: P
 
 
 # --------------------------------------------------------------- foreign NATS
-
-
-@dataclass
-class Nats:
-    """A NATS server of the user's own."""
-
-    folder: Path
-    max_payload: int = 4 << 20
-    port: int = field(default_factory=free_port)
-    process: subprocess.Popen[bytes] | None = None
-
-    @property
-    def url(self) -> str:
-        return f"nats://127.0.0.1:{self.port}"
-
-    def start(self) -> None:
-        config = {
-            "host": "127.0.0.1",
-            "port": self.port,
-            "max_payload": self.max_payload,
-            "authorization": {"user": "broker", "password": "secret"},
-            "jetstream": {"store_dir": str(self.folder / "store"), "sync_interval": "always"},
-        }
-        (self.folder / "nats.conf").write_text(json.dumps(config))
-        self.process = subprocess.Popen(
-            [str(find_binary()), "-c", str(self.folder / "nats.conf")], stderr=subprocess.DEVNULL
-        )
-        until(self._greets, "a NATS server")
-
-    def _greets(self) -> bool:
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1):
-            return True
-        return False
-
-    def kill(self) -> None:
-        if self.process is not None:
-            self.process.kill()
-            self.process.wait()
-
-    def do(self, work: Callable[[Any], Any]) -> Any:
-        """Run what is given a connected client."""
-
-        async def run() -> Any:
-            client = await nats.connect(self.url, user="broker", password="secret")
-            try:
-                return await work(client)
-            finally:
-                await client.close()
-
-        return asyncio.run(run())
-
-    def api(self, method: str, body: object = None) -> dict[str, Any]:
-        async def ask(client: Any) -> Any:
-            data = b"" if body is None else json.dumps(body).encode()
-            return json.loads((await client.request(f"$JS.API.{method}", data, timeout=10)).data)
-
-        answer: dict[str, Any] = self.do(ask)
-        assert "error" not in answer, answer
-        return answer
-
-
-@pytest.fixture
-def foreign(tmp_path: Path) -> Iterator[Nats]:
-    folder = tmp_path / "nats"
-    folder.mkdir()
-    server = Nats(folder)
-    server.start()
-    yield server
-    server.kill()
-
-
-ACCESS = "nats_user = 'broker'\nnats_password = 'secret'\n"
-
-
-@pytest.fixture
-def on_foreign(foreign: Nats, make_broker: Callable[..., Broker]) -> Callable[..., Broker]:
-    def make(config: str = "", node: str = "n1") -> Broker:
-        broker = make_broker(ACCESS + config, "--nats-url", foreign.url)
-        broker.data_dir.mkdir()
-        (broker.data_dir / "node").write_text(f"{node}\n")
-        return broker
-
-    return make
 
 
 @pytest.mark.parametrize("strike", ["kill", "pause"])
@@ -475,7 +363,7 @@ def test_foreign_server_gone_at_the_end(foreign: Nats, on_foreign: Callable[...,
 
 def test_server_that_is_not_there(make_broker: Callable[..., Broker]) -> None:
     broker = make_broker("", "--nats-url", f"nats://127.0.0.1:{free_port()}")
-    line = refused(broker, 69)
+    line = broker.refused(69)
     assert line.startswith("cannot connect to NATS at nats://127.0.0.1:")
     assert "connection refused" in line
 
@@ -484,13 +372,13 @@ def test_server_that_takes_too_little(foreign: Nats, on_foreign: Callable[..., B
     foreign.kill()
     foreign.max_payload = 64 * 1024
     foreign.start()
-    line = refused(on_foreign(), 78)
+    line = on_foreign().refused(78)
     assert line.startswith(f"max_payload of the NATS server at {foreign.url} is 65536 bytes")
 
 
 def test_wrong_password(foreign: Nats, make_broker: Callable[..., Broker]) -> None:
     broker = make_broker(ACCESS.replace("secret", "wrong"), "--nats-url", foreign.url)
-    line = refused(broker, 69)
+    line = broker.refused(69)
     assert "the server refuses our credentials" in line
     assert "wrong" not in line
 
@@ -513,7 +401,7 @@ def test_stream_that_promises_less(
 ) -> None:
     wanted = {"name": "FOLDMQ_LOG_n1", "subjects": ["foldmq.log.n1"], "allow_direct": True}
     foreign.api("STREAM.CREATE.FOLDMQ_LOG_n1", {**wanted, setting: value})
-    line = refused(on_foreign(), 78)
+    line = on_foreign().refused(78)
     assert line.startswith(f"stream FOLDMQ_LOG_n1: {setting} is ")
     assert foreign.api("STREAM.INFO.FOLDMQ_LOG_n1")["state"]["messages"] == 0
 
@@ -521,7 +409,7 @@ def test_stream_that_promises_less(
 def test_stream_of_a_later_format(foreign: Nats, on_foreign: Callable[..., Broker]) -> None:
     config = {"name": "FOLDMQ_LOG_n1", "subjects": ["foldmq.log.n1"], "allow_direct": True}
     foreign.api("STREAM.CREATE.FOLDMQ_LOG_n1", {**config, "metadata": {"foldmq.log": "2"}})
-    assert "holds a log of format 2, this foldmq reads format 1" in refused(on_foreign(), 78)
+    assert "holds a log of format 2, this foldmq reads format 1" in on_foreign().refused(78)
 
 
 def test_stream_deleted_while_the_broker_was_away(
@@ -532,8 +420,8 @@ def test_stream_deleted_while_the_broker_was_away(
     publish_some(broker.port)
     broker.stop()
     foreign.api("STREAM.DELETE.FOLDMQ_LOG_n1")
-    assert refused(broker, 65).startswith("the log is lost: stream FOLDMQ_LOG_n1 was there before")
-    assert foreign.api("STREAM.NAMES")["total"] == 0, "no new log was begun"
+    assert broker.refused(65).startswith("the log is lost: stream FOLDMQ_LOG_n1 was there before")
+    assert foreign.api("STREAM.NAMES")["streams"] == ["FOLDMQ_STATE_n1"], "no new log was begun"
 
 
 @pytest.mark.parametrize("method", ["PURGE", "DELETE"])
@@ -557,7 +445,7 @@ def test_second_broker_with_the_same_data_directory(
     first, second = on_foreign(), on_foreign()
     second.data_dir = first.data_dir
     first.start()
-    line = refused(second, 75)
+    line = second.refused(75)
     assert f"is in use by another foldmq broker (process {first.pid})" in line
     publish_some(first.port)
     first.stop()
@@ -571,7 +459,7 @@ def test_second_broker_with_the_same_node_id(
     absent_subscriber(first.port)
     load = Load(first.port)
     until(load.progressed(), "acknowledgements")
-    line = refused(second, 75)
+    line = second.refused(75)
     assert line.startswith(f"node n1 runs already on {foreign.url} (process {first.pid} on ")
     until(load.progressed(), "acknowledgements of the first broker")
     load.stop()
@@ -610,7 +498,7 @@ def test_record_of_a_later_format(foreign: Nats, on_foreign: Callable[..., Broke
     broker.start()
     broker.stop()
     foreign.do(lambda client: client.request("foldmq.log.n1", b"FMQ\x07" + bytes(200)))
-    line = refused(broker, 78)
+    line = broker.refused(78)
     assert "of the log has format 7, this foldmq reads format 1: use the foldmq that wrote" in line
 
 
@@ -619,7 +507,7 @@ def test_what_is_no_record(foreign: Nats, on_foreign: Callable[..., Broker]) -> 
     broker.start()
     broker.stop()
     foreign.do(lambda client: client.request("foldmq.log.n1", b"hello"))
-    assert "is not a foldmq record" in refused(broker, 65)
+    assert "is not a foldmq record" in broker.refused(65)
 
 
 @pytest.mark.parametrize(
@@ -648,7 +536,7 @@ def test_event_that_cannot_be_read(
         await client.request("foldmq.log.n1", data)
 
     foreign.do(append)
-    line = refused(broker, code)
+    line = broker.refused(code)
     assert what in line
     assert ", entry 1: " in line
 
@@ -663,4 +551,4 @@ def test_log_that_begins_with_another_one(foreign: Nats, on_foreign: Callable[..
     )
     assert len(link_of(alien)) == 32
     foreign.do(lambda client: client.request("foldmq.log.n1", alien))
-    assert "does not continue record" in refused(broker, 65)
+    assert "does not continue record" in broker.refused(65)

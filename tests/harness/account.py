@@ -133,6 +133,11 @@ class Account:
         with self._lock:
             return self._missing()
 
+    def arrived(self, subscriber: str) -> int:
+        """How many different messages the subscriber was sent."""
+        with self._lock:
+            return len(self._arrivals[subscriber])
+
     def totals(self) -> dict[str, int]:
         with self._lock:
             return {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import socket
@@ -10,10 +11,10 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 STARTUP = 30.0
 """Seconds a broker may take until its port accepts."""
@@ -67,6 +68,35 @@ def wait_until_gone(pid: int, timeout: float = 10.0) -> bool:
     return True
 
 
+def until(condition: Callable[[], object], what: str, seconds: float = 40.0) -> None:
+    """Waits until the condition holds; fails when `what` does not come within `seconds`."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"{what} within {seconds} s"
+        time.sleep(0.02)
+
+
+def children_of(parent: int) -> list[int]:
+    """The processes that a process started and that have not ended."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            state, ppid = stat.read_text().rsplit(")", 1)[1].split()[:2]
+            if int(ppid) == parent and state != "Z":
+                found.append(int(stat.parent.name))
+    return found
+
+
+def stand_still(pid: int, timeout: float = 10.0) -> None:
+    """SIGSTOP; returns when no thread of the process runs any more, nor waits for the disk."""
+    os.kill(pid, signal.SIGSTOP)
+    deadline = time.monotonic() + timeout
+    for stat in Path(f"/proc/{pid}/task").glob("*/stat"):
+        while stat.exists() and stat.read_text().rsplit(")", 1)[1].split()[0] not in "TtZ":
+            assert time.monotonic() < deadline, f"process {pid} does not stop"
+            time.sleep(0.002)
+
+
 class BrokerFailedError(AssertionError):
     """The broker did not start, or did not end, as it should."""
 
@@ -113,6 +143,11 @@ class Broker:
         """All that the broker wrote to stdout and stderr, over all its starts."""
         return self._log_file.read_text(errors="replace") if self._log_file.exists() else ""
 
+    def told(self, what: str) -> list[dict[str, Any]]:
+        """The log lines whose event says so; needs `log_format = 'json'`."""
+        lines = [json.loads(line) for line in self.log.splitlines() if line.startswith("{")]
+        return [line for line in lines if what in line.get("event", "")]
+
     @property
     def nats_pid(self) -> int:
         return int((self.data_dir / "nats.pid").read_text())
@@ -120,6 +155,12 @@ class Broker:
     @property
     def running(self) -> bool:
         return self._process is not None and self._process.poll() is None
+
+    @property
+    def returncode(self) -> int | None:
+        """The exit code of the process, None while it runs."""
+        assert self._process is not None, "the broker was not started"
+        return self._process.poll()
 
     def start(self) -> None:
         """Starts the process and returns when its port accepts connections."""
@@ -140,6 +181,17 @@ class Broker:
             time.sleep(0.05)
         self.kill()
         raise BrokerFailedError(f"port {self.port} not open after {STARTUP} s:\n{self.log}")
+
+    def refused(self, code: int) -> str:
+        """The one line with which it refuses to start, with this exit code."""
+        command, env = self.command(), environment()
+        done = subprocess.run(command, capture_output=True, timeout=STARTUP, env=env, check=False)
+        said = done.stderr.decode()
+        assert done.returncode == code, said
+        assert "Traceback" not in said
+        (line,) = [line for line in said.splitlines() if line.startswith("foldmq: ")]
+        assert line == said.splitlines()[-1]
+        return line.removeprefix("foldmq: ")
 
     def stop(self) -> None:
         """SIGTERM; the process must end with exit code 0."""
@@ -165,6 +217,24 @@ class Broker:
         pid = self.nats_pid
         os.kill(pid, signal.SIGKILL)
         return pid
+
+    def pause(self) -> None:
+        """SIGSTOP to the broker's process; returns when it stands still."""
+        stand_still(self.pid)
+
+    def resume(self) -> None:
+        """SIGCONT to the broker's process."""
+        os.kill(self.pid, signal.SIGCONT)
+
+    def kill_all(self) -> None:
+        """SIGKILL to the broker and every process that it started; returns when they are gone."""
+        stand_still(self.pid)
+        children = children_of(self.pid)
+        for pid in children:
+            os.kill(pid, signal.SIGKILL)
+        self.kill()
+        for pid in children:
+            assert wait_until_gone(pid), f"process {pid} does not end"
 
     def hangup(self) -> None:
         """SIGHUP: the broker rereads what it can."""

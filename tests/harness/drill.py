@@ -1,11 +1,13 @@
-"""Clients of a crash drill: each keeps its session through every crash and reports to the account.
+"""A drill: a broker under load at every QoS, struck at random moments, and its account.
 
-They do what the standard demands of a client: unacknowledged PUBLISH packets are sent again with
-DUP and PUBREL packets are sent again, in their order, after every reconnect (4.4, 4.6).
+Each client keeps its session through every crash and reports to the account. It does what the
+standard demands: unacknowledged PUBLISH packets are sent again with DUP and PUBREL packets are
+sent again, in their order, after every reconnect (4.4, 4.6).
 """
 
 from __future__ import annotations
 
+import os
 import random
 import threading
 import time
@@ -20,8 +22,18 @@ from harness.rawclient import ConnectionClosedError, RawClient
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from harness.broker import Broker
+
+ROUNDS = int(os.environ.get("FOLDMQ_DRILL_ROUNDS", "2"))
+"""Strikes per drill."""
+FEW = max(1, ROUNDS // 2)
+"""Strikes per drill whose strikes take long."""
+SEED = int(os.environ.get("FOLDMQ_DRILL_SEED", "1"))
+"""Of the moments, the places and the load."""
 ANSWER = 25.0
 """Seconds a broker may need to answer while it or its NATS server comes back."""
+SETTLE = 40.0
+"""Seconds within which all clients must be done and all messages must have arrived."""
 
 
 class DrillClient(threading.Thread):
@@ -264,12 +276,108 @@ class Mortal(DrillClient):
             self.done = last
 
 
+class Drill:
+    """One broker, its clients and their account."""
+
+    def __init__(self, broker: Broker, seed: int) -> None:
+        self.broker = broker
+        self.account = Account()
+        self.random = random.Random(seed)
+        self.seed = seed
+        self.crashes = 0
+        """Odd while something is being done to the broker."""
+        self.notes: list[str] = []
+        """What was done, for the report."""
+        port = broker.port
+        account = self.account
+        flapping = random.Random(seed + 1)
+        self.subscribers = [
+            Subscriber(account, port, "online2", "data/", 2),
+            Subscriber(account, port, "online1", "data/", 1),
+            Subscriber(account, port, "online0", "data/", 0),
+            Subscriber(account, port, "flapping", "data/", 2, flapping=flapping),
+            Subscriber(account, port, "retained", "retained/", 2),
+            Subscriber(account, port, "wills", "will/", 1),
+        ]
+        self.absent = Subscriber(account, port, "absent", "data/", 2)
+        self.publishers = [
+            Publisher(account, port, f"pub{n}", [f"data/{n}/a", "data/both"], seed=seed + 10 + n)
+            for n in range(3)
+        ]
+        names = [f"retained/{n}" for n in range(5)]
+        self.publishers.append(
+            Publisher(account, port, "keeper", names, seed=seed + 20, window=1, retain=True)
+        )
+        self.mortals = [
+            Mortal(account, port, f"mortal{n}", seed=seed + 30 + n, crashes=lambda: self.crashes)
+            for n in range(2)
+        ]
+
+    def start(self) -> None:
+        self.absent.subscribe_and_leave()
+        for subscriber in self.subscribers:
+            subscriber.start()
+            assert subscriber.ready.wait(15), f"{subscriber.name} never got its SUBACK"
+        for client in [*self.publishers, *self.mortals]:
+            client.start()
+
+    def strike(self, blow: Callable[[], None], most: float = 2.0) -> None:
+        """Waits for a random moment under load, strikes, and looks whether the broker is back."""
+        time.sleep(self.random.uniform(min(0.5, most / 2), most))
+        self.crashes += 1
+        blow()
+        self.crashes += 1
+        check_retained(self.account, self.broker.port)
+
+    def settle(self) -> None:
+        """Ends the load, lets everything arrive, and ends the clients."""
+        time.sleep(self.random.uniform(0.2, 0.8))
+        for client in [*self.publishers, *self.mortals]:
+            client.finish(SETTLE)
+        self.absent.start()
+        deadline = time.monotonic() + SETTLE
+        while self.account.missing() and time.monotonic() < deadline:
+            time.sleep(0.1)
+        time.sleep(0.5)
+        for client in [*self.subscribers, self.absent]:
+            client.finish(SETTLE)
+        check_retained(self.account, self.broker.port)
+
+    def visit_the_absent(self) -> tuple[int, int]:
+        """How many messages the subscriber that was away is given, and how many it should be too.
+
+        For controls: the load was abandoned.
+        """
+        self.absent.start()
+        before, arrived = -1, 0
+        while before < arrived:
+            time.sleep(1)
+            before, arrived = arrived, self.account.arrived(self.absent.name)
+        self.absent.finish(SETTLE)
+        lost = [one for one in self.account.missing() if one.startswith(f"{self.absent.name}: ")]
+        return arrived, len(lost)
+
+    def abandon(self) -> None:
+        """Ends the load and all who receive it, whatever they wait for."""
+        for client in [*self.publishers, *self.mortals, *self.subscribers]:
+            client.done = True
+            client.finishing.set()
+
+    def judge(self) -> None:
+        """Settles the account: there was load, and every promise was kept."""
+        self.settle()
+        problems = self.account.problems()
+        totals = self.account.totals()
+        assert totals["acknowledged"] > 50, f"hardly any load: {totals}"
+        head = f"seed {self.seed}: {len(problems)} problems, {totals}"
+        assert not problems, "\n".join([head, *self.notes, *problems[:40]])
+
+
 def check_retained(account: Account, port: int) -> None:
     """A new subscriber must find every retained message at least as new as was acknowledged."""
     floor = account.retained_bounds()
     seen: dict[str, int] = {}
-    with RawClient(port) as client:
-        assert client.connect("", clean=True).code == 0
+    with _visitor(port) as client:
         client.send(p.subscribe(1, ("retained/#", 1)))
         message = client.receive(ANSWER)
         end = time.monotonic() + 0.7  # new messages follow without a pause
@@ -284,3 +392,19 @@ def check_retained(account: Account, port: int) -> None:
     for topic, (low, _) in floor.items():
         if low >= 0 and not low <= seen.get(topic, -1) <= ceiling[topic][1]:
             account.problem(f"{topic}: retained {seen.get(topic)}, acknowledged {low}")
+
+
+def _visitor(port: int) -> RawClient:
+    """A clean session, as soon as the broker takes one."""
+    deadline = time.monotonic() + ANSWER
+    while True:
+        try:
+            client = RawClient(port)
+            code = client.connect("", clean=True).code
+        except (ConnectionClosedError, OSError):
+            code = 3
+        if code == 0:
+            return client
+        assert code == 3, f"CONNACK {code}"
+        assert time.monotonic() < deadline, f"no connection within {ANSWER} s"
+        time.sleep(0.1)

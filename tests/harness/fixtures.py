@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import secrets
+import subprocess
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pytest
 
 from harness.broker import Broker
+from harness.nats import ACCESS, Nats
 from harness.packets import Connack, Will
+from harness.powercut import Disk, UnusableError
 from harness.rawclient import RawClient
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from harness.powercut import Cache
 
 EXTERNAL = os.environ.get("FOLDMQ_TEST_BROKER")
 _run = secrets.token_hex(3)
@@ -148,3 +154,70 @@ def make_broker(tmp_path: Path) -> Iterator[Callable[..., Broker]]:
     for one in made:
         one.clean_up()
         print(f"broker in {one.directory}:\n{one.log[-4000:]}")  # shown if the test failed
+
+
+SMALL = 64 * 1024 * 1024
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system with 64 MiB."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", f"size={SMALL}", "tmpfs", str(folder)]
+    try:
+        subprocess.run(command, check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"a small file system cannot be mounted here: {error}")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True, capture_output=True)
+
+
+def fill(folder: Path) -> Path:
+    """A file that takes all the room there is."""
+    filler = folder / "filler"
+    with filler.open("wb", buffering=0) as out, contextlib.suppress(OSError):
+        while True:
+            out.write(bytes(1 << 16))
+    return filler
+
+
+@pytest.fixture
+def make_disk(tmp_path: Path) -> Iterator[Callable[[Cache], Disk]]:
+    """Makes disks whose power can be cut; skips the test where there are none."""
+    made: list[Disk] = []
+
+    def make(cache: Cache) -> Disk:
+        try:
+            made.append(Disk(tmp_path / f"disk{len(made)}", cache))
+        except UnusableError as error:
+            pytest.skip(f"no disk whose power can be cut: {error}")
+        return made[-1]
+
+    yield make
+    for disk in made:
+        disk.close()
+
+
+@pytest.fixture
+def foreign(tmp_path: Path) -> Iterator[Nats]:
+    """A NATS server that runs, with its store in a directory of the test's own."""
+    folder = tmp_path / "nats"
+    folder.mkdir()
+    server = Nats(folder)
+    server.start()
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+def on_foreign(foreign: Nats, make_broker: Callable[..., Broker]) -> Callable[..., Broker]:
+    """Makes brokers whose log is kept there, not started; all are the same node by default."""
+
+    def make(config: str = "", node: str = "n1", url: str = "") -> Broker:
+        broker = make_broker(ACCESS + config, "--nats-url", url or foreign.url)
+        broker.data_dir.mkdir()
+        (broker.data_dir / "node").write_text(f"{node}\n")
+        return broker
+
+    return make

@@ -1,0 +1,45 @@
+"""The connection to a foreign NATS server breaks under load, in the middle of a record."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from harness.drill import FEW, ROUNDS, SEED, Drill
+from harness.proxy import Proxy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from harness.broker import Broker
+    from harness.nats import Nats
+
+pytestmark = [pytest.mark.drill, pytest.mark.timeout(180 + 40 * ROUNDS)]
+
+
+@pytest.fixture
+def proxy(foreign: Nats) -> Iterator[Proxy]:
+    made = Proxy(foreign.port)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("direction", [0, 1], ids=["records", "answers"])
+def test_connection_cut(on_foreign: Callable[..., Broker], proxy: Proxy, direction: int) -> None:
+    broker = on_foreign(url=f"nats://127.0.0.1:{proxy.port}")
+    broker.start()
+    drill = Drill(broker, SEED)
+    drill.start()
+
+    def cut() -> None:
+        size = drill.random.randrange(20_000 if direction == 0 else 1000)
+        drill.notes.append(f"cut after {size} bytes")
+        assert proxy.cut(direction, size, timeout=20), "hardly any records"
+        time.sleep(drill.random.choice((0.0, 1.5)))
+        proxy.restore()
+
+    for _ in range(FEW):
+        drill.strike(cut)
+    drill.judge()
+    broker.stop()

@@ -1,0 +1,230 @@
+"""Power cuts under load: the disk keeps what it was given until then, and nothing else.
+
+The two controls prove that the drill bites: what was not synced is gone from such a disk, and a
+broker that syncs once a minute loses what it has acknowledged.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from harness.broker import stand_still, until
+from harness.drill import FEW, ROUNDS, SEED, Drill
+from harness.packets import Connack, Publish
+from harness.rawclient import RawClient
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from harness.broker import Broker
+    from harness.nats import Nats
+    from harness.powercut import Cache, Disk
+
+pytestmark = [pytest.mark.drill, pytest.mark.timeout(180 + 40 * ROUNDS)]
+CACHES = pytest.mark.parametrize("cache", ["kept", "lost"])
+PAGE = 4096
+
+
+def write(path: Path, data: bytes, *, synced: bool) -> None:
+    with path.open("ab") as out:
+        out.write(data)
+        out.flush()
+        if synced:
+            os.fsync(out.fileno())
+
+
+def read(path: Path) -> bytes:
+    return path.read_bytes() if path.exists() else b""
+
+
+def overwrite_past_the_page_cache(path: Path, data: bytes) -> None:
+    """Gives the disk a page without telling it to flush."""
+    page = mmap.mmap(-1, PAGE)
+    page.write(data * PAGE)
+    out = os.open(path, os.O_WRONLY | os.O_DIRECT)
+    try:
+        os.write(out, page)
+    finally:
+        os.close(out)
+
+
+@CACHES
+def test_what_was_not_synced_is_gone(make_disk: Callable[[Cache], Disk], cache: Cache) -> None:
+    """The control: the drill's disk loses what it should, and keeps what it must."""
+    disk = make_disk(cache)
+    write(disk.place / "synced", b"old", synced=True)
+    write(disk.place / "synced", b"new" * PAGE, synced=False)
+    write(disk.place / "never", b"new" * PAGE, synced=False)
+    disk.cut()
+    disk.power_on()
+    assert read(disk.place / "synced") == b"old"
+    assert read(disk.place / "never") == b""
+    write(disk.place / "synced", b"er", synced=True)
+    write(disk.place / "page", b"a" * PAGE, synced=True)
+    overwrite_past_the_page_cache(disk.place / "page", b"b")
+    disk.cut()
+    disk.power_on()
+    assert read(disk.place / "synced") == b"older"
+    assert read(disk.place / "page") == (b"b" if cache == "kept" else b"a") * PAGE
+
+
+def cut_the_power(broker: Broker, disk: Disk) -> None:
+    """Nobody answers a client any more from the moment on which decides what was written."""
+    stand_still(broker.pid)
+    stand_still(broker.nats_pid)
+    disk.cut()
+    broker.kill_all()
+    disk.power_on()
+
+
+def cut_the_power_there(server: Nats, disk: Disk) -> None:
+    """The same for a NATS server on another machine, whose power comes back."""
+    stand_still(server.pid)
+    disk.cut()
+    server.kill()
+    disk.power_on()
+    server.start()
+
+
+@CACHES
+def test_power_cut(
+    make_broker: Callable[..., Broker], make_disk: Callable[[Cache], Disk], cache: Cache
+) -> None:
+    disk = make_disk(cache)
+    broker = make_broker()
+    broker.data_dir = disk.place / "data"
+    broker.start()
+    drill = Drill(broker, SEED)
+    drill.start()
+
+    def blow() -> None:
+        cut_the_power(broker, disk)
+        broker.start()
+
+    for _ in range(FEW):
+        drill.strike(blow)
+    drill.judge()
+    broker.stop()
+
+
+@CACHES
+def test_power_cut_after_the_first_acknowledgement(
+    make_broker: Callable[..., Broker], make_disk: Callable[[Cache], Disk], cache: Cache
+) -> None:
+    """All that a log needs to be found again is on disk as early as its first record."""
+    disk = make_disk(cache)
+    broker = make_broker()
+    broker.data_dir = disk.place / "data"
+    broker.start()
+    with RawClient(broker.port) as client:
+        client.connect("first", clean=False)
+        client.subscribe(("t", 1))
+    with RawClient(broker.port) as client:
+        client.connect("second")
+        client.publish("t", b"kept", 1, retain=True)
+        cut_the_power(broker, disk)
+    broker.start()
+    with RawClient(broker.port) as client:
+        assert client.connect("first", clean=False) == Connack(0, session_present=True)
+        client.acknowledge(client.expect_a(Publish))
+    broker.stop()
+
+
+def test_disk_that_fails(
+    make_broker: Callable[..., Broker], make_disk: Callable[[Cache], Disk]
+) -> None:
+    """Every write and every sync fails from some moment on: nothing more is acknowledged.
+
+    What a failed sync left behind in the page cache must not be taken for stored.
+    """
+    disk = make_disk("lost")
+    broker = make_broker()
+    broker.data_dir = disk.place / "data"
+    broker.start()
+    drill = Drill(broker, SEED)
+    drill.start()
+
+    def blow() -> None:
+        disk.cut()
+        time.sleep(drill.random.uniform(0.5, 2))
+        if broker.running:
+            broker.kill_all()
+        disk.power_on()
+        broker.start()
+
+    for _ in range(FEW):
+        drill.strike(blow)
+    drill.judge()
+    broker.stop()
+
+
+def test_power_cut_of_a_foreign_server(
+    make_disk: Callable[[Cache], Disk], foreign: Nats, on_foreign: Callable[..., Broker]
+) -> None:
+    """A server that syncs always, on another machine: the broker waits, and all is there."""
+    disk = make_disk("lost")
+    foreign.move(disk.place)
+    broker = on_foreign()
+    broker.start()
+    drill = Drill(broker, SEED)
+    drill.start()
+    for _ in range(FEW):
+        drill.strike(lambda: cut_the_power_there(foreign, disk))
+    drill.judge()
+    broker.stop()
+
+
+def test_weaker_mode_loses_what_it_acknowledged(
+    make_broker: Callable[..., Broker], make_disk: Callable[[Cache], Disk]
+) -> None:
+    """The control: the same cut, on a broker whose banner says that it syncs once a minute.
+
+    What was there when everything was synced once is there, and what came later is not.
+    """
+    disk = make_disk("kept")
+    broker = make_broker("", "--sync", "60")
+    broker.data_dir = disk.place / "data"
+    broker.start()
+    assert "WEAKER" in broker.log
+    drill = Drill(broker, SEED)
+    drill.start()
+    until(lambda: drill.account.totals()["acknowledged"] > 50, "acknowledgements")
+    disk.sync()
+    before = drill.account.totals()["acknowledged"]
+    until(lambda: drill.account.totals()["acknowledged"] > before + 100, "acknowledgements")
+    cut_the_power(broker, disk)
+    drill.abandon()
+    broker.start()
+    present, lost = drill.visit_the_absent()
+    assert present > 0, "what was synced is there"
+    assert lost > 0, "the drill would not notice a loss"
+    broker.stop()
+
+
+def test_weaker_server_that_lost_what_it_acknowledged_is_noticed(
+    make_disk: Callable[[Cache], Disk], foreign: Nats, on_foreign: Callable[..., Broker]
+) -> None:
+    """NATS syncs every two minutes by default; the broker that lives on ends, and says why."""
+    disk = make_disk("lost")
+    foreign.sync_interval = "2m"
+    foreign.move(disk.place)
+    broker = on_foreign()
+    broker.start()
+    drill = Drill(broker, SEED)
+    drill.start()
+    until(lambda: drill.account.totals()["acknowledged"] > 50, "acknowledgements")
+    disk.sync()
+    before = drill.account.totals()["acknowledged"]
+    until(lambda: drill.account.totals()["acknowledged"] > before + 100, "acknowledgements")
+    cut_the_power_there(foreign, disk)
+    until(lambda: not broker.running, "the broker's end")
+    drill.abandon()
+    assert broker.returncode == 65
+    (line,) = [line for line in broker.log.splitlines() if line.startswith("foldmq: ")]
+    assert line.startswith("foldmq: the log is ")
+    assert "Traceback" not in broker.log

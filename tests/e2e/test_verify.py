@@ -1,0 +1,482 @@
+"""`foldmq verify`: real brokers, equal to their log, and made unequal on purpose."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import sys
+import time
+from base64 import b64decode
+from typing import TYPE_CHECKING, Any
+
+import nats.errors
+import pytest
+from harness import packets as p
+from harness.broker import Broker, until
+from harness.drill import Drill
+from harness.fixtures import EXTERNAL, Clients
+from harness.nats import PASSWORD, USER, Nats
+
+from actors.attestation import digest, session_digest, subject_of
+from e2e.test_log_tools import HOSTILE_ID, events, play, refused, run
+from projections.node import NodeState
+from projections.session import SessionState, SubscriptionState
+from projections.sessions import freeze
+from projections.stored import RETAINED, SESSION, decode_entry, key_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+pytestmark = [
+    pytest.mark.skipif(bool(EXTERNAL), reason="needs to start its own foldmq"),
+    pytest.mark.timeout(240),
+]
+
+DEBUG_BUILD = """
+import asyncio, pathlib, signal
+from actors.broker import Broker
+from cli.main import main
+
+order = pathlib.Path(__file__).with_name("tamper.py")
+listen = Broker.listen
+
+async def listen_to_the_test(broker, host, port):
+    def obey():
+        exec(order.read_text(), {"broker": broker, "answer": order.with_name("answer")})
+        order.unlink()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, obey)
+    return await listen(broker, host, port)
+
+Broker.listen = listen_to_the_test
+main()
+"""
+
+
+class DebugBroker(Broker):
+    """A broker in whose memory a test can do what it likes."""
+
+    def command(self) -> list[str]:
+        script = self.directory / "debug.py"
+        script.write_text(DEBUG_BUILD)
+        return [sys.executable, str(script), *super().command()[1:]]
+
+    def tamper(self, code: str) -> None:
+        order = self.directory / "tamper.py"
+        order.write_text(code)
+        os.kill(self.pid, signal.SIGUSR1)
+        until(lambda: not order.exists(), "tampering")
+
+
+@pytest.fixture
+def debug(tmp_path: Path) -> Iterator[DebugBroker]:
+    broker = DebugBroker(tmp_path)
+    broker.start()
+    yield broker
+    broker.clean_up()
+
+
+@pytest.fixture
+def clients_of(debug: DebugBroker) -> Iterator[Clients]:
+    made = Clients("127.0.0.1", debug.port)
+    yield made
+    made.close()
+
+
+def data_of(broker: Broker) -> tuple[str, str]:
+    return "--data-dir", str(broker.data_dir)
+
+
+def verified(*arguments: str, code: int = 0) -> dict[str, Any]:
+    (found,) = run("verify", *arguments, "--json", code=code).objects
+    assert found["equal"] is (code == 0)
+    result: dict[str, Any] = found
+    return result
+
+
+def difference(found: dict[str, Any], name: str, where: str = "broker") -> dict[str, Any]:
+    (one,) = (one for one in found["differences"] if (one["name"], one["where"]) == (name, where))
+    result: dict[str, Any] = one
+    return result
+
+
+def position(data: tuple[str, ...], kind: str, session: str, number: int = -1) -> str:
+    return str(events(data, "--type", kind, "--session", session)[number]["position"])  # type: ignore[arg-type]
+
+
+def is_written(data: tuple[str, ...], sessions: int) -> bool:
+    """Whether the projections reflect all that is in the log, which does not grow."""
+    found = verified(*data, "--stored")["projections"]
+    last = int(events(data)[-1]["position"].partition(".")[0])  # type: ignore[arg-type]
+    return bool(found["as_of"] == last and found["sessions"] == sessions)
+
+
+# -------------------------------------------------------------------------------- equal
+
+
+def test_equal_under_load_and_after_kill(make_broker: Callable[..., Broker]) -> None:
+    broker = make_broker()
+    broker.start()
+    data = data_of(broker)
+    drill = Drill(broker, 77)
+    drill.start()
+    try:
+        for _ in range(2):
+            time.sleep(1)
+            assert verified(*data)["broker"]["sessions"] > 5
+            drill.strike(lambda: broker.restart(kill=True))
+        found = verified(*data)
+        assert found["differences"] == []
+        drill.judge()
+    finally:
+        drill.abandon()
+    assert verified(*data)["projections"]["useless"] is None
+    broker.kill()
+    assert verified(*data, "--stored")["broker"] is None
+
+
+def test_what_is_said_when_all_is_equal(debug: DebugBroker, clients_of: Clients) -> None:
+    play(clients_of)
+    data = data_of(debug)
+    until(lambda: is_written(data, 3), "the projections")
+    before = events(data)
+    last = int(before[-1]["position"].partition(".")[0])
+    assert run("verify", *data).out == (
+        f"equal: 3 sessions and 2 retained messages in the broker, as of {last + 1}.0\n"
+        f"equal: 3 sessions and 2 retained messages in the projections, as of record {last}\n"
+    )
+    assert run("verify", *data, "--session", "screen").out == (
+        f"equal: session screen is in the broker, as of {last + 1}.0\n"
+        f"equal: session screen is in the projections, as of record {last}\n"
+    )
+    assert refused("verify", *data, "--session", "nobody", code=2) == "no session nobody"
+    assert events(data) == before
+
+
+def test_frozen_sessions_stay_frozen(debug: DebugBroker, clients_of: Clients) -> None:
+    away = clients_of.connect("away", clean=False)
+    away.subscribe(("a/#", 2), ("b/+", 1))
+    away.disconnect()
+    other = clients_of.connect("other")
+    for number in range(5):
+        other.publish(f"a/{number}", b"queued", 2, retain=True)
+    debug.tamper("broker.passivate('away')")
+    assert verified(*data_of(debug))["broker"]["sessions"] == 2
+    verified(*data_of(debug), "--session", "away")
+    debug.tamper("answer.write_text(str(broker.node.sessions.frozen('away') is not None))")
+    assert (debug.directory / "answer").read_text() == "True"
+
+
+def test_a_frozen_session_has_the_digest_of_the_live_one() -> None:
+    state = SessionState("s", clean=False, generation=3, closed_ms=17)
+    state.subscriptions["a/#"] = SubscriptionState("a/#", 2)
+    node = NodeState()
+    node.sessions["s"] = state
+    live = session_digest(node, "s")
+    frozen = freeze(state, 5)
+    assert frozen is not None
+    node.sessions.discard("s")
+    node.sessions.put("s", frozen, None)
+    assert session_digest(node, "s") == live
+    assert live != digest(())
+
+
+# ------------------------------------------------------------------- unequal on purpose
+
+
+def test_memory_that_went_its_own_way(debug: DebugBroker, clients_of: Clients) -> None:
+    play(clients_of)
+    data = data_of(debug)
+    debug.tamper(
+        "broker.node.sessions.live['screen'].inflight.clear()\n"
+        "broker.node.sessions.discard('archive')\n"
+        "broker.node.retained._messages.pop('lamp')\n"
+        "from projections.session import SessionState\n"
+        "broker.node.sessions['ghost\\x1b[2J'] = SessionState('ghost\\x1b[2J')\n"
+    )
+    found = verified(*data, code=1)
+    screen = difference(found, "screen")
+    (field,) = screen["fields"]
+    assert field["field"] == "in flight"
+    assert field["broker"] == []
+    assert field["log"][0].startswith("packet 3: message ")
+    third = position(data, "Delivered", "screen", 2)
+    assert (screen["what"], screen["parts_at"]) == ("differs", third)
+    archive = difference(found, "archive")
+    assert archive["what"] == "missing"
+    assert archive["parts_at"] == position(data, "SessionOpened", "archive")
+    lamp = difference(found, "lamp")
+    (published,) = events(data, "--type", "MessagePublished", "--topic", "lamp")
+    assert (lamp["kind"], lamp["parts_at"]) == ("retained", published["position"])
+    ghost = difference(found, "ghost\x1b[2J")
+    assert (ghost["what"], ghost["parts_at"]) == ("extra", None)
+    assert found["first"] == archive["parts_at"]
+    out = run("verify", *data, code=1).out
+    assert f"session archive: missing in the broker, as of {archive['as_of']}\n" in out
+    assert f"\n  in flight, from {third} on:\n    only in the log: packet 3: message " in out
+    assert "session ghost\\u001b[2J: in the broker, but not by the log" in out
+    assert re.search(
+        rf"^parted: \d differences, the first at {archive['parts_at']}$", out, re.MULTILINE
+    )
+    only = verified(*data, "--session", "screen", code=1)
+    assert difference(only, "screen")["parts_at"] == third
+
+
+def test_memory_that_missed_an_event(debug: DebugBroker, clients_of: Clients) -> None:
+    """What came later is as it should be: the field tells."""
+    client = clients_of.connect(HOSTILE_ID, clean=False)
+    client.subscribe(("kept", 1), ("left", 1))
+    client.send(p.unsubscribe(7, "left"))
+    client.expect(p.Unsuback(7))
+    debug.tamper(
+        "from projections.session import SubscriptionState\n"
+        f"state = broker.node.sessions.live[{HOSTILE_ID!r}]\n"
+        "state.subscriptions['left'] = SubscriptionState('left', 1)\n"
+    )
+    client.publish("kept", b"later", 1)
+    client.acknowledge(client.expect_publish("kept", b"later", 1))
+    data = data_of(debug)
+    one = difference(verified(*data, code=1), HOSTILE_ID)
+    assert [field["field"] for field in one["fields"]] == ["subscriptions"]
+    assert one["fields"][0]["broker"] == ["left QoS 1"]
+    assert one["parts_at"] == position(data, "Unsubscribed", HOSTILE_ID)
+    assert one["equal_up_to"] == position(data, "Subscribed", HOSTILE_ID)
+    assert "left QoS 1" in run("verify", *data, code=1).out
+
+
+# -------------------------------------------------------------------------- projections
+
+
+def access(server: Nats) -> tuple[str, ...]:
+    return "--nats-url", server.url, "--nats-user", USER, "--nats-password", PASSWORD
+
+
+def latest(server: Nats, key: str) -> tuple[int, bytes]:
+    """Sequence and bytes of the last message of a key."""
+    answer = server.api(
+        "STREAM.MSG.GET.FOLDMQ_STATE_n1", {"last_by_subj": f"foldmq.state.n1.{key}"}
+    )
+    return answer["message"]["seq"], b64decode(answer["message"]["data"])
+
+
+def overwrite(server: Nats, key: str, data: bytes) -> None:
+    async def store(client: Any) -> None:
+        await client.jetstream().publish(f"foldmq.state.n1.{key}", data)
+
+    server.do(store)
+
+
+@pytest.fixture
+def stopped(foreign: Nats, on_foreign: Callable[..., Broker]) -> tuple[str, ...]:
+    """The log and projections of a broker that has ended; `wanted` subscribed twice."""
+    broker = on_foreign()
+    broker.start()
+    clients = Clients("127.0.0.1", broker.port)
+    wanted = clients.connect("wanted", clean=False)
+    wanted.subscribe(("first", 1))
+    wanted.subscribe(("second", 1))
+    clients.connect("other", clean=False).publish("lamp", b"on", 1, retain=True)
+    clients.close()
+    broker.stop()
+    return access(foreign)
+
+
+def test_a_foreign_nats_without_a_broker(stopped: tuple[str, ...]) -> None:
+    assert refused("verify", *stopped, code=69) == (
+        "no broker answers for node n1 (none is there): start it, or give --stored to check what "
+        "is stored"
+    )
+    found = verified(*stopped, "--stored")
+    assert (found["broker"], found["projections"]["sessions"]) == (None, 2)
+    assert found["projections"]["retained"] == 1
+    assert (
+        "session wanted is in the projections"
+        in run("verify", *stopped, "--stored", "--session", "wanted").out
+    )
+
+
+def test_a_foreign_nats_with_a_broker(foreign: Nats, on_foreign: Callable[..., Broker]) -> None:
+    broker = on_foreign()
+    broker.start()
+    clients = Clients("127.0.0.1", broker.port)
+    clients.connect("c").publish("t", b"x", 1, retain=True)
+    assert verified(*access(foreign))["broker"]["sessions"] == 1
+    foreign.kill()
+    foreign.start()
+    until(lambda: run_code("verify", *access(foreign)) == 0, "an answer after a reconnect")
+    clients.close()
+
+
+def run_code(*arguments: str) -> int:
+    """The exit code, whatever it is."""
+    for code in (0, 1, 65, 69, 75):
+        try:
+            run(*arguments, code=code)
+        except AssertionError:
+            continue
+        return code
+    raise AssertionError(arguments)
+
+
+def test_an_overwritten_projection(foreign: Nats, stopped: tuple[str, ...]) -> None:
+    """With right checksums and digests: a broker that starts would believe it."""
+    key = key_of(SESSION, "wanted")
+    _, data = latest(foreign, key)
+    _, mark = latest(foreign, "mark")
+    entry = decode_entry(data)
+    state = json.loads(entry.body)
+    assert len(state["subscriptions"]) == 2
+    del state["subscriptions"][1]
+    entry.body = json.dumps(state, separators=(",", ":")).encode()
+    entry.digest = decode_entry(mark).digest
+    overwrite(foreign, key, entry.encode())
+    found = verified(*stopped, "--stored", code=1)
+    one = difference(found, "wanted", "projections")
+    (field,) = one["fields"]
+    assert (field["field"], field["log"]) == ("subscriptions", ["second QoS 1"])
+    second = position(stopped, "Subscribed", "wanted")
+    assert found["first"] == one["parts_at"] == second
+    assert found["projections"]["useless"] is None
+    assert (
+        "session wanted: other in the projections than by the log"
+        in run("verify", *stopped, "--stored", code=1).out
+    )
+    verified(*stopped, "--stored", "--session", "wanted", code=1)
+    verified(*stopped, "--stored", "--session", "other")
+
+
+def test_a_missing_projection(foreign: Nats, stopped: tuple[str, ...]) -> None:
+    sequence, _ = latest(foreign, key_of(SESSION, "wanted"))
+    foreign.api("STREAM.MSG.DELETE.FOLDMQ_STATE_n1", {"seq": sequence})
+    found = verified(*stopped, "--stored", code=1)
+    one = difference(found, "wanted", "projections")
+    assert one["what"] == "missing"
+    assert one["parts_at"] == position(stopped, "SessionOpened", "wanted")
+    assert found["projections"]["useless"] == "they are not whole"
+
+
+def test_projections_of_another_log(foreign: Nats, stopped: tuple[str, ...]) -> None:
+    _, data = latest(foreign, "mark")
+    entry = decode_entry(data)
+    mark = json.loads(entry.body)
+    for change, first, said in (
+        ({"link": "00" * 32}, f"{mark['sequence']}.0", "are those of another log"),
+        ({"sequence": 10**6}, f"{mark['sequence'] + 1}.0", "reflect more than the log holds"),
+        ({"sequence": "all"}, None, "cannot be read"),
+    ):
+        entry.body = json.dumps({**mark, **change}).encode()
+        overwrite(foreign, "mark", entry.encode())
+        assert verified(*stopped, "--stored", code=1)["first"] == first
+        assert said in run("verify", *stopped, "--stored", code=1).out
+
+
+def test_an_overwritten_retained_message(foreign: Nats, stopped: tuple[str, ...]) -> None:
+    key = key_of(RETAINED, "lamp")
+    entry = decode_entry(latest(foreign, key)[1])
+    entry.digest = decode_entry(latest(foreign, "mark")[1]).digest
+    entry.body = entry.body[:-2] + b"dark"
+    overwrite(foreign, key, entry.encode())
+    lamp = difference(verified(*stopped, "--stored", code=1), "lamp", "projections")
+    (field,) = lamp["fields"]
+    assert (lamp["what"], lamp["parts_at"]) == ("differs", None)
+    assert field["log"][0].endswith("QoS 1, 2 B")
+    assert field["projections"][0].endswith("QoS 1, 4 B")
+
+
+def test_a_damaged_projection(foreign: Nats, stopped: tuple[str, ...]) -> None:
+    overwrite(foreign, key_of(SESSION, "wanted"), b"FMP\x01 and nothing that makes sense")
+    found = verified(*stopped, "--stored", code=1)
+    (sequence,) = found["projections"]["damaged"]
+    assert (
+        f"message {sequence} of the projections cannot be read\n"
+        in run("verify", *stopped, "--stored", code=1).out
+    )
+
+
+def test_no_projections_at_all(foreign: Nats, stopped: tuple[str, ...]) -> None:
+    foreign.api("STREAM.DELETE.FOLDMQ_STATE_n1")
+    assert run("verify", *stopped, "--stored").out == (
+        "the projections would not be used at a start, but all of the log: there are none\n"
+    )
+
+
+def test_a_stopped_broker(make_broker: Callable[..., Broker]) -> None:
+    broker = make_broker()
+    broker.start()
+    clients = Clients("127.0.0.1", broker.port)
+    play(clients)
+    clients.close()
+    broker.stop()
+    data = data_of(broker)
+    assert refused("verify", *data, code=69).endswith(
+        f"(none runs on {broker.data_dir}): start it, or give --stored to check what is stored"
+    )
+    assert verified(*data, "--stored")["projections"]["sessions"] == 2
+
+
+# ------------------------------------------------------------------- what the broker answers
+
+
+def test_hostile_requests(foreign: Nats, on_foreign: Callable[..., Broker]) -> None:
+    broker = on_foreign()
+    broker.start()
+    clients = Clients("127.0.0.1", broker.port)
+    clients.connect("c", clean=False).publish("t", b"x", 1, retain=True)
+
+    async def ask(client: Any) -> None:
+        async def answer(request: object) -> Any:
+            data = request if isinstance(request, bytes) else json.dumps(request).encode()
+            return json.loads((await client.request(subject_of("n1"), data, timeout=10)).data)
+
+        begun = await answer({})
+        key = begun["id"]
+        hostile: list[object] = [
+            b"",
+            b"\xff\x00",
+            b"[" * 100_000,
+            b" " * 600_000,
+            [],
+            1,
+            None,
+            {"id": 1, "page": 1},
+            {"id": key, "page": True},
+            {"id": key, "page": "1"},
+            {"id": key, "page": 2},
+            {"id": key, "page": -1},
+            {"id": key, "page": 10**30},
+            {"id": "unknown", "page": 1},
+            {"session": {"$ne": 1}},
+            {"session": "c", "retained": "t"},
+            {"retained": None},
+            {"more": 1},
+        ]
+        for request in hostile:
+            said = await answer(request)
+            assert set(said) == {"broker", "error"}, request
+        page = await answer({"id": key, "page": 1})
+        assert [name for name, _ in page["sessions"]] == ["c"]
+        assert page["more"] is False
+        assert await answer({"id": key, "page": 1}) == page
+        assert "error" in await answer({"id": key, "page": 2})
+        told = await answer({"session": "c"})
+        assert told["digest"] == page["sessions"][0][1]
+        assert (await answer({"session": "nobody"}))["parts"] is None
+        assert (await answer({"retained": "t"}))["message"]["size"] == 1
+        open_ones = [await answer({}) for _ in range(6)]
+        assert [("error" in one) for one in open_ones] == [False] * 4 + [True] * 2
+
+    foreign.do(ask)
+    assert "error" not in broker.log
+    clients.close()
+
+
+def test_who_may_not_use_our_account_cannot_ask(
+    foreign: Nats, on_foreign: Callable[..., Broker]
+) -> None:
+    on_foreign().start()
+    said = refused("verify", *access(foreign)[:4], "--nats-password", "wrong", code=69)
+    assert "refuses our credentials" in said
+    with pytest.raises(nats.errors.NoRespondersError):
+        foreign.do(lambda client: client.request(subject_of("other"), b"{}", timeout=5))

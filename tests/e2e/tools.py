@@ -1,0 +1,64 @@
+"""The tools on the log, run as a user runs them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from harness.broker import environment, foldmq
+
+if TYPE_CHECKING:
+    from harness.broker import Broker
+
+HOSTILE_ID = "evil\x1b[2J\n\x9b\x7f id"
+HOSTILE_TOPIC = 'ev\x1b[31mil/\u202e\r\n"t"'
+HOSTILE_PAYLOAD = b'\x1b]0;x\x07\xff\n"'
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def lines(self) -> list[str]:
+        return self.out.splitlines()
+
+    @property
+    def objects(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.lines]
+
+
+def run(*arguments: str, code: int = 0, timeout: float = 60.0) -> Ran:
+    """Runs foldmq; the exit code must be `code`, and nothing may break out of its line."""
+    result = subprocess.run(
+        [foldmq(), *arguments], capture_output=True, timeout=timeout, check=False, env=environment()
+    )
+    ran = Ran(result.returncode, result.stdout.decode(), result.stderr.decode())
+    assert ran.code == code, ran
+    assert "Traceback" not in ran.err
+    assert all(line.isprintable() for line in (ran.out + ran.err).split("\n")), ran
+    return ran
+
+
+def refused(*arguments: str, code: int) -> str:
+    """The one line with which foldmq refuses, without ``foldmq: ``; nothing is on stdout."""
+    ran = run(*arguments, code=code)
+    assert ran.out == ""
+    (line,) = ran.err.splitlines()
+    return line.removeprefix("foldmq: ")
+
+
+def flip(broker: Broker, needle: bytes) -> None:
+    """Changes one bit of a stored byte string."""
+    for block in broker.data_dir.glob("jetstream/**/*.blk"):
+        content = bytearray(block.read_bytes())
+        at = content.find(needle)
+        if at >= 0:
+            content[at] ^= 1
+            block.write_bytes(content)
+            return
+    raise AssertionError(f"{needle!r} is not stored")
