@@ -19,7 +19,7 @@ class Target:
 
     def __str__(self) -> str:
         sign = "<=" if self.at_most else ">="
-        return f"{sign} {self.factor:g} x {self.of}" if self.of else f"{sign} {self.factor:,g}"
+        return f"{sign} {self.factor:g} x {self.of}" if self.of else f"{sign} {self.factor:,.10g}"
 
     def met(self, values: Values) -> bool | None:
         """Tell whether it is met; None when the other broker gave nothing to compare with."""
@@ -148,7 +148,3 @@ LOADS = [
         {"nats": 10_000},
     ),
 ]
-
-# An entry is one message published, delivered or acknowledged: what happens together for a session
-# is one event of many entries, so that events alone would say little about the work.
-RESTART = Metric("replayed", "entries/s", _rate("entries_per_s"), (Target(300_000),))

@@ -6,63 +6,19 @@ slower or faster meanwhile does so for all of them. The median of the runs is sh
 
 import argparse
 import datetime as dt
-import json
 import os
 import platform
 import resource
-import shutil
-import signal
-import statistics
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from brokers import BROKERS, ROOT, BenchError, Broker, Foldmq, output, running
-from loads import LOADS, RESTART, Load, Metric, Target, Values
-
-HERE = Path(__file__).resolve().parent
-LOADER = HERE / "mqttload"
-RESTART_ENTRIES = 5_000_000
-
-
-@dataclass
-class Row:
-    """One metric of one load with the median of every broker."""
-
-    load: str
-    metric: Metric
-    values: Values
-    targets: tuple[Target, ...]
-
-
-def compile_loader() -> None:
-    """Build mqttload when its source is newer than the program."""
-    source = HERE / "mqttload.c"
-    if LOADER.exists() and LOADER.stat().st_mtime >= source.stat().st_mtime:
-        return
-    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
-    if compiler is None:
-        raise BenchError("no C compiler found to build bench/mqttload (on Debian: apt install gcc)")
-    subprocess.run([compiler, "-O2", "-Wall", "-Wextra", "-o", LOADER, source], check=True)
-
-
-def run_load(arguments: list[str], port: int, pid: int) -> dict[str, Any]:
-    """Run mqttload; the result has a key ``problem`` when something was lost or did not end."""
-    command = [str(LOADER), *arguments, "-P", str(port), "--pid", str(pid)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    try:
-        result: dict[str, Any] = json.loads(done.stdout)
-    except ValueError:
-        return {"problem": done.stderr.strip() or f"mqttload ended with {done.returncode}"}
-    if done.returncode:
-        faults = ("lost", "dup", "misordered", "corrupt", "refused", "failed", "disconnects")
-        seen = [f"{fault} {result[fault]}" for fault in faults if result.get(fault)]
-        result["problem"] = ", ".join([*seen, f"status {result.get('status')}"])
-    return result
+from loads import LOADS, Load, Target
+from measuring import Row, compile_loader, median, number, report, run_load, say
+from timemachine import TIME_MACHINE
 
 
 def measure(load: Load, brokers: list[Broker], options: argparse.Namespace) -> Iterator[Row]:
@@ -77,64 +33,11 @@ def measure(load: Load, brokers: list[Broker], options: argparse.Namespace) -> I
             ):
                 result = run_load(arguments, server.port, server.pid)
             results[broker.name].append(result)
-            note = f" PROBLEM: {result['problem']}" if "problem" in result else ""
-            shown = ", ".join(
-                f"{metric.label} {number(metric.read(result))} {metric.unit}".rstrip()
-                for metric in load.metrics
-            )
-            say(f"{load.name} {repetition + 1}/{options.repeat} {broker.title}: {shown}{note}")
+            which = f"{repetition + 1}/{options.repeat} {broker.title}"
+            report(load.name, which, load.metrics, result)
     for metric in load.metrics:
         values = {name: median(metric, runs) for name, runs in results.items()}
         yield Row(load.name, metric, values, () if options.quick else metric.targets)
-
-
-def median(metric: Metric, runs: list[dict[str, Any]]) -> float | None:
-    """Give the median; None when a run failed: a rate at which messages are lost is none."""
-    values = [None if "problem" in run else metric.read(run) for run in runs]
-    good = [value for value in values if value is not None]
-    return statistics.median(good) if len(good) == len(runs) else None
-
-
-def measure_restart(options: argparse.Namespace) -> Row:
-    """Fill foldmq's log, kill it, start it again, and read from its log how fast it replayed."""
-    wanted = RESTART_ENTRIES // 50 if options.quick else RESTART_ENTRIES
-    runs: list[dict[str, Any]] = []
-    with tempfile.TemporaryDirectory(prefix="bench-", dir=options.dir) as work:
-        entries = 0
-        while entries < wanted:
-            with running(Foldmq, Path(work)) as server:
-                arguments = f"pubsub -p 4 -s 4 -q 1 -w 200 -T 300 -n {max(1000, wanted // 2)}"
-                result = run_load(arguments.split(), server.port, server.pid)
-                if "problem" in result:
-                    raise BenchError(f"filling the log: {result['problem']}")
-                server.process.send_signal(signal.SIGKILL)
-                server.process.wait()
-            with running(Foldmq, Path(work)) as server:
-                entries = recovered(server.log)["entries"]
-        for _ in range(options.repeat):
-            with running(Foldmq, Path(work)) as server:
-                line = recovered(server.log)
-            line["entries_per_s"] = line["entries"] / line["seconds"]
-            runs.append(line)
-            say(f"restart: {number(line['entries'])} entries in {line['seconds']:.2f} s")
-    targets = () if options.quick else RESTART.targets
-    return Row("restart", RESTART, {"foldmq": median(RESTART, runs)}, targets)
-
-
-def recovered(log: Path) -> dict[str, Any]:
-    """Give the log line in which foldmq says what it replayed."""
-    for text in log.read_text("utf-8", "replace").splitlines():
-        if text.startswith("{"):
-            line: dict[str, Any] = json.loads(text)
-            if line.get("event") == "log replayed":
-                return line
-    raise BenchError(f"foldmq did not say what it replayed in {log}")
-
-
-def number(value: float | None) -> str:
-    if value is None:
-        return "-"
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def table(rows: list[Row], brokers: list[Broker]) -> str:
@@ -198,23 +101,45 @@ INTRODUCTION = """# Benchmarks
 Made by `make bench ARGS=--write`: the last run, {repeat} runs each, medians. Payloads have 64
 bytes; the load generator `bench/mqttload.c` runs on the same machine and checks every message.
 foldmq and NATS Server (`sync_interval: always`) acknowledge when a message is on disk, Mosquitto
-when it is in memory. A dash is a run that lost something or did not end. "restart" counts entries:
-one message published, delivered or acknowledged; one event of the log may hold many of them.
+when it is in memory. A dash is a run that lost something or did not end, or a load that only
+foldmq has. An entry is one message published, delivered or acknowledged; one event of the log may
+hold many of them.
+
+The loads that only foldmq has (`bench/timemachine.py`), all with files that the operating system
+may have in its page cache:
+
+- "restart": a log of 5 million entries is folded from its beginning, without projections.
+- "recovery": the broker was killed; its projections hold 100,000 offline sessions with a
+  subscription each and 100,000 retained messages, and do not reflect the last million events.
+  Every event of these holds one message only, the worst case. The time is that of the log line
+  "log replayed"; "start to accept" is all from the start of the process to an open port.
+- "passive": resident memory of the broker's process after a start with offline sessions (no
+  retained messages), less that of a broker without any, for each session.
+- "open": from CONNECT to the first of 1,000 queued messages, after a start of the broker, so that
+  the session and its messages are only on disk; "alone": each in a record of its own.
+- "log": the whole commands `foldmq log verify` and `foldmq replay` on the log of a broker that
+  does not run, a million events of one message each: Python and the NATS server start and end in
+  that time, nothing is subtracted. Once with the NATS server on another core, once on the same.
+- "projections": the load "qos1" with and without the background writing of projections, in at
+  least 5 pairs, fresh brokers, the order changing; CPU time is that of the broker's process alone.
 """
 
 
 def parse_arguments() -> argparse.Namespace:
     """Read the command line."""
-    names = [load.name for load in LOADS] + ["restart"]
+    names = [*(load.name for load in LOADS), *TIME_MACHINE]
     parser = argparse.ArgumentParser(description=__doc__, prog="make bench ARGS='...'")
     parser.add_argument("--load", action="append", choices=names, help="only these loads")
     parser.add_argument("--broker", action="append", choices=[broker.name for broker in BROKERS])
     parser.add_argument("--repeat", type=int, default=3, help="runs of each (3)")
+    parser.add_argument("--sessions", type=int, help="sessions of the load passive (100000)")
     parser.add_argument("--quick", action="store_true", help="a tenth of the load, no targets")
     parser.add_argument("--write", action="store_true", help="write docs/benchmarks.md")
     parser.add_argument("--dir", type=Path, default=ROOT / "build", help="where data is kept")
     options = parser.parse_args()
     options.load = options.load or names
+    if options.sessions is not None and options.sessions < 1:
+        parser.error("--sessions must be at least 1")
     if options.repeat < 1:
         parser.error("--repeat must be at least 1")
     if options.write and options.quick:
@@ -235,10 +160,6 @@ def chosen_brokers(names: list[str] | None) -> list[Broker]:
     return chosen
 
 
-def say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
-
-
 def run(options: argparse.Namespace) -> int:
     """Run what was chosen and print the table; 1 when a target is not met."""
     compile_loader()
@@ -252,13 +173,14 @@ def run(options: argparse.Namespace) -> int:
         if load.name in options.load
         for row in measure(load, brokers, options)
     ]
-    if "restart" in options.load and Foldmq in brokers:
-        rows.append(measure_restart(options))
+    for name, measure_own in TIME_MACHINE.items():
+        if name in options.load and Foldmq in brokers:
+            rows += measure_own(options)
     queued_like_qos1(rows)
-    report = f"{table(rows, brokers)}\n\n{machine(brokers, options.dir)}\n"
-    print(report)
+    tables = f"{table(rows, brokers)}\n\n{machine(brokers, options.dir)}\n"
+    print(tables)
     if options.write:
-        text = INTRODUCTION.format(repeat=options.repeat) + "\n" + report
+        text = INTRODUCTION.format(repeat=options.repeat) + "\n" + tables
         (ROOT / "docs" / "benchmarks.md").write_text(text, "utf-8")
     missed = [row for row in rows if any(t.met(row.values) is False for t in row.targets)]
     return 1 if missed and Foldmq in brokers else 0

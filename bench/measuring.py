@@ -1,0 +1,91 @@
+"""What every measurement uses: the load generator, results, medians, and rows of the table."""
+
+import json
+import shutil
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from brokers import BenchError
+from loads import Metric, Target, Values
+
+HERE = Path(__file__).resolve().parent
+LOADER = HERE / "mqttload"
+
+
+@dataclass
+class Row:
+    """One metric of one load with the median of every broker."""
+
+    load: str
+    metric: Metric
+    values: Values
+    targets: tuple[Target, ...]
+
+
+def own_rows(
+    load: str, metrics: Iterable[Metric], runs: list[dict[str, Any]], *, quick: bool
+) -> list[Row]:
+    """Give the rows of a load that only foldmq has."""
+    return [
+        Row(load, metric, {"foldmq": median(metric, runs)}, () if quick else metric.targets)
+        for metric in metrics
+    ]
+
+
+def compile_loader() -> None:
+    """Build mqttload when its source is newer than the program."""
+    source = HERE / "mqttload.c"
+    if LOADER.exists() and LOADER.stat().st_mtime >= source.stat().st_mtime:
+        return
+    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    if compiler is None:
+        raise BenchError("no C compiler found to build bench/mqttload (on Debian: apt install gcc)")
+    subprocess.run([compiler, "-O2", "-Wall", "-Wextra", "-o", LOADER, source], check=True)
+
+
+def run_load(arguments: list[str], port: int, pid: int) -> dict[str, Any]:
+    """Run mqttload; the result has a key ``problem`` when something was lost or did not end."""
+    command = [str(LOADER), *arguments, "-P", str(port), "--pid", str(pid)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    try:
+        result: dict[str, Any] = json.loads(done.stdout)
+    except ValueError:
+        return {"problem": done.stderr.strip() or f"mqttload ended with {done.returncode}"}
+    if done.returncode:
+        faults = ("lost", "dup", "misordered", "corrupt", "refused", "failed", "disconnects")
+        seen = [f"{fault} {result[fault]}" for fault in faults if result.get(fault)]
+        result["problem"] = ", ".join([*seen, f"status {result.get('status')}"])
+    return result
+
+
+def median(metric: Metric, runs: list[dict[str, Any]]) -> float | None:
+    """Give the median; None when a run failed: a rate at which messages are lost is none."""
+    values = [None if "problem" in run else metric.read(run) for run in runs]
+    good = [value for value in values if value is not None]
+    return statistics.median(good) if runs and len(good) == len(runs) else None
+
+
+def number(value: float | None) -> str:
+    """Give a number for a person."""
+    if value is None:
+        return "-"
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def report(load: str, which: str, metrics: Iterable[Metric], result: dict[str, Any]) -> None:
+    """Tell what a run gave."""
+    shown = ", ".join(
+        f"{metric.label} {number(metric.read(result))} {metric.unit}".rstrip() for metric in metrics
+    )
+    note = f" PROBLEM: {result['problem']}" if "problem" in result else ""
+    say(f"{load} {which}: {shown}{note}")
+
+
+def say(line: str) -> None:
+    """Tell how it goes; the table alone is on stdout."""
+    print(line, file=sys.stderr, flush=True)
