@@ -75,7 +75,7 @@ entry in it. It is one integer, `sequence << 20 | index`; people see `sequence.i
 counts entries, not events: an event about 50 messages has 50 entries, so each message has a
 position of its own.
 
-- `MessagePublished` has `count` entries.
+- `MessagePublished`, `MessagesCarried` and `RetainedSnapshot` have `count` entries.
 - `Delivered`, `Queued` and `Released` have one entry for each position in `refs`.
 - `Acked`, `Received`, `Completed` and `Redelivered` have one for each identifier in `pids`.
 - Every other event has one entry.
