@@ -93,7 +93,7 @@ async def test_a_server_that_does_not_answer(
     monkeypatch.setattr("eventstore.keyed._SECONDS", 0.3)
     assert server.pid is not None
     os.kill(server.pid, signal.SIGSTOP)
-    os.waitpid(server.pid, os.WUNTRACED)
+    os.waitpid(server.pid, os.WUNTRACED)  # noqa: ASYNC222 - until it stands still, at once
     try:
         with pytest.raises(LogUnavailable, match="does not answer"):
             await store.last()
