@@ -290,7 +290,9 @@ class Broker(LoopActor):
         if unfinished:
             self.redirect(session.name, unfinished)
         state = self.node.sessions.live.get(session.name)
-        if state is session.state and not state.connected and session.name not in self._sessions:
+        if session.name not in self.node.sessions:
+            self._expiries.forget(session.name)
+        elif state is session.state and not state.connected and session.name not in self._sessions:
             self.passivate(session.name)
 
     def passivate(self, name: str) -> None:

@@ -39,6 +39,11 @@ class Said(NamedTuple):
         """Payload bytes."""
         return sum(map(len, self.payloads))
 
+    @property
+    def bytes(self) -> int:
+        """All that it takes in the log, about."""
+        return self.size + len(orjson.dumps(self.event))
+
 
 def repeat_session(node: NodeState, name: str) -> list[Said]:
     """Say what the state of a session is; nothing when there is no such session.

@@ -1,7 +1,7 @@
 """When to look at which offline session: names in buckets of a tenth of a second.
 
-A session that waits for its client costs a reference here, not a timer. A name may stand in
-several buckets, and whoever gets it looks whether it is really due.
+A session that waits for its client costs an entry here, not a timer. A name stands here once;
+whoever gets it looks whether it is really due.
 """
 
 from __future__ import annotations
@@ -33,20 +33,36 @@ class Expiries:
         self._monotonic = monotonic
         self._after = after
         self._due = due
-        self._buckets: dict[int, list[str]] = {}
+        self._buckets: dict[int, set[str]] = {}
+        self._bucket_of: dict[str, int] = {}
         self._order: list[int] = []
 
     def watch(self, name: str, delay: float) -> None:
-        """Hand a name on in so many seconds, or up to a tenth of a second later."""
+        """Hand a name on in so many seconds, up to a tenth of a second later, or before.
+
+        It comes before when that was asked for; who gets it then asks again.
+        """
         bucket = int((self._monotonic() + delay) * _BUCKETS_PER_SECOND) + 1
+        watched = self._bucket_of.get(name)
+        if watched is not None:
+            if watched <= bucket:
+                return
+            self._buckets[watched].discard(name)
+        self._bucket_of[name] = bucket
         names = self._buckets.get(bucket)
         if names is not None:
-            names.append(name)
+            names.add(name)
             return
-        self._buckets[bucket] = [name]
+        self._buckets[bucket] = {name}
         heapq.heappush(self._order, bucket)
         if self._order[0] == bucket:
             self._arm()
+
+    def forget(self, name: str) -> None:
+        """Do not hand a name on: it is gone."""
+        bucket = self._bucket_of.pop(name, None)
+        if bucket is not None:
+            self._buckets[bucket].discard(name)
 
     def _arm(self) -> None:
         delay = self._order[0] / _BUCKETS_PER_SECOND - self._monotonic()
@@ -59,7 +75,9 @@ class Expiries:
             names = self._buckets[self._order[0]]
             while names and left:
                 left -= 1
-                self._due(names.pop())
+                name = names.pop()
+                del self._bucket_of[name]
+                self._due(name)
             if not names:
                 del self._buckets[heapq.heappop(self._order)]
         if not left:

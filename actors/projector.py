@@ -17,7 +17,7 @@ import structlog
 
 from eventstore.errors import LostLog
 from eventstore.log import LogUnavailable
-from eventstore.positions import INDEX_BITS, position
+from eventstore.positions import INDEX_BITS
 from projections.sessions import bound_of, text_of
 from projections.snapshot import encode
 from projections.stored import (
@@ -45,7 +45,7 @@ _ROUND_EVERY = 1.0
 """Seconds from the end of a round to the next one, at least."""
 _SHARE = 10
 """A round costs no more than one in so many seconds of the broker's time."""
-_SLICE = 0.002
+_SLICE, _SLICE_BYTES = 0.002, 1024 * 1024
 _SLICE_SHARE = 6
 """A slice is followed by a pause so many times as long."""
 _POLL = 0.005
@@ -67,8 +67,6 @@ class _Sent(NamedTuple):
     name: str
     before: Position
     """Version that was stored before, 0 for none."""
-    digest: int
-    """Of all keys with this message."""
 
 
 class Projector:
@@ -192,7 +190,8 @@ class Projector:
             started = self._now()
             taken: dict[str, Position] = {}
             entries: list[tuple[Entry, Position, bool]] = []
-            while changed and self._now() - started < _SLICE:
+            size = 0
+            while changed and self._now() - started < _SLICE and size < _SLICE_BYTES:
                 name = next(iter(changed))
                 if kind == SESSION and name in self._broker.rebuilding:
                     # What was recorded for it since it failed is not in its state.
@@ -202,6 +201,7 @@ class Projector:
                 before = taken[name] = changed.pop(name)
                 self._touched(kind).pop(name, None)
                 made = self._retained(name) if kind == RETAINED else self._session(name)
+                size += sum(len(entry.body) for entry in made)
                 if not self._add(entries, kind, name, before, made):
                     del taken[name]
             try:
@@ -284,14 +284,13 @@ class Projector:
             digest ^= tag(key, entry.version)
         entry.digest = digest
         data = entry.encode()
-        self._sent.append(_Sent(kind, entry.name, before, digest))
+        self._sent.append(_Sent(kind, entry.name, before))
         self._digest = digest
         await self._store.put(key, data, gone=gone)
 
     async def _mark(self, sequence: int, link: bytes) -> None:
         """Say that everything up to a record is reflected, once all that was sent is stored."""
         node = self._broker.node
-        await self._until_whole(position(sequence + 1, 0))
         mark = Mark(
             sequence,
             link.hex(),
@@ -301,6 +300,8 @@ class Projector:
             [(one.number, one.begun, one.time_ms) for one in node.checkpoints],
             node.cuts[-1] if node.cuts else None,
         )
+        # It names checkpoints, cuts and repetitions that may be newer than the record.
+        await self._until_whole(self._broker.journal.here)
         await self._confirm(mark)
 
     async def _confirm(self, mark: Mark) -> None:
@@ -327,13 +328,16 @@ class Projector:
         offered, self._offered = self._offered, None
         if offered is not None and arrived == len(sent) + 1:
             self._confirmed(offered)
-        elif 0 <= arrived <= len(sent) and not self._parts:
+        elif arrived == len(sent):
             self._sent = []
-            self._digest = sent[arrived - 1].digest if arrived else self._stored_digest
             self._last, self._stored_digest = last, self._digest
-            for one in reversed(sent[arrived:]):
+        elif not arrived and not self._parts:
+            self._sent = []
+            self._digest = self._stored_digest
+            for one in reversed(sent):
                 self._touched(one.kind)[one.name] = one.before
         else:
-            # Somebody else wrote, or messages are gone: only all of them anew are whole.
+            # Which of them arrived is not known, as a connection that broke may lose what is in
+            # the middle; or somebody else wrote. Only all of them anew are whole.
             self.begin()
         self._unsure = False

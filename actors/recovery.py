@@ -24,6 +24,7 @@ from eventstore.events import (
     upcast,
 )
 from eventstore.journal import Journal
+from eventstore.log import LogUnavailable
 from eventstore.messages import messages_of
 from eventstore.positions import INDEX_BITS, from_runs, position
 from eventstore.records import ChainChecker
@@ -110,14 +111,18 @@ async def _load(broker: Broker, tail: LogTail) -> Loaded | None:
 
     loader = Loader(broker.node, found, position(tail.sequence + 1, 0))
     count = 0
-    async for data in log.projections.read():
-        loader.take(data)
-        count += 1
-        if count % 1024 == 0:
-            await asyncio.sleep(0)
-    if not count:
-        return None
-    loaded = loader.finish(await log.projections.last())
+    try:
+        async for data in log.projections.read():
+            loader.take(data)
+            count += 1
+            if count % 1024 == 0:
+                await asyncio.sleep(0)
+        if not count:
+            return None
+        loaded = loader.finish(await log.projections.last())
+    except LogUnavailable as error:
+        # If the log does not answer either, that is told when it is read.
+        raise BadProjection(f"the projections cannot be read: {error}") from None
     await _check_mark(log, loaded)
     broker.node.begin = log.first
     await _fill_carried(broker, loaded)

@@ -13,13 +13,19 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from actors.checkpoints import MESSAGES_AT_ONCE, carry, repeat_retained, repeat_session
+from actors.checkpoints import (
+    BYTES_AT_ONCE,
+    MESSAGES_AT_ONCE,
+    carry,
+    repeat_retained,
+    repeat_session,
+)
 from eventstore.errors import CorruptLog
 from eventstore.events import CheckpointBegun, CheckpointCompleted, LogCut
 from eventstore.log import LogUnavailable
 from eventstore.messages import MessageStore
 from eventstore.positions import INDEX_BITS, position
-from projections.snapshot import references
+from projections.snapshot import expanded, reference_runs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -57,7 +63,8 @@ class Retention:
         self._begins_ms = 0
         self._begun_at: dict[int, int] = {}
         """Bytes that had been appended when a checkpoint began, by its number."""
-        self._cost = 0
+        self._repeated = 0
+        """Bytes that the last checkpoint and what was carried since took, about: no growth."""
         self._readers = 0
         self._warned = False
 
@@ -78,6 +85,9 @@ class Retention:
                 break
             except LogUnavailable:
                 await asyncio.sleep(_RETRY)
+            except CorruptLog as error:
+                self._give_up(error)
+                return
         while True:
             await asyncio.sleep(_LOOK_EVERY)
             try:
@@ -85,6 +95,14 @@ class Retention:
             except LogUnavailable as error:
                 _log.warning("log cannot be cut at present", reason=str(error))
                 await asyncio.sleep(_RETRY)
+            except CorruptLog as error:
+                self._give_up(error)
+                return
+
+    def _give_up(self, damage: CorruptLog) -> None:
+        """Cut nothing more: what is left of a damaged log may be all that there is."""
+        what = f"record {damage.sequence} {damage.what}"
+        _log.error("the log is damaged and will not be cut", reason=what)
 
     async def look(self) -> None:
         """Finish what was begun, write a checkpoint if one is due, cut if that is due."""
@@ -122,14 +140,15 @@ class Retention:
     def _checkpoint_due(self) -> bool:
         options, node = self._broker.options, self._broker.node
         last = node.checkpoints[-1] if node.checkpoints else None
-        grown = self._total if last is None else self._behind(last)
-        if grown < max(_LEAST, 2 * self._cost):
+        grown = (self._total if last is None else self._behind(last)) - self._repeated
+        if grown < max(_LEAST, 2 * self._repeated):
             return False
         if options.keep_bytes and grown >= options.keep_bytes // _QUARTERS:
             return True
         since_ms = self._begins_ms if last is None else last.time_ms
         age = (self._broker.clock.time_ms() - since_ms) / 1000
-        return bool(options.keep) and age >= options.keep / _PARTS
+        # A clock that was set back says nothing about the age.
+        return bool(options.keep) and (age >= options.keep / _PARTS or age < 0)
 
     def _chosen(self) -> tuple[Checkpoint, str] | None:
         """Return before which checkpoint the log is to be cut, and why."""
@@ -157,6 +176,7 @@ class Retention:
         before = journal.stats.bytes
         number, begun = await self._begin()
         self._begun_at[number] = before
+        self._repeated = 0
         sessions = retained = 0
         names = node.sessions.names()
         names.reverse()
@@ -175,16 +195,27 @@ class Retention:
         topics.reverse()
         while topics:
             started = self._now()
-            some = [topics.pop() for _ in range(min(MESSAGES_AT_ONCE, len(topics)))]
-            for one in repeat_retained(node, some):
+            for one in repeat_retained(node, self._some(topics)):
+                self._repeated += one.bytes
                 self._broker.emit(one.event, one.payloads, one.size)
                 retained += len(one.payloads)
             await self._breathe(started)
         self._broker.emit(CheckpointCompleted(number, begun, sessions, retained))
         self._broker.kernel.wake()
         await self._until_whole(journal.here >> INDEX_BITS)
-        self._cost = sessions * 200 + node.retained.size + retained * 100
         _log.info("checkpoint written", number=number, sessions=sessions, retained=retained)
+
+    def _some(self, topics: list[str]) -> list[str]:
+        """Take topics from the end of a list, as many as may be repeated in one go."""
+        some: list[str] = []
+        size = 0
+        while topics and len(some) < MESSAGES_AT_ONCE and size < BYTES_AT_ONCE:
+            topic = topics.pop()
+            message = self._broker.node.retained.get(topic)
+            if message is not None:
+                some.append(topic)
+                size += len(message.payload)
+        return some
 
     async def _begin(self) -> tuple[int, Position]:
         """Begin a checkpoint in a record with which a turn begins: a log cannot begin otherwise."""
@@ -210,6 +241,7 @@ class Retention:
         found = False
         for one in said:
             self._broker.emit(one.event, one.payloads, one.size)
+            self._repeated += one.bytes
             found = True
         return found
 
@@ -260,16 +292,22 @@ class Retention:
         first = before >> INDEX_BITS
         needed: dict[int, set[Position]] = {}
         waiting: set[Position] = set()
-        for name in node.sessions.holding(before):
-            state = node.sessions.peek(name)
-            if state is None:
+        started = self._now()
+        for name in node.sessions.names():
+            if not node.sessions.holds(name, before):
                 continue
-            for ref in references(state):
+            # As of now: what is referred to later stands behind the checkpoint.
+            state = node.sessions.peek(name)
+            runs = list(reference_runs(state)) if state is not None else []
+            for ref in expanded(runs, before):
                 sequence = ref >> INDEX_BITS
-                if ref < before and not any(at >= first for at in node.carried.get(sequence, ())):
+                if not any(at >= first for at in node.carried.get(sequence, ())):
                     needed.setdefault(sequence, set()).add(ref)
                     if node.retained.known(name, ref):
                         waiting.add(ref)
+                if self._now() - started > _SLICE:
+                    await self._breathe(started)
+                    started = self._now()
         for retained in node.retained.before(before):
             sequence = retained.ref >> INDEX_BITS
             if not any(at >= first for at in node.carried.get(sequence, ())):
@@ -286,9 +324,7 @@ class Retention:
             found = [(ref, store.get(ref)) for at in some for ref in sorted(needed[at])]
             for ref, message in found:
                 if message is None:
-                    gone = CorruptLog(ref >> INDEX_BITS, "does not hold a message it should")
-                    self._broker.fail(gone)
-                    return
+                    raise CorruptLog(ref >> INDEX_BITS, "does not hold a message it should")
             messages = [(ref, message) for ref, message in found if message is not None]
             self._say(carry(messages, waiting))
             await self._breathe(started)

@@ -50,8 +50,8 @@ async def scrub(broker: Broker, last: int, link: bytes) -> None:
             continue
         except CorruptLog as error:
             damage = error
-        if done + 1 < log.first:  # it was cut meanwhile
-            done, checker = log.first - 1, None
+        if done + 1 < broker.node.begin:  # it was cut meanwhile
+            done, checker = broker.node.begin - 1, None
         elif damage is not None:
             _tell(damage)
             return

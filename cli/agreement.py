@@ -24,7 +24,7 @@ from eventstore.records import Record, payload_bounds
 from projections.node import NodeState
 from projections.retained import RetainedMessage
 from projections.session import SessionState, SubscriptionState
-from projections.snapshot import Part, decode, encode, references
+from projections.snapshot import Part, decode, encode, expanded, reference_runs
 
 _MISFITS = (ValueError, KeyError, IndexError, TypeError, AttributeError)
 """What is raised for events and snapshots that do not fit together."""
@@ -213,11 +213,11 @@ class Agreement:
     def _check_carried(self, event: LogCut, at: Position) -> None:
         """Tell of messages that are cut off although sessions need them."""
         state, before = self._state, position(event.first, 0)
-        for name in state.sessions.holding(before):
-            held = state.sessions.peek(name)
-            for ref in references(held) if held is not None else ():
+        for name in state.sessions.names():
+            held = state.sessions.peek(name) if state.sessions.holds(name, before) else None
+            for ref in expanded(reference_runs(held), before) if held is not None else ():
                 carriers = state.carried.get(ref >> INDEX_BITS, ())
-                if ref < before and not any(one >= event.first for one in carriers):
+                if not any(one >= event.first for one in carriers):
                     needed = f"session {text.name(name)} needs message {format_position(ref)}"
                     self._tell(at, f"cuts off what is not repeated: {needed}")
                     break

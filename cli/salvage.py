@@ -16,7 +16,7 @@ from eventstore.positions import Position
 from eventstore.records import Record
 from eventstore.salvage import Salvaged, salvage
 from projections.node import NodeState
-from projections.snapshot import references
+from projections.snapshot import expanded, reference_runs
 
 _UPDATE_SECONDS = 0.2
 
@@ -63,10 +63,11 @@ class Needed:
     def before(self, first: Position) -> dict[str, set[Position]]:
         """Return the messages before a position that sessions need, by session."""
         found: dict[str, set[Position]] = {}
-        for name in self._state.sessions.holding(first):
-            state = self._state.sessions.peek(name)
+        sessions = self._state.sessions
+        for name in sessions.names():
+            state = sessions.peek(name) if sessions.holds(name, first) else None
             if state is not None:
-                found[name] = {ref for ref in references(state) if ref < first}
+                found[name] = set(expanded(reference_runs(state), first))
         return found
 
     def begun_anew(self, session: str) -> list[Event]:

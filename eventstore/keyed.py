@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 _SECONDS = 10.0
 _BATCH = 1000
+_BATCH_BYTES = 8 * 1024 * 1024
+"""Bytes asked for in one go: a server cuts off who lets too many wait."""
 _INACTIVE_NS = 30_000_000_000
 """After so long without a request JetStream forgets the consumer of a reader that is gone."""
 _GONE_FOR = "24h"
@@ -102,19 +104,22 @@ class KeyedStore:
             inbox, cb=arrived.put, pending_msgs_limit=0, pending_bytes_limit=0
         )
         try:
+            most = max(_BATCH_BYTES, self._nc.max_payload + _BATCH_BYTES // 8)
             while left:
                 batch = min(left, _BATCH)
                 await self._nc.publish(
                     f"$JS.API.CONSUMER.MSG.NEXT.{self._stream}.{name}",
-                    orjson.dumps({"batch": batch, "no_wait": True}),
+                    orjson.dumps({"batch": batch, "max_bytes": most, "no_wait": True}),
                     reply=inbox,
                 )
-                for _ in range(batch):
+                for count in range(batch):
                     message = await _next(arrived, self._stream)
                     if message.headers and "Status" in message.headers:
-                        return  # the others were forgotten meanwhile
+                        if not count:
+                            return  # the others were forgotten meanwhile
+                        break  # as many bytes as were asked for
                     yield message.data
-                left -= batch
+                    left -= 1
         finally:
             with contextlib.suppress(nats.errors.Error, EventStoreError):
                 await subscription.unsubscribe()

@@ -567,12 +567,12 @@ class EventLog:
 
         Raises LogUnavailable when JetStream does not answer; it may be done all the same.
         """
-        self.first = max(self.first, first)
         if self._writer is not None:
-            self._writer.first = self.first
+            self._writer.first = max(self._writer.first, first)
         await ask(
             self._nc, self._stream, f"STREAM.PURGE.{self._stream}", {"seq": first}, _READ_TIMEOUT
         )
+        self.first = max(self.first, first)
 
     def read(self, first: int, last: int) -> AsyncIterator[Record]:
         """Yield the records between two stream sequences (both included), in order."""

@@ -162,11 +162,8 @@ class SessionTable:
         """Return all client identifiers as of now."""
         return [*self.live, *self._frozen]
 
-    def holding(self, before: Position) -> list[str]:
-        """Return the sessions that need messages that stand before a position."""
-        found = [name for name, oldest in self._holding.items() if oldest < before]
-        for name, state in self.live.items():
-            oldest = oldest_reference(state)
-            if oldest is not None and oldest < before:
-                found.append(name)
-        return found
+    def holds(self, name: str, before: Position) -> bool:
+        """Return whether a session needs messages that stand before a position."""
+        state = self.live.get(name)
+        oldest = self._holding.get(name) if state is None else oldest_reference(state)
+        return oldest is not None and oldest < before

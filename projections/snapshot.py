@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from eventstore.positions import from_runs, to_runs
 from projections.session import InFlight, SessionState, SubscriptionState, Will
-from projections.waiting import WaitingQueue
+from projections.waiting import FLAG_BITS, WaitingQueue
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -183,7 +183,7 @@ def _decode_sent(
             table[pid] = InFlight(ref, flags, subscription, sent_ms)
 
 
-def references(state: SessionState) -> Iterator[Position]:
+def reference_runs(state: SessionState) -> Iterator[Run]:
     """Yield the positions of all messages that a session still needs, its will's included."""
     if state.will is not None:
         yield state.will.ref
@@ -192,7 +192,21 @@ def references(state: SessionState) -> Iterator[Position]:
         yield sent.ref
     for held in state.waiting.values():
         if held.queue is not None:
-            yield from held.queue.refs()
+            for run in held.queue.runs():
+                if isinstance(run, int):
+                    yield run >> FLAG_BITS
+                else:
+                    yield [run[0] >> FLAG_BITS, run[1], run[2] >> FLAG_BITS]
+
+
+def expanded(runs: Iterable[Run], before: Position) -> Iterator[Position]:
+    """Yield those positions of runs that stand before another one."""
+    for run in runs:
+        if isinstance(run, int):
+            if run < before:
+                yield run
+        elif run[0] < before or run[2] < 0:
+            yield from (ref for ref in from_runs([run]) if ref < before)
 
 
 def oldest_reference(state: SessionState) -> Position | None:

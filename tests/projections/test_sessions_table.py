@@ -8,7 +8,7 @@ from eventstore.events import Delivered, Queued, SessionClosed, SessionOpened, S
 from eventstore.positions import position
 from projections.node import NodeState
 from projections.session import SessionState
-from projections.snapshot import PART_BYTES, decode, encode, references
+from projections.snapshot import PART_BYTES, decode, encode, expanded, reference_runs
 
 AT = position(9, 0)
 
@@ -57,19 +57,21 @@ def test_what_frozen_sessions_need_of_the_log_is_known() -> None:
     node = node_with("c", "d")
     for name in ("c", "d"):
         node.sessions.freeze(name, AT)
-    assert node.sessions.holding(position(2, 0)) == ["c"]
-    assert sorted(node.sessions.holding(position(3, 0))) == ["c", "d"]
-    node.sessions["c"].queued = 5  # thawed: looked at as it is now
-    assert node.sessions.holding(position(2, 0)) == ["c"]
-    node.sessions.discard("c")
-    assert node.sessions.holding(position(2, 0)) == []
+    table = node.sessions
+    assert [name for name in table if table.holds(name, position(2, 0))] == ["c"]
+    assert [name for name in table if table.holds(name, position(3, 0))] == ["c", "d"]
+    table["c"].queued = 5  # thawed: looked at as it is now
+    assert table.holds("c", position(2, 0))
+    table.discard("c")
+    assert not table.holds("c", position(2, 0))
 
 
 def test_a_will_is_needed_too() -> None:
     node = node_with("c")
     at = position(20, 3)
     node.apply(WillArmed("c", "w", 1, True, 3, 0), at, 5)
-    assert at in set(references(node.sessions["c"]))
+    assert at in set(expanded(reference_runs(node.sessions["c"]), at + 1))
+    assert at not in set(expanded(reference_runs(node.sessions["c"]), at))
 
 
 def test_a_large_state_is_in_parts_and_is_not_frozen() -> None:
