@@ -47,6 +47,20 @@ def test_each_name_comes_once_and_in_time(names: list[tuple[float, float]]) -> N
         assert when <= wanted[name] + 0.2
 
 
+def test_a_name_stands_there_once_and_can_be_forgotten() -> None:
+    time = Time()
+    due: list[tuple[str, float]] = []
+    expiries = Expiries(lambda: time.now, time.after, lambda name: due.append((name, time.now)))
+    for delay in (9.0, 5.0, 7.0):
+        expiries.watch("a", delay)
+    expiries.watch("b", 3.0)
+    expiries.forget("b")
+    expiries.forget("unknown")
+    time.go(time.now + 20)
+    assert [name for name, _ in due] == ["a"]
+    assert 105.0 <= due[0][1] <= 105.2
+
+
 def test_a_fleet_is_not_handed_on_in_one_go() -> None:
     time = Time()
     due: list[float] = []

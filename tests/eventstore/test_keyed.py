@@ -45,6 +45,19 @@ async def test_the_latest_message_of_each_key_stays(store: KeyedStore) -> None:
     assert await store.last() == 1501
 
 
+async def test_large_messages_are_read_a_few_at_a_time(store: KeyedStore) -> None:
+    """A server drops who lets more bytes wait than it keeps for a client."""
+    for number in range(40):
+        await store.put(f"key.{number}", bytes([number]) * 1_000_000)
+    assert await store.confirm("mark", b"m", 40)
+    found = await contents(store)
+    assert [(one[0], len(one)) for one in found[:-1]] == [(at, 1_000_000) for at in range(40)]
+
+
+async def test_without_a_stream_there_is_nothing(client: Client) -> None:
+    assert await contents(KeyedStore(client, "NONE", "none.")) == []
+
+
 async def test_a_message_that_did_not_arrive_is_noticed(store: KeyedStore) -> None:
     await store.put("a", b"1")
     assert not await store.confirm("mark", b"no", 2)

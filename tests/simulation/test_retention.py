@@ -145,6 +145,27 @@ def test_nothing_is_cut_when_nothing_is_bounded() -> None:
     simulate(scenario)
 
 
+def test_an_idle_broker_writes_nothing() -> None:
+    """Also if sessions need more than what may be kept: it is carried once, not for ever."""
+
+    async def scenario() -> None:
+        async with bounded().running() as world:
+            away = await world.connect("away", filters=[("old", 1)])
+            away.drop()
+            noisy = await world.connect("noisy")
+            for number in range(1, 200):
+                noisy.send(p.publish("old", bytes(500), 1, number))
+                await world.go(0.05)
+            await traffic(world, noisy, 100)
+            await world.go(30)
+            assert size(world) > BOUND
+            before = world.disk.stream.last
+            await world.go(300)
+            assert world.disk.stream.last == before
+
+    simulate(scenario)
+
+
 def test_a_message_is_carried_once_for_all_that_wait_for_it() -> None:
     async def scenario() -> None:
         async with bounded().running() as world:
