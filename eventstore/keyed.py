@@ -101,25 +101,27 @@ class KeyedStore:
         arrived: asyncio.Queue[Msg] = asyncio.Queue()
         inbox = self._nc.new_inbox()
         subscription = await self._nc.subscribe(
-            inbox, cb=arrived.put, pending_msgs_limit=0, pending_bytes_limit=0
+            f"{inbox}.*", cb=arrived.put, pending_msgs_limit=0, pending_bytes_limit=0
         )
         try:
             most = max(_BATCH_BYTES, self._nc.max_payload + _BATCH_BYTES // 8)
             while left:
-                batch = min(left, _BATCH)
+                batch, before = min(left, _BATCH), left
+                reply = f"{inbox}.{left}"
                 await self._nc.publish(
                     f"$JS.API.CONSUMER.MSG.NEXT.{self._stream}.{name}",
                     orjson.dumps({"batch": batch, "max_bytes": most, "no_wait": True}),
-                    reply=inbox,
+                    reply=reply,
                 )
-                for count in range(batch):
+                while before - left < batch:
                     message = await _next(arrived, self._stream)
-                    if message.headers and "Status" in message.headers:
-                        if not count:
-                            return  # the others were forgotten meanwhile
-                        break  # as many bytes as were asked for
-                    yield message.data
-                    left -= 1
+                    if not message.headers or "Status" not in message.headers:
+                        yield message.data
+                        left -= 1
+                    elif message.subject == reply:  # else it is the end of an earlier request
+                        break
+                if left == before:
+                    return  # the others were forgotten meanwhile
         finally:
             with contextlib.suppress(nats.errors.Error, EventStoreError):
                 await subscription.unsubscribe()

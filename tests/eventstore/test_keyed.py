@@ -45,6 +45,13 @@ async def test_the_latest_message_of_each_key_stays(store: KeyedStore) -> None:
     assert await store.last() == 1501
 
 
+async def test_many_messages_are_read(store: KeyedStore) -> None:
+    for number in range(3456):
+        await store.put(f"key.{number}", b"%d" % number)
+    assert await store.confirm("mark", b"m", 3456)
+    assert await contents(store) == [*(b"%d" % number for number in range(3456)), b"m"]
+
+
 async def test_large_messages_are_read_a_few_at_a_time(store: KeyedStore) -> None:
     """A server drops who lets more bytes wait than it keeps for a client."""
     for number in range(40):
