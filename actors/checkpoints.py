@@ -51,14 +51,15 @@ def repeat_session(node: NodeState, name: str) -> list[Said]:
     All of it must go into the same turn.
     """
     frozen = node.sessions.frozen(name)
-    parts: list[Any]
     if frozen is not None:
-        parts = [orjson.Fragment(text_of(frozen))]
+        texts = [text_of(frozen)]
     else:
         state = node.sessions.live.get(name)
         if state is None:
             return []
-        parts = list(encode(state))
+        texts = [orjson.dumps(part) for part in encode(state)]
+    # As JSON already: it is measured, and written, without being encoded again.
+    parts: list[Any] = list(map(orjson.Fragment, texts))
     said = [
         Said(SessionSnapshot(name, part, number, number == len(parts) - 1))
         for number, part in enumerate(parts)

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from actors.broker import Broker
     from actors.checkpoints import Said
     from actors.projector import Projector
+    from eventstore.messages import Message
     from eventstore.positions import Position
     from projections.node import Checkpoint
 
@@ -321,11 +322,12 @@ class Retention:
             await self._until_whole(max(wanted))
             for record in await self._broker.log.read_some(wanted):
                 store.add_record(record)
-            found = [(ref, store.get(ref)) for at in some for ref in sorted(needed[at])]
-            for ref, message in found:
+            messages: list[tuple[Position, Message]] = []
+            for ref in (ref for at in some for ref in sorted(needed[at])):
+                message = store.get(ref)
                 if message is None:
                     raise CorruptLog(ref >> INDEX_BITS, "does not hold a message it should")
-            messages = [(ref, message) for ref, message in found if message is not None]
+                messages.append((ref, message))
             self._say(carry(messages, waiting))
             await self._breathe(started)
 

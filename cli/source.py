@@ -101,7 +101,7 @@ class Source:
                 if record.sequence != first:
                     raise CorruptLog(first, "is missing or cannot be read")
                 check_first(record, self.cut)
-                checker = ChainChecker(first - 1, record.previous)
+                checker = ChainChecker.before(record)
             checker.check(record)
             if self.noted is not None and self.noted[0] == record.sequence:
                 check_noted(self.noted, record)

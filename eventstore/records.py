@@ -185,6 +185,11 @@ class ChainChecker:
         self.sequence = sequence
         self.link = link
 
+    @classmethod
+    def before(cls, record: Record) -> ChainChecker:
+        """Start in the middle of a log: this record is the next one, whatever it continues."""
+        return cls(record.sequence - 1, record.previous)
+
     def check(self, record: Record) -> None:
         """Accept the next record; raise CorruptLog when it does not follow the one before."""
         if record.sequence != self.sequence + 1:

@@ -291,7 +291,7 @@ class _Good:
             if sequence != self.begin:
                 raise CorruptLog(self.begin, "is missing or cannot be read")
             check_first(record, self._newest)
-            self._chain = ChainChecker(sequence - 1, record.previous)
+            self._chain = ChainChecker.before(record)
         self._chain.check(record)
         if self.first is None:
             self.first = record

@@ -11,6 +11,7 @@ import os
 import random
 import threading
 import time
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -36,7 +37,7 @@ SETTLE = 40.0
 """Seconds within which all clients must be done and all messages must have arrived."""
 
 
-class DrillClient(threading.Thread):
+class DrillClient(threading.Thread, ABC):
     """Connects again and again until it is done; `life` is one connection."""
 
     def __init__(self, account: Account, port: int, client_id: str) -> None:
@@ -58,8 +59,9 @@ class DrillClient(threading.Thread):
                 self.account.problem(f"{self.client_id}: {error}")
                 self.done = True
 
+    @abstractmethod
     def life(self, client: RawClient) -> None:
-        raise NotImplementedError
+        """What it does with one connection."""
 
     def open(self, client: RawClient) -> bool:
         """Opens the persistent session; False if the server is not available yet."""
