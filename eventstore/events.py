@@ -416,6 +416,32 @@ class LogCut:
     v: Literal[1] = 1
 
 
+@dataclass(slots=True)
+class RetainedCleared:
+    """Retained messages were removed by an operator; nobody is told of it."""
+
+    topics: list[str]
+    """The topics that have no retained message from here on."""
+    e: Literal["RetainedCleared"] = "RetainedCleared"
+    v: Literal[1] = 1
+
+
+@dataclass(slots=True)
+class OperatorActed:
+    """An operator had something done; what it led to follows in the same turn."""
+
+    action: str
+    """kick, restart, remove_session or clear_retained."""
+    by: str
+    """Who asked, as they named themselves: they had the credentials of the NATS account."""
+    target: str
+    """Client identifier, or name of the actor; for retained messages how many."""
+    session: str | None = None
+    """Client identifier of the session that it was about."""
+    e: Literal["OperatorActed"] = "OperatorActed"
+    v: Literal[1] = 1
+
+
 Event: TypeAlias = (
     BrokerStarted
     | BrokerStopped
@@ -423,6 +449,8 @@ Event: TypeAlias = (
     | CheckpointCompleted
     | LogCut
     | MessagesCarried
+    | OperatorActed
+    | RetainedCleared
     | RetainedSnapshot
     | SessionSnapshot
     | SessionOpened

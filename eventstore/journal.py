@@ -40,6 +40,7 @@ from eventstore.events import (
 )
 from eventstore.positions import INDEX_BITS, MAX_INDEX, Position
 from eventstore.records import encode_record, link_of
+from eventstore.stats import JournalStats
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -80,7 +81,7 @@ class Effects(dict[Sink, list[bytes]]):
 class Pending:
     """A record that is closed but not known to be on disk."""
 
-    __slots__ = ("data", "effects", "entries", "events", "last", "sent_at", "sequence")
+    __slots__ = ("begun", "data", "effects", "entries", "events", "last", "sent_at", "sequence")
 
     def __init__(
         self,
@@ -91,8 +92,11 @@ class Pending:
         entries: int,
         *,
         last: bool = True,
+        begun: float = 0.0,
     ) -> None:
         self.sequence = sequence
+        self.begun = begun
+        """Monotonic time at which its first event was appended."""
         self.last = last
         """A turn ends with it."""
         self.data = data
@@ -118,19 +122,6 @@ class Clock(Protocol):
 
     def monotonic(self) -> float:
         """Return seconds that never go back."""
-
-
-class JournalStats:
-    """Counters since the start."""
-
-    __slots__ = ("bytes", "entries", "events", "records", "released")
-
-    def __init__(self) -> None:
-        self.records = 0
-        self.events = 0
-        self.entries = 0
-        self.bytes = 0
-        self.released = 0
 
 
 class Journal:
@@ -197,6 +188,7 @@ class Journal:
         self._size = 0
         self._index = 0
         self._part = 0
+        self._begun = 0.0
         self._effects: list[Effects] = []
         self.time_ms = 0
         """Time of the record that the last event went into, Unix time in milliseconds."""
@@ -225,6 +217,11 @@ class Journal:
     def pending(self) -> list[Pending]:
         """The closed records that are not known to be on disk, in order."""
         return [*self._inflight, *self._sealed]
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes that are not known to be on disk, those of the open record included."""
+        return self._pending_bytes + self._size
 
     @property
     def idle(self) -> bool:
@@ -268,9 +265,9 @@ class Journal:
         if self._events:
             if self._size + need > self.max_record or self._index + count > MAX_INDEX:
                 self._seal(last=False)
-                self.time_ms = self._clock.time_ms()
+                self._begin_record()
         else:
-            self.time_ms = self._clock.time_ms()
+            self._begin_record()
         if size or isinstance(event, _WITH_PAYLOADS):
             event.at = self._payload_bytes  # type: ignore[union-attr]  # only these have payloads
             self._payloads += payloads
@@ -280,6 +277,10 @@ class Journal:
         self._index += count
         self._size += need
         return at
+
+    def _begin_record(self) -> None:
+        self.time_ms = self._clock.time_ms()
+        self._begun = self._clock.monotonic()
 
     def _stale(self) -> bool:
         """Return whether the open record has waited so long that its time is too old."""
@@ -344,6 +345,7 @@ class Journal:
                 newest = record
         if newest is not None:
             self.on_durable(newest.sequence, link_of(newest.data))
+        now = self._clock.monotonic()
         while inflight and inflight[0].sequence <= sequence:
             record = inflight.popleft()
             self._durable = record.sequence
@@ -351,11 +353,8 @@ class Journal:
                 self.whole = record.sequence
             self.durable_link = link_of(record.data)
             self._pending_bytes -= len(record.data)
-            stats = self.stats
-            stats.records += 1
-            stats.events += record.events
-            stats.entries += record.entries
-            stats.bytes += len(record.data)
+            self.stats.stored(record.events, record.entries, len(record.data))
+            self.stats.commit.observe(now - record.begun)
             for effects in record.effects:
                 self._release(effects)
         self._close_record()
@@ -421,7 +420,9 @@ class Journal:
             last=last,
         )
         count = len(self._events)
-        record = Pending(self._next, data, effects, count, self._index, last=last)
+        record = Pending(
+            self._next, data, effects, count, self._index, last=last, begun=self._begun
+        )
         self._sealed.append(record)
         self._pending_bytes += len(data)
         self._link = link_of(data)

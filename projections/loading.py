@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import orjson
 
 from projections.sessions import frozen_from
-from projections.snapshot import decode, oldest_reference
+from projections.snapshot import decode
 from projections.stored import (
     GONE,
     MARK,
@@ -101,7 +101,7 @@ class Loader:
             self._live(state, entry.version)
             return
         frozen = frozen_from(entry.version, entry.body)
-        self.node.load_frozen(entry.name, frozen, entry.version, oldest_reference(state))
+        self.node.load_frozen(frozen, entry.version, state)
         self.found(state, frozen=True)
 
     def _live(self, state: SessionState, version: Position) -> None:

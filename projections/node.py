@@ -18,7 +18,9 @@ from eventstore.events import (
     LogCut,
     MessagePublished,
     MessagesCarried,
+    OperatorActed,
     Released,
+    RetainedCleared,
     RetainedSnapshot,
     SessionClosed,
     SessionExpired,
@@ -184,12 +186,10 @@ class NodeState:
         self.sessions[state.session] = state
         self._newer[state.session] = bound
 
-    def load_frozen(
-        self, name: str, frozen: bytes, bound: Position, oldest: Position | None
-    ) -> None:
+    def load_frozen(self, frozen: bytes, bound: Position, state: SessionState) -> None:
         """Take a session, frozen, as it was when all before ``bound`` had happened."""
-        self.sessions.put(name, frozen, oldest)
-        self._newer[name] = bound
+        self.sessions.put(frozen, state)
+        self._newer[state.session] = bound
 
     def where(self, sequence: int) -> list[int]:
         """Return the records in which the messages of a record are to be found."""
@@ -269,6 +269,9 @@ class NodeState:
     def _cut(self, event: LogCut, _at: Position, _ms: int, _: Sequence[bytes]) -> None:
         self.cuts.append(event)
 
+    def _cleared(self, event: RetainedCleared, _at: Position, _ms: int, _: Sequence[bytes]) -> None:
+        self.retained.cleared(event.topics)
+
     def _nothing(self, _event: Event, _at: Position, _ms: int, _: Sequence[bytes]) -> None:
         """Nothing changes."""
 
@@ -281,6 +284,8 @@ class NodeState:
         CheckpointCompleted: _checkpoint_completed,
         LogCut: _cut,
         MessagesCarried: _carried,
+        OperatorActed: _nothing,
+        RetainedCleared: _cleared,
         RetainedSnapshot: _retained_snapshot,
         SessionSnapshot: _session_snapshot,
     }

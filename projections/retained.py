@@ -7,6 +7,7 @@ repeats the messages: from there on they are known by the position of the repeti
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 from eventstore.events import (
@@ -19,6 +20,7 @@ from eventstore.events import (
     SessionOpened,
 )
 from eventstore.positions import Position, from_runs
+from projections.shards import Shards
 from protocol.trie import TopicTrie
 
 if TYPE_CHECKING:
@@ -38,20 +40,20 @@ class RetainedMessage(NamedTuple):
 class RetainedIndex:
     """The retained messages, found by topic or by filter."""
 
-    __slots__ = ("_messages", "_pending", "_size", "_topics", "touched")
+    __slots__ = ("_count", "_messages", "_pending", "_size", "_topics", "touched")
 
     def __init__(self) -> None:
         self._topics: TopicTrie[str] = TopicTrie()
-        self._messages: dict[str, RetainedMessage] = {}
+        self._messages: Shards[RetainedMessage] = Shards()
         self._pending: dict[str, dict[Position, RetainedMessage]] = {}
-        self._size = 0
+        self._count = self._size = 0
         self.touched: dict[str, Position] | None = None
         """Topics that changed, with the position of the message they had before, 0 for none; None
         while nobody wants to know."""
 
     def __len__(self) -> int:
         """Return the number of topics that have a retained message."""
-        return len(self._messages)
+        return self._count
 
     @property
     def size(self) -> int:
@@ -64,20 +66,28 @@ class RetainedIndex:
 
     def topics(self) -> list[str]:
         """Return the topics that have a retained message, as of now."""
-        return list(self._messages)
+        return [*self._messages]
+
+    def parts(self) -> Iterator[list[str]]:
+        """Yield these topics, a part at a time; those that come or go meanwhile may be missed."""
+        return ([*part] for part in self._messages.parts)
 
     def all(self) -> list[RetainedMessage]:
         """Return all retained messages, oldest first."""
-        return sorted(self._messages.values(), key=_by_position)
+        return sorted(self._all(), key=_by_position)
 
     def match(self, topic_filter: str) -> list[RetainedMessage]:
         """Return the retained messages that a filter matches, oldest first."""
-        found = map(self._messages.__getitem__, self._topics.match(topic_filter))
+        part = self._messages.of
+        found = [part(topic)[topic] for topic in self._topics.match(topic_filter)]
         return sorted(found, key=_by_position)
 
     def before(self, position: Position) -> list[RetainedMessage]:
         """Return the retained messages that stand before a position."""
-        return [message for message in self._messages.values() if message.ref < position]
+        return [message for message in self._all() if message.ref < position]
+
+    def _all(self) -> Iterator[RetainedMessage]:
+        return chain.from_iterable(part.values() for part in self._messages.parts)
 
     def known(self, session: str, ref: Position) -> bool:
         """Return whether a message waits for the session's PUBREL to become retained."""
@@ -129,6 +139,13 @@ class RetainedIndex:
                 message = RetainedMessage(topic, payload, qos, ref)
                 self._pending.setdefault(event.session, {}).setdefault(ref, message)
 
+    def cleared(self, topics: Iterable[str]) -> None:
+        """Remove the retained messages of some topics, where there are such."""
+        for topic in topics:
+            before = self._messages.get(topic)
+            if before is not None:
+                self._set(before._replace(payload=b""))
+
     # What was kept elsewhere.
 
     def load(self, message: RetainedMessage) -> None:
@@ -147,7 +164,8 @@ class RetainedIndex:
 
     def _set(self, message: RetainedMessage) -> None:
         topic = message.topic
-        before = self._messages.get(topic)
+        part = self._messages.of(topic)
+        before = part.get(topic)
         if before is not None:
             self._size -= len(before.payload)
         if self.touched is not None:
@@ -155,11 +173,13 @@ class RetainedIndex:
         if message.payload:
             if before is None:
                 self._topics.set(topic, topic)
-            self._messages[topic] = message
+                self._count += 1
+            part[topic] = message
             self._size += len(message.payload)
         elif before is not None:
             self._topics.discard(topic)
-            del self._messages[topic]
+            del part[topic]
+            self._count -= 1
 
 
 def messages_of(

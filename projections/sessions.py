@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import orjson
 
+from projections.shards import Shards
 from projections.snapshot import decode, encode, oldest_reference
 
 if TYPE_CHECKING:
@@ -58,21 +59,58 @@ def thaw(session: str, frozen: bytes) -> SessionState:
     return state
 
 
+class Owed:
+    """What sessions still owe or are owed, added up."""
+
+    __slots__ = ("inbound", "inflight", "queued", "queued_bytes", "releasing")
+
+    def __init__(self) -> None:
+        self.inflight = 0
+        """Deliveries that wait for PUBACK or PUBREC."""
+        self.releasing = 0
+        """Deliveries that wait for PUBCOMP."""
+        self.inbound = 0
+        """QoS 2 messages from clients that wait for PUBREL."""
+        self.queued = 0
+        self.queued_bytes = 0
+        """Payload bytes of what is queued."""
+
+    def add(self, state: SessionState, sign: int = 1) -> None:
+        """Count what a session has; with ``sign`` -1 no longer."""
+        self.inflight += sign * len(state.inflight)
+        self.releasing += sign * len(state.releasing)
+        self.inbound += sign * len(state.inbound)
+        self.queued += sign * state.queued
+        self.queued_bytes += sign * state.queued_bytes
+
+    def plus(self, other: Owed) -> None:
+        """Add what other sessions have."""
+        self.inflight += other.inflight
+        self.releasing += other.releasing
+        self.inbound += other.inbound
+        self.queued += other.queued
+        self.queued_bytes += other.queued_bytes
+
+
 class SessionTable:
     """Session states by client identifier.
 
     ``on_thaw`` is called with each state that stops being frozen.
     """
 
-    __slots__ = ("_frozen", "_holding", "live", "on_thaw")
+    __slots__ = ("_frozen", "_holding", "_live_names", "live", "on_thaw", "owed_frozen")
 
     def __init__(self) -> None:
         self.live: dict[str, SessionState] = {}
         """Those that are not frozen: to be looked into first where it matters."""
         self.on_thaw: Callable[[SessionState], object] | None = None
-        self._frozen: dict[str, bytes] = {}
+        self._frozen: Shards[bytes] = Shards()
+        self._live_names: Shards[None] = Shards()
+        """The names of those that are not frozen: they are never all copied at once."""
         self._holding: dict[str, Position] = {}
         """Frozen sessions that need messages of the log, with the oldest one's position."""
+        self.owed_frozen = Owed()
+        """Of the frozen sessions."""
 
     def __len__(self) -> int:
         """Return the number of sessions."""
@@ -91,8 +129,10 @@ class SessionTable:
         """Return a session's state, thawed for good."""
         state = self.live.get(name)
         if state is None:
-            state = self.live[name] = thaw(name, self._frozen.pop(name))
-            self._holding.pop(name, None)
+            state = thaw(name, self._frozen.of(name)[name])
+            self._forget_frozen(name, state)
+            self._live_names.of(name)[name] = None
+            self.live[name] = state
             if self.on_thaw is not None:
                 self.on_thaw(state)
         return state
@@ -100,8 +140,8 @@ class SessionTable:
     def __setitem__(self, name: str, state: SessionState) -> None:
         """Put a state in the place of what there was."""
         self.live[name] = state
-        self._frozen.pop(name, None)
-        self._holding.pop(name, None)
+        self._live_names.of(name)[name] = None
+        self._forget_frozen(name)
 
     def get(self, name: str) -> SessionState | None:
         """Return a session's state, thawed for good; None when there is none."""
@@ -111,7 +151,7 @@ class SessionTable:
 
     def keys(self) -> set[str]:
         """Return the client identifiers."""
-        return self.live.keys() | self._frozen.keys()
+        return {*self.live, *self._frozen}
 
     def values(self) -> Iterator[SessionState]:
         """Yield the states, to be looked at, not changed."""
@@ -120,8 +160,9 @@ class SessionTable:
     def items(self) -> Iterator[tuple[str, SessionState]]:
         """Yield names and states, to be looked at, not changed."""
         yield from self.live.items()
-        for name, frozen in self._frozen.items():
-            yield name, thaw(name, frozen)
+        for part in self._frozen.parts:
+            for name, frozen in part.items():
+                yield name, thaw(name, frozen)
 
     def peek(self, name: str) -> SessionState | None:
         """Return a session's state to be looked at, not changed; None when there is none."""
@@ -133,9 +174,18 @@ class SessionTable:
 
     def discard(self, name: str) -> None:
         """Remove a session, if there is such a one."""
+        self._forget_live(name)
+        self._forget_frozen(name)
+
+    def _forget_live(self, name: str) -> None:
         self.live.pop(name, None)
-        self._frozen.pop(name, None)
+        self._live_names.of(name).pop(name, None)
+
+    def _forget_frozen(self, name: str, state: SessionState | None = None) -> None:
+        frozen = self._frozen.of(name).pop(name, None)
         self._holding.pop(name, None)
+        if frozen is not None:
+            self.owed_frozen.add(state if state is not None else thaw(name, frozen), -1)
 
     def frozen(self, name: str) -> bytes | None:
         """Return a session as it is frozen, None when it is not."""
@@ -147,20 +197,38 @@ class SessionTable:
         data = freeze(state, bound)
         if data is None:
             return None
-        oldest = oldest_reference(state)
-        del self.live[name]
-        self.put(name, data, oldest)
+        self._forget_live(name)
+        self.put(data, state)
         return state
 
-    def put(self, name: str, frozen: bytes, oldest: Position | None) -> None:
-        """Take a frozen session; ``oldest`` is the first message that it needs."""
-        self._frozen[name] = frozen
+    def put(self, frozen: bytes, state: SessionState) -> None:
+        """Take a frozen session; ``state`` is what it was frozen from."""
+        name = state.session
+        self._forget_frozen(name)
+        self._frozen.of(name)[name] = frozen
+        oldest = oldest_reference(state)
         if oldest is not None:
             self._holding[name] = oldest
+        self.owed_frozen.add(state)
 
     def names(self) -> list[str]:
         """Return all client identifiers as of now."""
         return [*self.live, *self._frozen]
+
+    def live_parts(self) -> Iterator[list[str]]:
+        """Yield the names of those that are not frozen, a part at a time.
+
+        Sessions that come or go meanwhile may be missed or not.
+        """
+        return ([*part] for part in self._live_names.parts)
+
+    def parts(self) -> Iterator[list[str]]:
+        """Yield all names, a part at a time: each once, also if it is frozen or thawed meanwhile.
+
+        Sessions that come or go meanwhile may be missed or not.
+        """
+        both = zip(self._live_names.parts, self._frozen.parts, strict=True)
+        return ([*live, *frozen] for live, frozen in both)
 
     def holds(self, name: str, before: Position) -> bool:
         """Return whether a session needs messages that stand before a position."""

@@ -46,7 +46,8 @@ Where things are
 - ``packets``: the values; ``violations``: the error.
 - ``decoder``: one connection; ``runs``: PUBLISH and acknowledgements; ``bodies``: the rest;
   ``lengths``: the Remaining Length.
-- ``encoder``: everything a server sends, and what clients send, for tools and tests.
+- ``encoder``: everything a server sends, and what clients send, for tools and tests; ``sent``:
+  what a server sends, read back, for traces.
 - ``topics``: what is a legal topic name or filter, and which are the broker's own; ``trie``:
   matching; ``subjects``: topics as NATS subjects.
 

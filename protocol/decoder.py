@@ -133,7 +133,8 @@ class Decoder:
             if first in _PUBLISH:
                 batch = Publishes(first >> 1 & 3, retain=first & 1 == 1, dup=first & 8 == 8)
                 packets.append(batch)
-                at = read_publishes(data, at, body, stop, self._limit, batch)
+                begin, at = at, read_publishes(data, at, body, stop, self._limit, batch)
+                batch.size = at - begin
             elif first in _ACKS:
                 acks = Acks(_ACKS[first], [])
                 packets.append(acks)

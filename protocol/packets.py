@@ -144,6 +144,7 @@ class Publishes:
         "properties",
         "qos",
         "retain",
+        "size",
         "topics",
     )
     __hash__ = None  # type: ignore[assignment]  # mutable, as the dataclasses above
@@ -152,6 +153,8 @@ class Publishes:
         self.qos = qos
         self.retain = retain
         self.dup = dup
+        self.size = 0
+        """Bytes of the packets, where they were decoded."""
         self.topics: list[bytes] = []
         self.packet_ids: list[int] = []
         self.packets: list[bytes] = []

@@ -178,7 +178,7 @@ def test_a_frozen_session_has_the_digest_of_the_live_one() -> None:
     frozen = freeze(state, 5)
     assert frozen is not None
     node.sessions.discard("s")
-    node.sessions.put("s", frozen, None)
+    node.sessions.put(frozen, state)
     assert session_digest(node, "s") == live
     assert live != digest(())
 

@@ -1,0 +1,68 @@
+"""Counters and histograms of the journal."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_COMMIT_SECONDS = (
+    0.0005, 0.001, 0.0015, 0.002, 0.003, 0.004, 0.006, 0.008, 0.012, 0.016,
+    0.024, 0.032, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0,
+)  # fmt: skip
+_EVENTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
+
+
+class Histogram:
+    """How often values fell between bounds.
+
+    ``counts[i]`` is for values up to ``bounds[i]`` that are above the bound before; the last
+    count, of which there is one more than bounds, for all that are larger.
+    """
+
+    __slots__ = ("bounds", "counts", "sum")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds = tuple(bounds)
+        self.counts = [0] * (len(self.bounds) + 1)
+        self.sum = 0.0
+
+    def observe(self, value: float) -> None:
+        """Count a value."""
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.sum += value
+
+    @property
+    def count(self) -> int:
+        """The number of values."""
+        return sum(self.counts)
+
+
+class JournalStats:
+    """What the journal has done since the start."""
+
+    __slots__ = ("bytes", "commit", "entries", "events", "record_events", "records", "released")
+
+    def __init__(self) -> None:
+        self.records = 0
+        """Records on disk."""
+        self.events = 0
+        self.entries = 0
+        """Positions: each message of each event counts."""
+        self.bytes = 0
+        self.released = 0
+        """Effects that left."""
+        self.commit = Histogram(_COMMIT_SECONDS)
+        """Seconds from the first event of a record until the record is on disk."""
+        self.record_events = Histogram(_EVENTS)
+        """Events of a record."""
+
+    def stored(self, events: int, entries: int, size: int) -> None:
+        """Count a record that is on disk."""
+        self.records += 1
+        self.events += events
+        self.entries += entries
+        self.bytes += size
+        self.record_events.observe(events)

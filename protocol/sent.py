@@ -1,0 +1,116 @@
+"""What a server sends, read back from its bytes: for traces.
+
+The bytes are those that the broker itself wrote, whole packets: nothing is checked that the
+encoder warrants. Packets are read one after the other as they are asked for, so that whoever
+looks at the first few of many pays for these only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from protocol.lengths import read_length
+from protocol.packets import Acks, PacketType, Publish
+from protocol.runs import read_acks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_ACKS = frozenset({PacketType.PUBACK, PacketType.PUBREC, PacketType.PUBREL, PacketType.PUBCOMP})
+
+
+@dataclass(slots=True)
+class Connack:
+    """The answer to a CONNECT (section 3.2)."""
+
+    code: int
+    session_present: bool
+
+
+@dataclass(slots=True)
+class Suback:
+    """The answer to a SUBSCRIBE (section 3.9)."""
+
+    packet_id: int
+    codes: bytes
+    """The granted QoS, or 0x80, for each filter."""
+
+
+@dataclass(slots=True)
+class Unsuback:
+    """The answer to an UNSUBSCRIBE (section 3.11)."""
+
+    packet_id: int
+
+
+@dataclass(slots=True)
+class Pingresp:
+    """The answer to a PINGREQ (section 3.13)."""
+
+
+Sent: TypeAlias = Connack | Publish | Acks | Suback | Unsuback | Pingresp
+
+
+def read_sent(data: bytes) -> Iterator[tuple[Sent, int]]:
+    """Yield the packets of a write, and with each the offset at which the next one begins.
+
+    Acknowledgements of one type that follow each other are one ``Acks``. Raises ``ValueError`` at
+    bytes that are no whole packet of a server.
+    """
+    at = 0
+    while at < len(data):
+        framed = read_length(data, at + 1)
+        if framed is None or framed[1] + framed[0] > len(data):
+            raise ValueError(f"no whole packet at byte {at}")
+        length, body = framed
+        kind = PacketType(data[at] >> 4)
+        if kind in _ACKS and length == 2:
+            acks = Acks(kind, [])
+            at = read_acks(data, at, acks)
+            yield acks, at
+            continue
+        packet = _read(kind, data, at, body, body + length)
+        at = body + length
+        yield packet, at
+
+
+def count_sent(data: bytes, at: int, most: int) -> int:
+    """Count the packets from ``at`` on; what is behind ``most`` of them counts as one more.
+
+    Raises ``ValueError`` as :func:`read_sent` does.
+    """
+    count = 0
+    while at < len(data):
+        count += 1
+        if count > most:
+            break
+        framed = read_length(data, at + 1)
+        if framed is None:
+            raise ValueError(f"no whole packet at byte {at}")
+        at = framed[0] + framed[1]
+    return count
+
+
+def _read(kind: PacketType, data: bytes, at: int, body: int, stop: int) -> Sent:
+    if kind is PacketType.PUBLISH:
+        return _read_publish(data[at], data, body, stop)
+    if kind is PacketType.PINGRESP:
+        return Pingresp()
+    number = int.from_bytes(data[body : body + 2], "big")
+    if kind is PacketType.CONNACK:
+        return Connack(number & 0xFF, bool(number >> 8))
+    if kind is PacketType.SUBACK:
+        return Suback(number, data[body + 2 : stop])
+    if kind is PacketType.UNSUBACK:
+        return Unsuback(number)
+    raise ValueError(f"{kind.name}, which no server sends")
+
+
+def _read_publish(first: int, data: bytes, body: int, stop: int) -> Publish:
+    qos = first >> 1 & 3
+    begin = body + 2
+    end = begin + int.from_bytes(data[body:begin], "big")
+    packet_id = int.from_bytes(data[end : end + 2], "big") if qos else 0
+    payload = data[end + 2 if qos else end : stop]
+    return Publish(data[begin:end], payload, qos, bool(first & 1), bool(first & 8), packet_id)
