@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING, Any
 import pykka
 import structlog
 
+from actors.busiest import BusiestTopics
 from actors.clock import Timers
 from actors.connection import Connection, Pause
 from actors.decisions import Limits
 from actors.expiry import Expiries
-from actors.kernel import Failed, Kernel, LoopActor
+from actors.inspector import Inspector
+from actors.kernel import Failed, Kernel, LoopActor, about
 from actors.messages import (
     Attach,
     Authenticated,
@@ -28,18 +30,23 @@ from actors.messages import (
     Loaded,
     Retire,
 )
+from actors.meters import Meters
+from actors.operations import Operations
 from actors.projector import Projector
-from actors.recovery import recover
+from actors.queries import Queries
+from actors.recovery import recover, software
 from actors.retention import Retention
 from actors.router import Router
 from actors.scrub import scrub
 from actors.session import Session
+from actors.storage import Storage
 from actors.supervision import inherit, replace, succeed
+from actors.systree import SysTree
 from eventstore.errors import CorruptLog
 from eventstore.events import BrokerStopped, Event, entries
 from eventstore.log import EventLog, LogUnavailable, LogWriter
 from eventstore.messages import Message, MessageStore
-from eventstore.positions import INDEX_BITS, Position
+from eventstore.positions import INDEX_BITS, Position, format_position
 from projections.node import NodeState
 from protocol.errors import FoldmqError
 from protocol.packets import Connect, ConnectCode
@@ -48,9 +55,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from actors.auth import Authenticator
+    from actors.inspector import Handler
+    from actors.messages import Publication
     from actors.options import Options
     from eventstore.journal import Clock, Journal
     from projections.session import SessionState
+    from protocol.packets import Packet
 
 _log = structlog.get_logger("foldmq")
 
@@ -85,6 +95,8 @@ class Broker(LoopActor):
         self.options = options
         self.limits = _limits(options)
         self.log = log
+        self.software = software()
+        self.meters = Meters(clock.time_ms())
         self.authenticator = authenticator
         self.clock = clock
         self.node: NodeState
@@ -96,6 +108,11 @@ class Broker(LoopActor):
         self.paused: set[Connection] = set()
         self.dropped: Counter[str] = Counter()
         """Messages dropped, by reason, since the start."""
+        self.watch: Callable[[Publication], None] | None = None
+        """Told of all messages as they are routed, while somebody watches."""
+        self._watchers: list[Callable[[Publication], None]] = []
+        self.on_connect: Callable[[Connection, list[Packet]], None] | None = None
+        """Told of each CONNECT, while somebody wants to know."""
         self.failed: asyncio.Future[FoldmqError] = loop.create_future()
         self.journal: Journal
         self.writer: LogWriter
@@ -110,13 +127,22 @@ class Broker(LoopActor):
         self._expiries = Expiries(clock.monotonic, self.timers.after, self._expiry_due)
         self.projector = Projector(self, log.projections)
         self.retention = Retention(self, self.projector)
+        self.systree = SysTree(self)
         self._background: list[asyncio.Task[None]] = []
         self._recovered = False
         self.rebuilding: set[str] = set()
         """Sessions whose state is not in the fold at present: they failed."""
         self._given_up = False
-        kernel = Kernel(loop.call_soon)
-        kernel.spawn(self)
+        self.storage = Storage(self)
+        self.busiest = BusiestTopics(self)
+        self.operations = Operations(self)
+        self.questions: dict[str, Handler] = {
+            **Queries(self).handlers(),
+            "change": self.operations.change,
+        }
+        """What the inspector answers, by endpoint."""
+        Kernel(loop.call_soon).spawn(self)
+        self.inspector = self._inspect()
 
     # Start and end.
 
@@ -135,6 +161,7 @@ class Broker(LoopActor):
         self.kernel.wake()
         await self.settled()
         self.timers.after(_IDLE_SWEEP, self._sweep)
+        self.systree.begin()
         self._background = [
             self._loop.create_task(work, name=name)
             for name, work in (
@@ -199,6 +226,7 @@ class Broker(LoopActor):
         self.limits = _limits(options)
         if expiry_changed:
             self._start(self._watch_all())
+        self.systree.begin()
         old, self.authenticator = self.authenticator, authenticator
         if old is not authenticator:
             old.close()
@@ -207,6 +235,29 @@ class Broker(LoopActor):
         """Stop the broker: it can no longer keep its promise."""
         if not self.failed.done():
             self.failed.set_result(error)
+
+    # What it is about.
+
+    @property
+    def recovered(self) -> bool:
+        """True once the state is that of the log."""
+        return self._recovered
+
+    @property
+    def attached(self) -> int:
+        """The number of sessions that are connected."""
+        return len(self._sessions) - len(self._offline)
+
+    def trouble(self) -> list[str]:
+        """Return why the broker does not serve, or keeps its clients waiting; empty: it serves."""
+        if self.failed.done():
+            return ["failed"]
+        if not self._recovered:
+            return ["recovering"]
+        found = ["stopping"] if self._draining else []
+        if self.writer.trouble is not None:
+            found.append(f"the log cannot be written: {self.writer.trouble}")
+        return found
 
     # Services to the actors.
 
@@ -217,18 +268,39 @@ class Broker(LoopActor):
         self.node.apply(event, at, journal.time_ms, payloads)
         return at
 
-    def count_dropped(self, reason: str, count: int) -> None:
-        """Count messages that were dropped."""
+    def count_dropped(self, reason: str, count: int, **whose: str | None) -> None:
+        """Count messages that were dropped; ``whose`` goes into the log, the first time."""
         if not self.dropped[reason]:
-            _log.warning("messages dropped", reason=reason, count=count)
+            _log.warning("messages dropped", reason=reason, count=count, **whose)
         self.dropped[reason] += count
+
+    def add_watcher(self, watcher: Callable[[Publication], None]) -> None:
+        """Have somebody told of all messages as they are routed; one who fails is told no more."""
+        self._watchers.append(watcher)
+        self.watch = self._tell_watchers
+
+    def remove_watcher(self, watcher: Callable[[Publication], None]) -> None:
+        """Tell somebody no more; it need not have been told before."""
+        self._watchers = [other for other in self._watchers if other != watcher]
+        if not self._watchers:
+            self.watch = None
+
+    def _tell_watchers(self, publication: Publication) -> None:
+        for watcher in self._watchers:
+            try:
+                watcher(publication)
+            except Exception as error:  # noqa: BLE001 - the messages are to arrive all the same
+                _log.error("watching messages failed", exc_info=error)
+                self.remove_watcher(watcher)
 
     def admit(self, connection: Connection) -> bool:
         """Count a connection in, unless there are too many or the broker ends."""
         if self._draining or len(self.connections) >= self.options.max_connections:
-            self.count_dropped("connections", 1)
+            self.count_dropped("connections", 1, address=connection.address)
             return False
         self.connections.add(connection)
+        self.meters.accepted += 1
+        self.meters.most_connections = max(self.meters.most_connections, len(self.connections))
         return True
 
     def forget(self, connection: Connection) -> None:
@@ -245,6 +317,10 @@ class Broker(LoopActor):
             self._offline.add(session)
             self.kernel.spawn(session, self)
         return session
+
+    def find_session(self, name: str) -> Session | None:
+        """Return the actor of a session, None when it has none: it is passive, or there is none."""
+        return self._sessions.get(name)
 
     def install(self, session: Session) -> None:
         """Make an actor the one that a session is reached by, from now on."""
@@ -339,7 +415,7 @@ class Broker(LoopActor):
         waits already: the connection was refused.
         """
         if self._logins >= _MAX_LOGINS:
-            self.count_dropped("logins", 1)
+            self.count_dropped("logins", 1, client=connection.client_id, address=connection.address)
             connection.refuse(ConnectCode.SERVER_UNAVAILABLE, "too_many_logins")
             return None
         self._logins += 1
@@ -375,7 +451,7 @@ class Broker(LoopActor):
             self.timers.after(self.options.jail_time, lambda: self._release(request))
             return
         if name not in self.node.sessions and len(self.node.sessions) >= self.options.max_sessions:
-            self.count_dropped("sessions", 1)
+            self.count_dropped("sessions", 1, client=name, address=connection.address)
             connection.refuse(ConnectCode.SERVER_UNAVAILABLE, "too_many_sessions")
             return
         self._attach(request)
@@ -403,6 +479,13 @@ class Broker(LoopActor):
         if isinstance(actor, Session):
             others = inherit(self, actor, failed)
             self._start(replace(self, self.session(actor.name), failed.message, others))
+        elif isinstance(actor, Inspector):
+            self.inspector = self._inspect()
+
+    def _inspect(self) -> Inspector:
+        inspector = Inspector(self, self.questions)
+        self.kernel.spawn(inspector, self)
+        return inspector
 
     # Work beside the turn.
 
@@ -434,7 +517,12 @@ class Broker(LoopActor):
                 records = await self.log.read_some(wanted)
                 break
             except LogUnavailable as error:
-                _log.warning("messages cannot be read", client=session.name, error=str(error))
+                _log.warning(
+                    "messages cannot be read",
+                    client=session.name,
+                    position=format_position(refs[0]),
+                    error=str(error),
+                )
                 await asyncio.sleep(_RETRY_LOAD)
             except FoldmqError as error:
                 if self.node.begin == begin:
@@ -494,7 +582,7 @@ class Broker(LoopActor):
     def _on_overflow(self, actor: LoopActor) -> None:
         """Read nothing more while somebody cannot keep up; the sweep lets go again."""
         if not self.paused:
-            _log.warning("mailbox full: input is paused", actor=actor.actor_urn)
+            _log.warning("mailbox full: input is paused", **about(actor))
             for connection in self.connections:
                 connection.pause(Pause.LOG)
                 self.paused.add(connection)

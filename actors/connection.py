@@ -103,9 +103,13 @@ class Connection(LoopActor, asyncio.Protocol):
         "bytes_in",
         "bytes_out",
         "client_id",
+        "connected_ms",
         "gated",
         "hold",
+        "keep_alive",
         "last_read",
+        "messages_in",
+        "messages_out",
         "session",
         "starved",
         "writable",
@@ -129,6 +133,12 @@ class Connection(LoopActor, asyncio.Protocol):
         self.bytes_in = 0
         self.bytes_out = 0
         self.client_id: str | None = None
+        self.connected_ms = 0
+        """When the CONNECT was accepted, Unix time in milliseconds."""
+        self.keep_alive = 0
+        """As the client asked for, seconds."""
+        self.messages_in = 0
+        self.messages_out = 0
         self.hold: Effects | None = None
         self.gated = 0
         self.starved = False
@@ -213,16 +223,29 @@ class Connection(LoopActor, asyncio.Protocol):
         transport = self._transport
         if transport is not None and not self._closed and not transport.is_closing():
             self.bytes_out += len(data)
+            self._broker.meters.bytes_out += len(data)
             transport.write(data)
+            if self.tap is not None:
+                self.tap.wrote(self, data)
             if self.starved and not self.gated:
                 self.starved = False
                 self._tell_session(Writable(self))
+
+    @property
+    def client(self) -> str | None:
+        """The client identifier, once it is known."""
+        return self.client_id
 
     @property
     def unsent(self) -> int:
         """Bytes on their way to the client: at the gate, and not taken by it yet."""
         transport = self._transport
         return self.gated + (transport.get_write_buffer_size() if transport is not None else 0)
+
+    @property
+    def paused(self) -> Pause:
+        """Why nothing is read at present; 0 when it is read."""
+        return self._paused
 
     @property
     def ended(self) -> bool:
@@ -232,6 +255,8 @@ class Connection(LoopActor, asyncio.Protocol):
     def attached(self, session: Session, keep_alive: int) -> None:
         """Begin to pass packets on to a session; it accepted the CONNECT."""
         self.session = session
+        self.connected_ms = self._broker.clock.time_ms()
+        self.keep_alive = keep_alive
         self._authenticating = False
         self._keep_alive = keep_alive * 1.5
         if keep_alive:
@@ -248,6 +273,7 @@ class Connection(LoopActor, asyncio.Protocol):
     def refuse(self, code: ConnectCode, reason: str) -> None:
         """Answer the CONNECT with a return code other than 0 and close [MQTT-3.2.2-5]."""
         self.write(connack(code))
+        self._broker.meters.packets_out += 1
         self._end(reason)
         self.finish()
 
@@ -340,10 +366,13 @@ class Connection(LoopActor, asyncio.Protocol):
         broker = self._broker
         self.last_read = broker.clock.monotonic()
         self.bytes_in += len(data)
+        broker.meters.bytes_in += len(data)
         if self._authenticating:
             self._keep_early(data)
             return
         packets = self._decoder.feed(data)
+        if self.tap is not None:
+            self.tap.took(self, packets, self._decoder.error)
         if packets:
             if self.session is None:
                 self._begin(packets)
@@ -366,6 +395,7 @@ class Connection(LoopActor, asyncio.Protocol):
 
     def _pass_on(self, packets: list[Packet]) -> None:
         """Give packets to the session in one message; answer a lonely PINGREQ, see DISCONNECT."""
+        self._broker.meters.took(self, packets)
         leaves = type(packets[-1]) is Disconnect
         if leaves:
             packets.pop()
@@ -373,6 +403,7 @@ class Connection(LoopActor, asyncio.Protocol):
             # Nothing that the answer could overtake came with it, so it need not wait for the
             # disk: a client whose log is stuck still sees that the broker lives.
             self._broker.journal.pass_or_follow(self, PINGRESP)
+            self._broker.meters.packets_out += 1
         elif packets:
             self._tell_session(Packets(self, packets))
         if leaves:
@@ -397,6 +428,10 @@ class Connection(LoopActor, asyncio.Protocol):
         if len(packets) > 1:
             self._keep_early(packets[1:])
         self.client_id = connect.client_id
+        if self._broker.on_connect is not None:
+            self._broker.on_connect(self, packets)
+        self._broker.meters.packets_in += 1
+        self._broker.meters.connects += 1
         result = self._broker.authenticator.check_now(connect.username, connect.password)
         if result is None:
             self._login = self._broker.authenticate(self, connect)
@@ -426,6 +461,8 @@ class Connection(LoopActor, asyncio.Protocol):
             return
         self._ended = True
         self._early = None
+        if self.tap is not None:
+            self.tap.closes(self, reason)
         if self._login is not None:
             # Nobody waits for the answer: the work is not worth doing.
             self._login.cancel()

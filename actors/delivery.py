@@ -15,7 +15,7 @@ from actors.connection import Pause
 from actors.messages import AckCheck, Batch, Outgoing
 from eventstore.events import Delivered, MessageDropped, Queued, Redelivered, entries
 from eventstore.messages import Message
-from eventstore.positions import INDEX_BITS, Position, to_runs
+from eventstore.positions import INDEX_BITS, Position, format_position, to_runs
 from projections.waiting import QOS_MASK, RETAIN_FLAG
 from protocol.encoder import Outgoing as Prepared
 from protocol.encoder import acks
@@ -101,16 +101,17 @@ class Delivery:
         sent = len(delivery.packet_ids)
         covered = queued = 0
         for event in delivery.events:
-            self._session.emit(event)
+            at = self._session.emit(event)
             covered += entries(event)
             self._in_hand = (message, covered)
             if type(event) is MessageDropped:
-                self._broker.count_dropped(event.reason, event.count)
+                self._count_dropped(event, at)
             elif type(event) is Queued:
                 queued = covered
         if sent and connection is not None:
             data = batch.prepared(qos).render(delivery.packet_ids, 0, sent)
             self._broker.journal.after(connection, data)
+            self._broker.meters.gave(connection, qos, sent, len(data))
             self._set_ack_check()
         if connection is not None and sent < queued:
             self._hold(batch, sent, queued)
@@ -145,17 +146,25 @@ class Delivery:
             return
         broker = self._broker
         if connection.unsent < broker.options.max_outbound_bytes:
+            data = batch.at_qos0()
             if batch.gated or (batch.qos and not batch.retain):
                 # The publication is being recorded. Until it is, a crash may undo it, and its
                 # publisher send it again: nobody must have seen it by then [MQTT-4.3.3-2].
-                broker.journal.after(connection, batch.at_qos0())
+                broker.journal.after(connection, data)
             else:
-                broker.journal.pass_or_follow(connection, batch.at_qos0())
+                broker.journal.pass_or_follow(connection, data)
+            broker.meters.gave(connection, 0, len(batch), len(data))
             if not connection.writable and batch.origin is not None:
                 connection.brake(batch.origin)
             return
-        broker.count_dropped("slow_reader", len(batch))
-        self._session.emit(MessageDropped(self._session.name, "slow_reader", len(batch)))
+        event = MessageDropped(self._session.name, "slow_reader", len(batch))
+        self._count_dropped(event, self._session.emit(event))
+
+    def _count_dropped(self, event: MessageDropped, at: Position) -> None:
+        name = self._session.name
+        self._broker.count_dropped(
+            event.reason, event.count, client=name, position=format_position(at)
+        )
 
     def drain(self) -> None:
         """Send what waits, as far as the windows allow."""
@@ -238,6 +247,7 @@ class Delivery:
         self._session.emit(event)
         data = Prepared(topics, payloads, run.qos, retain=run.retain).render(packet_ids)
         self._broker.journal.after(connection, data)
+        self._broker.meters.gave(connection, run.qos, count, len(data))
         self.let_go(refs)
         self._set_ack_check()
         return size
@@ -291,6 +301,7 @@ class Delivery:
                 retain=bool(flags & RETAIN_FLAG),
             )
             parts.append(prepared.render([pid for pid, _ in run], dup=True))
+            self._broker.meters.gave(connection, flags & QOS_MASK, len(run), len(parts[-1]))
         self.let_go([state.inflight[pid].ref for pid in unacked])
         self._session.emit(Redelivered(self._session.name, to_runs(unacked), cause))
         self._broker.journal.after(connection, b"".join(parts))
@@ -303,6 +314,7 @@ class Delivery:
         if connection is not None:
             self._session.emit(Redelivered(self._session.name, to_runs(unreleased), cause))
             self._broker.journal.after(connection, acks(PacketType.PUBREL, unreleased))
+            self._broker.meters.packets_out += len(unreleased)
             self._set_ack_check()
 
     def _set_ack_check(self) -> None:

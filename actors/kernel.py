@@ -14,6 +14,9 @@ life. What is different is what runs it:
 - Mailboxes are bounded. A mailbox can only fill while its actor is suspended (everything else is
   handled within the turn); ``on_overflow`` tells who must slow down.
 - Refs are found by urn in a dict: starting and stopping take constant time for any number.
+- Each actor counts what it handled, for how long, and how full its mailbox was; one reading of
+  the clock for each run of an actor pays for all of it.
+- An actor may have a ``tap``, which then sees what it does. Others pay nothing for that.
 
 Kernel actors belong to one thread, that of the event loop. pykka's own registry is not used; its
 proxies are not supported, since nothing may block the loop.
@@ -24,7 +27,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 import sys
+from collections import Counter
 from dataclasses import dataclass
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, cast, overload
 
 import pykka
@@ -35,12 +40,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import TracebackType
 
+    from actors.tap import Tap
+
 _log = structlog.get_logger("foldmq")
 
 MAILBOX_LIMIT = 100_000
 """Messages that a suspended actor may have waiting before ``on_overflow`` is called."""
 
+_SERIAL_DIGITS = 20
+"""Digits of an actor's number at most; Python converts no text of thousands of digits."""
+
+_BLOCK_BITS = 8
 _STOP = _ActorStop()
+_RESTART = object()
 _serial = itertools.count(1)
 
 
@@ -50,6 +62,11 @@ class LoopFuture(pykka.Future[Any]):
     def __init__(self) -> None:
         super().__init__()
         self._future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+    @property
+    def future(self) -> asyncio.Future[Any]:
+        """The loop's own future of the answer."""
+        return self._future
 
     def get(self, *, timeout: float | None = None) -> Any:
         """Return the answer if it is there.
@@ -83,6 +100,10 @@ class _Ask:
 
     message: Any
     reply_to: LoopFuture
+
+
+class Restarted(Exception):  # noqa: N818 - what happened, not what went wrong
+    """An actor failed because that was asked for."""
 
 
 @dataclass(slots=True)
@@ -163,6 +184,23 @@ class LoopRef(pykka.ActorRef[A]):
         return future
 
 
+class _Watched(list[Any]):
+    """A mailbox that tells of each message before it is handled: when it is first gone through."""
+
+    __slots__ = ("_tell",)
+
+    def __init__(self, messages: list[Any], tell: Callable[[Any], None]) -> None:
+        super().__init__(messages)
+        self._tell: Callable[[Any], None] | None = tell
+
+    def __iter__(self) -> Iterator[Any]:
+        tell, self._tell = self._tell, None
+        for message in super().__iter__():
+            if tell is not None:
+                tell(message.message if type(message) is _Ask else message)
+            yield message
+
+
 class LoopActor(pykka.Actor):
     """An actor that a kernel runs."""
 
@@ -170,11 +208,18 @@ class LoopActor(pykka.Actor):
         "_ref",
         "_serial",
         "_waiting",
+        "busy",
+        "epoch",
         "handled",
+        "high_water",
         "kernel",
+        "last_run",
+        "marked_busy",
+        "marked_handled",
         "parent",
         "stopped",
         "suspended",
+        "tap",
     )
 
     kernel: Kernel
@@ -186,8 +231,19 @@ class LoopActor(pykka.Actor):
         self._waiting: list[Any] | None = None
         self.handled = 0
         """Messages handled."""
+        self.busy = 0.0
+        """Seconds spent on them."""
+        self.high_water = 0
+        """The most messages that its mailbox ever held."""
+        self.last_run = 0.0
+        """When it last handled something, in seconds of the kernel's clock; 0: never."""
+        self.epoch = 0
+        self.marked_busy = 0.0
+        self.marked_handled = 0
         self.stopped = False
         self.suspended = False
+        self.tap: Tap | None = None
+        """Sees what this actor does; None nearly always."""
 
     @classmethod
     def start(cls, *args: Any, **kwargs: Any) -> LoopRef[Self]:
@@ -208,9 +264,21 @@ class LoopActor(pykka.Actor):
         return f"{type(self).__name__.lower()}:{self._serial}"
 
     @property
+    def client(self) -> str | None:
+        """The client identifier for which it works; None when there is none (yet)."""
+        return None
+
+    @property
     def mailbox_depth(self) -> int:
         """Messages waiting."""
         return len(self._waiting) if self._waiting else 0
+
+    @property
+    def recent(self) -> tuple[float, int]:
+        """Seconds of work and messages handled since the kernel's epoch began."""
+        if self.epoch != self.kernel.epoch:
+            return 0.0, 0
+        return self.busy - self.marked_busy, self.handled - self.marked_handled
 
     def stop(self) -> None:
         """Stop after the messages that are already in the mailbox."""
@@ -236,28 +304,52 @@ class Kernel:
     """Runs actors; see the module's docstring.
 
     ``schedule`` arranges for :meth:`run_turn` to be called soon (``loop.call_soon``); a
-    simulation calls it itself.
+    simulation calls it itself. ``clock`` gives the seconds in which work is measured.
     """
 
-    def __init__(self, schedule: Callable[[Callable[[], None]], object]) -> None:
+    def __init__(
+        self,
+        schedule: Callable[[Callable[[], None]], object],
+        clock: Callable[[], float] = perf_counter,
+    ) -> None:
         self._schedule = schedule
+        self.clock = clock
         self._ready: list[LoopActor] = []
         self._scheduled = False
-        self._actors: dict[int, LoopActor] = {}
+        self._blocks: dict[int, dict[int, LoopActor]] = {}
+        """The actors by number, in blocks: they are listed a block at a time."""
+        self._count = 0
+        self.population: Counter[type[LoopActor]] = Counter()
+        """The number of actors of each class."""
         self.turn_ended: Callable[[], None] = _nothing
         """Called when a turn has run out of messages."""
         self.on_overflow: Callable[[LoopActor], None] = _ignore
         """Called for each message to a mailbox that is over its limit."""
+        self.on_spawn: Callable[[LoopActor], None] | None = None
+        """Called for each actor before it starts, while somebody wants to know."""
         self.turns = 0
         self.handled = 0
+        self.high_water = 0
+        """The most messages that any mailbox ever held."""
+        self.epoch = 0
+        """What :attr:`LoopActor.recent` is counted from; begun anew by :meth:`begin_epoch`."""
+        self.epoch_began = self.clock()
+        self._read = 0.0
+        """The clock, as it was read last in this turn."""
+
+    def begin_epoch(self) -> None:
+        """Count from now on what actors do recently."""
+        self.epoch += 1
+        self.epoch_began = self.clock()
 
     def __len__(self) -> int:
         """Return the number of actors."""
-        return len(self._actors)
+        return self._count
 
     def __iter__(self) -> Iterator[LoopActor]:
-        """Iterate over the actors, oldest first."""
-        return iter(list(self._actors.values()))
+        """Yield the actors, oldest first; those that come or go meanwhile may be missed or not."""
+        for block in list(self._blocks.values()):
+            yield from list(block.values())
 
     @property
     def busy(self) -> bool:
@@ -268,7 +360,11 @@ class Kernel:
         """Start an actor; ``parent`` supervises it."""
         actor.kernel = self
         actor.parent = parent
-        self._actors[actor._serial] = actor
+        self._blocks.setdefault(actor._serial >> _BLOCK_BITS, {})[actor._serial] = actor
+        self._count += 1
+        self.population[type(actor)] += 1
+        if self.on_spawn is not None:
+            self.on_spawn(actor)
         try:
             actor.on_start()
         except Exception as error:
@@ -278,7 +374,9 @@ class Kernel:
     def get(self, urn: str) -> LoopActor | None:
         """Return the actor with this name."""
         serial = urn.rpartition(":")[2]
-        found = self._actors.get(int(serial)) if serial.isdecimal() else None
+        known = serial.isdecimal() and len(serial) <= _SERIAL_DIGITS
+        number = int(serial) if known else 0
+        found = self._blocks.get(number >> _BLOCK_BITS, {}).get(number)
         return found if found is not None and found.actor_urn == urn else None
 
     def tell(self, actor: LoopActor, message: Any) -> None:
@@ -309,6 +407,15 @@ class Kernel:
         if not actor.stopped:
             self._stop(actor)
 
+    def restart(self, actor: LoopActor) -> LoopFuture:
+        """Let an actor fail on purpose, so that its parent puts another one in its place.
+
+        Raises pykka.ActorDeadError when it has stopped; so does the answer if it stops first.
+        """
+        answer = LoopFuture()
+        self.tell(actor, _Ask(_RESTART, answer))
+        return answer
+
     def suspend(self, actor: LoopActor) -> None:
         """Let an actor's messages wait until it is resumed."""
         actor.suspended = True
@@ -329,10 +436,14 @@ class Kernel:
 
     def run_turn(self) -> None:
         """Run ready actors until none is left, then end the turn."""
+        self._read = self.clock()
         while self._ready:
             ready, self._ready = self._ready, []
             for actor in ready:
-                self._run(actor)
+                if actor.tap is None:
+                    self._run(actor)
+                else:
+                    self._run_tapped(actor, actor.tap)
         self._scheduled = False
         self.turns += 1
         self.turn_ended()
@@ -360,8 +471,21 @@ class Kernel:
             self._fail(actor, error, message, waiting[handled:])
             return
         finally:
+            # It was the only one that ran since the clock was read. Not in a function of its own:
+            # this is done for each run of each actor.
+            now = self.clock()
+            if actor.epoch != self.epoch:
+                actor.epoch = self.epoch
+                actor.marked_busy, actor.marked_handled = actor.busy, actor.handled
             actor.handled += handled
+            actor.busy += now - self._read
+            actor.last_run = self._read = now
             self.handled += handled
+            depth = len(waiting)
+            if depth > actor.high_water:
+                actor.high_water = depth
+                if depth > self.high_water:
+                    self.high_water = depth
         rest = waiting[handled:] if handled < len(waiting) else None
         if actor.stopped:
             actor._waiting = None
@@ -370,6 +494,18 @@ class Kernel:
         else:
             actor._waiting = rest
 
+    def _run_tapped(self, actor: LoopActor, tap: Tap) -> None:
+        """Run an actor while its tap looks on."""
+        waiting = actor._waiting
+        if waiting is None or actor.suspended:
+            return
+        actor._waiting = _Watched(waiting, lambda message: tap.gets(actor, message))
+        tap.begin(actor)
+        try:
+            self._run(actor)
+        finally:
+            tap.end(actor)
+
     def _answer(self, actor: LoopActor, ask: _Ask) -> None:
         if isinstance(ask.message, _ActorStop):
             try:
@@ -377,16 +513,30 @@ class Kernel:
             finally:
                 ask.reply_to.set(value=True)
             return
+        if ask.message is _RESTART:
+            ask.reply_to.set(value=True)
+            raise Restarted("restarted by an operator")
         try:
             ask.reply_to.set(actor.on_receive(ask.message))
         except Exception:
             ask.reply_to.set_exception()
 
+    def _forget(self, actor: LoopActor) -> None:
+        number = actor._serial >> _BLOCK_BITS
+        block = self._blocks.get(number)
+        if block is not None and block.pop(actor._serial, None) is not None:
+            if not block:
+                del self._blocks[number]
+            self._count -= 1
+            self.population[type(actor)] -= 1
+
     def _stop(self, actor: LoopActor) -> None:
         actor.stopped = True
         actor._ref = None
-        self._actors.pop(actor._serial, None)
+        self._forget(actor)
         actor.on_stop()
+        if actor.tap is not None:
+            actor.tap.ended(actor, None)
 
     def _return(self, actor: LoopActor, messages: list[Any]) -> None:
         """Hand messages back to the actor that stopped before them."""
@@ -398,20 +548,25 @@ class Kernel:
                 self._fail(actor, error, told[0], told[1:])
 
     def _fail(self, actor: LoopActor, error: Exception, message: Any, unseen: list[Any]) -> None:
-        _log.error(
-            "actor failed",
-            actor=actor.actor_urn,
-            last_message=describe(message),
-            error=f"{type(error).__name__}: {error}",
-            exc_info=error,
-        )
+        if isinstance(error, Restarted):
+            _log.warning("actor restarted", **about(actor))
+        else:
+            _log.error(
+                "actor failed",
+                **about(actor),
+                last_message=describe(message),
+                error=f"{type(error).__name__}: {error}",
+                exc_info=error,
+            )
         actor.stopped = True
         actor._waiting = None
-        self._actors.pop(actor._serial, None)
+        self._forget(actor)
         try:
             actor.on_failure(type(error), error, cast("TracebackType", error.__traceback__))
         except Exception as second:
-            _log.error("actor failed in on_failure", actor=actor.actor_urn, exc_info=second)
+            _log.error("actor failed in on_failure", **about(actor), exc_info=second)
+        if actor.tap is not None:
+            actor.tap.ended(actor, error)
         parent, unseen = actor.parent, _refuse_asks(actor, unseen)
         if parent is not None:
             failed = Failed(actor, error, message, unseen)
@@ -419,6 +574,12 @@ class Kernel:
                 self.tell(parent, failed)
             except pykka.ActorDeadError:
                 self._return(parent, [failed])
+
+
+def about(actor: LoopActor) -> dict[str, Any]:
+    """Return what a line of the log says of whom it is about."""
+    found = {"actor": actor.actor_urn}
+    return found if actor.client is None else {**found, "client": actor.client}
 
 
 def describe(message: Any) -> str:

@@ -105,6 +105,21 @@ class Outgoing(NamedTuple):
     """The lower of the publication's and the granted QoS [MQTT-3.8.4-6]."""
 
 
+class Publication(NamedTuple):
+    """Messages that take effect now: what the broker's watchers are told."""
+
+    session: str
+    """Who publishes."""
+    qos: int
+    topics: Sequence[bytes]
+    payloads: Sequence[bytes]
+    """Empty where ``packets`` has the messages."""
+    refs: Sequence[Position]
+    """Positions of the messages; empty where they have none."""
+    packets: Sequence[bytes] = ()
+    """At QoS 0, not retained: the whole packets."""
+
+
 class ConnectRequest(NamedTuple):
     """A connection was authenticated and wants its session."""
 
@@ -164,6 +179,14 @@ class AckCheck(NamedTuple):
 
 class Retire(NamedTuple):
     """An offline session that nobody talked to for a while may be passivated."""
+
+
+class Kick(NamedTuple):
+    """An operator has the client's connection closed."""
+
+
+class Remove(NamedTuple):
+    """An operator has the session removed."""
 
 
 class Expire(NamedTuple):

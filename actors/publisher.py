@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from actors.messages import Batch, Outgoing
+from actors.messages import Batch, Outgoing, Publication
 from actors.router import NOWHERE, Route, Subscriber
 from eventstore.events import MessageDropped, MessagePublished
 from eventstore.journal import ESCAPED
 from eventstore.messages import Message, Stored
-from eventstore.positions import Position, to_runs
+from eventstore.positions import Position, format_position, to_runs
 from protocol.packets import Publishes
 from protocol.topics import is_reserved_topic
 
@@ -38,6 +38,8 @@ class Publisher:
         """Publish messages that take effect at once: QoS 0 and 1, and wills of any QoS."""
         if not packet.qos and not packet.retain and not will:
             topics, packets = packet.topics, packet.packets
+            if self._broker.watch is not None:
+                self._broker.watch(Publication(self._name, 0, topics, (), (), packets))
             for targets, chosen in self._plan(topics):
                 some = packets if chosen is None else [packets[at] for at in chosen]
                 self._send(targets, Batch(0, (), (), (), packets=some, origin=session.connection))
@@ -84,8 +86,10 @@ class Publisher:
         if reserved:
             keep = [at for at, raw in enumerate(packet.topics) if raw not in reserved]
             dropped = len(packet) - len(keep)
-            session.emit(MessageDropped(self._name, "reserved_topic", dropped))
-            self._broker.count_dropped("reserved_topic", dropped)
+            at = session.emit(MessageDropped(self._name, "reserved_topic", dropped))
+            self._broker.count_dropped(
+                "reserved_topic", dropped, client=self._name, position=format_position(at)
+            )
             if not keep:
                 return []
             packet = _select(packet, keep)
@@ -129,6 +133,8 @@ class Publisher:
         *,
         gated: bool = False,
     ) -> None:
+        if self._broker.watch is not None:
+            self._broker.watch(Publication(self._name, qos, topics, payloads, refs))
         for targets, chosen in self._plan(topics):
             if chosen is None:
                 batch = Batch(qos, topics, payloads, refs, size=size, gated=gated)

@@ -88,7 +88,7 @@ async def recover(broker: Broker, progress: Callable[[int, int], None]) -> Mark 
     _restore(broker, loaded)
     if loaded is None:
         broker.projector.begin()
-    broker.emit(BrokerStarted(_software()))
+    broker.emit(BrokerStarted(software()))
     _end_connections(broker)
     for name in [name for name, state in node.sessions.live.items() if not state.connected]:
         broker.passivate(name)
@@ -292,7 +292,8 @@ def _restore(broker: Broker, loaded: Loaded | None) -> None:
     node.sessions.on_thaw = broker.router.restore
 
 
-def _software() -> str:
+def software() -> str:
+    """Return the version of foldmq that runs."""
     try:
         return version("foldmq")
     except PackageNotFoundError:

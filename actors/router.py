@@ -100,6 +100,8 @@ class Router:
         self._subscribers: dict[str, dict[str, Subscriber]] = {}
         self._activate = activate
         self.routes = Routes(self)
+        self.system: set[Subscriber] = set()
+        """Subscriptions below ``$SYS`` of sessions that are not passive."""
 
     @property
     def subscriptions(self) -> int:
@@ -125,6 +127,16 @@ class Router:
                 best[found.session] = found
         return tuple(best.values())
 
+    def matching(self, topic: str) -> list[Subscriber | str]:
+        """Return the subscriptions that a topic matches; of passive sessions the name alone."""
+        return self._index.match(topic)
+
+    def match_system(self, topic: str) -> tuple[Subscriber, ...]:
+        """Return who of those that are not passive gets a message below ``$SYS``, each once."""
+        matching = self._index.match(topic)
+        best = {found.session: found for found in matching if isinstance(found, Subscriber)}
+        return tuple(best.values())
+
     def subscribe(self, session: str, topic_filter: str, qos: int) -> Subscriber:
         """Add a subscription, or change the QoS of the one with this filter."""
         held = self._subscribers.setdefault(session, {})
@@ -133,6 +145,8 @@ class Router:
             found = Subscriber(session, topic_filter, qos)
             held[topic_filter] = found
             self._index.insert(topic_filter, session, found)
+            if is_reserved_topic(topic_filter):
+                self.system.add(found)
         found.qos = qos
         self.routes.forget()
         return found
@@ -143,6 +157,7 @@ class Router:
         found = held.pop(topic_filter, None) if held else None
         if found is not None:
             self._index.remove(topic_filter, session)
+            self.system.discard(found)
             self.routes.forget()
             if not held:
                 del self._subscribers[session]
@@ -162,7 +177,7 @@ class Router:
 
     def passivate(self, session: str, filters: Iterable[str]) -> None:
         """Keep nothing but the filters of a session whose state is frozen."""
-        self._subscribers.pop(session, None)
+        self.system.difference_update(self._subscribers.pop(session, {}).values())
         for topic_filter in filters:
             self._index.insert(topic_filter, session, session)
         self.routes.forget()

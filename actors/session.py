@@ -23,9 +23,11 @@ from actors.messages import (
     Close,
     Detached,
     Expire,
+    Kick,
     Loaded,
     Outgoing,
     Packets,
+    Remove,
     Retire,
     Retry,
     Writable,
@@ -44,7 +46,7 @@ from eventstore.events import (
     WillFired,
 )
 from eventstore.messages import Message
-from eventstore.positions import Position, from_runs, sequence_of, to_runs
+from eventstore.positions import Position, format_position, from_runs, sequence_of, to_runs
 from projections.session import SessionState
 from protocol.encoder import PINGRESP, acks, connack, suback, unsuback
 from protocol.packets import (
@@ -104,6 +106,16 @@ class Session(LoopActor):
         """Return the client identifier."""
         return self.name
 
+    @property
+    def client(self) -> str:
+        """The client identifier."""
+        return self.name
+
+    @property
+    def loading(self) -> bool:
+        """True while messages are being read from the log for it."""
+        return self._delivery.loading
+
     # Mailbox.
 
     def on_receive(self, message: Any) -> None:
@@ -157,7 +169,7 @@ class Session(LoopActor):
         generation = self.state.generation + 1
         if known is not None and not resumed:
             self._forget_subscriptions()
-        self.emit(
+        at = self.emit(
             SessionOpened(
                 self.name,
                 resumed,
@@ -169,16 +181,22 @@ class Session(LoopActor):
                 connect.username,
             )
         )
+        _log.debug(
+            "connected",
+            client=self.name,
+            address=connection.address,
+            resumed=resumed,
+            position=format_position(at),
+        )
         self.state = self._broker.node.sessions[self.name]
         if connect.will is not None:
             self._arm_will(connect)
         self.connection = connection
-        journal = self._broker.journal
-        journal.after(
+        self._answer(
             connection,
             connack(ConnectCode.ACCEPTED, session_present=resumed, version=connect.version),
         )
-        journal.hold(connection)
+        self._broker.journal.hold(connection)
         if resumed:
             for subscriber in self._broker.router.subscribers(self.name):
                 self._start_subscription(subscriber)
@@ -196,11 +214,30 @@ class Session(LoopActor):
 
     def _take_over(self, old: Connection) -> None:
         """Close the connection that the client had until now [MQTT-3.1.4-2]."""
-        _log.info("session taken over", client=self.name, address=old.address)
-        old.session = None
-        old.close("taken_over")
-        self.emit(SessionTakenOver(self.name, self.state.generation))
+        self._let_go(old, "taken_over")
+        at = self.emit(SessionTakenOver(self.name, self.state.generation))
+        _log.info(
+            "session taken over",
+            client=self.name,
+            address=old.address,
+            position=format_position(at),
+        )
         self._close("taken_over", orderly=False)
+
+    def _let_go(self, connection: Connection, reason: str) -> None:
+        """Close a connection that is this session's no longer."""
+        connection.session = None
+        connection.close(reason)
+
+    def _on_kick(self, _message: Kick) -> None:
+        if self.connection is not None:
+            self._let_go(self.connection, "kicked")
+            self._disconnected("kicked", orderly=False)
+
+    def _on_remove(self, _message: Remove) -> None:
+        self._on_kick(Kick())
+        if self._broker.node.sessions.get(self.name) is self.state and not self.stopped:
+            self._end("removed")
 
     def _on_detached(self, message: Detached) -> None:
         state, connection = self.state, message.connection
@@ -216,7 +253,11 @@ class Session(LoopActor):
                 self._delivery.load([state.will.ref], lambda: self._on_detached(message))
                 return
             self._will = found[state.will.ref]
-        self._close(message.reason, orderly=message.orderly)
+        self._disconnected(message.reason, orderly=message.orderly)
+
+    def _disconnected(self, reason: str, *, orderly: bool) -> None:
+        """Go on without a connection, or end with it."""
+        self._close(reason, orderly=orderly)
         if self._broker.node.sessions.get(self.name) is None:
             self._broker.retire(self)
         else:
@@ -237,7 +278,14 @@ class Session(LoopActor):
                 self._fire_will()
         for subscriber in self._broker.router.subscribers(self.name):
             self._stop_subscription(subscriber)
-        self.emit(SessionClosed(self.name, reason, state.generation))
+        at = self.emit(SessionClosed(self.name, reason, state.generation))
+        _log.debug(
+            "disconnected",
+            client=self.name,
+            address=connection.address if connection is not None else None,
+            reason=reason,
+            position=format_position(at),
+        )
         if state.clean:
             self._broker.router.remove_session(self.name)
 
@@ -257,9 +305,14 @@ class Session(LoopActor):
             return
         if self._broker.expires_in(self.state) > 0:
             return
-        _log.info("session expired", client=self.name)
+        self._broker.meters.expired += 1
+        self._end("expired")
+
+    def _end(self, reason: str) -> None:
+        """Remove the session, which has no connection, with all it holds."""
         self._forget_subscriptions()
-        self.emit(SessionExpired(self.name, "expired"))
+        at = self.emit(SessionExpired(self.name, reason))
+        _log.debug("session removed", client=self.name, reason=reason, position=format_position(at))
         self._broker.retire(self)
 
     def _on_retire(self, _message: Retire) -> None:
@@ -316,7 +369,7 @@ class Session(LoopActor):
             elif type(packet) is Unsubscribe:
                 self._on_unsubscribe(connection, packet)
             elif type(packet) is Pingreq:
-                self._broker.journal.after(connection, PINGRESP)
+                self._answer(connection, PINGRESP)
             if self._delivery.loading:
                 rest = message.packets[number + 1 :]
                 if rest:
@@ -331,14 +384,14 @@ class Session(LoopActor):
             return
         if qos == 1:
             self._publisher.publish(self, packet)
-            self._broker.journal.after(connection, acks(PacketType.PUBACK, packet.packet_ids))
+            self._acknowledge(connection, PacketType.PUBACK, packet.packet_ids)
             return
         if self._broker.options.reject_qos2_publish:
             _log.info("QoS 2 publish rejected", client=self.name, address=connection.address)
             self.kernel.tell(connection, Close("qos2_rejected"))
             return
         self._publisher.store(self, packet)
-        self._broker.journal.after(connection, acks(PacketType.PUBREC, packet.packet_ids))
+        self._acknowledge(connection, PacketType.PUBREC, packet.packet_ids)
 
     def _on_acks(self, connection: Connection, packet: Acks) -> None:
         kind, ids = packet.kind, packet.packet_ids
@@ -347,7 +400,7 @@ class Session(LoopActor):
             event = decisions.acked(self.state, ids)
         elif kind is PacketType.PUBREC:
             event = decisions.received(self.state, ids)
-            self._broker.journal.after(connection, acks(PacketType.PUBREL, ids))
+            self._acknowledge(connection, PacketType.PUBREL, ids)
         elif kind is PacketType.PUBCOMP:
             event = decisions.completed(self.state, ids)
         else:
@@ -371,7 +424,7 @@ class Session(LoopActor):
             self._publisher.release(refs, [found[ref] for ref in refs])
             self._delivery.let_go(refs)
         if connection is self.connection:
-            self._broker.journal.after(connection, acks(PacketType.PUBCOMP, packet_ids))
+            self._acknowledge(connection, PacketType.PUBCOMP, packet_ids)
 
     def _on_subscribe(self, connection: Connection, packet: Subscribe) -> None:
         broker = self._broker
@@ -379,7 +432,7 @@ class Session(LoopActor):
         grant = decisions.subscribe(self.state, packet.filters, max_qos=max_qos)
         for event in grant.events:
             self.emit(event)
-        broker.journal.after(connection, suback(packet.packet_id, grant.codes))
+        self._answer(connection, suback(packet.packet_id, grant.codes))
         broker.journal.hold(connection)
         # Of a filter that stands there twice the last one counts, and it is replayed once.
         for topic_filter, qos in dict(grant.granted).items():
@@ -388,6 +441,10 @@ class Session(LoopActor):
             retained = broker.node.retained.match(topic_filter)
             if retained:
                 self.kernel.tell(actor, retained)
+            if topic_filter.startswith("$SYS/"):
+                present = broker.systree.retained(topic_filter)
+                if present is not None:
+                    self.kernel.tell(actor, present)
 
     def _on_unsubscribe(self, connection: Connection, packet: Unsubscribe) -> None:
         gone = []
@@ -398,7 +455,17 @@ class Session(LoopActor):
                 gone.append(topic_filter)
         for event in decisions.unsubscribe(self.state, gone):
             self.emit(event)
-        self._broker.journal.after(connection, unsuback(packet.packet_id))
+        self._answer(connection, unsuback(packet.packet_id))
+
+    def _answer(self, connection: Connection, data: bytes, packets: int = 1) -> None:
+        """Let the client have an answer when what was decided is on disk."""
+        self._broker.journal.after(connection, data)
+        self._broker.meters.packets_out += packets
+
+    def _acknowledge(
+        self, connection: Connection, kind: PacketType, packet_ids: Sequence[int]
+    ) -> None:
+        self._answer(connection, acks(kind, packet_ids), len(packet_ids))
 
     # What the client gets.
 
@@ -470,6 +537,8 @@ class Session(LoopActor):
         Loaded: _on_loaded,
         AckCheck: _on_ack_check,
         Expire: _on_expire,
+        Kick: _on_kick,
+        Remove: _on_remove,
         Retire: _on_retire,
         Retry: _on_retry,
         Failed: _on_failed,

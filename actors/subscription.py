@@ -37,6 +37,11 @@ class Subscription(LoopActor):
         """Retained messages among them."""
 
     @property
+    def client(self) -> str:
+        """The client identifier of the session."""
+        return self._subscriber.session
+
+    @property
     def subscriber(self) -> Subscriber:
         """What this actor delivers for."""
         return self._subscriber

@@ -41,6 +41,7 @@ class FakeBroker:
         self.router = Router(lambda _name: None)
         self.messages = MessageStore(1 << 20)
         self.dropped: Counter[str] = Counter()
+        self.watch = None
         self.boxes: dict[str, Box] = {}
         self.state = SessionState("p")
         self.events: list[tuple[Event, Position, Sequence[bytes]]] = []
@@ -60,7 +61,7 @@ class FakeBroker:
         self.events.append((event, at, payloads))
         return at
 
-    def count_dropped(self, reason: str, count: int) -> None:
+    def count_dropped(self, reason: str, count: int, **_whose: str | None) -> None:
         self.dropped[reason] += count
 
     def subscribe(self, session: str, topic_filter: str, qos: int, *, online: bool = True) -> Box:

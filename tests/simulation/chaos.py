@@ -12,10 +12,12 @@ from collections.abc import Callable, Iterator, MutableMapping
 from dataclasses import dataclass
 from typing import Any, NoReturn, cast
 
+import pykka
 import structlog
 from harness import packets as p
 
 from actors import retention
+from actors.requests import Refused
 from eventstore.events import LogCut
 from simulation.account import Account
 from simulation.devices import Device, Habits, settled
@@ -97,6 +99,10 @@ class Chaos:
         }
         self.actions[Chaos.publish] = 40.0
         self.pauses = chance.choice([_HASTY, _HASTY, _SLOW])
+        # An operator of its own mind: what the others do stays the same with and without one.
+        self.operator = random.Random(f"operator {seed}")
+        self.meddling = self.operator.choice([0.0, 0.0, 0.05, 0.2])
+        self.asked: set[asyncio.Task[None]] = set()
 
     def _population(self, window: int) -> list[Device]:
         chance = self.chance
@@ -146,6 +152,8 @@ class Chaos:
             if world.fuse is None and chance.random() < 0.01:
                 world.fuse = chance.randint(0, 30)
             action(self, chance.choice(self.devices))
+            if self.operator.random() < self.meddling:
+                self.meddle()
         # Often several things happen before anybody gets a turn.
         pause = chance.choice(self.pauses)
         if pause == 0:
@@ -266,6 +274,38 @@ class Chaos:
         self.note("projections cannot be written, or can again")
         self.world.keyed.fail = not self.world.keyed.fail
 
+    def meddle(self) -> None:
+        """An operator asks, kicks a client or restarts an actor."""
+        chance, broker = self.operator, self.world.broker
+        actor = chance.choice(list(broker.kernel)).actor_urn
+        endpoint, request = chance.choice(
+            [
+                ("status", {"topics": True}),
+                ("actors", {"top": {"by": "recent", "count": 3}}),
+                ("sessions", {}),
+                ("session", {"client": chance.choice(self.devices).name}),
+                ("subscriptions", {"topic": "t/pub1/a1"}),
+                ("change", {"do": "kick", "client": chance.choice(self.devices).name, "by": "o"}),
+                ("change", {"do": "restart", "actor": actor, "by": "o"}),
+                ("change", {"do": "restart", "actor": actor, "by": "o"}),
+            ]
+        )
+        self.note(f"operator: {request.get('do', endpoint)}")
+        if endpoint == "change":
+            # What closes a connection may come before the DISCONNECT that is on its way.
+            for device in self.devices:
+                if device.connection is not None:
+                    device.connection.alone = False
+        task = asyncio.get_running_loop().create_task(self._ask(endpoint, request))
+        self.asked.add(task)
+        task.add_done_callback(self.asked.discard)
+
+    async def _ask(self, endpoint: str, request: dict[str, Any]) -> None:
+        with contextlib.suppress(Refused, pykka.ActorDeadError):
+            answer = await self.world.broker.inspector.ask_for(endpoint, request)
+            if endpoint == "change":
+                self.counts[f"operator: {request['do']} done"] += len(answer["done"])
+
     def note(self, what: str) -> None:
         self.counts[what] += 1
         self.trace.append(f"{asyncio.get_running_loop().time():.4f} {what}")
@@ -295,6 +335,8 @@ class Chaos:
     async def finish(self) -> None:
         """Let nothing go wrong any more, everybody come back and everything settle."""
         world = self.world
+        for task in self.asked:
+            task.cancel()
         self.faults.off()
         world.fuse = None
         if world.log.held:

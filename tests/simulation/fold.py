@@ -12,6 +12,7 @@ from eventstore.positions import from_runs
 from eventstore.records import Record, decode_record
 from projections.node import NodeState
 from projections.session import SessionState, SubscriptionState
+from projections.sessions import Owed
 from simulation.world import Disk, World
 
 
@@ -78,6 +79,12 @@ def compare(world: World) -> None:
                 assert not different, f"{name}: live and folded: {different}"
         assert live[part] == wanted, f"{part}: {live[part]}, folded: {wanted}"
     router, sessions = broker.router, broker.node.sessions
+    frozen, counted = Owed(), sessions.owed_frozen
+    for name, state in sessions.items():
+        if name not in sessions.live:
+            frozen.add(state)
+    for figure in Owed.__slots__:
+        assert getattr(counted, figure) == getattr(frozen, figure), figure
     filters = {
         (name, held.filter): held.qos for name, state in sessions.items() for held in state.active()
     }

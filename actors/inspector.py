@@ -1,0 +1,288 @@
+"""The inspector: an actor that answers questions about all the others.
+
+A question is a JSON object, and so is its answer; which there are is said in
+``docs/inspector.md``. Whatever looks at many things is done in slices of half a millisecond, with
+pauses between them while messages flow, so that a list of a hundred thousand actors delays none of
+them noticeably.
+Lists are given in pages; each page is made when it is asked for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+import structlog
+
+from actors.kernel import LoopActor
+from actors.requests import Refused, text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+
+    from actors.broker import Broker
+
+_log = structlog.get_logger("foldmq")
+
+Answer: TypeAlias = "dict[str, Any]"
+Work: TypeAlias = "Generator[asyncio.Future[Any] | None, None, Answer | Listing]"
+"""Makes an answer; yields where it can be interrupted, or what it waits for."""
+Handler: TypeAlias = "Callable[[Mapping[str, Any]], Answer | Work | Listing]"
+
+SLICE = 0.0005
+"""Seconds of work in one go."""
+_PAUSE_SHARE = 5
+"""Where others have work, a slice is followed by a pause so many times as long."""
+PAGE_ROWS = 500
+_PAGE_BYTES = 256 * 1024
+_ROW_BYTES = 256
+_TEXT_FACTOR = 6
+"""What a character takes in JSON at most."""
+_LOOKED_AT_ONCE = 16
+"""Items looked at between two looks at the clock."""
+_CURSORS = 64
+_CURSOR_LIFE = 60.0
+_MOST_WAITING = 256
+"""Questions that may wait for their answer."""
+
+
+class Listing:
+    """Rows, made as they are asked for."""
+
+    def __init__(
+        self,
+        keys: Iterable[Any],
+        row: Callable[[Any], dict[str, Any] | None],
+        **about: Any,
+    ) -> None:
+        """Take what is to be listed; ``row`` gives the row of a key, None to leave it out.
+
+        ``about`` are fields that every page has.
+        """
+        self._keys = iter(keys)
+        self._row = row
+        self._about = about
+        self.used = 0.0
+
+    def page(self) -> Generator[None, None, tuple[Answer, bool]]:
+        """Make the next page; return it and whether there are more."""
+        rows: list[dict[str, Any]] = []
+        room = _PAGE_BYTES
+        more = True
+        looked = 0
+        while len(rows) < PAGE_ROWS and room > 0:
+            try:
+                key = next(self._keys)
+            except StopIteration:
+                more = False
+                break
+            row = self._row(key)
+            if row is not None:
+                rows.append(row)
+                room -= _ROW_BYTES + _TEXT_FACTOR * sum(
+                    len(value) for value in row.values() if isinstance(value, str)
+                )
+            looked += 1
+            if looked % _LOOKED_AT_ONCE == 0:
+                yield
+        return {"rows": rows, **self._about}, more
+
+
+class _Question(NamedTuple):
+    """Somebody asks."""
+
+    endpoint: str
+    request: Mapping[str, Any]
+
+
+class _GoOn(NamedTuple):
+    """Time for the next slice."""
+
+
+@dataclass(slots=True)
+class _Job:
+    """Somebody waits for this."""
+
+    work: Work
+    answer: asyncio.Future[Answer]
+
+
+class Inspector(LoopActor):
+    """Answers questions, one slice at a time.
+
+    ``handlers`` are functions by endpoint: they get the request, and give an answer, the work of
+    making one, or a listing.
+    """
+
+    def __init__(self, broker: Broker, handlers: Mapping[str, Handler]) -> None:
+        super().__init__()
+        self._broker = broker
+        self._handlers = handlers
+        self._jobs: deque[_Job] = deque()
+        self._parked: dict[int, _Job] = {}
+        """Those that wait for something, by identity."""
+        self._cursors: dict[str, Listing] = {}
+        self._going = False
+        self._turns = 0
+        """The kernel's turns at the end of the last slice."""
+
+    @property
+    def endpoints(self) -> list[str]:
+        """What can be asked."""
+        return [*self._handlers, "page"]
+
+    async def ask_for(self, endpoint: str, request: Mapping[str, Any] | None = None) -> Answer:
+        """Ask; raises Refused when there is no answer."""
+        answer = await self.actor_ref.ask(_Question(endpoint, request or {}), block=False)
+        if isinstance(answer, asyncio.Future):
+            answer = await answer
+        found: Answer = answer
+        return found
+
+    def on_receive(self, message: Any) -> Any:
+        """Take a question, or go on with those that take longer."""
+        if isinstance(message, _Question):
+            return self._on_question(message)
+        if isinstance(message, _GoOn):
+            self._work()
+        return None
+
+    def on_stop(self) -> None:
+        """Leave nobody waiting."""
+        self._jobs.extend(self._parked.values())
+        self._parked.clear()
+        while self._jobs:
+            self._settle(self._jobs.popleft(), Refused("the broker ends"))
+
+    def on_failure(self, *_exc_info: object) -> None:
+        """Leave nobody waiting."""
+        self.on_stop()
+
+    # Questions.
+
+    def _on_question(self, question: _Question) -> Answer | asyncio.Future[Answer]:
+        found: Answer | Work | Listing
+        if question.endpoint == "page":
+            found = self._next_page(text(question.request, "cursor"))
+        else:
+            handler = self._handlers.get(question.endpoint)
+            if handler is None:
+                raise Refused(f"there is no endpoint {question.endpoint[:100]!r}")
+            found = handler(question.request)
+        if isinstance(found, dict):
+            return found
+        if isinstance(found, Listing):
+            found = self._page(None, found)
+        if len(self._jobs) + len(self._parked) >= _MOST_WAITING:
+            raise Refused("busy: too many questions wait for their answers, try again")
+        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._begin(_Job(found, answer))
+        return answer
+
+    def _begin(self, job: _Job) -> None:
+        self._jobs.append(job)
+        if not self._going and not self.stopped:
+            self._going = True
+            self.kernel.tell(self, _GoOn())
+
+    def _work(self) -> None:
+        """Go on with the oldest job for a slice, then make a pause."""
+        clock = self.kernel.clock
+        started = clock()
+        while self._jobs:
+            job = self._jobs[0]
+            if self._advance(job, started + SLICE):
+                self._jobs.popleft()
+            else:
+                self._jobs.rotate(-1)
+            if clock() - started >= SLICE:
+                break
+        self._going = bool(self._jobs)
+        if not self._going:
+            return
+        turns, self._turns = self.kernel.turns - self._turns, self.kernel.turns
+        if turns > 1:
+            self._broker.timers.after((clock() - started) * _PAUSE_SHARE, self._go_on)
+        else:
+            # Nobody else had anything to do since the last slice.
+            asyncio.get_running_loop().call_soon(self._go_on)
+
+    def _advance(self, job: _Job, until: float) -> bool:
+        """Work at one job; return whether it is done, or waits for something."""
+        if job.answer.cancelled():
+            job.work.close()
+            return True
+        clock = self.kernel.clock
+        try:
+            while clock() < until:
+                awaited = next(job.work)
+                if awaited is not None and not awaited.done():
+                    self._park(job, awaited)
+                    return True
+        except StopIteration as end:
+            if isinstance(end.value, Listing):
+                job.work = self._page(None, end.value)
+                return False
+            self._settle(job, end.value)
+            return True
+        except Exception as error:  # noqa: BLE001 - one question must not end the others
+            if not isinstance(error, Refused):
+                _log.error("question cannot be answered", exc_info=error)
+                error = Refused(f"cannot be answered: {type(error).__name__}")
+            self._settle(job, error)
+            return True
+        return False
+
+    def _park(self, job: _Job, awaited: asyncio.Future[Any]) -> None:
+        self._parked[id(job)] = job
+
+        def go_on(_: object) -> None:
+            if self._parked.pop(id(job), None) is not None:
+                self._begin(job)
+
+        awaited.add_done_callback(go_on)
+
+    def _settle(self, job: _Job, found: Answer | Exception) -> None:
+        if job.answer.done():
+            return
+        if isinstance(found, Exception):
+            job.answer.set_exception(found)
+        else:
+            job.answer.set_result(found)
+
+    def _go_on(self) -> None:
+        if not self.stopped:
+            self.kernel.tell(self, _GoOn())
+
+    # Pages.
+
+    def _next_page(self, cursor: str) -> Work:
+        listing = self._cursors.pop(cursor, None)
+        if listing is None:
+            raise Refused("this list was forgotten: ask for it again")
+        return self._page(cursor, listing)
+
+    def _page(self, cursor: str | None, listing: Listing) -> Work:
+        page, more = yield from listing.page()
+        cursor = (cursor or secrets.token_hex(12)) if more else None
+        if cursor is not None:
+            self._keep(cursor, listing)
+        return {**page, "more": more, "cursor": cursor}
+
+    def _keep(self, cursor: str, listing: Listing) -> None:
+        now = listing.used = self._broker.clock.monotonic()
+        old = [key for key, one in self._cursors.items() if now - one.used > _CURSOR_LIFE]
+        for key in old:
+            del self._cursors[key]
+        if len(self._cursors) >= _CURSORS:
+            del self._cursors[next(iter(self._cursors))]
+        self._cursors[cursor] = listing
+
+
+def in_steps(items: Iterable[Any], every: int = _LOOKED_AT_ONCE) -> Iterator[tuple[Any, bool]]:
+    """Yield items, each with whether it is time to look at the clock."""
+    for number, item in enumerate(items, 1):
+        yield item, number % every == 0

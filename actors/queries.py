@@ -1,0 +1,409 @@
+"""What the inspector can be asked, and what each answer is made of.
+
+Requests and answers are described in ``docs/inspector.md``; rows in ``actors.views``.
+"""
+
+from __future__ import annotations
+
+import heapq
+from fnmatch import translate
+from itertools import chain
+from re import compile as compile_pattern
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from actors import views
+from actors.inspector import Listing, in_steps
+from actors.requests import Refused, flag, number, optional, shown, text
+from actors.status import status
+from projections.sessions import Owed
+from protocol.topics import (
+    TopicError,
+    filters_overlap,
+    validate_topic_filter,
+    validate_topic_name,
+)
+from protocol.trie import FilterTrie
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from actors.broker import Broker
+    from actors.inspector import Answer, Handler, Work
+    from actors.kernel import LoopActor
+    from projections.session import SessionState
+
+_MOST_TOP = 500
+_MOST_PART = 1000
+_PART = 100
+_CENSUS_LIFE = 5.0
+"""Seconds for which a count of what sessions hold is good enough."""
+_EPOCH = 1.0
+"""Seconds over which it is measured, at least, what actors do recently."""
+
+_ACTOR_KEYS: dict[str, Callable[[LoopActor], float]] = {
+    "busy": lambda actor: actor.busy,
+    "recent": lambda actor: actor.recent[0],
+    "handled": lambda actor: actor.handled,
+    "mailbox": lambda actor: actor.mailbox_depth,
+    "high_water": lambda actor: actor.high_water,
+    "last_active": lambda actor: actor.last_run,
+}
+_SESSION_KEYS: dict[str, Callable[[SessionState], float]] = {
+    "queued": lambda state: state.queued,
+    "queued_bytes": lambda state: state.queued_bytes,
+    "inflight": lambda state: len(state.inflight) + len(state.releasing),
+    "subscriptions": lambda state: len(state.subscriptions),
+}
+
+
+class Top(NamedTuple):
+    """The highest ones are wanted."""
+
+    by: str
+    most: int
+
+
+class Queries:
+    """Answers questions about one broker."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._owed = Owed()
+        self._counted = -_CENSUS_LIFE
+        self._counted_ms = 0
+
+    def handlers(self) -> dict[str, Handler]:
+        """Return what answers each endpoint."""
+        return {
+            "status": self.status,
+            "actors": self.actors,
+            "actor": self.actor,
+            "sessions": self.sessions,
+            "session": self.session,
+            "retained": self.retained,
+            "retained.get": self.retained_message,
+            "subscriptions": self.subscriptions,
+        }
+
+    # The whole.
+
+    def status(self, request: Mapping[str, Any]) -> Work:
+        """Counters and gauges; with ``topics`` those on which most is published."""
+        broker = self._broker
+        topics = broker.busiest.told() if flag(request, "topics") else None
+        yield from self._count()
+        broker.storage.refresh()
+        owed = self._owed
+        found = {
+            **status(broker),
+            "census": {
+                "at_ms": self._counted_ms,
+                "inflight": owed.inflight,
+                "releasing": owed.releasing,
+                "inbound": owed.inbound,
+                "queued": owed.queued,
+                "queued_bytes": owed.queued_bytes,
+            },
+        }
+        return found if topics is None else {**found, "topics": topics}
+
+    def _count(self) -> Work:
+        """Add up what sessions hold, unless that was done a moment ago."""
+        broker = self._broker
+        now = broker.clock.monotonic()
+        if now - self._counted < _CENSUS_LIFE:
+            return {}
+        table, owed = broker.node.sessions, Owed()
+        for name, pause in in_steps(chain.from_iterable(table.live_parts())):
+            state = table.live.get(name)
+            if state is not None:
+                owed.add(state)
+            if pause:
+                yield None
+        owed.plus(table.owed_frozen)
+        self._owed, self._counted = owed, now
+        self._counted_ms = broker.clock.time_ms()
+        return {}
+
+    # Actors.
+
+    def actors(self, request: Mapping[str, Any]) -> Work | Listing:
+        """Actors, oldest first, or the highest ones by some figure."""
+        broker = self._broker
+        wanted = _wanted_actors(request, broker)
+        top = _top(request, _ACTOR_KEYS)
+        if top is None:
+            return Listing(
+                broker.kernel,
+                lambda actor: views.actor_row(actor, broker) if wanted(actor) else None,
+                total=len(broker.kernel),
+            )
+        return self._top_actors(wanted, top)
+
+    def _top_actors(self, wanted: Callable[[LoopActor], bool], top: Top) -> Work:
+        broker, kernel = self._broker, self._broker.kernel
+        key = _ACTOR_KEYS[top.by]
+        highest = _Highest(top.most)
+        for actor, pause in in_steps(kernel):
+            if wanted(actor):
+                highest.take(key(actor), actor)
+            if pause:
+                yield None
+        rows = [views.actor_row(actor, broker) for actor in highest.items() if not actor.stopped]
+        if top.by == "recent" and kernel.clock() - kernel.epoch_began >= _EPOCH:
+            kernel.begin_epoch()
+        return {"rows": rows, "total": len(kernel), "more": False, "cursor": None}
+
+    def actor(self, request: Mapping[str, Any]) -> Answer:
+        """One actor with all that is known of it."""
+        broker = self._broker
+        actor = _actor(request, broker)
+        row = views.actor_row(actor, broker)
+        detail: dict[str, Any] = {}
+        if row["type"] == "session":
+            detail = self.session({**request, "client": row["client"]})
+        elif row["type"] == "connection":
+            detail = views.connection_view(actor)  # type: ignore[arg-type]  # by its type
+        elif row["type"] == "subscription":
+            detail = views.subscription_view(actor, broker)  # type: ignore[arg-type]  # as above
+        return {"actor": row, "detail": detail, "position": broker.journal.here}
+
+    # Sessions.
+
+    def sessions(self, request: Mapping[str, Any]) -> Work | Listing:
+        """Sessions in no order, or the highest ones by some figure."""
+        broker = self._broker
+        table = broker.node.sessions
+        wanted = _wanted_sessions(request, broker)
+        top = _top(request, _SESSION_KEYS)
+
+        def row(name: str) -> dict[str, Any] | None:
+            state = wanted(name)
+            return None if state is None else views.session_row(name, state, broker)
+
+        if top is None:
+            return Listing(chain.from_iterable(table.parts()), row, total=len(table))
+        return self._top_sessions(wanted, top, row)
+
+    def _top_sessions(
+        self,
+        wanted: Callable[[str], SessionState | None],
+        top: Top,
+        row: Callable[[str], dict[str, Any] | None],
+    ) -> Work:
+        table = self._broker.node.sessions
+        key = _SESSION_KEYS[top.by]
+        highest = _Highest(top.most)
+        for name, pause in in_steps(chain.from_iterable(table.parts())):
+            state = wanted(name)
+            if state is not None:
+                highest.take(key(state), name)
+            if pause:
+                yield None
+        rows = [found for name in highest.items() if (found := row(name)) is not None]
+        return {"rows": rows, "total": len(table), "more": False, "cursor": None}
+
+    def session(self, request: Mapping[str, Any]) -> Answer:
+        """One session in full."""
+        name = text(request, "client")
+        state = self._broker.node.sessions.peek(name)
+        if state is None:
+            raise Refused(f"no session {shown(name)}")
+        offset = number(request, "offset", 0, 1 << 31)
+        most = number(request, "most", _PART, _MOST_PART)
+        return views.session_view(name, state, self._broker, offset, most)
+
+    # Messages.
+
+    def retained(self, request: Mapping[str, Any]) -> Listing:
+        """Retained messages on the topics that a filter matches."""
+        index = self._broker.node.retained
+        topic_filter = _filter(request)
+        topics: Iterable[str] = chain.from_iterable(index.parts())
+        if topic_filter != "#" and not {"#", "+"} & set(topic_filter.split("/")):
+            topics = [topic_filter]
+        matcher: FilterTrie[bool] = FilterTrie()
+        matcher.insert(topic_filter, topic_filter, value=True)
+
+        def row(topic: str) -> dict[str, Any] | None:
+            message = index.get(topic)
+            if message is None or not matcher.match(topic):
+                return None
+            return views.retained_row(message)
+
+        return Listing(topics, row, total=len(index), bytes=index.size)
+
+    def retained_message(self, request: Mapping[str, Any]) -> Answer:
+        """Return the retained message of a topic."""
+        topic = text(request, "topic")
+        message = self._broker.node.retained.get(topic)
+        if message is None:
+            raise Refused(f"no retained message on {shown(topic)}")
+        return views.retained_view(message)
+
+    def subscriptions(self, request: Mapping[str, Any]) -> Work:
+        """Who would get a message on a topic, and who would not although a filter matches."""
+        broker = self._broker
+        topic = _topic(request)
+        matching: dict[str, list[tuple[str, int]]] = {}
+        for found, pause in in_steps(broker.router.matching(topic)):
+            if isinstance(found, str):
+                matching.setdefault(found, _of_passive(found, topic, broker))
+            else:
+                matching.setdefault(found.session, []).append((found.filter, found.qos))
+            if pause:
+                yield None
+
+        def rows() -> Iterable[dict[str, Any]]:
+            for name, filters in matching.items():
+                yield from _receivers(name, filters, broker)
+
+        message = broker.node.retained.get(topic)
+        retained = None if message is None else views.retained_row(message)
+        return Listing(rows(), lambda one: one, retained=retained, topic=topic)
+
+
+class _Highest:
+    """Keeps the items with the highest figures."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._heap: list[tuple[float, int, Any]] = []
+        self._serial = 0
+
+    def take(self, figure: float, item: Any) -> None:
+        """Look at an item."""
+        self._serial -= 1
+        entry = (figure, self._serial, item)
+        if len(self._heap) < self._count:
+            heapq.heappush(self._heap, entry)
+        elif figure > self._heap[0][0]:
+            heapq.heapreplace(self._heap, entry)
+
+    def items(self) -> list[Any]:
+        """Return the items, the highest first."""
+        return [item for _, _, item in sorted(self._heap, reverse=True, key=lambda one: one[:2])]
+
+
+def _receivers(
+    name: str, filters: list[tuple[str, int]], broker: Broker
+) -> Iterable[dict[str, Any]]:
+    """Yield a row for each of a session's subscriptions that match; one of them is chosen."""
+    actor = broker.find_session(name)
+    connected = actor is not None and actor.connection is not None
+    best = max(range(len(filters)), key=lambda at: filters[at][1], default=0)
+    for at, (topic_filter, qos) in enumerate(filters):
+        why = "sent" if connected else "queued" if qos else "offline_qos0"
+        if at != best:
+            why = "overlapped"
+        yield {
+            "client": name,
+            "filter": topic_filter,
+            "qos": qos,
+            "connected": connected,
+            "chosen": at == best,
+            "why": why,
+        }
+
+
+def _of_passive(name: str, topic: str, broker: Broker) -> list[tuple[str, int]]:
+    """Return filter and QoS of the subscriptions of a passive session that match a topic."""
+    state = broker.node.sessions.peek(name)
+    if state is None:
+        return []
+    return [
+        (held.filter, held.qos)
+        for held in state.active()
+        if filters_overlap(held.filter, topic)
+        and (held.filter[0] not in "+#" or not topic.startswith("$"))
+    ]
+
+
+# ------------------------------------------------------------------------------- requests
+
+
+def _wanted_actors(request: Mapping[str, Any], broker: Broker) -> Callable[[LoopActor], bool]:
+    kind, state, client = (optional(request, field) for field in ("type", "state", "client"))
+    matches = _glob(request)
+
+    def wanted(actor: LoopActor) -> bool:
+        return (
+            (kind is None or views.type_of(actor) == kind)
+            and (client is None or views.client_of(actor) == client)
+            and (
+                matches is None or matches(actor.actor_urn) or matches(views.name_of(actor, broker))
+            )
+            and (state is None or views.state_of(actor, broker) == state)
+        )
+
+    return wanted
+
+
+def _wanted_sessions(
+    request: Mapping[str, Any], broker: Broker
+) -> Callable[[str], SessionState | None]:
+    """Return what gives the state of a session that is wanted, None for the others."""
+    table = broker.node.sessions
+    matches = _glob(request)
+    connected = request.get("connected")
+    if connected not in (None, True, False):
+        raise Refused("connected must be true or false")
+    offline = request.get("offline_s")
+    if offline is not None and (isinstance(offline, bool) or not isinstance(offline, int | float)):
+        raise Refused("offline_s must be a number of seconds")
+    before = None if offline is None else broker.clock.time_ms() - offline * 1000
+
+    def wanted(name: str) -> SessionState | None:
+        if matches is not None and not matches(name):
+            return None
+        state = table.peek(name)
+        if state is None or (connected is not None and state.connected != connected):
+            return None
+        if before is not None and (state.connected or state.closed_ms > before):
+            return None
+        return state
+
+    return wanted
+
+
+def _actor(request: Mapping[str, Any], broker: Broker) -> LoopActor:
+    name = text(request, "id")
+    actor = broker.kernel.get(name)
+    if actor is None:
+        raise Refused(f"no actor {shown(name)}")
+    return actor
+
+
+def _top(request: Mapping[str, Any], keys: Mapping[str, Any]) -> Top | None:
+    top = request.get("top")
+    if top is None:
+        return None
+    if not isinstance(top, dict) or top.get("by") not in keys:
+        raise Refused(f"top.by must be one of {', '.join(keys)}")
+    return Top(top["by"], number(top, "count", 20, _MOST_TOP, "top.count"))
+
+
+def _glob(request: Mapping[str, Any]) -> Callable[[str], bool] | None:
+    pattern = optional(request, "match")
+    if pattern is None:
+        return None
+    found = compile_pattern(translate(pattern)).match
+    return lambda name: found(name) is not None
+
+
+def _filter(request: Mapping[str, Any]) -> str:
+    topic_filter = optional(request, "filter") or "#"
+    try:
+        validate_topic_filter(topic_filter)
+    except TopicError as error:
+        raise Refused(f"filter: {error}") from None
+    return topic_filter
+
+
+def _topic(request: Mapping[str, Any]) -> str:
+    topic = text(request, "topic")
+    try:
+        validate_topic_name(topic)
+    except TopicError as error:
+        raise Refused(f"topic: {error}") from None
+    return topic

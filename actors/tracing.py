@@ -1,0 +1,250 @@
+"""Live traces: what an actor, the actors of a client, or messages on some topics are about.
+
+Somebody asks for a trace and names its token; its lines are published on the subject that is made
+from it, some twenty times a second. A trace ends when it is stopped, with the one actor that it
+is about, or when nobody asked to keep it for 15 s. ``docs/inspector.md`` has the lines.
+
+While there is no trace, nothing of this is in anybody's way: see ``actors.lookout``.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from actors.lookout import Lookout
+from actors.requests import Refused, number, optional, shown, text
+from actors.shadow import Shadow
+from actors.traces import End, Trace
+from actors.tracetopics import TopicTrace
+from protocol.topics import MAX_BYTES, TopicError, is_reserved_filter, validate_topic_filter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from actors.broker import Broker
+    from actors.inspector import Handler
+    from actors.messages import Publication
+    from eventstore.events import Event
+    from eventstore.positions import Position
+
+_log = structlog.get_logger("foldmq")
+
+LEASE = 15.0
+"""Seconds after which a trace ends that nobody asked to keep."""
+MOST_TRACES = 8
+DEFAULT_RATE, MOST_RATE = 500, 5000
+"""Lines a second."""
+_TOKEN = re.compile(r"[A-Za-z0-9]{22,64}")
+_SEND = 0.05
+"""Seconds for which lines gather before they are sent."""
+_LOOK = 1.0
+"""Seconds between looks for traces that nobody keeps."""
+_STANDSTILL = 0.5
+"""Seconds of not running after which nobody can be blamed for not having asked."""
+_LISTED = 20
+"""Actors that the answer names."""
+
+
+class Tracer:
+    """The traces of one broker.
+
+    ``publish(subject, data)`` sends lines. :meth:`start`, :meth:`keep` and :meth:`stop` answer
+    requests and raise Refused.
+    """
+
+    def __init__(self, broker: Broker, publish: Callable[[str, bytes], None]) -> None:
+        self._broker = broker
+        self._publish = publish
+        self._lookout = Lookout(broker, self._end)
+        self._traces: dict[str, Trace] = {}
+        self._topics: list[TopicTrace] = []
+        self._append: Shadow | None = None
+        self._sending = False
+        self._looking = False
+
+    def __len__(self) -> int:
+        """Return the number of traces."""
+        return len(self._traces)
+
+    # Requests.
+
+    def handlers(self) -> dict[str, Handler]:
+        """Return what the inspector answers, by endpoint."""
+        return {"trace": self.start, "trace.keep": self.keep, "trace.stop": self.stop}
+
+    def start(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Begin a trace: of an ``actor``, a ``client`` or a ``topic`` filter."""
+        token = _token(request)
+        rate = number(request, "rate", DEFAULT_RATE, MOST_RATE)
+        if rate < 1:
+            raise Refused(f"rate must be from 1 to {MOST_RATE} lines a second")
+        given = {key: optional(request, key) for key in ("actor", "client", "topic")}
+        wanted = {key: value for key, value in given.items() if value is not None}
+        if len(wanted) != 1:
+            raise Refused("one of actor, client and topic must be given")
+        if token in self._traces:
+            raise Refused("there is a trace with this token already")
+        if len(self._traces) >= MOST_TRACES:
+            raise Refused(f"{MOST_TRACES} traces are going on already: no more at once")
+        ((kind, target),) = wanted.items()
+        subject = f"foldmq.trace.{self._broker.options.node}.{token}"
+        trace = Trace(token, subject, rate, self._broker.clock.monotonic, self._arm)
+        about = _STARTS[kind](self, trace, target)
+        trace.deadline = self._broker.clock.monotonic() + LEASE
+        self._traces[token] = trace
+        self._see_events()
+        self._look()
+        return {"token": token, "lease_s": int(LEASE), "subject": subject, **about}
+
+    def keep(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Let a trace go on for another 15 s."""
+        trace = self._find(request)
+        trace.deadline = self._broker.clock.monotonic() + LEASE
+        return {"token": trace.token, "lease_s": int(LEASE)}
+
+    def stop(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """End a trace."""
+        trace = self._find(request)
+        self._end(trace, End("stopped", "stopped"))
+        return {"token": trace.token}
+
+    def close(self) -> None:
+        """End all traces: the broker ends."""
+        for trace in list(self._traces.values()):
+            self._end(trace, End("broker", "the broker ends"))
+
+    def _find(self, request: Mapping[str, Any]) -> Trace:
+        trace = self._traces.get(_token(request))
+        if trace is None:
+            raise Refused("there is no such trace: it has ended")
+        return trace
+
+    def _start_actor(self, trace: Trace, urn: str) -> dict[str, Any]:
+        actor = self._broker.kernel.get(urn)
+        if actor is None:
+            raise Refused(f"there is no actor {shown(urn)}")
+        trace.one = actor
+        self._lookout.cover(actor, trace)
+        return {"actors": [urn]}
+
+    def _start_client(self, trace: Trace, name: str) -> dict[str, Any]:
+        if not name or len(name.encode("utf-8", "replace")) > MAX_BYTES:
+            raise Refused(f"client must be a client identifier, 1 to {MAX_BYTES} bytes")
+        self._lookout.cover_client(name, trace)
+        urns = sorted(actor.actor_urn for actor in trace.actors)
+        session = self._broker.find_session(name)
+        connected = session is not None and session.connection is not None
+        return {
+            "actors": urns[:_LISTED],
+            "connected": connected,
+            "known": name in self._broker.node.sessions,
+        }
+
+    def _start_topic(self, trace: Trace, topic_filter: str) -> dict[str, Any]:
+        try:
+            validate_topic_filter(topic_filter)
+        except TopicError as error:
+            raise Refused(f"topic {shown(topic_filter)}: {error.reason}") from None
+        if is_reserved_filter(topic_filter) or topic_filter.startswith("$SYS/"):
+            raise Refused(f"topic {shown(topic_filter)}: no client publishes there")
+        if not self._topics:
+            self._broker.add_watcher(self._on_publication)
+        self._topics.append(TopicTrace(topic_filter, trace, self._broker, self._lookout))
+        return {"actors": []}
+
+    # What traces see.
+
+    def _see_events(self) -> None:
+        if self._append is None:
+            self._append = Shadow(self._broker.journal, "append", self._appending)
+            self._append.put()
+
+    def _appending(self, append: Callable[..., Position]) -> Callable[..., Position]:
+        lookout, clients = self._lookout, self._lookout.clients
+
+        def call(
+            event: Event, count: int = 1, payloads: Sequence[bytes] = (), size: int = 0
+        ) -> Position:
+            # All events of all sessions pass here: those that nobody traces must not be held up.
+            at = append(event, count, payloads, size)
+            if lookout.running is not None or getattr(event, "session", None) in clients:
+                lookout.quietly(lookout.on_event, event, at, payloads)
+            for topic in self._topics:
+                if type(event) in topic.events:
+                    lookout.quietly(topic.on_event, event, at, payloads)
+            return at
+
+        return call
+
+    def _on_publication(self, publication: Publication) -> None:
+        for topic in self._topics:
+            self._lookout.quietly(topic.on_publication, publication)
+
+    # The end.
+
+    def _end(self, trace: Trace, end: End) -> None:
+        if self._traces.pop(trace.token, None) is None:
+            return
+        self._lookout.uncover(trace)
+        self._topics = [topic for topic in self._topics if topic.trace is not trace]
+        if not self._topics:
+            self._broker.remove_watcher(self._on_publication)
+        if not self._traces and self._append is not None:
+            self._append.remove()
+            self._append = None
+        self._send(trace, end)
+
+    def _look(self) -> None:
+        """See to it that traces which nobody keeps are ended."""
+        if not self._looking:
+            self._looking = True
+            self._broker.timers.after(_LOOK, self._end_unkept)
+
+    def _end_unkept(self) -> None:
+        self._looking = False
+        timers, now = self._broker.timers, self._broker.clock.monotonic()
+        for trace in list(self._traces.values()):
+            if timers.lateness > _STANDSTILL:
+                trace.deadline += timers.lateness
+            if trace.deadline <= now:
+                self._end(trace, End("lease", f"nobody asked to keep it for {LEASE:g} s"))
+        if self._traces:
+            self._look()
+
+    # Sending.
+
+    def _arm(self) -> None:
+        if not self._sending:
+            self._sending = True
+            self._broker.timers.after(_SEND, self._send_all)
+
+    def _send_all(self) -> None:
+        self._sending = False
+        for trace in list(self._traces.values()):
+            self._send(trace)
+
+    def _send(self, trace: Trace, end: End | None = None) -> None:
+        data = trace.take(end)
+        if data is None:
+            return
+        try:
+            self._publish(trace.subject, data)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is not the actor's failure
+            _log.warning("trace: lines are lost", error=str(error))
+
+
+_STARTS: dict[str, Callable[[Tracer, Trace, str], dict[str, Any]]] = {
+    "actor": Tracer._start_actor,  # noqa: SLF001
+    "client": Tracer._start_client,  # noqa: SLF001
+    "topic": Tracer._start_topic,  # noqa: SLF001
+}
+
+
+def _token(request: Mapping[str, Any]) -> str:
+    token = text(request, "token")
+    if not _TOKEN.fullmatch(token):
+        raise Refused("token must be 22 to 64 letters and digits")
+    return token

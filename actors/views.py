@@ -1,0 +1,295 @@
+"""What the inspector shows of actors, sessions and messages, as JSON objects.
+
+A session is shown as the fold has it; nothing is thawed for good, and nothing is changed.
+"""
+
+from __future__ import annotations
+
+import base64
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from actors.connection import Connection, Pause
+from actors.session import Session
+from actors.subscription import Subscription
+from projections.waiting import FLAG_BITS, QOS_MASK, RETAIN_FLAG
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from actors.broker import Broker
+    from actors.kernel import LoopActor
+    from eventstore.positions import Position
+    from projections.retained import RetainedMessage
+    from projections.session import InFlight, SessionState, SubscriptionState
+
+LARGEST_PAYLOAD = 256 * 1024
+"""Bytes of a payload that an answer may hold."""
+
+
+def type_of(actor: LoopActor) -> str:
+    """Return the type of an actor as it is called in its name."""
+    return type(actor).__name__.lower()
+
+
+def client_of(actor: LoopActor) -> str | None:
+    """Return the client identifier that an actor works for, None when there is none (yet)."""
+    if isinstance(actor, Session):
+        return actor.name
+    if isinstance(actor, Connection):
+        return actor.client_id
+    if isinstance(actor, Subscription):
+        return actor.subscriber.session
+    return None
+
+
+def name_of(actor: LoopActor, broker: Broker) -> str:
+    """Return what an actor is known by: client identifier, address, filter or node."""
+    if isinstance(actor, Session):
+        return actor.name
+    if isinstance(actor, Connection):
+        return actor.address
+    if isinstance(actor, Subscription):
+        return actor.subscriber.filter
+    return broker.options.node
+
+
+def state_of(actor: LoopActor, broker: Broker) -> str:
+    """Return in a word what an actor is about."""
+    if actor.suspended:
+        return "suspended"
+    if isinstance(actor, Session):
+        if actor.name in broker.rebuilding:
+            return "rebuilding"
+        if actor.loading:
+            return "loading"
+        return "offline" if actor.connection is None else "connected"
+    if isinstance(actor, Connection):
+        if actor.ended:
+            return "closing"
+        if actor.session is None:
+            return "connecting"
+        return "paused" if actor.paused else "open"
+    return "running"
+
+
+def actor_row(actor: LoopActor, broker: Broker) -> dict[str, Any]:
+    """Return an actor as a row of a list."""
+    kernel = broker.kernel
+    now = kernel.clock()
+    busy, handled = actor.recent
+    span = max(now - kernel.epoch_began, 1e-3)
+    last = actor.last_run
+    return {
+        "id": actor.actor_urn,
+        "type": type_of(actor),
+        "name": name_of(actor, broker),
+        "client": client_of(actor),
+        "parent": actor.parent.actor_urn if actor.parent is not None else None,
+        "state": state_of(actor, broker),
+        # What the inspector is handling right now does not wait.
+        "mailbox": actor.mailbox_depth if actor is not broker.inspector else 0,
+        "high_water": actor.high_water,
+        "handled": actor.handled,
+        "last_active_ms": broker.clock.time_ms() - round((now - last) * 1000) if last else None,
+        "busy_us": round(actor.busy * 1e6),
+        "recent_us_per_s": round(busy * 1e6 / span, 1),
+        "recent_per_s": round(handled / span, 1),
+    }
+
+
+def connection_view(connection: Connection) -> dict[str, Any]:
+    """Return what there is to know of a connection."""
+    session = connection.session
+    return {
+        "id": connection.actor_urn,
+        "address": connection.address,
+        "client": connection.client_id,
+        "level": session.state.level if session is not None else None,
+        "keep_alive": connection.keep_alive,
+        "connected_ms": connection.connected_ms or None,
+        "bytes_in": connection.bytes_in,
+        "bytes_out": connection.bytes_out,
+        "messages_in": connection.messages_in,
+        "messages_out": connection.messages_out,
+        "unsent": connection.unsent,
+        "gated": connection.gated,
+        "writable": connection.writable,
+        "paused": [(one.name or "").lower() for one in Pause if one & connection.paused],
+    }
+
+
+def subscription_view(actor: Subscription, broker: Broker) -> dict[str, Any]:
+    """Return what there is to know of a subscription of a connected session."""
+    subscriber = actor.subscriber
+    state = broker.node.sessions.peek(subscriber.session)
+    held = state.subscriptions.get(subscriber.filter) if state is not None else None
+    found = _subscription(held, broker) if held is not None else {"filter": subscriber.filter}
+    return {
+        "client": subscriber.session,
+        **found,
+        "matched": actor.matched,
+        "replayed": actor.replayed,
+    }
+
+
+def session_row(name: str, state: SessionState, broker: Broker) -> dict[str, Any]:
+    """Return a session as a row of a list."""
+    actor = broker.find_session(name)
+    connection = actor.connection if actor is not None else None
+    return {
+        "client": name,
+        "connected": state.connected,
+        "clean": state.clean,
+        "passive": name not in broker.node.sessions.live,
+        "subscriptions": len(state.subscriptions),
+        "inflight": len(state.inflight) + len(state.releasing),
+        "queued": state.queued,
+        "queued_bytes": state.queued_bytes,
+        "user": state.user,
+        "address": connection.address if connection is not None else None,
+        "closed_ms": None if state.connected else state.closed_ms,
+        "expires_ms": _expires(state, broker),
+        "actor": actor.actor_urn if actor is not None else None,
+    }
+
+
+def session_view(
+    name: str, state: SessionState, broker: Broker, offset: int, most: int
+) -> dict[str, Any]:
+    """Return all of a session; of its lists ``most`` items from ``offset`` on."""
+    actor = broker.find_session(name)
+    connection = actor.connection if actor is not None else None
+    topic = _topics(broker)
+    oldest = min(
+        (first for held in state.waiting.values() if (first := _oldest(held)) is not None),
+        default=None,
+    )
+    will = state.will
+    return {
+        **session_row(name, state, broker),
+        "position": broker.journal.here,
+        "level": state.level,
+        "generation": state.generation,
+        "last_pid": state.last_pid,
+        "oldest": None if oldest is None else {"ref": oldest, "topic": topic(oldest)},
+        "will": None
+        if will is None
+        else {"topic": will.topic, "qos": will.qos, "retain": will.retain, "ref": will.ref},
+        "subscriptions": _part(
+            state.subscriptions.values(),
+            len(state.subscriptions),
+            offset,
+            most,
+            lambda held: _subscription(held, broker),
+        ),
+        "inflight": _sent(state.inflight, offset, most, topic),
+        "releasing": _sent(state.releasing, offset, most, topic),
+        "inbound": _part(
+            state.inbound.items(),
+            len(state.inbound),
+            offset,
+            most,
+            lambda item: {"pid": item[0], "ref": item[1], "topic": topic(item[1])},
+        ),
+        "connection": connection_view(connection) if connection is not None else None,
+        "actors": [actor_row(one, broker) for one in _actors_of(name, broker, offset, most)],
+    }
+
+
+def retained_row(message: RetainedMessage) -> dict[str, Any]:
+    """Return a retained message as a row of a list."""
+    return {
+        "topic": message.topic,
+        "qos": message.qos,
+        "size": len(message.payload),
+        "ref": message.ref,
+    }
+
+
+def retained_view(message: RetainedMessage) -> dict[str, Any]:
+    """Return a retained message with its payload, if that is not too large."""
+    small = len(message.payload) <= LARGEST_PAYLOAD
+    payload = base64.b64encode(message.payload).decode() if small else None
+    return {**retained_row(message), "payload_base64": payload}
+
+
+def _actors_of(name: str, broker: Broker, offset: int, most: int) -> list[LoopActor]:
+    session = broker.find_session(name)
+    if session is None:
+        return []
+    found: list[LoopActor] = [session]
+    if session.connection is not None:
+        found.append(session.connection)
+    chosen = islice(broker.router.subscribers(name), offset, offset + most)
+    return found + [one.actor for one in chosen if one.actor is not None]
+
+
+def _part(
+    items: Iterable[Any],
+    total: int,
+    offset: int,
+    most: int,
+    shown: Callable[[Any], dict[str, Any]],
+) -> dict[str, Any]:
+    return {"total": total, "rows": [shown(one) for one in islice(items, offset, offset + most)]}
+
+
+def _sent(
+    table: Mapping[int, InFlight],
+    offset: int,
+    most: int,
+    topic: Callable[[Position], str | None],
+) -> dict[str, Any]:
+    return _part(
+        table.items(),
+        len(table),
+        offset,
+        most,
+        lambda item: {
+            "pid": item[0],
+            "qos": item[1].flags & QOS_MASK,
+            "retain": bool(item[1].flags & RETAIN_FLAG),
+            "ref": item[1].ref,
+            "filter": item[1].subscription.filter,
+            "topic": topic(item[1].ref),
+            "sent_ms": item[1].sent_ms,
+        },
+    )
+
+
+def _subscription(held: SubscriptionState, broker: Broker) -> dict[str, Any]:
+    return {
+        "filter": held.filter,
+        "qos": held.qos,
+        "active": held.active,
+        "outstanding": held.outstanding,
+        "window": broker.options.max_ack_pending,
+        "queued": len(held.queue) if held.queue is not None else 0,
+        "queued_bytes": held.queued_bytes,
+        "oldest": _oldest(held),
+    }
+
+
+def _oldest(held: SubscriptionState) -> Position | None:
+    """Return the position of what is sent next to a subscription."""
+    ends = held.queue.ends() if held.queue is not None else None
+    return ends[0] >> FLAG_BITS if ends is not None else None
+
+
+def _expires(state: SessionState, broker: Broker) -> int | None:
+    delay = float("inf") if state.connected or state.clean else broker.expires_in(state)
+    if delay == float("inf"):
+        return None
+    return broker.clock.time_ms() + round(delay * 1000)
+
+
+def _topics(broker: Broker) -> Callable[[Position], str | None]:
+    """Return what gives the topic of a message that is at hand."""
+    get = broker.messages.get
+
+    def topic(ref: Position) -> str | None:
+        message = get(ref)
+        return message.topic.decode() if message is not None else None
+
+    return topic

@@ -1,0 +1,831 @@
+"""Live traces: what is shown, what is bounded, and that nothing of them stays behind."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+import pytest
+from harness import packets as p
+from harness.packets import Publish
+from simulation.world import SimClient, World, simulate
+
+from actors import tracelines
+from actors.connection import Connection
+from actors.kernel import Kernel, LoopActor
+from actors.messages import Publication
+from actors.requests import Refused
+from actors.session import Session
+from actors.shadow import Shadow
+from actors.tracing import MOST_TRACES, Tracer
+from eventstore.positions import position
+
+TOKEN = "T" * 22
+Line = dict[str, Any]
+
+
+class Sink:
+    """What a tracer publishes."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[str, bytes]] = []
+
+    def publish(self, subject: str, data: bytes) -> None:
+        self.sent.append((subject, data))
+
+    def messages(self, token: str = TOKEN) -> list[dict[str, Any]]:
+        return [orjson.loads(data) for subject, data in self.sent if subject.endswith(token)]
+
+    def lines(self, token: str = TOKEN, **wanted: object) -> list[Line]:
+        return [
+            line
+            for message in self.messages(token)
+            for line in message["lines"]
+            if all(line.get(key) == value for key, value in wanted.items())
+        ]
+
+    def skipped(self, token: str = TOKEN) -> int:
+        return sum(message["skipped"] for message in self.messages(token))
+
+    def kinds(self, token: str = TOKEN) -> list[tuple[str, str]]:
+        return [(line["kind"], line["what"]) for line in self.lines(token)]
+
+
+def tracing(world: World) -> tuple[Tracer, Sink]:
+    sink = Sink()
+    return Tracer(world.broker, sink.publish), sink
+
+
+def overrides(world: World) -> list[str]:
+    """What stands in for methods at present, and who has a tap."""
+    broker = world.broker
+    found = [name for name in ("tell", "spawn") if name in vars(broker.kernel)]
+    found += [
+        name for name in ("append", "after", "pass_or_follow") if name in vars(broker.journal)
+    ]
+    found += [name for name in ("emit",) if name in vars(broker)]
+    found += ["on_spawn"] if broker.kernel.on_spawn is not None else []
+    found += ["on_connect"] if broker.on_connect is not None else []
+    found += ["watch"] if broker.watch is not None else []
+    return found + [actor.actor_urn for actor in broker.kernel if actor.tap is not None]
+
+
+def logged(world: World) -> dict[int, str]:
+    """The types of the events on disk by position."""
+    return {
+        position(record.sequence, index): event.e
+        for record in world.disk.decoded()
+        for index, event in record.events()
+    }
+
+
+async def talk(world: World) -> None:
+    """Two clients: everything that a client commonly does."""
+    receiver = await world.connect("r", filters=[("hall/#", 1), ("cmd/+", 2)])
+    sender = await world.connect("s")
+    sender.send(
+        p.publish("hall/door", b"open!", 1, 7),
+        p.publish("hall/door", b"free"),
+        p.publish("cmd/x", b"twice", 2, 8),
+    )
+    await world.go(0.5)
+    sender.send(p.pubrel(8))
+    await world.go(0.5)
+    for one in receiver.take():
+        if isinstance(one, Publish) and one.qos == 1:
+            receiver.send(p.puback(one.packet_id or 0))
+        elif isinstance(one, Publish) and one.qos == 2:
+            receiver.send(p.pubrec(one.packet_id or 0))
+            await world.go(0.2)
+            receiver.send(p.pubcomp(one.packet_id or 0))
+    await world.go(0.5)
+    receiver.send(p.pingreq())
+    await world.go(0.2)
+    receiver.send(p.unsubscribe(5, "cmd/+"), p.disconnect())
+    await world.go(0.5)
+
+
+# A client.
+
+
+def test_a_client_is_traced_from_its_first_packet_to_its_last() -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            tracer, sink = tracing(world)
+            answer = tracer.start({"token": TOKEN, "client": "r"})
+            assert answer["subject"] == f"foldmq.trace.sim.{TOKEN}"
+            assert (answer["lease_s"], answer["connected"], answer["known"]) == (15, False, False)
+            await talk(world)
+            packets = [
+                (line["kind"], line["what"])
+                for line in sink.lines()
+                if line["kind"].startswith("packet")
+            ]
+            assert packets == [
+                ("packet_in", "CONNECT"),
+                ("packet_out", "CONNACK"),
+                ("packet_in", "SUBSCRIBE"),
+                ("packet_out", "SUBACK"),
+                ("packet_out", "PUBLISH"),
+                ("packet_out", "PUBLISH"),
+                ("packet_out", "PUBLISH"),
+                ("packet_in", "PUBACK"),
+                ("packet_in", "PUBREC"),
+                ("packet_out", "PUBREL"),
+                ("packet_in", "PUBCOMP"),
+                ("packet_in", "PINGREQ"),
+                ("packet_out", "PINGRESP"),
+                ("packet_in", "UNSUBSCRIBE"),
+                ("packet_in", "DISCONNECT"),
+                ("packet_out", "UNSUBACK"),
+            ]
+            # Its events, all of them, at the positions at which they stand in the log.
+            await world.go(1)
+            shown = {line["position"]: line["what"] for line in sink.lines(kind="event")}
+            own = {
+                position(record.sequence, index): event.e
+                for record in world.disk.decoded()
+                for index, event in record.events()
+                if getattr(event, "session", None) == "r"
+            }
+            assert shown == own
+            assert {line["client"] for line in sink.lines()} == {"r"}
+            assert sink.skipped() == 0
+
+    simulate(scenario)
+
+
+def test_packets_are_decoded() -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            tracer, sink = tracing(world)
+            tracer.start({"token": TOKEN, "client": "r"})
+            await talk(world)
+            (connect,) = sink.lines(what="CONNECT")
+            assert connect["packet"]["keep_alive"] == 0
+            (subscribe,) = sink.lines(what="SUBSCRIBE")
+            assert subscribe["packet"]["filters"] == [["hall/#", 1], ["cmd/+", 2]]
+            free, door, twice = (
+                one["packet"] for one in sink.lines(kind="packet_out") if one["what"] == "PUBLISH"
+            )
+            assert (free["qos"], free["packet_id"]) == (0, None)
+            assert (door["qos"], door["packet_id"], door["topic"]) == (1, 1, "hall/door")
+            assert base64.b64decode(door["payload_base64"]) == b"open!"
+            assert (twice["qos"], twice["size"]) == (2, 5)
+            (batch, *_) = sink.lines(kind="gets", what="Batch")
+            assert batch["actor"].startswith("subscription:")
+            assert batch["message"]["messages"][0]["topic"] == "hall/door"
+
+    simulate(scenario)
+
+
+def test_a_message_between_actors_of_one_trace_is_shown_once() -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            tracer, sink = tracing(world)
+            tracer.start({"token": TOKEN, "client": "r"})
+            await talk(world)
+            # To others only: the broker is asked for the session.
+            assert not sink.lines(kind="gets", what="Packets")
+            assert all(line["to_client"] != "r" for line in sink.lines(kind="sends"))
+
+    simulate(scenario)
+
+
+def test_a_trace_follows_its_client_through_reconnects_and_passivation() -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            first = await world.connect("r", filters=[("hall/#", 1)])
+            tracer, sink = tracing(world)
+            answer = tracer.start({"token": TOKEN, "client": "r"})
+            assert answer["connected"]
+            assert len(answer["actors"]) == 3
+            first.transport.drop()
+            await world.go(3)  # the session is passivated
+            assert [line["actor"] for line in sink.lines(kind="ends")][-1].startswith("session:")
+            sender = await world.connect("s")
+            sender.send(p.publish("hall/x", b"1", 1, 1))
+            await world.go(0.5)
+            assert sink.lines(kind="event", what="Queued")
+            await world.connect("r")
+            await world.go(0.5)
+            assert sink.lines(what="CONNECT")
+            assert sink.lines(kind="event", what="Delivered")
+            assert sink.lines(kind="packet_out", what="PUBLISH")
+            # Taken over: the old connection is shown until it ends.
+            await world.connect("r")
+            assert sink.lines(kind="event", what="SessionTakenOver")
+            assert ("closes", "taken_over") in sink.kinds()
+
+    simulate(scenario)
+
+
+def test_a_refused_login_is_shown_and_no_password_ever() -> None:
+    async def scenario() -> None:
+        async with World(max_sessions=1).running() as world:
+            await world.connect("other")
+            tracer, sink = tracing(world)
+            tracer.start({"token": TOKEN, "client": "r"})
+            client = SimClient(world)
+            will = p.Will("gone", b"will-secret")
+            client.send(
+                p.connect("r", username="bob", password=b"pass-secret", will=will, keepalive=5)
+            )
+            await world.go(1)
+            (connect,) = sink.lines(what="CONNECT")
+            assert connect["packet"]["user"] == "bob"
+            assert connect["packet"]["password"] is True
+            assert connect["packet"]["will"]["size"] == len(b"will-secret")
+            (connack,) = sink.lines(what="CONNACK")
+            assert connack["packet"]["code"] == 3
+            everything = b"".join(data for _, data in sink.sent)
+            for secret in (b"pass-secret", b"will-secret"):
+                assert secret not in everything
+                assert base64.b64encode(secret).rstrip(b"=") not in everything
+
+    simulate(scenario)
+
+
+def test_a_violation_of_the_protocol_is_shown() -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            tracer, sink = tracing(world)
+            tracer.start({"token": TOKEN, "client": "r"})
+            client = await world.connect("r")
+            client.send(p.packet(p.PUBLISH, 6))
+            await world.go(1)
+            (line,) = sink.lines(what="violation")
+            assert "QoS 3" in line["text"]
+            assert ("closes", "protocol_error") in sink.kinds()
+
+    simulate(scenario)
+
+
+# One actor.
+
+
+def test_the_trace_of_an_actor_ends_with_it() -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            client = await world.connect("r")
+            tracer, sink = tracing(world)
+            urn = next(iter(world.broker.connections)).actor_urn
+            tracer.start({"token": TOKEN, "actor": urn})
+            client.send(p.subscribe(1, ("a", 0)))
+            await world.go(0.2)
+            assert ("sends", "Packets") in sink.kinds()
+            client.send(p.disconnect())
+            await world.go(1)
+            last = sink.messages()[-1]
+            assert (last["ended"], last["cause"]) == (f"{urn} stopped", "actor")
+            assert len(tracer) == 0
+            assert overrides(world) == []
+
+    simulate(scenario)
+
+
+def test_the_trace_of_a_session_shows_what_it_gives_to_the_gate() -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            client = await world.connect("r", filters=[("a", 1)])
+            tracer, sink = tracing(world)
+            session = world.broker.find_session("r")
+            assert session is not None
+            tracer.start({"token": TOKEN, "actor": session.actor_urn})
+            world.log.hold()
+            client.send(p.publish("a", b"x", 1, 7))
+            await world.go(0.5)
+            puback, publish = sink.lines(kind="sends", to_client="r")[-2:]
+            assert (puback["what"], puback["packet"]["packet_ids"]) == ("PUBACK", [7])
+            assert publish["what"] == "PUBLISH"
+            assert sink.lines(kind="gets", what="PUBLISH")[0]["packet"]["packet_id"] == 7
+            assert not sink.lines(kind="packet_out")
+            world.log.release()
+
+    simulate(scenario)
+
+
+def test_what_many_are_told_is_one_line() -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            for number in range(30):
+                await world.connect(f"r{number}", filters=[("a", 0)])
+            sender = await world.connect("s")
+            tracer, sink = tracing(world)
+            tracer.start({"token": TOKEN, "client": "s"})
+            sender.send(p.publish("a", b"x", 1, 7), p.publish("a", b"y", 1, 8))
+            await world.go(0.5)
+            (line,) = sink.lines(kind="sends", what="Batch")
+            assert line["more"] == 29
+            assert line["message"]["count"] == 2
+
+    simulate(scenario)
+
+
+# Topics.
+
+
+def test_messages_on_a_topic_are_followed_from_publisher_to_acknowledgement() -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            await world.connect("other", filters=[("hall/door", 1)])
+            tracer, sink = tracing(world)
+            tracer.start({"token": TOKEN, "topic": "hall/#"})
+            await talk(world)
+            told = [(one["kind"], one["what"], one["client"]) for one in sink.lines()]
+            assert told[:4] == [("publish", "PUBLISH", "s"), ("route", "route", "s")] * 2
+            assert sorted(told[4:6]) == [
+                ("event", "Delivered", "other"),
+                ("event", "Delivered", "r"),
+            ]
+            assert told[6:] == [("event", "Acked", "r")]
+            publish, route, free, free_route = sink.lines()[:4]
+            (delivered,) = sink.lines(what="Delivered", client="r")
+            (acked,) = sink.lines(what="Acked")
+            assert publish["packet"]["qos"] == 1
+            assert publish["actor"] == route["actor"]
+            assert sorted(one["client"] for one in route["targets"]) == ["other", "r"]
+            theirs = {"client": "r", "filter": "hall/#", "qos": 1, "connected": True}
+            assert theirs in route["targets"]
+            assert "position" not in free
+            assert [one["qos"] for one in free_route["targets"]] == [0, 0]
+            assert delivered["messages"] == [
+                {"position": publish["position"], "topic": "hall/door", "size": 5}
+            ]
+            assert acked["messages"] == delivered["messages"]
+            await world.go(1)
+            log = logged(world)
+            assert log[publish["position"]] == "MessagePublished"
+            assert log[delivered["position"]] == "Delivered"
+            assert log[acked["position"]] == "Acked"
+
+    simulate(scenario)
+
+
+def test_a_qos_2_message_is_followed_through_both_handshakes() -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            tracer, sink = tracing(world)
+            tracer.start({"token": TOKEN, "topic": "cmd/x"})
+            await talk(world)
+            told = [(one["kind"], one["what"]) for one in sink.lines()]
+            assert told == [
+                ("publish", "PUBLISH"),
+                ("event", "Released"),
+                ("route", "route"),
+                ("event", "Delivered"),
+                ("event", "Received"),
+                ("event", "Completed"),
+            ]
+            assert sink.lines()[0]["waits"] is True
+            at = sink.lines()[0]["position"]
+            assert all(one["messages"][0]["position"] == at for one in sink.lines(kind="event"))
+
+    simulate(scenario)
+
+
+def test_of_an_event_about_many_messages_only_those_that_match_are_shown() -> None:
+    async def scenario() -> None:
+        async with World(max_queued_messages=3).running() as world:
+            away = await world.connect("away", filters=[("#", 1)])
+            away.transport.drop()
+            sender = await world.connect("s")
+            tracer, sink = tracing(world)
+            tracer.start({"token": TOKEN, "topic": "yes/+"})
+            topics = ["no/1", "yes/1", "no/2", "yes/2", "no/3", "yes/3"]
+            sender.send(*(p.publish(one, b"abc", 1, n) for n, one in enumerate(topics, 1)))
+            await world.go(0.5)
+            (queued,) = sink.lines(what="Queued")
+            (dropped,) = sink.lines(what="MessageDropped")
+            (first, second, third) = [one["position"] for one in sink.lines(kind="publish")]
+            assert [one["position"] for one in queued["messages"]] == [first]
+            assert queued["event"]["size"] == 3
+            assert dropped["event"]["count"] == 2
+            assert [one["position"] for one in dropped["messages"]] == [second, third]
+
+    simulate(scenario)
+
+
+def test_a_topic_that_nobody_publishes_on_costs_no_line() -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            tracer, sink = tracing(world)
+            tracer.start({"token": TOKEN, "topic": "quiet/#"})
+            await talk(world)
+            assert sink.sent == []
+
+    simulate(scenario)
+
+
+# Bounds.
+
+
+@pytest.mark.parametrize("wanted", [{"client": "s"}, {"client": "r"}, {"topic": "a/#"}])
+def test_what_is_not_shown_is_counted(wanted: dict[str, str]) -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            await world.connect("r", filters=[("a/#", 1)])
+            sender = await world.connect("s")
+            tracer, sink = tracing(world)
+            few, many = "f" * 22, "m" * 22
+            tracer.start({"token": few, "rate": 5, **wanted})
+            tracer.start({"token": many, "rate": 5000, **wanted})
+            for n in range(30):
+                sender.send(
+                    p.publish(f"a/{n}", b"x", 1, 3 * n + 1),
+                    p.publish("b", b"x", 1, 3 * n + 2),
+                    p.publish("a/z", b"x"),
+                )
+                await world.go(0.01)
+            await world.go(0.1)
+            assert len(sink.lines(few)) == 5
+            assert sink.skipped(many) == 0
+            # The trace of one client's actors has others in its lines: each sees the same.
+            assert len(sink.lines(few)) + sink.skipped(few) == len(sink.lines(many))
+            assert sink.lines(few) == sink.lines(many)[:5]
+            await world.go(1.5)
+            sender.send(p.publish("a/later", b"x", 1, 9))
+            await world.go(0.5)
+            assert len(sink.lines(few)) > 5
+
+    simulate(scenario)
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+@pytest.mark.parametrize("wanted", [{"client": "s"}, {"topic": "a"}])
+def test_of_a_large_batch_the_beginning_is_shown(wanted: dict[str, str], qos: int) -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            sender = await world.connect("s")
+            tracer, sink = tracing(world)
+            tracer.start({"token": TOKEN, "rate": 5000, **wanted})
+            sender.send(
+                *(
+                    p.publish("a", b"x", qos, n or None)
+                    for n in (range(1, 3001) if qos else [0] * 3000)
+                )
+            )
+            await world.go(0.5)
+            shown = len(sink.lines(what="PUBLISH"))
+            assert 0 < shown <= 100
+            # The route of them is one line more; other kinds of lines are not so many.
+            assert shown + sink.skipped() in (3000, 3001)
+
+    simulate(scenario)
+
+
+def test_a_flood_of_lines_stays_small() -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            sender = await world.connect("s")
+            tracer, sink = tracing(world)
+            tracer.start({"token": TOKEN, "rate": 5000, "client": "s"})
+            name = "\x1b[31m" * 10_000
+            for n in range(1, 60):
+                sender.send(
+                    p.publish(name, bytes(100_000), 1, n),
+                    p.subscribe(n, *[(f"{name}{at}", 1) for at in range(5)]),
+                )
+                await world.go(0.02)
+            assert max(len(data) for _, data in sink.sent) < 512 * 1024
+            line = sink.lines(what="PUBLISH")[0]
+            assert len(line["packet"]["topic"]) < 300
+            assert line["packet"]["size"] == 100_000
+
+    simulate(scenario)
+
+
+def test_a_trace_that_nobody_keeps_ends() -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            tracer, sink = tracing(world)
+            tracer.start({"token": TOKEN, "client": "r"})
+            for _ in range(3):
+                await world.go(10)
+                assert tracer.keep({"token": TOKEN})["lease_s"] == 15
+            await world.go(17)
+            (last,) = sink.messages()
+            assert last["cause"] == "lease"
+            assert overrides(world) == []
+            with pytest.raises(Refused, match="no such trace"):
+                tracer.keep({"token": TOKEN})
+
+    simulate(scenario)
+
+
+def test_there_are_only_so_many_traces_at_once() -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            tracer, sink = tracing(world)
+            for number in range(MOST_TRACES):
+                tracer.start({"token": TOKEN + str(number), "client": "r"})
+            with pytest.raises(Refused, match="no more at once"):
+                tracer.start({"token": TOKEN + "x", "client": "r"})
+            with pytest.raises(Refused, match="this token already"):
+                tracer.start({"token": TOKEN + "0", "client": "r"})
+            tracer.stop({"token": TOKEN + "0"})
+            tracer.start({"token": TOKEN + "x", "client": "r"})
+            tracer.close()
+            assert len(tracer) == 0
+            assert {message["cause"] for message in sink.messages("x")} == {"broker"}
+            assert overrides(world) == []
+
+    simulate(scenario)
+
+
+@pytest.mark.parametrize(
+    ("request_", "why"),
+    [
+        ({}, "token must be text"),
+        ({"token": "short"}, "letters and digits"),
+        ({"token": "a" * 21 + "."}, "letters and digits"),
+        ({"token": "a" * 22 + "\n"}, "letters and digits"),
+        ({"token": ">" * 22}, "letters and digits"),
+        ({"token": "é" * 22}, "letters and digits"),
+        ({"token": "a" * 65}, "letters and digits"),
+        ({"token": TOKEN}, "one of actor, client and topic"),
+        ({"token": TOKEN, "client": "a", "topic": "b"}, "one of actor, client and topic"),
+        ({"token": TOKEN, "client": 5}, "client must be text"),
+        ({"token": TOKEN, "client": ""}, "client identifier"),
+        ({"token": TOKEN, "client": "é" * 40_000}, "client identifier"),
+        ({"token": TOKEN, "topic": "a/#/b"}, "not a whole level"),
+        ({"token": TOKEN, "topic": "$SYS/#"}, "no client publishes there"),
+        ({"token": TOKEN, "topic": "$JS/x"}, "no client publishes there"),
+        ({"token": TOKEN, "actor": "session:99"}, "no actor 'session:99'"),
+        ({"token": TOKEN, "actor": "session:1"}, "no actor 'session:1'"),
+        ({"token": TOKEN, "actor": "broker:" + "1" * 9000}, "no actor"),
+        ({"token": TOKEN, "actor": "\x1b[2J"}, r"no actor '\\x1b\[2J'"),
+        ({"token": TOKEN, "client": "a", "rate": 0}, "rate must be"),
+        ({"token": TOKEN, "client": "a", "rate": 5001}, "rate must be"),
+        ({"token": TOKEN, "client": "a", "rate": True}, "rate must be"),
+        ({"token": TOKEN, "client": "a", "rate": "9"}, "rate must be"),
+    ],
+)
+def test_a_bad_request_is_refused_in_a_sentence(request_: dict[str, Any], why: str) -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            tracer, _ = tracing(world)
+            with pytest.raises(Refused, match=why):
+                tracer.start(request_)
+            assert len(tracer) == 0
+            assert overrides(world) == []
+
+    simulate(scenario)
+
+
+# Nothing stays behind, and nothing goes wrong because of a trace.
+
+
+def test_what_stands_in_for_methods_is_gone_between_runs_and_after_the_trace() -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            client = await world.connect("r", filters=[("a", 1)])
+            tracer, _ = tracing(world)
+            tracer.start({"token": TOKEN, "client": "r"})
+            tracer.start({"token": TOKEN + "t", "topic": "#"})
+            client.send(p.publish("a", b"x", 1, 7))
+            await world.go(0.5)
+            found = overrides(world)
+            assert not {"tell", "after", "pass_or_follow"} & set(found)
+            assert {"append", "on_spawn", "on_connect", "watch"} < set(found)
+            tracer.stop({"token": TOKEN})
+            tracer.stop({"token": TOKEN + "t"})
+            assert overrides(world) == []
+
+    simulate(scenario)
+
+
+def test_an_actor_that_fails_leaves_nothing_behind_and_its_successor_is_traced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(_self: Session, _connection: Connection, _ids: list[int]) -> None:
+        raise RuntimeError("boom")
+
+    monkeypatch.setattr(Session, "_on_release", fail)
+
+    async def scenario() -> None:
+        async with World().running() as world:
+            client = await world.connect("r", filters=[("a", 1)])
+            tracer, sink = tracing(world)
+            session = world.broker.find_session("r")
+            assert session is not None
+            tracer.start({"token": TOKEN, "client": "r"})
+            tracer.start({"token": TOKEN + "1", "actor": session.actor_urn})
+            client.send(p.pubrel(1))
+            await world.go(1)
+            assert not {"tell", "after", "pass_or_follow"} & set(overrides(world))
+            (failed,) = sink.lines(kind="fails")
+            assert failed["what"] == "RuntimeError: boom"
+            assert sink.messages(TOKEN + "1")[-1]["ended"] == (
+                f"{session.actor_urn} failed: RuntimeError: boom"
+            )
+            assert sink.lines(kind="starts", what="Session")
+            await world.connect("r")
+            assert sink.lines(kind="event", what="SessionOpened")
+
+    simulate(scenario)
+
+
+def test_a_failure_of_the_trace_is_not_the_actors(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("no line")
+
+    async def scenario() -> None:
+        async with World().running() as world:
+            tracer, _ = tracing(world)
+            tracer.start({"token": TOKEN, "client": "r"})
+            tracer.start({"token": TOKEN + "t", "topic": "#"})
+            monkeypatch.setattr(tracelines, "message_object", fail)
+            monkeypatch.setattr(tracelines, "packet_objects", fail)
+            monkeypatch.setattr(tracelines, "event_object", fail)
+            client = await world.connect("r", filters=[("a", 1)])
+            client.send(p.publish("a", b"x", 1, 7))
+            await world.go(0.5)
+            assert p.Puback(7) in client.take()
+
+    simulate(scenario)
+
+
+def test_lines_that_cannot_be_sent_are_nobody_elses_trouble() -> None:
+    def broken(_subject: str, _data: bytes) -> None:
+        raise OSError("no NATS")
+
+    async def scenario() -> None:
+        async with World().running() as world:
+            tracer = Tracer(world.broker, broken)
+            tracer.start({"token": TOKEN, "client": "r"})
+            client = await world.connect("r")
+            client.send(p.publish("a", b"x", 1, 7))
+            await world.go(0.5)
+            assert p.Puback(7) in client.take()
+            tracer.stop({"token": TOKEN})
+
+    simulate(scenario)
+
+
+def test_a_traced_broker_does_what_an_untraced_one_does() -> None:
+    def run(*traces: dict[str, str]) -> tuple[list[str], list[bytes]]:
+        async def scenario() -> tuple[list[str], list[bytes]]:
+            async with World().running() as world:
+                tracer, _ = tracing(world)
+                for number, wanted in enumerate(traces):
+                    tracer.start({"token": TOKEN + str(number), **wanted})
+                await talk(world)
+                await world.go(2)
+                return list(map(repr, world.disk.events())), [
+                    b"".join(data for _, data in one) for one in world.transcripts
+                ]
+
+        return simulate(scenario)
+
+    untraced = run()
+    assert untraced == run({"client": "r"}, {"client": "s"}, {"topic": "#"}, {"actor": "broker:1"})
+
+
+# The parts.
+
+
+class Tap:
+    """Notes what a kernel tells it."""
+
+    def __init__(self) -> None:
+        self.seen: list[Any] = []
+
+    def begin(self, _actor: LoopActor) -> None:
+        self.seen.append("begin")
+
+    def end(self, _actor: LoopActor) -> None:
+        self.seen.append("end")
+
+    def gets(self, _actor: LoopActor, message: Any) -> None:
+        self.seen.append(message)
+
+    def ended(self, actor: LoopActor, error: Exception | None) -> None:
+        actor.tap = None
+        self.seen.append(error)
+
+    def took(self, actor: LoopActor, packets: object, error: Exception | None) -> None: ...
+
+    def wrote(self, actor: LoopActor, data: bytes) -> None: ...
+
+    def closes(self, actor: LoopActor, reason: str) -> None: ...
+
+
+class Doer(LoopActor):
+    """Does what it is told."""
+
+    def on_receive(self, message: Any) -> None:
+        if callable(message):
+            message(self)
+
+
+@pytest.fixture
+def turns() -> tuple[Kernel, Doer, Tap]:
+    kernel, doer, tap = Kernel(lambda _turn: None), Doer(), Tap()
+    kernel.spawn(doer)
+    doer.tap = tap
+    return kernel, doer, tap
+
+
+def test_a_tap_sees_each_message_before_it_is_handled(turns: tuple[Kernel, Doer, Tap]) -> None:
+    kernel, doer, tap = turns
+
+    def again(actor: LoopActor) -> None:
+        tap.seen.append("handled")
+        kernel.tell(actor, "grown")
+
+    for message in ("first", again, "last"):
+        kernel.tell(doer, message)
+    kernel.run_turn()
+    assert tap.seen == ["begin", "first", again, "handled", "last", "grown", "end"]
+    assert doer.handled == 4
+
+
+def test_a_tap_sees_what_waited_for_a_suspended_actor_once(
+    turns: tuple[Kernel, Doer, Tap],
+) -> None:
+    kernel, doer, tap = turns
+    suspend: Callable[[LoopActor], None] = kernel.suspend
+    for message in (suspend, "waits"):
+        kernel.tell(doer, message)
+    kernel.run_turn()
+    assert tap.seen == ["begin", suspend, "end"]
+    kernel.tell(doer, "too")
+    kernel.run_turn()
+    kernel.resume(doer)
+    kernel.run_turn()
+    assert tap.seen[3:] == ["begin", "waits", "too", "end"]
+
+
+def test_a_tap_hears_of_the_end(turns: tuple[Kernel, Doer, Tap]) -> None:
+    kernel, doer, tap = turns
+    doer.stop()
+    kernel.run_turn()
+    assert tap.seen[-2:] == [None, "end"]
+    assert doer.tap is None
+
+
+def test_a_tap_hears_of_a_failure(turns: tuple[Kernel, Doer, Tap]) -> None:
+    kernel, doer, tap = turns
+    error = ValueError("boom")
+
+    def fail(_actor: LoopActor) -> None:
+        raise error
+
+    kernel.tell(doer, fail)
+    kernel.run_turn()
+    assert tap.seen == ["begin", fail, error, "end"]
+
+
+class Owner:
+    def method(self, number: int) -> int:
+        return number
+
+
+def test_a_shadow_is_put_and_removed_whatever_stood_there() -> None:
+    owner = Owner()
+    shadow = Shadow(owner, "method", lambda method: lambda number: method(number) + 1)
+    for _ in range(2):
+        shadow.put()
+        shadow.put()
+        assert owner.method(1) == 2
+        shadow.remove()
+        shadow.remove()
+        assert owner.method(1) == 1
+        assert "method" not in vars(owner)
+    owner.method = lambda number: 10 * number  # type: ignore[method-assign]
+    shadow.put()
+    assert owner.method(1) == 11
+    shadow.remove()
+    assert owner.method(1) == 10
+
+
+def test_watchers_are_told_of_all_messages_and_a_broken_one_is_told_no_more() -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            sender = await world.connect("s")
+            told: list[Publication] = []
+            failures: list[Publication] = []
+
+            def broken(publication: Publication) -> None:
+                failures.append(publication)
+                raise RuntimeError("boom")
+
+            world.broker.add_watcher(broken)
+            world.broker.add_watcher(told.append)
+            sender.send(p.publish("a", b"1"), p.publish("b", b"2", 1, 1))
+            sender.send(p.publish("c", b"3", 2, 2), p.pubrel(2))
+            await world.go(0.5)
+            assert [(one.session, one.qos, list(one.topics)) for one in told] == [
+                ("s", 0, [b"a"]),
+                ("s", 1, [b"b"]),
+                ("s", 2, [b"c"]),
+            ]
+            assert len(failures) == 1
+            world.broker.remove_watcher(told.append)
+            world.broker.remove_watcher(told.append)
+            assert world.broker.watch is None
+
+    simulate(scenario)

@@ -1,0 +1,501 @@
+"""What an operator asks of a broker, and has done to it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from harness import packets as p
+from harness.packets import Connack, Publish
+
+from actors.inspector import PAGE_ROWS
+from actors.requests import Refused
+from eventstore.events import (
+    OperatorActed,
+    RetainedCleared,
+    SessionClosed,
+    SessionExpired,
+    WillFired,
+)
+from simulation.fold import compare
+from simulation.network import SimClient
+from simulation.test_regressions import acknowledged
+from simulation.world import World, simulate
+
+
+async def ask(world: World, endpoint: str, **request: Any) -> dict[str, Any]:
+    return await world.broker.inspector.ask_for(endpoint, request)
+
+
+async def change(world: World, do: str, **request: Any) -> dict[str, Any]:
+    return await ask(world, "change", do=do, by="ann@desk", **request)
+
+
+def events(world: World, *kinds: type) -> list[Any]:
+    return [one for one in world.disk.events() if isinstance(one, kinds)]
+
+
+def test_a_kicked_client_is_closed_its_will_published_its_session_kept() -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            watcher = await world.connect("w", filters=[("wills/#", 1)])
+            client = await world.connect(
+                "c", filters=[("t", 1)], will=p.Will("wills/c", b"gone", 1, retain=False)
+            )
+            answer = await change(world, "kick", client="c")
+            assert answer["done"] == ["c"]
+            await world.go(1)
+            assert not client.open
+            assert [one.payload for one in watcher.take() if isinstance(one, Publish)] == [b"gone"]
+            sender = await world.connect("s")
+            sender.send(p.publish("t", b"x", 1, 1))
+            await world.go(1)
+            back = await world.connect("c", present=True)
+            await world.go(1)
+            assert [one.payload for one in back.take() if isinstance(one, Publish)] == [b"x"]
+            acted, fired, closed = events(world, OperatorActed, WillFired, SessionClosed)[:3]
+            assert acted == OperatorActed("kick", "ann@desk", "c", "c")
+            assert (fired, closed.reason) == (WillFired("c"), "kicked")
+            compare(world)
+
+    simulate(scenario)
+
+
+def test_a_kicked_clean_session_is_gone() -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            await world.connect("c", clean=True, filters=[("t", 1)])
+            await change(world, "kick", client="c")
+            assert (await ask(world, "sessions"))["rows"] == []
+            assert world.broker.router.subscriptions == 0
+            compare(world)
+
+    simulate(scenario)
+
+
+@pytest.mark.parametrize("passive", [True, False])
+@pytest.mark.parametrize("connected", [True, False])
+def test_a_removed_session_starts_anew(*, connected: bool, passive: bool) -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            client = await world.connect("c", filters=[("t", 2)])
+            sender = await world.connect("s")
+            if not connected:
+                client.drop()
+            sender.send(p.publish("t", b"x", 1, 1))
+            await world.go(5 if passive else 0.1)
+            answer = await change(world, "remove_sessions", clients=["c", "nobody"])
+            assert answer["done"] == ["c"]
+            assert answer["refused"] == [["nobody", "no such session"]]
+            await world.go(1)
+            assert not client.open
+            assert world.broker.router.subscriptions == 0
+            (gone,) = events(world, SessionExpired)
+            assert gone == SessionExpired("c", "removed")
+            assert events(world, OperatorActed) == [
+                OperatorActed("remove_session", "ann@desk", "c", "c")
+            ]
+            back = await world.connect("c", present=False)
+            assert back.received == []
+            compare(world)
+            await world.restart()
+            compare(world)
+
+    simulate(scenario)
+
+
+def test_a_session_that_came_back_is_not_purged() -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            for name in ("early", "late", "here"):
+                client = await world.connect(name)
+                if name != "here":
+                    client.drop()
+                await world.go(10)
+            before = world.broker.node.sessions.peek("early")
+            assert before is not None
+            answer = await change(
+                world,
+                "remove_sessions",
+                clients=["early", "late", "here"],
+                offline_before_ms=before.closed_ms + 5000,
+            )
+            assert answer["done"] == ["early"]
+            assert [name for name, _ in answer["refused"]] == ["late", "here"]
+
+    simulate(scenario)
+
+
+def test_retained_messages_are_cleared_for_good() -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            sender = await world.connect("s")
+            topics = [f"r/{number}" for number in range(5)]
+            sender.send(
+                *(p.publish(one, b"x", 1, n, retain=True) for n, one in enumerate(topics, 1))
+            )
+            await world.go(1)
+            answer = await change(world, "clear_retained", topics=[*topics[:2], "r/none"])
+            assert answer["done"] == topics[:2]
+            assert answer["refused"] == [["r/none", "no retained message"]]
+            assert events(world, RetainedCleared) == [RetainedCleared(topics[:2])]
+            listed = await ask(world, "retained", filter="r/+")
+            assert sorted(row["topic"] for row in listed["rows"]) == topics[2:]
+            compare(world)
+            await world.restart()
+            compare(world)
+            reader = await world.connect("reader")
+            reader.send(p.subscribe(1, ("r/#", 0)))
+            await world.go(1)
+            got = [one.topic for one in reader.take() if isinstance(one, Publish)]
+            assert got == topics[2:]
+
+    simulate(scenario)
+
+
+def test_a_restarted_session_owes_what_it_owed() -> None:
+    async def scenario() -> None:
+        async with World(max_ack_pending=3).running() as world:
+            await world.connect("c", filters=[("t", 1)])
+            sender = await world.connect("s")
+            sender.send(*(p.publish("t", b"%d" % n, 1, n) for n in range(1, 8)))
+            await world.go(1)
+            (row,) = (await ask(world, "actors", type="session", client="c"))["rows"]
+            answer = await change(world, "restart", actor=row["id"])
+            assert answer["done"] == [row["id"]]
+            await world.go(2)
+            back = await world.connect("c", present=True)
+            got = await acknowledged(world, back)
+            assert got == [b"%d" % n for n in range(1, 8)]
+            (acted,) = events(world, OperatorActed)
+            assert acted == OperatorActed("restart", "ann@desk", row["id"], "c")
+            compare(world)
+
+    simulate(scenario)
+
+
+def test_a_restarted_subscription_goes_on_with_its_client() -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            client = await world.connect("c", filters=[("t", 1)])
+            (row,) = (await ask(world, "actors", type="subscription"))["rows"]
+            await change(world, "restart", actor=row["id"])
+            (fresh,) = (await ask(world, "actors", type="subscription"))["rows"]
+            assert fresh["id"] != row["id"]
+            sender = await world.connect("s")
+            sender.send(p.publish("t", b"x", 1, 1))
+            await world.go(1)
+            assert [one.payload for one in client.take() if isinstance(one, Publish)] == [b"x"]
+
+    simulate(scenario)
+
+
+def test_who_asks_for_a_change_is_answered_when_it_is_on_disk() -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            await world.connect("c")
+            world.log.hold()
+            asking = asyncio.ensure_future(change(world, "kick", client="c"))
+            await world.go(3)
+            assert not asking.done()
+            # Whoever only looks is not kept waiting.
+            assert (await ask(world, "sessions"))["rows"][0]["connected"] is False
+            world.log.release()
+            answer = await asking
+            assert answer["position"] in range(1 << 60)
+            assert events(world, OperatorActed)
+
+    simulate(scenario)
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        {},
+        {"do": "explode", "by": "x"},
+        {"do": "kick", "client": "c"},
+        {"do": "kick", "client": "c", "by": ""},
+        {"do": "kick", "client": "c", "by": "x" * 300},
+        {"do": "kick", "client": "nobody", "by": "x"},
+        {"do": "kick", "client": 5, "by": "x"},
+        {"do": "kick", "client": "offline", "by": "x"},
+        {"do": "kick", "actor": "subscription:99", "by": "x"},
+        {"do": "kick", "actor": "broker:1", "by": "x"},
+        {"do": "restart", "actor": "nothing:7", "by": "x"},
+        {"do": "restart", "by": "x"},
+        {"do": "remove_sessions", "clients": "c", "by": "x"},
+        {"do": "remove_sessions", "clients": ["c"] * 501, "by": "x"},
+        {"do": "remove_sessions", "clients": [7], "by": "x"},
+        {"do": "remove_sessions", "clients": ["c"], "offline_before_ms": -1, "by": "x"},
+        {"do": "clear_retained", "by": "x"},
+    ],
+    ids=repr,
+)
+def test_what_makes_no_sense_is_refused_and_changes_nothing(request_: dict[str, Any]) -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            await world.connect("c")
+            (await world.connect("offline")).drop()
+            await world.go(1)
+            before = len(world.disk.events())
+            with pytest.raises(Refused):
+                await ask(world, "change", **request_)
+            await world.go(1)
+            assert len(world.disk.events()) == before
+
+    simulate(scenario)
+
+
+@pytest.mark.parametrize("kind", ["broker", "inspector", "connection"])
+def test_what_cannot_be_restarted_is_not(kind: str) -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            client = await world.connect("c")
+            (row,) = (await ask(world, "actors", type=kind))["rows"]
+            with pytest.raises(Refused):
+                await change(world, "restart", actor=row["id"])
+            client.send(p.pingreq())
+            await world.go(1)
+            assert client.take() == [p.Pingresp()]
+
+    simulate(scenario)
+
+
+def test_lists_come_in_pages_that_together_have_everything_once() -> None:
+    async def scenario() -> None:
+        async with World(max_sessions=5000).running() as world:
+            names = {f"c{number:04}" for number in range(2 * PAGE_ROWS + 7)}
+            for name in sorted(names):
+                client = SimClient(world)
+                client.send(p.connect(name, clean=False))
+                if name[-1] == "7":
+                    client.send(p.subscribe(1, ("t", 1)))
+            await world.go(1)
+            for client in list(world.clients)[::2]:
+                client.drop()
+            await world.go(5)  # half of them are passive now
+            page = await ask(world, "sessions")
+            assert page["total"] == len(names)
+            rows = list(page["rows"])
+            while page["more"]:
+                assert len(page["rows"]) <= PAGE_ROWS
+                page = await ask(world, "page", cursor=page["cursor"])
+                rows += page["rows"]
+            assert page["cursor"] is None
+            assert sorted(row["client"] for row in rows) == sorted(names)
+            passive = sum(row["passive"] for row in rows)
+            assert passive == -(-len(names) // 2)
+            assert len(world.broker.node.sessions.live) == len(names) - passive
+            found = await ask(world, "sessions", match="c00?7", connected=False)
+            expected = [name for number, name in enumerate(sorted(names)) if number % 2 == 0]
+            assert sorted(row["client"] for row in found["rows"]) == [
+                name for name in expected if name[:3] == "c00" and name[-1] == "7"
+            ]
+
+    simulate(scenario)
+
+
+def test_a_cursor_is_good_for_one_page_and_forgotten() -> None:
+    async def scenario() -> None:
+        async with World(max_sessions=5000).running() as world:
+            for number in range(PAGE_ROWS + 1):
+                SimClient(world).send(p.connect(f"c{number}", clean=False))
+            await world.go(1)
+            page = await ask(world, "sessions")
+            last = await ask(world, "page", cursor=page["cursor"])
+            assert len(last["rows"]) == 1
+            for cursor in (page["cursor"], "no such thing", None):
+                with pytest.raises(Refused):
+                    await ask(world, "page", cursor=cursor)
+
+    simulate(scenario)
+
+
+def test_the_highest_are_the_highest() -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            sender = await world.connect("s")
+            for number in range(30):
+                client = await world.connect(f"c{number}", filters=[(f"t/{number}", 1)])
+                client.drop()
+            await world.go(1)
+            pid = 0
+            for number in range(30):
+                for _ in range(number % 7):
+                    pid += 1
+                    sender.send(p.publish(f"t/{number}", b"x", 1, pid))
+            await world.go(5)
+            found = await ask(world, "sessions", top={"by": "queued", "count": 9})
+            assert [row["queued"] for row in found["rows"]] == [6, 6, 6, 6, 5, 5, 5, 5, 4]
+            busy = await ask(world, "actors", top={"by": "handled", "count": 5})
+            handled = [row["handled"] for row in busy["rows"]]
+            assert handled == sorted(handled, reverse=True)
+            assert handled[0] == max(actor.handled for actor in world.broker.kernel)
+
+    simulate(scenario)
+
+
+def test_the_census_counts_live_and_frozen_sessions() -> None:
+    async def scenario() -> None:
+        async with World(max_ack_pending=2).running() as world:
+            sender = await world.connect("s")
+            for number in range(6):
+                client = await world.connect(f"c{number}", filters=[("t", 2)])
+                if number % 2:
+                    client.drop()
+            await world.go(1)
+            sender.send(*(p.publish("t", b"abc", 2, n) for n in range(1, 6)))
+            sender.send(*(p.pubrel(n) for n in range(1, 5)))
+            await world.go(5)
+            census = (await ask(world, "status"))["census"]
+            states = list(world.broker.node.sessions.values())
+            assert any(name not in world.broker.node.sessions.live for name in ("c1", "c3", "c5"))
+            assert census["queued"] == sum(state.queued for state in states) > 0
+            assert census["queued_bytes"] == 3 * census["queued"]
+            assert census["inflight"] == sum(len(state.inflight) for state in states) == 6
+            assert census["inbound"] == sum(len(state.inbound) for state in states) == 1
+            assert census["releasing"] == 0
+
+    simulate(scenario)
+
+
+def test_who_would_get_a_message_and_why() -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            await world.connect("here", filters=[("a/#", 0), ("a/b", 2), ("other", 1)])
+            for name, qos in (("away", 1), ("away0", 0)):
+                client = await world.connect(name, filters=[("a/+", qos)])
+                client.drop()
+            await world.go(5)
+            frozen = set(world.broker.node.sessions) - set(world.broker.node.sessions.live)
+            answer = await ask(world, "subscriptions", topic="a/b")
+            assert {(row["client"], row["filter"], row["why"]) for row in answer["rows"]} == {
+                ("here", "a/#", "overlapped"),
+                ("here", "a/b", "sent"),
+                ("away", "a/+", "queued"),
+                ("away0", "a/+", "offline_qos0"),
+            }
+            assert answer["retained"] is None
+            # To look is not to wake.
+            assert frozen == {"away", "away0"}
+            assert frozen.isdisjoint(world.broker.node.sessions.live)
+            with pytest.raises(Refused):
+                await ask(world, "subscriptions", topic="a/#")
+
+    simulate(scenario)
+
+
+def test_a_session_is_shown_as_it_is() -> None:
+    async def scenario() -> None:
+        async with World(max_ack_pending=2).running() as world:
+            will = p.Will("wills/c", b"gone", 1, retain=True)
+            client = await world.connect("c", filters=[("t/#", 2), ("u", 1)], will=will)
+            sender = await world.connect("s")
+            sender.send(*(p.publish("t/1", b"abc", 1, n) for n in range(1, 6)))
+            client.send(p.publish("v", b"q2", 2, 77))
+            await world.go(1)
+            shown = await ask(world, "session", client="c")
+            assert shown["connected"]
+            assert shown["will"]["topic"] == "wills/c"
+            assert [row["filter"] for row in shown["subscriptions"]["rows"]] == ["t/#", "u"]
+            (held, _) = shown["subscriptions"]["rows"]
+            assert (held["outstanding"], held["window"], held["queued"]) == (2, 2, 3)
+            assert [(one["pid"], one["topic"]) for one in shown["inflight"]["rows"]] == [
+                (1, "t/1"),
+                (2, "t/1"),
+            ]
+            assert shown["inbound"]["rows"][0] | {"ref": 0} == {"pid": 77, "ref": 0, "topic": "v"}
+            assert shown["oldest"]["topic"] == "t/1"
+            assert shown["queued"] == 3
+            assert shown["connection"]["messages_out"] == 2
+            rest = await ask(world, "session", client="c", offset=1, most=1)
+            assert [one["pid"] for one in rest["inflight"]["rows"]] == [2]
+            assert rest["inflight"]["total"] == 2
+            for row in shown["actors"]:
+                detail = await ask(world, "actor", id=row["id"])
+                assert detail["actor"]["client"] == "c"
+                assert detail["detail"]
+            with pytest.raises(Refused):
+                await ask(world, "session", client="nobody")
+
+    simulate(scenario)
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "request_"),
+    [
+        ("nothing", {}),
+        ("actors", {"top": {"by": "beauty"}}),
+        ("actors", {"top": {"by": "busy", "count": 501}}),
+        ("actors", {"match": 7}),
+        ("actor", {"id": "session:99999"}),
+        ("actor", {"id": "session:x"}),
+        ("actor", {}),
+        ("sessions", {"connected": "yes"}),
+        ("sessions", {"offline_s": True}),
+        ("session", {"client": "c", "most": 1001}),
+        ("session", {"client": "c", "offset": -1}),
+        ("retained", {"filter": "a/#/b"}),
+        ("retained.get", {"topic": "none"}),
+        ("subscriptions", {"topic": ""}),
+        ("status", {"topics": 1}),
+    ],
+)
+def test_bad_questions_get_a_sentence(endpoint: str, request_: dict[str, Any]) -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            await world.connect("c")
+            with pytest.raises(Refused) as refused:
+                await ask(world, endpoint, **request_)
+            assert "\n" not in str(refused.value)
+            assert (await ask(world, "sessions"))["total"] == 1
+
+    simulate(scenario)
+
+
+def test_counters_count_what_clients_send_and_get() -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            receiver = await world.connect("r", filters=[("t", 2)])
+            sender = await world.connect("s")
+            before = await ask(world, "status")
+            sent = [p.publish("t", b"x", 0), p.publish("t", b"x", 1, 1), p.publish("t", b"x", 2, 2)]
+            sender.send(*sent, p.pubrel(2))
+            await world.go(1)
+            got = receiver.take()
+            receiver.send(p.puback(1), p.pubrec(2))
+            await world.go(1)
+            after = await ask(world, "status")
+            assert len(got) == 3
+            for way in ("in", "out"):
+                counted = zip(after["messages"][way], before["messages"][way], strict=True)
+                assert [now - then for now, then in counted] == [1, 1, 1]
+            size = sum(map(len, sent))
+            assert after["publish_bytes"]["in"] - before["publish_bytes"]["in"] == size
+            # 3 PUBLISH, PUBREL, PUBACK and PUBREC came; 3 PUBLISH, PUBACK, PUBREC, PUBCOMP and
+            # the PUBREL to the receiver went.
+            assert after["packets"]["in"] - before["packets"]["in"] == 6
+            assert after["packets"]["out"] - before["packets"]["out"] == 7
+            assert after["connections"]["open"] == 2
+            assert after["sessions"]["connected"] == 2
+            assert Connack(0) not in got
+
+    simulate(scenario)
+
+
+def test_busiest_topics_are_counted_only_while_somebody_asks() -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            sender = await world.connect("s")
+            assert world.broker.watch is None
+            assert (await ask(world, "status", topics=True))["topics"] == []
+            for number in range(1, 31):
+                sender.send(p.publish("busy" if number % 3 else "quiet", b"x", 1, number))
+                await world.go(0.1)
+            topics = dict((await ask(world, "status", topics=True))["topics"])
+            assert topics["busy"] == pytest.approx(2 * topics["quiet"], rel=0.05)
+            await world.go(30)
+            assert world.broker.watch is None
+
+    simulate(scenario)
