@@ -23,6 +23,7 @@ from eventstore.events import (
     MessagesCarried,
     Queued,
     Released,
+    RetainedCleared,
     RetainedSnapshot,
     WillArmed,
     entries,
@@ -107,7 +108,7 @@ def run(flags: SourceFlags, wanted: Selection, look: Look) -> None:
 
 
 async def _run(flags: SourceFlags, wanted: Selection, look: Look) -> None:
-    selector = _Selector(wanted)
+    selector = Selector(wanted)
     async with open_source(flags) as source:
         if wanted.follow and not source.live:
             raise UsageError(
@@ -192,7 +193,7 @@ async def _follow(reader: "_Reader", printer: "_Printer", turns: Turns) -> None:
             await asyncio.sleep(_POLL_SECONDS)
 
 
-class _Selector:
+class Selector:
     """Tells which events are wanted."""
 
     def __init__(self, wanted: Selection) -> None:
@@ -215,7 +216,7 @@ class _Selector:
 
 def _topics(event: Event, refs: list[Position], topics: TopicBook) -> Iterator[str]:
     """Yield the topics that an event concerns."""
-    if isinstance(event, (MessagePublished, MessagesCarried, RetainedSnapshot)):
+    if isinstance(event, (MessagePublished, MessagesCarried, RetainedCleared, RetainedSnapshot)):
         yield from event.topics
     elif isinstance(event, WillArmed):
         yield event.topic
@@ -235,7 +236,7 @@ def refs_of(event: Event) -> list[Position]:
 class _Reader:
     """Reads events and chooses those that are wanted."""
 
-    def __init__(self, source: Source, selector: _Selector, *, thorough: bool) -> None:
+    def __init__(self, source: Source, selector: Selector, *, thorough: bool) -> None:
         self.source = source
         self.topics = TopicBook(source, thorough=thorough)
         self._selector = selector

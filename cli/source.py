@@ -273,6 +273,14 @@ async def _connect(stack: contextlib.AsyncExitStack, access: ConnectionOptions) 
     return client
 
 
+async def source_on(client: Client, stream: str, where: str) -> Source:
+    """Give the log of a running broker, whose NATS server somebody is connected to already.
+
+    Raises NoLog, CorruptLog or NatsUnavailable.
+    """
+    return await _opened(client, stream, where, live=True)
+
+
 async def _opened(
     client: Client, stream: str, where: str, *, live: bool, mark: Watermark | None = None
 ) -> Source:

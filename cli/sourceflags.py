@@ -2,7 +2,7 @@
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -33,6 +33,14 @@ _OTHERS = (
     ("node", str | None, ("--node",), "ID", "Node whose log it is, if there are several."),
     ("stream", str | None, ("--stream",), "NAME", "Stream that is the log, whatever its name."),
 )
+_VERBOSE = "Say where the log is read."
+_LIVE = {
+    "data_dir": "Data directory of the broker. [default: foldmq-data]",
+    "nats_url": "NATS server of the broker. Default: the embedded one of --data-dir.",
+    "node": "Node of the broker, if there are several.",
+    "verbose": "Say which broker is asked.",
+}
+"""What is said otherwise where a running broker is asked."""
 
 
 class UsageError(FoldmqError):
@@ -64,22 +72,43 @@ class SourceFlags:
 
 def with_source_flags(command: Callable[..., None]) -> Callable[..., None]:
     """Give ``command``, whose first parameter is a SourceFlags, the flags that make one."""
+    return _with_flags(command, _HELP, _OTHERS, _VERBOSE)
 
+
+def with_broker_flags(command: Callable[..., None]) -> Callable[..., None]:
+    """Do the same for a command that asks a running broker: a stream alone would not name it."""
+    others = [
+        (key, kind, decls, metavar, _LIVE.get(key, text))
+        for key, kind, decls, metavar, text in _OTHERS
+        if key != "stream"
+    ]
+    return _with_flags(command, _LIVE, others, _LIVE["verbose"])
+
+
+def _with_flags(
+    command: Callable[..., None],
+    helps: Mapping[str, str],
+    others: Iterable[tuple[str, object, tuple[str, ...], str, str]],
+    verbose_help: str,
+) -> Callable[..., None]:
     def run(**values: Any) -> None:
         settings = {key: values.pop(key) for key in _FROM_SETTINGS}
         source = SourceFlags(
             {key: value for key, value in settings.items() if value is not None},
-            **{key: values.pop(key) for key in ("config", "node", "stream", "verbose")},
+            config=values.pop("config"),
+            node=values.pop("node"),
+            stream=values.pop("stream", None),
+            verbose=values.pop("verbose"),
         )
         command(source, **values)
 
     own = list(inspect.signature(command).parameters.values())[1:]
     parameters = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own]
     for key, metavar in _FROM_SETTINGS.items():
-        text = _HELP.get(key) or Settings.model_fields[key].description or ""
+        text = helps.get(key) or Settings.model_fields[key].description or ""
         parameters.append(_parameter(key, str | None, (flag(key),), metavar, text))
-    parameters += [_parameter(*other) for other in _OTHERS]
-    verbose = _parameter("verbose", bool, ("-v", "--verbose"), None, "Say where the log is read.")
+    parameters += [_parameter(*other) for other in others]
+    verbose = _parameter("verbose", bool, ("-v", "--verbose"), None, verbose_help)
     parameters.append(verbose.replace(default=False))
     # typer reads the signature and the annotations to build its command.
     made: Any = functools.wraps(command)(run)

@@ -3,7 +3,7 @@
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from cli.progress import progress
 from cli.source import Source
@@ -58,6 +58,13 @@ class _Held(NamedTuple):
     event: MessagePublished | MessagesCarried | RetainedSnapshot
     start: int
     """Index in the event of the first one."""
+
+
+class Topics(Protocol):
+    """Knows messages by position, or not."""
+
+    def get(self, ref: Position) -> Published | None:
+        """Return what is known of a message, None when it is not at hand."""
 
 
 class TopicBook:

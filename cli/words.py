@@ -6,7 +6,7 @@ from dataclasses import fields
 from typing import Any
 
 from cli import text
-from cli.topics import Published, TopicBook
+from cli.topics import Published, Topics
 from eventstore.events import (
     Acked,
     BrokerStarted,
@@ -20,10 +20,12 @@ from eventstore.events import (
     MessageDropped,
     MessagePublished,
     MessagesCarried,
+    OperatorActed,
     Queued,
     Received,
     Redelivered,
     Released,
+    RetainedCleared,
     RetainedSnapshot,
     SessionClosed,
     SessionExpired,
@@ -46,7 +48,7 @@ _WITH_MESSAGES = (MessagePublished, MessagesCarried, RetainedSnapshot)
 """Events that have a payload for each of several messages."""
 
 
-def words(event: Event, topics: TopicBook) -> str:
+def words(event: Event, topics: Topics) -> str:
     """Say what happened, without the session; topics of messages must be at hand."""
     return _WORDS[type(event)](event, topics)
 
@@ -74,7 +76,7 @@ def _ids(runs: list[Run]) -> str:
     return f"packet {text.numbers(runs)}" if single else f"packets {text.numbers(runs)}"
 
 
-def _messages(refs: list[Run], topics: TopicBook) -> str:
+def _messages(refs: list[Run], topics: Topics) -> str:
     """Give the topics and positions of messages: ``hall/door (5.0)``."""
     values = from_runs(refs)
     if not values:
@@ -87,7 +89,7 @@ def _messages(refs: list[Run], topics: TopicBook) -> str:
     return f"{text.several(map(text.name, names), len(names))} ({label}{where})"
 
 
-def _opened(event: SessionOpened, _topics: TopicBook) -> str:
+def _opened(event: SessionOpened, _topics: Topics) -> str:
     kind = "session resumed" if event.resumed else "new session"
     parts = [kind, *(["clean"] if event.clean else [])]
     parts += _LEVELS.get(event.level, [f"protocol level {event.level}"])
@@ -99,7 +101,7 @@ def _opened(event: SessionOpened, _topics: TopicBook) -> str:
     return f"connected{origin}: {', '.join(parts)}"
 
 
-def _published(event: MessagePublished, _topics: TopicBook) -> str:
+def _published(event: MessagePublished, _topics: Topics) -> str:
     sizes = event.sizes
     total = sizes * event.count if isinstance(sizes, int) else sum(sizes)
     what = "" if event.count == 1 else f" {event.count:,} messages to"
@@ -110,7 +112,7 @@ def _published(event: MessagePublished, _topics: TopicBook) -> str:
     return f"{verb}{what} {shown} QoS {event.qos}{retained}, {text.size(total)}{ids}"
 
 
-def _delivered(event: Delivered, topics: TopicBook) -> str:
+def _delivered(event: Delivered, topics: Topics) -> str:
     origin = " from the queue" if event.queued >= 0 else ""
     retained = " retained" if event.retain else ""
     return (
@@ -119,26 +121,26 @@ def _delivered(event: Delivered, topics: TopicBook) -> str:
     )
 
 
-def _queued(event: Queued, topics: TopicBook) -> str:
+def _queued(event: Queued, topics: Topics) -> str:
     return (
         f"queued {_messages(event.refs, topics)} QoS {event.qos}, {text.size(event.size)}, "
         f"for {text.name(event.filter)}"
     )
 
 
-def _dropped(event: MessageDropped, topics: TopicBook) -> str:
+def _dropped(event: MessageDropped, topics: Topics) -> str:
     what = _messages(event.refs, topics) or text.counted(event.count, "message")
     where = " from the queue" if event.queued >= 0 else ""
     by = f", for {text.name(event.filter)}" if event.filter else ""
     return f"dropped{where} {what}: {text.escaped(event.reason)}{by}"
 
 
-def _granted(event: Subscribed, _topics: TopicBook) -> str:
+def _granted(event: Subscribed, _topics: Topics) -> str:
     granted = (f"{text.name(one)} QoS {qos}" for one, qos in event.filters)
     return f"subscribed {text.several(granted, len(event.filters))}"
 
 
-def _will_armed(event: WillArmed, _topics: TopicBook) -> str:
+def _will_armed(event: WillArmed, _topics: Topics) -> str:
     retained = " retained" if event.retain else ""
     return (
         f"left a will for {text.name(event.topic)} QoS {event.qos}{retained}, "
@@ -146,7 +148,7 @@ def _will_armed(event: WillArmed, _topics: TopicBook) -> str:
     )
 
 
-def _snapshot(event: SessionSnapshot, _topics: TopicBook) -> str:
+def _snapshot(event: SessionSnapshot, _topics: Topics) -> str:
     state = event.state
     away = "connected" if state.get("connected") else "away"
     held = state.get("subscriptions")
@@ -155,14 +157,14 @@ def _snapshot(event: SessionSnapshot, _topics: TopicBook) -> str:
     return f"repeated: session {away}, {text.counted(count, 'subscription')}{whole}"
 
 
-def _retained(event: RetainedSnapshot, _topics: TopicBook) -> str:
+def _retained(event: RetainedSnapshot, _topics: Topics) -> str:
     what = "retained" if event.session is None else "waiting for its PUBREL to be retained"
     if event.session is not None and event.count > 1:
         what = "waiting for their PUBREL to be retained"
     return f"repeated: {what}: {_repeated(event.topics, event)}"
 
 
-def _carried(event: MessagesCarried, _topics: TopicBook) -> str:
+def _carried(event: MessagesCarried, _topics: Topics) -> str:
     return f"repeated: still to be delivered: {_repeated(event.topics, event)}"
 
 
@@ -174,21 +176,26 @@ def _repeated(topics: Sequence[str], event: RetainedSnapshot | MessagesCarried) 
     return f"{shown} ({label}from {text.positions(event.refs)}), {text.size(total)}"
 
 
-def _completed(event: CheckpointCompleted, _topics: TopicBook) -> str:
+def _completed(event: CheckpointCompleted, _topics: Topics) -> str:
     sessions = text.counted(event.sessions, "session")
     retained = text.counted(event.retained, "retained message")
     begun = format_position(event.begun)
     return f"checkpoint {event.checkpoint} (from {begun}) complete: {sessions}, {retained}"
 
 
-def _cut(event: LogCut, _topics: TopicBook) -> str:
+def _cut(event: LogCut, _topics: Topics) -> str:
     return (
         f"log cut before record {event.first} of {text.clock(event.begins_ms)}: "
         f"{text.escaped(event.reason)}"
     )
 
 
-_WORDS: dict[type, Callable[[Any, TopicBook], str]] = {
+def _acted(event: OperatorActed, _topics: Topics) -> str:
+    action = text.escaped(event.action.replace("_", " "))
+    return f"operator {text.name(event.by)}: {action} {text.name(event.target)}"
+
+
+_WORDS: dict[type, Callable[[Any, Topics], str]] = {
     BrokerStarted: lambda event, _: f"broker started, foldmq {text.escaped(event.software)}",
     BrokerStopped: lambda _event, _: "broker stopped",
     SessionOpened: _opened,
@@ -219,11 +226,16 @@ _WORDS: dict[type, Callable[[Any, TopicBook], str]] = {
     CheckpointCompleted: _completed,
     MessagesCarried: _carried,
     LogCut: _cut,
+    OperatorActed: _acted,
+    RetainedCleared: lambda event, _: (
+        "retained messages removed: "
+        + text.several(map(text.name, event.topics), len(event.topics))
+    ),
 }
 
 
 def as_object(
-    event: Event, at: Position, time_ms: int, topics: TopicBook, area: memoryview | None
+    event: Event, at: Position, time_ms: int, topics: Topics, area: memoryview | None
 ) -> dict[str, object]:
     """Give an event as a JSON object; ``area`` is the payload area if payloads are wanted."""
     found: dict[str, object] = {
@@ -242,6 +254,9 @@ def as_object(
             found[column.name] = value
     if isinstance(event, MessagePublished):
         found["messages"] = _published_objects(event, at, area)
+        return found
+    if isinstance(event, RetainedCleared):
+        found["topics"] = event.topics
         return found
     if isinstance(event, (MessagesCarried, RetainedSnapshot)):
         found["messages"] = _repeated_objects(event, at, area)
@@ -310,7 +325,7 @@ def _repeated_objects(
 
 
 def _ref_objects(
-    refs: Sequence[Position], pids: Sequence[int], topics: TopicBook
+    refs: Sequence[Position], pids: Sequence[int], topics: Topics
 ) -> list[dict[str, object]]:
     found: list[dict[str, object]] = []
     for offset, ref in enumerate(refs):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from harness.broker import environment, foldmq
+from harness import forkserver
+from harness.broker import environment
 
 if TYPE_CHECKING:
     from harness.broker import Broker
@@ -34,10 +34,8 @@ class Ran:
 
 def run(*arguments: str, code: int = 0, timeout: float = 60.0) -> Ran:
     """Runs foldmq; the exit code must be `code`, and nothing may break out of its line."""
-    result = subprocess.run(
-        [foldmq(), *arguments], capture_output=True, timeout=timeout, check=False, env=environment()
-    )
-    ran = Ran(result.returncode, result.stdout.decode(), result.stderr.decode())
+    found, out, err = forkserver.run(arguments, environment(), timeout)
+    ran = Ran(found, out.decode(), err.decode())
     assert ran.code == code, ran
     assert "Traceback" not in ran.err
     assert all(line.isprintable() for line in (ran.out + ran.err).split("\n")), ran

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 STARTUP = 30.0
 """Seconds a broker may take until its port accepts."""
@@ -104,7 +104,8 @@ class BrokerFailedError(AssertionError):
 class Broker:
     """A broker whose store is `directory`/data and whose log is `directory`/broker.log.
 
-    `config` is the text of its TOML file, `args` are further command-line arguments.
+    `config` is the text of its TOML file, `args` are further command-line arguments, `env` are
+    further variables. `metrics` and `web` are off unless the file or the arguments say where.
     """
 
     def __init__(
@@ -114,7 +115,9 @@ class Broker:
         args: Sequence[str] = (),
         config: str = "",
         port: int | None = None,
+        env: Mapping[str, str] | None = None,
     ) -> None:
+        self.env = dict(env or {})
         self.directory = directory
         self.data_dir = directory / "data"
         self.args = list(args)
@@ -131,7 +134,13 @@ class Broker:
     def command(self) -> list[str]:
         listen, data, config = f"127.0.0.1:{self.port}", str(self.data_dir), str(self.config_file)
         options = ["--listen", listen, "--data-dir", data, "--config", config]
+        for name in ("metrics", "web"):
+            if f"--{name}" not in self.args and f"{name} =" not in self.config_file.read_text():
+                options += [f"--{name}", "off"]
         return [foldmq(), "serve", *options, *self.args]
+
+    def environment(self) -> dict[str, str]:
+        return {**environment(), **self.env}
 
     @property
     def pid(self) -> int:
@@ -167,7 +176,11 @@ class Broker:
         assert not self.running, "the broker runs already"
         with self._log_file.open("ab") as log:
             self._process = subprocess.Popen(
-                self.command(), stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment()
+                self.command(),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=self.environment(),
             )
         deadline = time.monotonic() + STARTUP
         while time.monotonic() < deadline:
@@ -184,7 +197,7 @@ class Broker:
 
     def refused(self, code: int) -> str:
         """The one line with which it refuses to start, with this exit code."""
-        command, env = self.command(), environment()
+        command, env = self.command(), self.environment()
         done = subprocess.run(command, capture_output=True, timeout=STARTUP, env=env, check=False)
         said = done.stderr.decode()
         assert done.returncode == code, said

@@ -1,0 +1,512 @@
+"""The parts of the operator's commands that need no broker: tables, tree, questions, portions."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import typer
+from nats.aio.client import Client
+
+from cli import asking, inspecting, tables, text
+from cli.actorlist import check_order, gather_top, id_order
+from cli.actorpage import connection_rates, read_session
+from cli.actortree import Tree
+from cli.inspecting import LiveBroker, NoLiveBroker, Refused, TooLarge, open_broker
+from cli.receivers import outcome_lines
+from cli.removing import remove_offline
+from cli.sessionlist import selection
+from cli.sessionpage import json_object, session_lines
+from cli.sourceflags import SourceFlags, UsageError
+from eventstore.positions import position
+
+HOSTILE = "a\x1b[2J\n\u202e<b>"
+NOW = 1_795_271_187_000
+
+
+class FakeBroker(LiveBroker):
+    """Answers with what it was given, and keeps what it was asked."""
+
+    def __init__(self, answers: Any) -> None:
+        super().__init__("n1", "here", cast("Client", None))
+        object.__setattr__(self, "answers", answers)
+        object.__setattr__(self, "asked", [])
+
+    answers: Any
+    asked: list[tuple[str, dict[str, Any]]]
+
+    async def ask(self, endpoint: str, /, **request: Any) -> dict[str, Any]:
+        self.asked.append((endpoint, request))
+        found: dict[str, Any] = self.answers(endpoint, request)
+        return found
+
+
+# ----------------------------------------------------------------------------------- tables
+
+
+class Screen(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def listed(out: io.StringIO, rows: list[tuple[str, int | None]]) -> list[str]:
+    table: tables.Table[tuple[str, int | None]] = tables.Table(
+        [
+            tables.Column("COUNT", lambda row: row[1], right=True),
+            tables.Column("WIDE", lambda _row: "wide", wide=True),
+            tables.Column("NAME", lambda row: row[0], name=True),
+        ],
+        out,
+    )
+    for row in rows:
+        table.add(row)
+    table.close()
+    return out.getvalue().splitlines()
+
+
+@pytest.fixture
+def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("TERM", "dumb")
+
+
+def test_a_table_without_a_terminal_cuts_nothing() -> None:
+    lines = listed(io.StringIO(), [("n" * 300, 12345), (HOSTILE, None)])
+    assert lines == [
+        "COUNT  WIDE  NAME",
+        "12345  wide  " + "n" * 300,
+        "    -  wide  a\\u001b[2J\\n\\u202e<b>",
+    ]
+
+
+@pytest.mark.usefixtures("narrow")
+def test_a_table_on_a_terminal_fits_and_leaves_columns_out() -> None:
+    lines = listed(Screen(), [("n" * 300, 12345), ("表" * 30, 7), (HOSTILE, None)])
+    assert lines[0].split() == ["COUNT", "NAME"]
+    assert lines[1] == "12,345  " + "n" * 31 + "…"
+    assert lines[2].startswith("     7  表表")
+    assert lines[2].endswith("…")
+    assert all(tables.cell_len(line) <= 40 for line in lines)
+    assert lines[3] == "     -  a\\u001b[2J\\n\\u202e<b>"
+
+
+def test_a_table_of_many_rows_is_printed_in_blocks() -> None:
+    lines = listed(io.StringIO(), [(str(number), number) for number in range(1201)])
+    assert len(lines) == 1202
+    assert [line.split()[-1] for line in lines[1:]] == [str(number) for number in range(1201)]
+    assert sum("NAME" in line for line in lines) == 1
+
+
+def test_a_name_that_takes_no_room_is_cut_as_well() -> None:
+    assert tables.cut("e" + "\u0301" * 10, 5) == "e" + "\u0301" * 10
+    assert tables.cut("abcdef", 5) == "abcd…"
+    assert tables.cut("表表表", 5) == "表表…"
+
+
+@pytest.mark.parametrize(
+    ("milliseconds", "shown"),
+    [
+        (0, "0.0 ms"),
+        (3.21, "3.2 ms"),
+        (340, "340 ms"),
+        (1500, "1.5 s"),
+        (42_000, "42 s"),
+        (61_000, "1 min"),
+        (7_300_000, "2 h"),
+        (5 * 86_400_000, "5 d"),
+    ],
+)
+def test_spans_are_short(milliseconds: float, shown: str) -> None:
+    assert tables.span(milliseconds) == shown
+
+
+def test_moments_are_told_by_their_age() -> None:
+    assert tables.ago(None, NOW) is tables.idle(None, NOW) is None
+    assert tables.ago(NOW - 61_000, NOW) == "1 min ago"
+    assert tables.idle(NOW + 5000, NOW) == "0 s"  # the broker's clock may be ahead
+
+
+# ------------------------------------------------------------------------------------- tree
+
+
+def actor(urn: str, parent: str | None = None, **more: Any) -> dict[str, Any]:
+    kind = urn.partition(":")[0]
+    row = {"id": urn, "type": kind, "name": urn, "client": None, "parent": parent}
+    return {**row, "state": "running", "mailbox": 0, "handled": 3, **more}
+
+
+def test_a_tree_is_drawn_with_some_of_each_type() -> None:
+    rows = [actor("broker:1"), actor("inspector:2", "broker:1")]
+    rows += [actor(f"connection:{number}", "broker:1") for number in range(10, 30)]
+    rows += [actor(f"session:{number}", "broker:1") for number in range(30, 33)]
+    rows += [actor("subscription:40", "session:30", mailbox=5)]
+    lines = list(Tree(rows).lines(6))
+    assert lines == [
+        "broker:1  broker:1  running, 3 handled",
+        "├─ connection:10  connection:10  running, 3 handled",
+        "├─ connection:11  connection:11  running, 3 handled",
+        "├─ connection:12  connection:12  running, 3 handled",
+        "├─ inspector:2  inspector:2  running, 3 handled",
+        "├─ session:30  session:30  running, 3 handled",
+        "│  └─ subscription:40  subscription:40  running, 3 handled, 5 waiting",
+        "├─ session:31  session:31  running, 3 handled",
+        "└─ ... and 18 more: 17 connections, 1 session",
+    ]
+    assert list(Tree(rows, plain=True).lines(6))[-1].startswith("`- ... and 18 more")
+    assert len(list(Tree(rows).lines(100))) == len(rows)
+
+
+def test_an_actor_whose_parent_is_gone_is_not_lost() -> None:
+    rows = [actor("broker:1"), actor("subscription:9", "session:8", name=HOSTILE)]
+    tree = Tree(rows)
+    assert [row["id"] for row in tree.roots] == ["broker:1", "subscription:9"]
+    assert all(line.isprintable() for line in tree.lines(20))
+    assert tree.object(rows[0])["children"] == []
+
+
+def test_actors_are_in_the_order_of_their_numbers() -> None:
+    rows = [actor("session:10"), actor("session:9"), actor("broker:1")]
+    assert [row["id"] for row in sorted(rows, key=id_order)] == [
+        *("broker:1", "session:9", "session:10"),
+    ]
+
+
+# ---------------------------------------------------------------------------------- asking
+
+
+ASK = asking.Manner(yes=False, dry_run=False)
+
+
+@pytest.fixture
+def type_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
+    """Makes stdin a terminal on which somebody types."""
+    master, slave = os.openpty()
+    with os.fdopen(slave) as stdin:
+        monkeypatch.setattr("sys.stdin", stdin)
+        yield lambda words: cast("None", os.write(master, words.encode()))
+    os.close(master)
+
+
+@pytest.mark.parametrize("answer", ["y\n", "YES\n", " yes \n"])
+async def test_a_question_is_answered_with_yes(
+    answer: str, type_in: Callable[[str], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    type_in(answer)
+    assert await asking.confirmed(["  one"], "remove 1 session", ASK)
+    assert capsys.readouterr() == ("", "  one\nRemove 1 session? [y/N] ")
+
+
+@pytest.mark.parametrize("answer", ["n\n", "\n", "\x04", "yes please\n", "j\n"])
+async def test_all_else_is_no(
+    answer: str, type_in: Callable[[str], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    type_in(answer)  # \x04 is the end of input
+    with pytest.raises(typer.Exit) as ended:
+        await asking.confirmed([], "remove 1 session", ASK)
+    assert ended.value.exit_code == 1
+    assert capsys.readouterr().err.endswith("foldmq: nothing was changed\n")
+
+
+async def test_nobody_to_ask_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
+    with pytest.raises(UsageError, match="give --yes to remove 1 session"):
+        await asking.confirmed([], "remove 1 session", ASK)
+
+
+async def test_a_dry_run_lists_all_and_wins_over_yes(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = [f"  {number}" for number in range(30)]
+    assert not await asking.confirmed(lines, "remove", asking.Manner(yes=True, dry_run=True))
+    assert capsys.readouterr().out.splitlines() == lines
+
+
+async def test_a_question_names_the_first_ones(
+    type_in: Callable[[str], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    type_in("y\n")
+    await asking.confirmed([f"  {number}" for number in range(30)], "remove", ASK)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[19:] == ["  19", "  and 10 more (--dry-run lists all)", "Remove? [y/N] "]
+
+
+def test_portions_fit_into_a_request() -> None:
+    assert list(asking.portions([])) == []
+    assert [len(one) for one in asking.portions(str(n) for n in range(1201))] == [500, 500, 201]
+    long = ["\x01" * 60_000 + str(number) for number in range(3)]  # each 360 kB as JSON
+    assert list(asking.portions(long)) == [[one] for one in long]
+
+
+def test_what_was_done_and_refused_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    done = asking.Done()
+    done.take({"done": ["a", "b"], "refused": [[HOSTILE, "came back\n"]], "position": None})
+    done.take({"done": ["c"], "refused": [], "position": position(12, 3)})
+    with pytest.raises(typer.Exit):
+        asking.tell(done, "removed", "session", ASK)
+    assert capsys.readouterr() == (
+        "removed 3 sessions, recorded at 12.3\n",
+        "foldmq: a\\u001b[2J\\n\\u202e<b>: came back\\n\n",
+    )
+    asking.tell(asking.Done(), "removed", "session", asking.Manner(yes=True, dry_run=True))
+    assert capsys.readouterr() == ("", "")
+
+
+# --------------------------------------------------------------------------- asking a broker
+
+
+async def test_a_purge_spares_who_was_seen_offline_later() -> None:
+    """Each portion is bound by the latest end of a session in it."""
+    rows = [{"client": f"c{number}", "closed_ms": 1000 + number} for number in range(700)]
+    broker = FakeBroker(lambda _, request: {"done": request["clients"], "refused": []})
+    done = asking.Done()
+    await remove_offline(broker, rows, done)
+    assert [
+        (len(request["clients"]), request["offline_before_ms"]) for _, request in broker.asked
+    ] == [
+        (500, 1499),
+        (200, 1699),
+    ]
+    assert {request["do"] for _, request in broker.asked} == {"remove_sessions"}
+    assert {request["by"] for _, request in broker.asked} == {asking.by()}
+    assert len(done.done) == 700
+
+
+def session_part(request: dict[str, Any], total: int) -> dict[str, Any]:
+    first, most = request.get("offset", 0), request["most"]
+    if most > 30:
+        raise TooLarge("too large")
+    numbers = range(first, min(total, first + most))
+    part = {"total": total, "rows": [{"filter": f"f{number}"} for number in numbers]}
+    empty: dict[str, Any] = {"total": 0, "rows": []}
+    actors = [{"id": "session:1"}, *({"id": f"subscription:{number}"} for number in numbers)]
+    return {
+        "client": "c",
+        "subscriptions": part,
+        "inflight": empty,
+        "releasing": empty,
+        "inbound": empty,
+        "actors": actors,
+    }
+
+
+@pytest.mark.parametrize(("count", "shown"), [(None, 100), (50, 50), (20, 20), (500, 100)])
+async def test_a_session_is_read_in_parts_that_fit(count: int | None, shown: int) -> None:
+    broker = FakeBroker(lambda _, request: session_part(request, 100))
+    found = await read_session(broker, "c", count)
+    rows = [row["filter"] for row in found["subscriptions"]["rows"]]
+    assert rows[:shown] == [f"f{number}" for number in range(shown)]
+    assert len(found["actors"]) == len(rows) + 1
+
+
+async def test_an_answer_that_never_fits_is_refused() -> None:
+    def refuse(_endpoint: str, _request: dict[str, Any]) -> dict[str, Any]:
+        raise TooLarge("too large")
+
+    with pytest.raises(TooLarge):
+        await read_session(FakeBroker(refuse), "c", None)
+
+
+async def test_all_pages_are_asked_for() -> None:
+    pages = {
+        None: {"rows": [{"n": 1}], "more": True, "cursor": "x", "total": 3},
+        "x": {"rows": [{"n": 2}, {"n": 3}], "more": False, "cursor": None, "total": 3},
+    }
+    broker = FakeBroker(lambda _, request: pages[request.get("cursor")])
+    found = [row async for row in cast("AsyncIterator[dict[str, Any]]", broker.rows("actors"))]
+    assert found == [{"n": 1}, {"n": 2}, {"n": 3}]
+    assert broker.asked == [("actors", {}), ("page", {"cursor": "x"})]
+
+
+async def test_the_highest_are_asked_for_one_by_one_if_they_do_not_fit() -> None:
+    def answer(_endpoint: str, request: dict[str, Any]) -> dict[str, Any]:
+        if "top" in request:
+            raise TooLarge("too large")
+        return {"rows": [{"n": 1}], "more": False, "cursor": None, "total": 1}
+
+    broker = FakeBroker(answer)
+    assert await gather_top(broker, "actors", "busy", 5, type="session") == ([{"n": 1}], 1)
+    assert broker.asked == [
+        ("actors", {"top": {"by": "busy", "count": 5}, "type": "session"}),
+        ("actors", {"type": "session"}),
+    ]
+
+
+# -------------------------------------------------------------------------------- requests
+
+
+def test_ages_are_read() -> None:
+    assert selection("a*", False, "30d") == {
+        "match": "a*",
+        "connected": False,
+        "offline_s": 30 * 86_400.0,
+    }
+    assert selection(None, None, None) == {}
+    with pytest.raises(UsageError, match='--older-than "soon\\\\u001b" must be a time'):
+        selection(None, None, "soon\x1b")
+
+
+def test_orders_are_checked() -> None:
+    check_order(None, ["a"])
+    check_order("a", ["a"])
+    with pytest.raises(UsageError, match='cannot sort by "x": one of a, b'):
+        check_order("x", ["a", "b"])
+
+
+async def test_a_directory_that_must_not_be_read_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def denied(_self: Path) -> bool:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "is_file", denied)
+    flags = SourceFlags({"data_dir": str(tmp_path)})
+    with pytest.raises(NoLiveBroker, match="only the user of the broker may ask it"):
+        async with open_broker(flags):
+            pytest.fail("there is no broker")
+
+
+@pytest.mark.parametrize("config", ["{", "[]", '{"port": "x"}', '{"port": 1}'])
+async def test_a_directory_without_a_broker_is_named(tmp_path: Path, config: str) -> None:
+    (tmp_path / "node").write_text("n1\n")
+    (tmp_path / "nats.credentials").write_text(json.dumps({"user": "u", "password": "p"}))
+    (tmp_path / "nats.conf").write_text(config)
+    with pytest.raises(NoLiveBroker, match="no broker runs on"):
+        async with open_broker(SourceFlags({"data_dir": str(tmp_path)})):
+            pytest.fail("there is no broker")
+    assert not (tmp_path / "foldmq.lock").exists()  # nothing is made by looking
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (SourceFlags(node="a.b"), "not the name of a node: a.b"),
+        (SourceFlags(node="n\x1b"), r"not the name of a node: n\\u001b"),
+        (SourceFlags(node="a", stream="b"), "exclude each other"),
+        (SourceFlags(stream="OTHER"), "no broker is known by its stream OTHER"),
+    ],
+)
+async def test_a_node_is_named_well(flags: SourceFlags, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        async with open_broker(flags):
+            pytest.fail("there is no broker")
+
+
+class FakeClient:
+    def __init__(self, answer: bytes) -> None:
+        self.answer = answer
+
+    async def request(self, *_arguments: object, **_options: object) -> Any:
+        return type("Reply", (), {"data": self.answer})
+
+
+@pytest.mark.parametrize("answer", [b"", b"[]", b"nonsense", b"\xff"])
+async def test_an_answer_that_is_none_is_told(answer: bytes) -> None:
+    broker = LiveBroker("n1", "here", cast("Client", FakeClient(answer)))
+    with pytest.raises(NoLiveBroker, match="is it of another version"):
+        await broker.ask("status")
+
+
+async def test_a_name_that_is_no_text_is_told() -> None:
+    broker = LiveBroker("n1", "here", cast("Client", FakeClient(b"{}")))
+    with pytest.raises(UsageError, match="not UTF-8"):
+        await broker.ask("session", client="\udcff")
+
+
+async def test_a_refusal_is_harmless() -> None:
+    answer = json.dumps({"error": f"no session {HOSTILE}" + "x" * 5000}).encode()
+    broker = LiveBroker("n1", "here", cast("Client", FakeClient(answer)))
+    with pytest.raises(Refused) as refused:
+        await broker.ask("session")
+    assert str(refused.value).isprintable()
+    assert len(str(refused.value)) < 1200
+    assert refused.value.exit_code == 1
+
+
+# ------------------------------------------------------------------------------------ pages
+
+
+def test_json_has_positions_as_people_write_them() -> None:
+    found = json_object(
+        {
+            "position": position(12, 3),
+            "oldest": {"ref": position(1, 0), "topic": None},
+            "rows": [{"oldest": position(2, 1), "sent_ms": 5}, {"oldest": None}],
+        }
+    )
+    assert found == {
+        "position": "12.3",
+        "oldest": {"ref": "1.0", "topic": None},
+        "rows": [{"oldest": "2.1", "sent_ms": 5}, {"oldest": None}],
+    }
+
+
+def test_a_page_of_a_hostile_session_is_harmless() -> None:
+    empty: dict[str, Any] = {"total": 0, "rows": []}
+    sent = {"pid": 7, "qos": 2, "retain": True, "ref": position(3, 1), "sent_ms": NOW - 5000}
+    found = {
+        "client": HOSTILE,
+        "actor": None,
+        "position": position(9, 0),
+        "connected": False,
+        "closed_ms": NOW - 60_000,
+        "expires_ms": None,
+        "clean": False,
+        "user": HOSTILE,
+        "connection": None,
+        "queued": 1,
+        "queued_bytes": 5,
+        "oldest": {"ref": position(2, 0), "topic": HOSTILE},
+        "will": {"topic": HOSTILE, "qos": 1, "retain": False, "ref": position(1, 1)},
+        "subscriptions": {"total": 2, "rows": []},
+        "inflight": {"total": 1, "rows": [{**sent, "filter": HOSTILE, "topic": HOSTILE}]},
+        "releasing": {"total": 1, "rows": [{**sent, "filter": "f", "topic": None}]},
+        "inbound": empty,
+        "actors": [],
+    }
+    lines = list(session_lines(found, None, NOW))
+    assert all(line.isprintable() for line in lines)
+    shown = text.name(HOSTILE)
+    assert lines[0] == f"session {shown}, as of 9.0"
+    assert lines[2] == f"  persistent session, user {shown}, does not expire"
+    assert lines[4] == "    and 2 more (--full shows all)"
+    assert lines[6] == (
+        f"    packet 7      message 3.1 {shown}, QoS 2 retained, for {shown}, sent 5 s ago"
+    )
+    assert lines[8] == "    packet 7      message 3.1, QoS 2 retained, for f, sent 5 s ago"
+    assert lines[-1] == f"  will: {shown} QoS 1 (position 1.1)"
+
+
+def test_rates_are_of_one_connection() -> None:
+    before = {"id": "connection:1", "messages_in": 5, "messages_out": 0, "bytes_in": 0}
+    before["bytes_out"] = 100
+    after = {**before, "messages_in": 15, "bytes_out": 1100}
+    assert connection_rates(before, after, 0.5) == {
+        "messages_in_per_s": 20.0,
+        "messages_out_per_s": 0.0,
+        "bytes_in_per_s": 0.0,
+        "bytes_out_per_s": 2000.0,
+    }
+    assert connection_rates(before, {**after, "id": "connection:2"}, 0.5) is None
+    assert connection_rates(None, after, 0.5) is None
+
+
+def test_receivers_are_summed_up() -> None:
+    rows = [{"why": "sent"}, {"why": "sent"}, {"why": "queued"}, {"why": "overlapped"}]
+    lines = outcome_lines(HOSTILE, rows, {"ref": position(4, 2), "qos": 1, "size": 2048})
+    assert all(line.isprintable() for line in lines)
+    assert lines[0].endswith(": sent to 2 clients, queued for 1")
+    assert lines[1].startswith("retained: message 4.2, QoS 1, 2.0 KiB")
+
+
+def test_who_asks_is_the_user_at_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert asking.by().count("@") == 1
+    monkeypatch.setattr(os, "getuid", lambda: 4_000_000_000)
+    assert asking.by().startswith("4000000000@")
+
+
+def test_the_subjects_are_those_of_the_service() -> None:
+    assert (inspecting.SERVICE, inspecting.SUBJECTS) == ("foldmq", "foldmq.inspect")

@@ -1,0 +1,212 @@
+"""Who may look into a broker: those with the NATS credentials, and nobody else."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+from harness.broker import Broker, environment, foldmq
+from harness.fixtures import EXTERNAL, Clients
+from harness.nats import PASSWORD, USER
+
+from e2e.tools import refused, run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from harness.nats import Nats
+
+pytestmark = [
+    pytest.mark.skipif(bool(EXTERNAL), reason="needs to start its own foldmq"),
+    pytest.mark.timeout(180),
+]
+
+QUIET = ("--metrics", "off", "--web", "off")
+COMMANDS = (
+    ("actors", "ls"),
+    ("actors", "tree"),
+    ("actors", "show", "screen"),
+    ("actors", "kick", "screen", "--yes"),
+    ("actors", "restart", "session:3", "--yes"),
+    ("sessions", "ls"),
+    ("sessions", "show", "screen"),
+    ("sessions", "kick", "screen", "--yes"),
+    ("sessions", "rm", "screen", "--yes"),
+    ("sessions", "purge", "--match", "*", "--yes"),
+    ("retained", "ls"),
+    ("retained", "get", "lamp"),
+    ("retained", "rm", "lamp", "--yes"),
+    ("subscriptions", "--topic", "lamp"),
+)
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    broker = Broker(tmp_path_factory.mktemp("access"), args=QUIET)
+    broker.start()
+    try:
+        yield broker
+    finally:
+        broker.clean_up()
+
+
+def port_of(broker: Broker) -> int:
+    port: int = json.loads((broker.data_dir / "nats.conf").read_text())["port"]
+    return port
+
+
+def said_to(port: int, login: object, subject: str) -> bytes:
+    """All that a NATS server says to whoever logs in so and asks on a subject."""
+    lines = [] if login is None else [f"CONNECT {json.dumps(login)}"]
+    lines += ["SUB answers 1", f"PUB {subject} answers 2", "{}", "PING", ""]
+    heard = b""
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+        connection.sendall("\r\n".join(lines).encode())
+        with contextlib.suppress(ConnectionError):
+            while data := connection.recv(65536):
+                heard += data
+                if b"-ERR" in heard or (b"PONG" in heard and heard.endswith(b"}\r\n")):
+                    break
+    return heard
+
+
+@pytest.mark.parametrize("subject", ["foldmq.inspect.{node}.status", "$SRV.INFO.foldmq"])
+def test_nobody_without_credentials_gets_an_answer(running: Broker, subject: str) -> None:
+    node = (running.data_dir / "node").read_text().strip()
+    subject = subject.format(node=node)
+    known = json.loads((running.data_dir / "nats.credentials").read_text())
+    allowed = {"verbose": False, "user": known["user"], "pass": known["password"]}
+    # That is how an answer looks; without it the rest would prove nothing.
+    heard = said_to(port_of(running), allowed, subject)
+    assert b"MSG answers 1 " in heard
+    assert node.encode() in heard
+    for login in (
+        None,
+        {"verbose": False},
+        {"verbose": False, "user": known["user"], "pass": ""},
+        {"verbose": False, "user": known["user"], "pass": known["password"][:-1]},
+        {"verbose": False, "user": "admin", "pass": known["password"]},
+        {"verbose": False, "auth_token": known["password"]},
+    ):
+        heard = said_to(port_of(running), login, subject)
+        assert b"-ERR 'Authorization Violation'" in heard, login
+        assert b"MSG" not in heard
+        assert b"PONG" not in heard
+
+
+def test_a_tool_without_credentials_is_refused(running: Broker) -> None:
+    url = f"nats://127.0.0.1:{port_of(running)}"
+    for command in COMMANDS:
+        said = refused(*command, "--nats-url", url, code=69)
+        assert "the server refuses our credentials" in said
+    said = refused(
+        *("actors", "ls", "--nats-url", url, "--nats-user", "foldmq", "--nats-password", "guess"),
+        code=69,
+    )
+    assert "the server refuses our credentials" in said
+    assert "guess" not in said
+
+
+def test_another_user_of_the_machine_is_refused(running: Broker) -> None:
+    if os.getuid() != 0:
+        pytest.skip("only root can be another user")
+    command = [foldmq(), "actors", "ls", "--data-dir", str(running.data_dir)]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, env=environment(), user=65534
+        )
+    except PermissionError:
+        pytest.skip("others cannot run the foldmq of this environment")
+    assert (done.returncode, done.stdout) == (69, "")
+    assert done.stderr == (
+        f"foldmq: data directory {running.data_dir} cannot be read: only the user of the broker "
+        "may ask it\n"
+    )
+
+
+def test_no_broker_is_one_line(tmp_path: Path) -> None:
+    for command in COMMANDS:
+        said = refused(*command, "--data-dir", str(tmp_path / "none"), code=69)
+        assert said.startswith(f"no broker runs on {tmp_path / 'none'}: start it")
+    broker = Broker(tmp_path, args=QUIET)
+    broker.start()
+    where = ("--data-dir", str(broker.data_dir))
+    try:
+        run("actors", "ls", *where)
+        broker.stop()
+        assert "no broker runs on" in refused("actors", "ls", *where, code=69)
+        broker.start()
+        broker.kill_all()
+        assert "no broker runs on" in refused("sessions", "ls", *where, code=69)
+    finally:
+        broker.clean_up()
+
+
+def test_whoever_listens_in_its_place_gets_no_password(tmp_path: Path) -> None:
+    """The port of an embedded NATS server may be somebody else's when the broker is gone."""
+    broker = Broker(tmp_path, args=QUIET)
+    broker.start()
+    broker.stop()
+    with socket.create_server(("127.0.0.1", port_of(broker))) as other:
+        said = refused("actors", "ls", "--data-dir", str(broker.data_dir), code=69)
+        assert "no broker runs on" in said
+        other.settimeout(1)
+        with contextlib.suppress(TimeoutError):
+            while True:
+                connection, _ = other.accept()
+                with connection:
+                    assert connection.recv(65536) == b""
+
+
+def test_the_node_is_chosen_on_a_foreign_nats(
+    foreign: Nats, on_foreign: Callable[..., Broker], tmp_path: Path
+) -> None:
+    access = ("--nats-url", foreign.url, "--nats-user", USER, "--nats-password", PASSWORD)
+    assert "no broker answers on NATS at " in refused("actors", "ls", *access, code=69)
+    first = on_foreign("metrics = 'off'\nweb = 'off'\n", node="n1")
+    first.start()
+    (row, *_) = run("actors", "ls", *access, "--json").objects
+    assert (row["type"], row["name"]) == ("broker", "n1")
+    second = on_foreign("metrics = 'off'\nweb = 'off'\n", node="n2")
+    second.start()
+    said = refused("sessions", "ls", *access, code=2)
+    assert said.endswith("has 2 brokers: give --node, one of n1, n2")
+    for node in ("n1", "n2"):
+        (row, *_) = run("actors", "ls", *access, "--json", "--node", node).objects
+        assert row["name"] == node
+    data_dir = str(second.data_dir)
+    ran = run("actors", "ls", *access, "--json", "--data-dir", data_dir, "--verbose")
+    assert ran.objects[0]["name"] == "n2"
+    assert ran.err.startswith("foldmq: asking the broker of node n2 on NATS at ")
+    said = refused("actors", "ls", *access, "--node", "n3", code=69)
+    assert said.startswith("no broker of node n3 answers on NATS at ")
+    assert "not the name of a node" in refused("actors", "ls", *access, "--node", "a.b", code=2)
+    second.stop()
+    said = refused("actors", "ls", *access, "--node", "n2", code=69)
+    assert said.startswith("no broker of node n2 answers")
+
+
+def test_answers_fit_into_what_nats_takes(foreign: Nats, on_foreign: Callable[..., Broker]) -> None:
+    """A client with long filters makes answers larger than the 4 MiB of this NATS server."""
+    access = ("--nats-url", foreign.url, "--nats-user", USER, "--nats-password", PASSWORD)
+    broker = on_foreign("metrics = 'off'\nweb = 'off'\n")
+    broker.start()
+    with contextlib.closing(Clients("127.0.0.1", broker.port)) as clients:
+        wide = clients.connect("wide")
+        filters = [f"{number}/" + "f" * 60_000 for number in range(90)]
+        for one in filters:
+            wide.subscribe((one, 1))
+        (found,) = run("sessions", "show", "wide", *access, "--full", "--json").objects
+        assert [one["filter"] for one in found["subscriptions"]["rows"]] == filters
+        assert "  subscriptions: 90\n" in run("actors", "show", "wide", *access).out
+        (row, *_) = run(
+            *("actors", "ls", *access, "--json", "--type", "subscription"),
+            *("--sort", "handled", "--limit", "200"),
+        ).objects
+        assert row["name"] in filters

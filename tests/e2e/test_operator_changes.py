@@ -1,0 +1,322 @@
+"""The commands that change a running broker: they ask, they record who asked, they do no more."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import re
+import socket
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from harness.broker import Broker, until
+from harness.fixtures import EXTERNAL, Clients
+from harness.packets import Will
+
+from e2e.terminal import Terminal
+from e2e.tools import HOSTILE_ID, HOSTILE_TOPIC, Ran, refused, run
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = [
+    pytest.mark.skipif(bool(EXTERNAL), reason="needs to start its own foldmq"),
+    pytest.mark.timeout(180),
+]
+
+ME = f"{pwd.getpwuid(os.getuid()).pw_name}@{socket.gethostname()}"
+
+
+class Place:
+    """A broker of the tests, and what they ask of it."""
+
+    def __init__(self, broker: Broker, clients: Clients) -> None:
+        self.clients = clients
+        self._where = ("--data-dir", str(broker.data_dir))
+
+    def run(self, *command: str, code: int = 0) -> Ran:
+        return run(*command, *self._where, code=code)
+
+    def refused(self, *command: str, code: int) -> str:
+        return refused(*command, *self._where, code=code)
+
+    def terminal(self, *command: str) -> Terminal:
+        return Terminal(*command, *self._where)
+
+    def away(self, *names: str) -> None:
+        """Makes persistent sessions that are offline."""
+        for name in names:
+            client = self.clients.connect(name, clean=False)
+            client.subscribe((f"of/{name}", 1))
+            client.disconnect()
+        until(lambda: set(names) <= self.sessions("--offline"), "the ends of all")
+
+    def sessions(self, *flags: str) -> set[str]:
+        return {row["client"] for row in self.run("sessions", "ls", "--json", *flags).objects}
+
+    def retained(self, topic_filter: str = "#") -> set[str]:
+        return {row["topic"] for row in self.run("retained", "ls", topic_filter, "--json").objects}
+
+    def state(self) -> tuple[object, object, list[dict[str, Any]]]:
+        """All sessions, retained messages, and the last that was recorded."""
+        sessions = self.run("sessions", "ls", "--json", "--sort", "client").objects
+        for row in sessions:
+            # A session that has done nothing for a second is stopped and frozen.
+            row.update(actor=None, passive=None, expires_ms=None)
+        last = self.run("log", "--json", "-n", "1").objects
+        return sessions, self.run("retained", "ls", "--json").objects, last
+
+    def acted(self, action: str) -> list[tuple[str, str]]:
+        """Target and position of all that operators did; each event must name who asked."""
+        events = self.run("log", "--json", "--type", "OperatorActed").objects
+        found = [one for one in events if one["action"] == action]
+        assert {one["by"] for one in found} <= {ME}
+        return [(one["target"], one["position"]) for one in found]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    directory = tmp_path_factory.mktemp("changes")
+    broker = Broker(directory, args=("--metrics", "off", "--web", "off"))
+    broker.start()
+    try:
+        with contextlib.closing(Clients("127.0.0.1", broker.port)) as clients:
+            yield Place(broker, clients)
+    finally:
+        broker.clean_up()
+
+
+def test_nothing_is_done_unless_it_is_confirmed(place: Place) -> None:
+    place.away("asked1", "asked2")
+    before = place.state()
+    for command, what in (
+        (("sessions", "rm", "asked1", "asked2"), "remove 2 sessions with all they hold"),
+        (("sessions", "purge", "--match", "asked*"), "remove 2 sessions with all they hold"),
+    ):
+        said = place.refused(*command, code=2)  # stdin is no terminal
+        assert said == f"there is no terminal to ask on: give --yes to {what}"
+        for answer in ("n", "", "yep"):
+            terminal = place.terminal(*command)
+            shown = terminal.until("? [y/N] ")
+            assert f"{what[0].upper()}{what[1:]}? [y/N] " in shown
+            assert "  asked1  offline since " in shown
+            assert "1 subscription" in shown
+            terminal.answer(answer)
+            assert terminal.ended(1).lines[-1] == "foldmq: nothing was changed"
+    terminal = place.terminal("sessions", "rm", "asked1")
+    terminal.until("[y/N] ")
+    terminal.interrupt()
+    terminal.ended(130)
+    assert place.state() == before
+    terminal = place.terminal("sessions", "rm", "asked1", "asked2")
+    terminal.until("[y/N] ")
+    terminal.answer("y")
+    assert re.fullmatch(r"removed 2 sessions, recorded at \d+\.\d+", terminal.ended().lines[-1])
+    assert not {"asked1", "asked2"} & place.sessions()
+
+
+def test_a_dry_run_changes_nothing(place: Place) -> None:
+    place.away("dry1", "dry2")
+    online = place.clients.connect("dry-online", clean=False)
+    online.publish("dry/1", b"one", 1, retain=True)
+    before = place.state()
+    ran = place.run("sessions", "rm", "dry1", "dry-online", "--dry-run")
+    assert [line.split("  ")[1] for line in ran.lines] == ["dry1", "dry-online"]
+    assert ran.err == "foldmq: dry run, nothing was changed\n"
+    ran = place.run("sessions", "purge", "--match", "dry*", "--dry-run", "--yes")
+    assert [line.split("  ")[1] for line in ran.lines] == ["dry1", "dry2"]
+    assert place.run("retained", "rm", "dry/#", "--dry-run").lines == ["  dry/1  3 B"]
+    (line,) = place.run("sessions", "kick", "dry-online", "--dry-run").lines
+    assert re.fullmatch(r"  dry-online  connected from 127.0.0.1:\d+, persistent session", line)
+    (row,) = place.run("actors", "ls", "--match", "dry-online", "--json").objects
+    (line,) = place.run("actors", "restart", row["id"], "--dry-run").lines
+    assert line == f"  {row['id']}  dry-online, connected"
+    (line,) = place.run("actors", "kick", row["id"], "--dry-run").lines
+    assert "dry-online" in line
+    assert place.state() == before
+    online.expect_alive()
+
+
+def test_a_kicked_client_is_disconnected_and_its_will_published(place: Place) -> None:
+    watcher = place.clients.subscribed("wills/kicked", 1)
+    kicked = place.clients.connect("kicked", clean=False, will=Will("wills/kicked", b"gone", 1))
+    kicked.subscribe(("kicked/#", 1))
+    ran = place.run("sessions", "kick", "kicked", "--yes")
+    (found,) = re.findall(r"^kicked 1 client, recorded at (\d+\.\d+)$", ran.out, re.MULTILINE)
+    kicked.expect_closed()
+    watcher.expect_publish("wills/kicked", b"gone", 1)
+    assert place.acted("kick")[-1] == ("kicked", found)
+    assert "kicked" in place.sessions("--offline")
+    (closed,) = place.run("log", "--json", "--session", "kicked", "--type", "SessionClosed").objects
+    assert closed["reason"] == "kicked"
+    assert place.refused("sessions", "kick", "kicked", "--yes", code=1) == (
+        "kicked is not connected"
+    )
+
+
+def test_several_are_kicked_and_who_is_not_there_is_told(place: Place) -> None:
+    one, two = (place.clients.connect(name) for name in ("kick1", "kick2"))
+    ran = place.run("sessions", "kick", "kick1", "nobody", "kick2", "kick1", "--yes", code=1)
+    assert ran.out.startswith("kicked 2 clients, recorded at ")
+    assert ran.err == "foldmq: no session 'nobody'\n"
+    one.expect_closed()
+    two.expect_closed()
+
+
+def test_actors_are_kicked_by_their_id(place: Place) -> None:
+    for kind, clean in (("connection", True), ("session", True), ("client", False)):
+        name = f"by-{kind}"
+        client = place.clients.connect(name, clean=clean)
+        which = name
+        if kind != "client":
+            (row,) = place.run("actors", "ls", "--client", name, "--type", kind, "--json").objects
+            which = row["id"]
+        terminal = place.terminal("actors", "kick", which)
+        terminal.until("[y/N] ")
+        terminal.answer("yes")
+        assert terminal.ended().lines[-1].startswith("kicked 1 client, recorded at ")
+        client.expect_closed()
+        assert place.acted("kick")[-1][0] == name
+    (inspector,) = place.run("actors", "ls", "--type", "inspector", "--json").objects
+    said = place.refused("actors", "kick", inspector["id"], "--yes", code=1)
+    assert said == f"{inspector['id']} is no client, session or connection"
+    assert "nobody" in place.refused("actors", "kick", "nobody", "--yes", code=1)
+
+
+def test_a_connection_without_a_client_is_kicked(place: Place) -> None:
+    silent = place.clients.raw()
+    found: list[dict[str, Any]] = []
+
+    def seen() -> bool:
+        found[:] = place.run("actors", "ls", "--state", "connecting", "--json").objects
+        return bool(found)
+
+    until(seen, "its actor")
+    place.run("actors", "kick", found[0]["id"], "--yes")
+    silent.expect_closed()
+    assert place.acted("kick")[-1][0] == found[0]["id"]
+
+
+def test_a_restarted_session_keeps_its_state(place: Place) -> None:
+    client = place.clients.connect("restarted", clean=False)
+    client.subscribe(("restarted/#", 1))
+    client.publish("restarted/1", b"one", 1)
+    client.expect_publish("restarted/1", b"one", 1)
+    (row,) = place.run(
+        "actors", "ls", "--client", "restarted", "--type", "session", "--json"
+    ).objects
+    terminal = place.terminal("actors", "restart", row["id"])
+    assert "and disconnect its client? [y/N] " in terminal.until("[y/N] ")
+    terminal.answer("y")
+    assert terminal.ended().lines[-1].startswith("restarted 1 actor, recorded at ")
+    client.expect_closed()
+    assert place.acted("restart")[-1][0] == row["id"]
+    again = place.clients.connect("restarted", clean=False, session_present=True)
+    again.expect_publish("restarted/1", b"one", 1, dup=True)
+    assert "no actor" in place.refused("actors", "restart", "session:999999", "--yes", code=1)
+    said = place.refused("actors", "restart", "broker:1", "--yes", code=1)
+    assert "cannot be restarted" in said
+
+
+def test_sessions_are_removed(place: Place) -> None:
+    place.away("removed1", "removed2")
+    online = place.clients.connect("removed3", clean=False)
+    ran = place.run("sessions", "rm", "removed1", "removed3", "nobody", "--yes", code=1)
+    (found,) = re.findall(r"^removed 2 sessions, recorded at (\d+\.\d+)$", ran.out, re.MULTILINE)
+    assert ran.err == "foldmq: no session 'nobody'\n"
+    online.expect_closed()
+    assert place.sessions("--match", "removed*") == {"removed2"}
+    acted = place.acted("remove_session")
+    assert [target for target, _ in acted][-2:] == ["removed1", "removed3"]
+    assert acted[-1][1] == found
+    (ended,) = place.run(
+        "log", "--json", "--session", "removed1", "--type", "SessionExpired"
+    ).objects
+    assert ended["reason"] == "removed"
+    place.clients.connect("removed1", clean=False, session_present=False)
+
+
+def test_old_sessions_are_purged(place: Place) -> None:
+    place.away("purged1", "purged2", "kept")
+    place.clients.connect("purged-online", clean=False)
+    assert "give --older-than or --match" in place.refused("sessions", "purge", code=2)
+    nothing = place.run("sessions", "purge", "--older-than", "1h", "--yes")
+    assert nothing.lines == ["no session that is offline is meant"]
+    nothing = place.run("sessions", "purge", "--match", "purged-on*", "--yes")
+    assert nothing.lines == ["no session that is offline is meant"]
+    place.run("sessions", "purge", "--match", "purged*", "--older-than", "0s", "--yes")
+    assert place.sessions("--match", "purged*") == {"purged-online"}
+    assert "kept" in place.sessions()
+    assert [target for target, _ in place.acted("remove_session")][-2:] == ["purged1", "purged2"]
+
+
+def test_a_session_that_came_back_meanwhile_is_not_purged(place: Place) -> None:
+    place.away("back1", "back2", "back3")
+    terminal = place.terminal("sessions", "purge", "--match", "back*")
+    terminal.until("Remove 3 sessions")
+    place.clients.connect("back1", clean=False, session_present=True)  # and stays
+    again = place.clients.connect("back2", clean=False, session_present=True)
+    again.disconnect()  # and leaves again
+    until(lambda: "back2" in place.sessions("--offline"), "its end")
+    terminal.answer("y")
+    lines = terminal.ended(1).lines
+    assert lines[-3].startswith("removed 1 session, recorded at ")
+    assert sorted(lines[-2:]) == [
+        "foldmq: back1: came back meanwhile",
+        "foldmq: back2: came back meanwhile",
+    ]
+    assert place.sessions("--match", "back*") == {"back1", "back2"}
+
+
+def test_retained_messages_are_removed(place: Place) -> None:
+    client = place.clients.connect("retainer")
+    for number in range(3):
+        client.publish(f"rm/{number}/t", b"x", 1, retain=True)
+    client.publish("rm", b"y", 1, retain=True)
+    place.run("retained", "rm", "rm/+/t", "--yes")
+    assert place.retained("rm/#") == {"rm"}
+    (event,) = place.run("log", "--json", "--type", "RetainedCleared", "-n", "1").objects
+    assert sorted(event["topics"]) == ["rm/0/t", "rm/1/t", "rm/2/t"]
+    assert place.acted("clear_retained")[-1][0] == "3 topics"
+    place.run("retained", "rm", "rm", "--yes")
+    assert place.acted("clear_retained")[-1][0] == "rm"
+    said = place.refused("retained", "rm", "rm/#", "--yes", code=1)
+    assert said == "no retained message on rm/#"
+    new = place.clients.connect("new")
+    new.subscribe(("rm/#", 1))
+    new.expect_alive()  # nothing came before the answer to its PINGREQ
+
+
+def test_more_than_one_portion_is_removed(place: Place) -> None:
+    client = place.clients.connect("filler")
+    for number in range(1203):
+        client.publish(f"portion/{number}", b"x", 0, retain=True)
+    client.expect_alive()
+    ran = place.run("retained", "rm", "portion/#", "--yes")
+    assert ran.out.startswith("removed 1,203 retained messages, recorded at ")
+    assert place.retained("portion/#") == set()
+    assert [target for target, _ in place.acted("clear_retained")][-3:] == [
+        *("500 topics", "500 topics", "203 topics"),
+    ]
+
+
+def test_hostile_names_can_be_removed(place: Place) -> None:
+    long = "n" * 60_000
+    place.away(long)
+    client = place.clients.connect(HOSTILE_ID, clean=False)
+    client.publish(HOSTILE_TOPIC, b"x", 1, retain=True)
+    client.publish("l" * 60_000, b"x", 1, retain=True)
+    client.disconnect()
+    until(lambda: HOSTILE_ID in place.sessions("--offline"), "its end")
+    assert "n" * 100 in place.run("sessions", "rm", long, "--dry-run").out
+    terminal = place.terminal("sessions", "purge", "--match", f"[e]{HOSTILE_ID[1:-3]}*")
+    assert '"evil\\u001b[2J\\n\\u009b\\u007f id"' in terminal.until("[y/N] ")
+    terminal.answer("y")
+    terminal.ended()
+    place.run("sessions", "rm", long, "--yes")
+    assert not {HOSTILE_ID, long} & place.sessions()
+    place.run("retained", "rm", HOSTILE_TOPIC, "--yes")
+    place.run("retained", "rm", "l" * 60_000, "--yes")
+    assert place.acted("clear_retained")[-2][0] == HOSTILE_TOPIC
+    place.run("log", "-n", "10")  # which fails for what could control a terminal

@@ -1,0 +1,464 @@
+"""The commands that look into a running broker, run as a user runs them, with real clients."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from harness import packets as p
+from harness.broker import Broker
+from harness.fixtures import EXTERNAL, Clients
+from harness.packets import Pubrec, Pubrel, Will
+
+from e2e.terminal import Terminal
+from e2e.tools import HOSTILE_ID, HOSTILE_TOPIC, refused, run
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = [
+    pytest.mark.skipif(bool(EXTERNAL), reason="needs to start its own foldmq"),
+    pytest.mark.timeout(180),
+]
+
+QUIET = ("--metrics", "off", "--web", "off")
+LONG_ID = "w" * 60_000
+LONG_TOPIC = "x" * 60_000
+MARKS = "\u202eabc\u200f<b>"
+BIG = bytes(range(256)) * 1200
+
+
+def play(clients: Clients) -> None:
+    """Traffic that the tests know; all but `archive` and `away0` stay connected."""
+    archive = clients.connect("archive", clean=False)
+    archive.subscribe(("hall/#", 2), ("yard/+", 1))
+    archive.disconnect()
+    away = clients.connect("away0", clean=False)
+    away.subscribe(("hall/door", 0))
+    away.disconnect()
+    screen = clients.connect("screen", clean=False, keepalive=600)
+    screen.subscribe(("hall/+", 2), ("hall/door", 1), ("lamp", 0))
+    sensor = clients.connect("sensor", will=Will("wills/sensor", b"gone", 1))
+    sensor.publish("hall/door", b"ajar", 1)
+    screen.expect_publish("hall/door", b"ajar", 1)
+    sensor.publish("hall/window", b"shut", 2)
+    got = screen.expect_publish("hall/window", b"shut", 2)
+    screen.send(p.pubrec(got.packet_id or 0))
+    screen.expect(Pubrel(got.packet_id or 0))
+    sensor.publish("lamp", b"on", 1, retain=True)
+    screen.expect_publish("lamp", b"on", 0)
+    sensor.publish("big", BIG, 1, retain=True)
+    sensor.send(p.publish("hall/door", b"unreleased", 2, 77))
+    sensor.expect(Pubrec(77))
+    evil = clients.connect(HOSTILE_ID, clean=False, will=Will(HOSTILE_TOPIC, b"x"))
+    evil.subscribe((HOSTILE_TOPIC, 1))
+    evil.publish(HOSTILE_TOPIC, b"x", 1, retain=True)
+    evil.expect_publish(HOSTILE_TOPIC, b"x", 1)
+    long = clients.connect(LONG_ID, clean=False)
+    long.subscribe((f"{LONG_TOPIC}/#", 1))
+    long.publish(f"{LONG_TOPIC}/1", b"long", 1, retain=True)
+    clients.connect(MARKS).subscribe(("hall/door/<script>", 0))
+    screen.expect_alive()
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    directory = tmp_path_factory.mktemp("operator")
+    broker = Broker(directory, args=QUIET, config="session_expiry = '7d'\n")
+    broker.start()
+    try:
+        with contextlib.closing(Clients("127.0.0.1", broker.port)) as clients:
+            play(clients)
+            yield broker
+    finally:
+        broker.clean_up()
+
+
+@pytest.fixture
+def data(running: Broker) -> tuple[str, str]:
+    return "--data-dir", str(running.data_dir)
+
+
+def rows(data: tuple[str, str], *command: str) -> list[dict[str, Any]]:
+    return run(*command, *data, "--json").objects
+
+
+# ------------------------------------------------------------------------------- actors ls
+
+
+def test_actors_are_listed(data: tuple[str, str]) -> None:
+    found = rows(data, "actors", "ls")
+    kinds = {row["type"] for row in found}
+    assert kinds >= {"broker", "inspector", "session", "connection", "subscription"}
+    (screen,) = [row for row in found if (row["type"], row["name"]) == ("session", "screen")]
+    assert screen["state"] == "connected"
+    assert screen["handled"] > 0
+    assert screen["busy_us"] > 0
+    assert screen["high_water"] >= 1
+    now = time.time() * 1000
+    assert now - 600_000 < screen["last_active_ms"] <= now + 1000
+    table = run("actors", "ls", "--client", "screen", *data)
+    assert table.lines[0].split() == [
+        *("TYPE:ID", "STATE", "MAILBOX", "HANDLED", "IDLE", "BUSY", "LOAD", "CLIENT", "NAME"),
+    ]
+    of_screen = [row for row in found if row["client"] == "screen"]
+    assert len(table.lines) == len(of_screen) + 1
+    (line,) = [line for line in table.lines if line.startswith(screen["id"] + " ")]
+    assert re.fullmatch(rf"{screen['id']} +connected +\d+/\d+ .* +- +screen", line)
+
+
+def test_actors_are_filtered(data: tuple[str, str]) -> None:
+    everything = rows(data, "actors", "ls")
+    for flag, value, field in (
+        ("--type", "session", "type"),
+        ("--state", "open", "state"),
+        ("--client", "screen", "client"),
+        ("--client", HOSTILE_ID, "client"),
+    ):
+        wanted = [row["id"] for row in everything if row[field] == value]
+        assert [row["id"] for row in rows(data, "actors", "ls", flag, value)] == wanted
+        assert wanted
+    matching = rows(data, "actors", "ls", "--match", "scr*", "--type", "session")
+    assert [row["name"] for row in matching] == ["screen"]
+    by_id = rows(data, "actors", "ls", "--match", "session:*")
+    assert {row["type"] for row in by_id} == {"session"}
+    assert rows(data, "actors", "ls", "--match", "SCR*") == []
+    assert run("actors", "ls", *data, "--match", "none").out == ""
+
+
+def test_actors_are_sorted(data: tuple[str, str]) -> None:
+    by_handled = [row["handled"] for row in rows(data, "actors", "ls", "--sort", "handled")]
+    assert by_handled == sorted(by_handled, reverse=True)
+    three = rows(data, "actors", "ls", "--type", "session", "--sort", "handled", "--limit", "3")
+    whole = rows(data, "actors", "ls", "--type", "session", "--sort", "handled")
+    assert [row["handled"] for row in three] == [row["handled"] for row in whole[:3]]
+    names = [row["name"] for row in rows(data, "actors", "ls", "--sort", "name")]
+    assert names == sorted(names)
+    assert len(rows(data, "actors", "ls", "--limit", "2")) == 2
+    said = refused("actors", "ls", *data, "--sort", "size\x1b", code=2)
+    assert said.startswith('cannot sort by "size\\u001b": one of busy, recent, handled, ')
+
+
+def test_a_list_on_a_terminal_fits_into_it(data: tuple[str, str]) -> None:
+    for width, client in ((80, False), (120, True)):
+        for command in ("actors", "sessions", "retained"):
+            shown = Terminal(command, "ls", *data, width=width).ended()
+            assert max(map(len, shown.lines)) <= width
+            assert any(line.endswith("…") for line in shown.lines)  # the long name
+        assert ("CLIENT" in Terminal("actors", "ls", *data, width=width).ended().text) is client
+    shown = Terminal("actors", "ls", *data, "--limit", "2").ended()
+    assert re.fullmatch(r"2 of \d+ actors", shown.lines[-1])
+
+
+def test_names_are_whole_where_there_is_no_terminal(data: tuple[str, str]) -> None:
+    names = [line.split()[-1] for line in run("sessions", "ls", *data).lines]
+    assert LONG_ID in names
+    assert run("retained", "ls", *data).lines[-1].endswith(f" {LONG_TOPIC}/1")
+
+
+# ----------------------------------------------------------------------------- actors tree
+
+
+def test_the_tree_shows_who_supervises_whom(data: tuple[str, str]) -> None:
+    tree = run("actors", "tree", *data, "--children", "100").lines
+    assert re.match(r"broker:\d+  \S+  running, \d+ handled", tree[0])
+    at = next(number for number, line in enumerate(tree) if re.search(r"session:\d+  screen", line))
+    assert tree[at].startswith("├─ ")
+    below = tree[at + 1 : at + 4]
+    assert [re.search(r"subscription:\d+  (\S+)", line)[1] for line in below] == [  # type: ignore[index]
+        "hall/+",
+        "hall/door",
+        "lamp",
+    ]
+    assert below[0].startswith("│  ├─ ")
+    assert below[2].startswith("│  └─ ")
+    assert any(re.search(r"connection:\d+  screen  127\.0\.0\.1:\d+  open", one) for one in tree)
+
+
+def test_the_tree_is_collapsed(data: tuple[str, str]) -> None:
+    tree = run("actors", "tree", *data, "--children", "4").lines
+    assert sum(line[0] in "├└" for line in tree) == 5
+    assert re.fullmatch(r"└─ \.\.\. and \d+ more: \d+ connections, \d+ sessions", tree[-1])
+    assert any("session:" in line for line in tree)  # some of each type are shown
+
+
+def test_the_tree_as_json(data: tuple[str, str]) -> None:
+    ((broker,),) = rows(data, "actors", "tree")
+    assert broker["type"] == "broker"
+    (screen,) = [one for one in broker["children"] if one["name"] == "screen"]
+    assert [one["name"] for one in screen["children"]] == ["hall/+", "hall/door", "lamp"]
+
+
+# ------------------------------------------------------------------------ show of a session
+
+
+def test_a_session_is_shown_in_full(data: tuple[str, str]) -> None:
+    out = run("actors", "show", "screen", *data).out
+    assert re.match(r"session screen \(session:\d+\), as of \d+\.\d+\n", out)
+    for pattern in (
+        r"  connected for .+ from 127\.0\.0\.1:\d+ \(connection:\d+\)",
+        r"  MQTT 3\.1\.1, keep alive 600 s",
+        r"  in  [\d.,]+ messages/s, [\d.]+ K?i?B/s; 0 messages, [\d.]+ K?i?B in all",
+        r"  out [\d.,]+ messages/s, [\d.]+ K?i?B/s; [3-9] messages, [\d.]+ K?i?B in all",
+        r"  persistent session",
+        r"  subscriptions: 3",
+        r"    hall/\+  QoS 2, 2 of 1,024 in flight",
+        r"    lamp  QoS 0",
+        r"  in flight, no answer yet: 1",
+        r"    packet 1      message \d+\.\d+ hall/door, QoS 1, for hall/\+, sent .+ ago",
+        r"  PUBREC came, PUBCOMP has not: 1",
+        r"    packet 2      message \d+\.\d+ hall/window, QoS 2, for hall/\+, sent .+ ago",
+        r"    session:\d+  connected, \d+ handled, mailbox \d+/\d+, idle .+, busy .+",
+        r"    subscription:\d+  running, .+",
+    ):
+        assert re.search(f"^{pattern}$", out, re.MULTILINE), (pattern, out)
+    out = run("sessions", "show", "archive", *data).out
+    assert re.search(r"^  offline since [\d :.-]+ \(.+\)$", out, re.MULTILINE)
+    assert re.search(r"^  persistent session, expires [\d :.-]+ \(in .+\)$", out, re.MULTILINE)
+    assert re.search(
+        r"^  queue: 2 messages, \d+ B; the oldest: message \S+ hall/door$", out, re.MULTILINE
+    )
+    out = run("sessions", "show", "sensor", *data).out
+    assert "  clean session: it ends with its connection\n" in out
+    assert re.search(r"^    packet 77     message \S+ hall/door$", out, re.MULTILINE)
+    assert re.search(r"^  will: wills/sensor QoS 1 \(position \S+\)$", out, re.MULTILINE)
+
+
+def test_a_session_as_json(data: tuple[str, str]) -> None:
+    (screen,) = rows(data, "sessions", "show", "screen")
+    assert (screen["client"], screen["connected"], screen["clean"]) == ("screen", True, False)
+    assert [one["filter"] for one in screen["subscriptions"]["rows"]] == [
+        *("hall/+", "hall/door", "lamp"),
+    ]
+    (sent,) = screen["inflight"]["rows"]
+    assert (sent["pid"], sent["topic"], sent["filter"]) == (1, "hall/door", "hall/+")
+    assert screen["releasing"]["total"] == 1
+    assert screen["connection"]["keep_alive"] == 600
+    assert set(screen["rates"]) == {
+        *("messages_in_per_s", "messages_out_per_s", "bytes_in_per_s", "bytes_out_per_s"),
+    }
+    (message,) = run("why", *data, "--position", sent["ref"], "--json").objects
+    assert message["topic"] == "hall/door"
+    (archive,) = rows(data, "sessions", "show", "archive")
+    assert archive["connection"] is archive["rates"] is None
+    assert archive["oldest"]["topic"] == "hall/door"
+
+
+def test_rates_are_those_of_the_connection(running: Broker, data: tuple[str, str]) -> None:
+    with contextlib.closing(Clients("127.0.0.1", running.port)) as clients:
+        busy = clients.connect("busy")
+        shown: list[dict[str, Any]] = []
+        terminal = Terminal("sessions", "show", "busy", *data, width=200)
+        while "messages/s" not in terminal.seen():
+            busy.publish("busy", b"x", 1)
+        found = terminal.ended().text
+        shown = rows(data, "actors", "ls", "--client", "busy", "--type", "connection")
+        rate = re.search(r"^  in  ([\d.,]+) messages/s", found, re.MULTILINE)
+        assert rate is not None
+        assert float(rate[1].replace(",", "")) > 0
+        (still,) = rows(data, "actors", "show", shown[0]["id"])
+        assert still["rates"]["messages_in_per_s"] == 0
+        assert still["detail"]["messages_in"] > 0
+
+
+def test_other_actors_are_shown(data: tuple[str, str]) -> None:
+    of_screen = {row["name"]: row["id"] for row in rows(data, "actors", "ls", "--client", "screen")}
+    out = run("actors", "show", of_screen["hall/+"], *data).out
+    assert "  of screen, filter hall/+\n  QoS 2, 2 of 1,024 in flight, nothing queued\n" in out
+    assert "  2 messages matched, 0 retained ones sent at the beginning\n" in out
+    assert run("actors", "show", of_screen["screen"], *data).out.startswith("session screen (")
+    (connection,) = rows(data, "actors", "ls", "--client", "screen", "--type", "connection")
+    out = run("actors", "show", connection["id"], *data).out
+    assert out.startswith(f"connection {connection['name']}\n")
+    assert "  client screen\n  connected for " in out
+    out = run("actors", "show", "broker:1", *data).out
+    assert "  supervised by nobody\n" in out
+
+
+def test_topics_come_from_the_log_when_the_broker_has_them_no_more(
+    running: Broker, data: tuple[str, str], tmp_path: Any
+) -> None:
+    broker = Broker(tmp_path, args=QUIET)
+    broker.start()
+    try:
+        with contextlib.closing(Clients("127.0.0.1", broker.port)) as clients:
+            client = clients.connect("late", clean=False)
+            client.subscribe(("a/#", 1), ("b", 1))
+            client.publish("a/1", b"1", 1)
+            client.expect_publish("a/1", b"1", 1)
+            client.close()
+            for number in range(5):
+                clients.connect(f"pub{number}").publish("b", b"2", 1)
+        broker.restart()
+        where = ("--data-dir", str(broker.data_dir))
+        (late,) = rows(where, "sessions", "show", "late")
+        assert late["inflight"]["rows"][0]["topic"] == "a/1"
+        assert late["oldest"] is None or late["oldest"]["topic"] == "b"
+        out = run("sessions", "show", "late", *where, "--full").out
+        assert re.search(r"packet 1      message \S+ a/1, QoS 1", out)
+    finally:
+        broker.clean_up()
+
+
+def test_long_lists_are_shown_in_part_or_in_full(running: Broker, data: tuple[str, str]) -> None:
+    with contextlib.closing(Clients("127.0.0.1", running.port)) as clients:
+        client = clients.connect("collector")
+        for first in range(0, 1200, 300):
+            client.subscribe(*[(f"many/{number}", 1) for number in range(first, first + 300)])
+        out = run("sessions", "show", "collector", *data).out
+        assert "  subscriptions: 1,200\n" in out
+        assert out.count("\n    many/") == 20
+        assert out.count("    and 1,180 more (--full shows all)\n") == 2  # with their actors
+        whole = run("sessions", "show", "collector", *data, "--full").out
+        assert whole.count("\n    many/") == 1200
+        assert "more (" not in whole
+        (found,) = rows(data, "sessions", "show", "collector", "--full")
+        filters = [one["filter"] for one in found["subscriptions"]["rows"]]
+        assert filters == [f"many/{number}" for number in range(1200)]
+        (found,) = rows(data, "sessions", "show", "collector")
+        assert len(found["subscriptions"]["rows"]) == 100
+
+
+# ----------------------------------------------------------------------------- sessions ls
+
+
+def test_sessions_are_listed(data: tuple[str, str]) -> None:
+    found = {row["client"]: row for row in rows(data, "sessions", "ls")}
+    assert found.keys() >= {"archive", "away0", "screen", "sensor", HOSTILE_ID, LONG_ID, MARKS}
+    archive = found["archive"]
+    assert (archive["connected"], archive["queued"], archive["subscriptions"]) == (False, 2, 2)
+    assert archive["expires_ms"] - archive["closed_ms"] == 7 * 86_400_000
+    assert found["screen"]["inflight"] == 2
+    assert found["screen"]["address"].startswith("127.0.0.1:")
+    offline = rows(data, "sessions", "ls", "--offline")
+    assert {row["client"] for row in offline} == {"archive", "away0"}
+    connected = rows(data, "sessions", "ls", "--connected")
+    assert len(connected) + len(offline) == len(found)
+    assert rows(data, "sessions", "ls", "--older-than", "1h") == []
+    since = rows(data, "sessions", "ls", "--older-than", "0s", "--match", "arch*")
+    assert [row["client"] for row in since] == ["archive"]
+    top = rows(data, "sessions", "ls", "--sort", "queued", "--limit", "1")
+    assert [row["client"] for row in top] == ["archive"]
+    by_name = [row["client"] for row in rows(data, "sessions", "ls", "--sort", "client")]
+    assert by_name == sorted(by_name)
+    first = rows(data, "sessions", "ls", "--sort", "offline")[:2]
+    assert [row["client"] for row in first] == ["archive", "away0"]
+
+
+def test_what_makes_no_sense_is_refused(data: tuple[str, str]) -> None:
+    assert "must be a time" in refused("sessions", "ls", *data, "--older-than", "soon", code=2)
+    said = refused("sessions", "ls", *data, "--connected", "--older-than", "1h", code=2)
+    assert "exclude each other" in said
+    assert "cannot sort by" in refused("sessions", "ls", *data, "--sort", "age", code=2)
+    assert "wildcard" in refused("subscriptions", *data, "--topic", "a/#", code=1)
+    assert "filter" in refused("retained", "ls", "a/#/b", *data, code=1)
+
+
+def test_what_is_not_there_is_one_line(data: tuple[str, str]) -> None:
+    assert refused("sessions", "show", "nobody", *data, code=1) == "no session 'nobody'"
+    assert refused("actors", "show", "nobody", *data, code=1) == "no session 'nobody'"
+    assert "session:999999" in refused("actors", "show", "session:999999", *data, code=1)
+    assert "no/topic" in refused("retained", "get", "no/topic", *data, code=1)
+    long = refused("sessions", "show", "\x1b" + "n" * 30_000, *data, code=1)
+    assert len(long) < 1000
+
+
+# -------------------------------------------------------------------------------- retained
+
+
+def test_retained_messages_are_listed(data: tuple[str, str]) -> None:
+    found = {row["topic"]: row for row in rows(data, "retained", "ls")}
+    assert set(found) == {"lamp", "big", HOSTILE_TOPIC, f"{LONG_TOPIC}/1"}
+    assert (found["lamp"]["qos"], found["lamp"]["size"]) == (1, 2)
+    (got,) = rows(data, "retained", "get", "lamp")
+    assert got["position"] == found["lamp"]["ref"]
+    assert [row["topic"] for row in rows(data, "retained", "ls", "lamp")] == ["lamp"]
+    assert [row["topic"] for row in rows(data, "retained", "ls", "+")] == ["big", "lamp"]
+    lines = run("retained", "ls", *data).lines
+    (lamp,) = [line for line in lines if line.endswith("lamp")]
+    assert re.fullmatch(r" *\d+\.\d+ +1 +2 B  lamp", lamp)
+    assert len(run("retained", "ls", *data, "--limit", "2").lines) == 3
+
+
+def test_a_retained_message_is_written_as_it_is(running: Broker, data: tuple[str, str]) -> None:
+    assert run("retained", "get", "lamp", *data).out == "on\n"
+    assert run("retained", "get", "lamp", *data, "-N").out == "on"
+    (found,) = rows(data, "retained", "get", "lamp")
+    assert (found["payload"], found["qos"], found["size"]) == ("on", 1, 2)
+    assert re.fullmatch(r"\d+\.\d+", found["position"])
+    assert raw("retained", "get", "big", *data, "-N") == BIG  # too large for an answer
+    assert raw("retained", "get", "big", *data) == BIG + b"\n"
+    shown = Terminal("retained", "get", "big", *data).ended()
+    assert "\\u0007" in shown.text or "\\x07" in shown.text
+
+
+def raw(*arguments: str) -> bytes:
+    import subprocess
+
+    from harness.broker import environment, foldmq
+
+    command = [foldmq(), *arguments]
+    return subprocess.run(command, capture_output=True, check=True, env=environment()).stdout
+
+
+# --------------------------------------------------------------------------- subscriptions
+
+
+def test_who_would_get_a_message(data: tuple[str, str]) -> None:
+    (answer,) = rows(data, "subscriptions", "--topic", "hall/door")
+    found = answer["subscriptions"]
+    assert (answer["topic"], answer["retained"]) == ("hall/door", None)
+    said = {(row["client"], row["filter"]): (row["qos"], row["why"]) for row in found}
+    assert said == {
+        ("screen", "hall/+"): (2, "sent"),
+        ("screen", "hall/door"): (1, "overlapped"),
+        ("archive", "hall/#"): (2, "queued"),
+        ("away0", "hall/door"): (0, "offline_qos0"),
+    }
+    assert [row["chosen"] for row in found if row["why"] == "overlapped"] == [False]
+    lines = run("subscriptions", "--topic", "hall/door", *data).lines
+    assert lines[1:] == [
+        "sent                  2  hall/+     screen",
+        "queued: offline       2  hall/#     archive",
+        "no: offline, QoS 0    0  hall/door  away0",
+        "no: another filter    1  hall/door  screen",
+        "hall/door: sent to 1 client, queued for 1",
+        "nothing is retained on it",
+    ]
+    lines = run("subscriptions", "--topic", "lamp", *data).lines
+    assert re.fullmatch(
+        r"retained: message \S+, QoS 1, 2 B; who subscribes gets it first", lines[-1]
+    )
+    nobody = run("subscriptions", "--topic", "nobody/wants", *data).lines
+    assert nobody[0] == "nobody/wants: sent to 0 clients, queued for 0"
+
+
+# ---------------------------------------------------------------------------- hostile names
+
+
+def test_hostile_names_are_harmless_everywhere(data: tuple[str, str]) -> None:
+    """`run` and `Terminal` fail for whatever could control a terminal or forge a line."""
+    for command in (
+        ("actors", "ls"),
+        ("actors", "tree"),
+        ("sessions", "ls"),
+        ("sessions", "show", HOSTILE_ID),
+        ("sessions", "show", LONG_ID),
+        ("sessions", "show", MARKS),
+        ("retained", "ls"),
+        ("retained", "get", HOSTILE_TOPIC),
+        ("subscriptions", "--topic", HOSTILE_TOPIC),
+        ("sessions", "rm", HOSTILE_ID, LONG_ID, MARKS, "--dry-run"),
+        ("retained", "rm", "#", "--dry-run"),
+    ):
+        run(*command, *data)
+        Terminal(*command, *data).ended()
+    out = run("sessions", "show", HOSTILE_ID, *data).out
+    assert out.startswith('session "evil\\u001b[2J\\n\\u009b\\u007f id" (session:')
+    assert '"ev\\u001b[31mil/\\u202e\\r\\n\\"t\\""' in out
+    assert "\\u202eabc\\u200f<b>" in run("sessions", "ls", *data).out
+    (found,) = rows(data, "sessions", "show", HOSTILE_ID)
+    assert found["client"] == HOSTILE_ID

@@ -1,0 +1,289 @@
+"""``foldmq actors tail`` at a real broker with real clients."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import subprocess
+import threading
+from typing import TYPE_CHECKING, Any, Self
+
+import pytest
+from harness import packets as p
+from harness.broker import Broker, environment, foldmq, until
+from harness.fixtures import Clients
+from harness.packets import Publish
+
+from cli.inspecting import open_broker
+from cli.sourceflags import SourceFlags
+from e2e.tools import HOSTILE_ID, HOSTILE_PAYLOAD, HOSTILE_TOPIC, refused, run
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+Line = dict[str, Any]
+
+
+class Tail:
+    """A tail that runs; its lines are gathered as they come."""
+
+    def __init__(self, broker: Broker, *arguments: str) -> None:
+        self.out: list[str] = []
+        self.err: list[str] = []
+        self._process = subprocess.Popen(
+            [foldmq(), "actors", "tail", *arguments, "--data-dir", str(broker.data_dir)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment(),
+            # A shell may have had us ignore what Ctrl-C sends.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        )
+        self._readers = [
+            threading.Thread(target=self._read, args=pair, daemon=True)
+            for pair in ((self._process.stdout, self.out), (self._process.stderr, self.err))
+        ]
+        for reader in self._readers:
+            reader.start()
+
+    def _read(self, stream: Any, lines: list[str]) -> None:
+        for line in stream:
+            lines.append(line.rstrip("\n"))  # noqa: PERF401 - others look at it meanwhile
+
+    def __enter__(self) -> Self:
+        until(lambda: self.err, "the tail says that it traces")
+        assert self.err[0].startswith("foldmq: tracing "), self.err
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+        self.ended()
+
+    def interrupt(self) -> int:
+        self._process.send_signal(signal.SIGINT)
+        return self.ended()
+
+    def ended(self) -> int:
+        """The exit code; nothing was printed that could break out of its line."""
+        code = self._process.wait(30)
+        for reader in self._readers:
+            reader.join()
+        assert all(line.isprintable() for line in (*self.out, *self.err))
+        assert not any("Traceback" in line for line in self.err)
+        return code
+
+    @property
+    def objects(self) -> list[Line]:
+        return [json.loads(line) for line in self.out]
+
+    def wait(self, **wanted: object) -> Line:
+        """The first line with these fields."""
+
+        def found() -> list[Line]:
+            return [
+                line
+                for line in self.objects
+                if all(line.get(key) == value for key, value in wanted.items())
+            ]
+
+        until(found, f"a line with {wanted}")
+        return found()[0]
+
+
+@pytest.fixture
+def quiet(tmp_path: Path) -> Iterator[Broker]:
+    """A broker of its own, so that its log and its traces are known."""
+    made = Broker(tmp_path, args=["--metrics", "off", "--web", "off"])
+    made.start()
+    try:
+        yield made
+    finally:
+        made.clean_up()
+
+
+@pytest.fixture
+def own(quiet: Broker) -> Iterator[Clients]:
+    made = Clients("127.0.0.1", quiet.port)
+    yield made
+    made.close()
+
+
+def in_log(broker: Broker, session: str) -> dict[str, str]:
+    """The events of a session by position."""
+    ran = run("log", "--json", "--session", session, "--data-dir", str(broker.data_dir))
+    return {one["position"]: one["type"] for one in ran.objects}
+
+
+def test_a_client_is_traced_from_before_it_connects_and_through_a_reconnect(
+    quiet: Broker, own: Clients
+) -> None:
+    with Tail(quiet, "--client", "lock", "--json") as tail:
+        assert tail.err == ["foldmq: tracing client lock, which is not known yet: waiting for it"]
+        lock = own.connect("lock", clean=False, keepalive=60)
+        lock.subscribe(("hall/#", 1))
+        panel = own.connect("panel")
+        panel.publish("hall/door", b"open!", 1)
+        lock.acknowledge(lock.expect_publish("hall/door", b"open!", 1))
+        lock.publish("state/lock", b"ok", 1)
+        tail.wait(kind="event", what="Acked")
+        lock.close()
+        tail.wait(kind="event", what="SessionClosed")
+        panel.publish("hall/door", b"again", 1)
+        again = own.connect("lock", clean=False, session_present=True)
+        again.acknowledge(again.expect_publish("hall/door", b"again", 1))
+        again.publish("state/lock", b"back", 1)
+        until(lambda: len(told(tail, "PUBACK", "packet_out")) == 2, "the second PUBACK")
+        connects = told(tail, "CONNECT", "packet_in")
+        assert [one["packet"]["keep_alive"] for one in connects] == [60, 0]
+        assert len({one["actor"] for one in connects}) == 2
+        (subscribe,) = told(tail, "SUBSCRIBE", "packet_in")
+        assert subscribe["packet"]["filters"] == [["hall/#", 1]]
+        assert len(told(tail, "PUBLISH", "packet_out")) == 2
+        assert len(told(tail, "PUBACK", "packet_in")) == 2
+        publish, _ = told(tail, "PUBLISH", "packet_in")
+        assert (publish["packet"]["topic"], publish["client"]) == ("state/lock", "lock")
+        shown = {one["position"]: one["what"] for one in tail.objects if one["kind"] == "event"}
+        own.close()
+        until(lambda: "SessionClosed" in list(in_log(quiet, "lock").values())[-1:], "the end")
+        logged = in_log(quiet, "lock")
+        assert shown.items() <= logged.items()
+        # Nothing is missing but what came after we looked.
+        assert list(logged.values())[: len(shown)] == list(shown.values())
+        assert tail.interrupt() == 130
+
+
+def told(tail: Tail, what: str, kind: str) -> list[Line]:
+    return [one for one in tail.objects if (one["kind"], one["what"]) == (kind, what)]
+
+
+def test_a_topic_is_traced_from_publisher_to_acknowledgement(quiet: Broker, own: Clients) -> None:
+    lock = own.subscribed("hall/#", 1, "lock")
+    panel = own.connect("panel")
+    with Tail(quiet, "--topic", "hall/+", "--json") as tail:
+        panel.publish("other", b"not this", 1)
+        panel.publish("hall/door", b"open!", 1)
+        message = lock.expect_a(Publish)
+        lock.acknowledge(message)
+        publish = tail.wait(kind="publish")
+        assert publish["client"] == "panel"
+        assert publish["packet"]["qos"] == 1
+        route = tail.wait(kind="route")
+        assert route["targets"] == [
+            {"client": "lock", "filter": "hall/#", "qos": 1, "connected": True}
+        ]
+        delivered = tail.wait(what="Delivered")
+        assert delivered["messages"][0]["position"] == publish["position"]
+        acked = tail.wait(what="Acked", client="lock")
+        assert acked["messages"][0]["topic"] == "hall/door"
+        assert len(tail.objects) == 4
+        logged = {**in_log(quiet, "panel"), **in_log(quiet, "lock")}
+        for line in (delivered, acked):
+            assert logged[line["position"]] == line["what"]
+
+
+def test_an_actor_is_traced_until_it_ends(quiet: Broker, own: Clients) -> None:
+    own.subscribed("a", 1, "lock")
+    rows = run("actors", "ls", "--json", "--data-dir", str(quiet.data_dir)).objects
+    urn = next(row["id"] for row in rows if row["type"] == "subscription")
+    with Tail(quiet, urn) as tail:
+        own.connect("panel").publish("a", b"hello", 1)
+        until(lambda: tail.out, "a line")
+        own.close()
+        assert tail.ended() == 0
+        assert f"foldmq: the trace has ended: {urn} stopped" in tail.err
+        assert any('<- Batch: QoS 1, a 5 B "hello"' in line for line in tail.out)
+        assert all(line.split()[1] == urn for line in tail.out)
+
+
+def test_what_is_not_shown_is_said(quiet: Broker, own: Clients) -> None:
+    panel = own.connect("panel")
+    with Tail(quiet, "--topic", "#", "--rate", "3") as tail:
+        panel.send(*(p.publish("a", b"x", 1, n) for n in range(1, 101)))
+        until(lambda: any("skipped" in line for line in tail.out), "what was skipped")
+        shown = [line for line in tail.out if not line.startswith("...")]
+        skipped = [line.split()[2] for line in tail.out if line.startswith("... skipped ")]
+        assert len(shown) == 3
+        # 100 messages, and a route for each read of the socket that brought some.
+        assert 101 <= len(shown) + sum(map(int, skipped)) <= 200
+
+
+def test_so_many_lines_and_no_more(quiet: Broker, own: Clients) -> None:
+    panel = own.connect("panel")
+    with Tail(quiet, "--topic", "#", "-n", "5") as tail:
+        panel.send(*(p.publish("a", b"x", 1, n) for n in range(1, 101)))
+        assert tail.ended() == 0
+        assert len(tail.out) == 5
+
+
+async def ask_for_traces(broker: Broker, number: int) -> None:
+    flags = SourceFlags({"data_dir": str(broker.data_dir)})
+    async with open_broker(flags) as live:
+        for one in range(number):
+            await live.ask("trace", token=f"{one:022}", client="x")
+
+
+def test_interrupting_a_tail_ends_its_trace(quiet: Broker, own: Clients) -> None:
+    panel = own.connect("panel")
+    data = str(quiet.data_dir)
+    asyncio.run(ask_for_traces(quiet, 7))
+    with Tail(quiet, "--topic", "#") as tail:
+        said = refused("actors", "tail", "--topic", "#", "--data-dir", data, code=1)
+        assert said == "8 traces are going on already: no more at once"
+        assert tail.interrupt() == 130
+        assert len(tail.err) == 1
+    with Tail(quiet, "--topic", "#", "-n", "1") as tail:
+        panel.publish("a", b"x", 1)
+        assert tail.ended() == 0
+
+
+@pytest.mark.parametrize("how", ["stop", "kill_all"])
+def test_a_tail_ends_with_the_broker(quiet: Broker, how: str) -> None:
+    with Tail(quiet, "--client", "lock") as tail:
+        getattr(quiet, how)()
+        assert tail.ended() == 69
+        assert tail.err[-1].startswith("foldmq: the broker of node ")
+
+
+def test_hostile_names_are_shown_harmless(quiet: Broker, own: Clients) -> None:
+    ways = (("--client", HOSTILE_ID), ("--topic", "#"))
+    tails = [Tail(quiet, *way, *look) for way in ways for look in ((), ("--json",))]
+    try:
+        for tail in tails:
+            tail.__enter__()
+        evil = own.connect(HOSTILE_ID, will=p.Will(HOSTILE_TOPIC, HOSTILE_PAYLOAD, 1))
+        evil.subscribe((HOSTILE_TOPIC, 1))
+        evil.publish(HOSTILE_TOPIC, HOSTILE_PAYLOAD, 0)
+        evil.send(p.publish(HOSTILE_TOPIC, HOSTILE_PAYLOAD, 1, 9))
+        evil.reset()
+        for tail in tails:
+            until(lambda tail=tail: len(tail.out) >= 5, "lines")
+            until(lambda tail=tail: any("evil" in line for line in tail.out), "the name")
+    finally:
+        for tail in tails:
+            tail.__exit__()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "why"),
+    [
+        ([], 2, "give one of ID, --client and --topic"),
+        (["session:1", "--client", "x"], 2, "give one of ID, --client and --topic"),
+        (["lock"], 2, "not the id of an actor: lock; for a client give --client"),
+        (["session:99999"], 1, "there is no actor 'session:99999'"),
+        (["--topic", "a/#/b"], 1, "topic 'a/#/b': '#' is not a whole level"),
+    ],
+)
+def test_what_cannot_be_traced_is_refused(
+    broker: Broker, arguments: list[str], code: int, why: str
+) -> None:
+    said = refused("actors", "tail", *arguments, "--data-dir", str(broker.data_dir), code=code)
+    assert said.startswith(why)
+
+
+def test_without_a_broker_there_is_nothing_to_trace(tmp_path: Path) -> None:
+    said = refused("actors", "tail", "--topic", "#", "--data-dir", str(tmp_path), code=69)
+    assert said.startswith("no broker runs on ")
