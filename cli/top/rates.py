@@ -1,0 +1,165 @@
+"""What a broker did between two answers to ``status``: rates and percentiles.
+
+Everything is computed from the broker's own counters and its own clock. Counters that begin
+anew, because the broker was started again, give no rates.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_TOTALS = {
+    "bytes_in": ("bytes", "in"),
+    "bytes_out": ("bytes", "out"),
+    "packets_in": ("packets", "in"),
+    "packets_out": ("packets", "out"),
+    "accepted": ("connections", "accepted"),
+    "records": ("log", "records"),
+    "events": ("log", "events"),
+    "log_bytes": ("log", "bytes"),
+    "turns": ("kernel", "turns"),
+    "handled": ("kernel", "handled"),
+    "cpu": ("process", "cpu_s"),
+}
+"""Where a status has the counter that a rate is of."""
+
+
+@dataclass(frozen=True, slots=True)
+class Percentiles:
+    """How long something took, in seconds; ``inf`` is more than the histogram can tell."""
+
+    p50: float
+    p90: float
+    p99: float
+    count: int
+    """How many values they are of."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """What happened between two moments, per second."""
+
+    seconds: float
+    """Between the moments."""
+    messages_in: tuple[float, ...]
+    """By QoS: 0, 1, 2."""
+    messages_out: tuple[float, ...]
+    bytes_in: float
+    bytes_out: float
+    packets_in: float
+    packets_out: float
+    accepted: float
+    """Connections."""
+    records: float
+    """Written to the log."""
+    events: float
+    log_bytes: float
+    turns: float
+    handled: float
+    """Messages that actors handled."""
+    cpu: float
+    """Processor seconds: 1 is one core."""
+    dropped: dict[str, float]
+    """Messages, by reason; only reasons that had some."""
+    commit: Percentiles | None
+    """How long records took until they were on disk; None: there were none."""
+    lag: Percentiles | None
+    """How late the event loop was."""
+
+
+def between(before: Mapping[str, Any], after: Mapping[str, Any]) -> Rates | None:
+    """Return what happened between two answers to ``status``.
+
+    None when that cannot be told: no time went by, or the broker was started again.
+    """
+    seconds = (after["time_ms"] - before["time_ms"]) / 1000
+    if seconds <= 0 or _identity(before) != _identity(after):
+        return None
+    try:
+        totals = {
+            name: _rise(_total(before, *key), _total(after, *key)) / seconds
+            for name, key in _TOTALS.items()
+        }
+        came, went = (
+            tuple(
+                _rise(old, new) / seconds
+                for old, new in zip(before["messages"][way], after["messages"][way], strict=True)
+            )
+            for way in ("in", "out")
+        )
+        dropped = {
+            reason: _rise(before["dropped"].get(reason, 0), count) / seconds
+            for reason, count in after["dropped"].items()
+        }
+    except _Anew:
+        return None
+    return Rates(
+        seconds,
+        messages_in=came,
+        messages_out=went,
+        dropped={reason: rate for reason, rate in dropped.items() if rate},
+        commit=_percentiles(before.get("commit"), after.get("commit")),
+        lag=_percentiles(before.get("lag"), after.get("lag")),
+        **totals,
+    )
+
+
+def difference(before: Sequence[int], after: Sequence[int]) -> list[int] | None:
+    """Return what was added to the counts of a histogram; None if they began anew."""
+    if len(before) != len(after):
+        return None
+    added = [new - old for old, new in zip(before, after, strict=True)]
+    return None if any(count < 0 for count in added) else added
+
+
+def percentile(bounds: Sequence[float], counts: Sequence[int], share: float) -> float:
+    """Return the value that ``share`` (0 to 1) of the values do not exceed, ``inf`` if unknown.
+
+    ``counts[i]`` is for values in ``(bounds[i - 1], bounds[i]]``, the last one for all above;
+    within two bounds values are taken to be spread evenly. There must be values.
+    """
+    wanted = share * sum(counts)
+    below = 0
+    for (low, high), count in zip(pairwise((0.0, *bounds)), counts, strict=False):
+        if count and below + count >= wanted:
+            return low + (high - low) * max(0.0, wanted - below) / count
+        below += count
+    return math.inf
+
+
+def _percentiles(
+    before: Mapping[str, Any] | None, after: Mapping[str, Any] | None
+) -> Percentiles | None:
+    if before is None or after is None or before["bounds"] != after["bounds"]:
+        return None
+    added = difference(before["counts"], after["counts"])
+    if added is None or not any(added):
+        return None
+    p50, p90, p99 = (percentile(after["bounds"], added, share) for share in (0.5, 0.9, 0.99))
+    return Percentiles(p50, p90, p99, sum(added))
+
+
+def _identity(status: Mapping[str, Any]) -> tuple[object, ...]:
+    return status["node"], status["pid"], status["started_ms"]
+
+
+def _total(status: Mapping[str, Any], group: str, key: str) -> float:
+    # A broker that recovers has no log yet.
+    return float((status.get(group) or {}).get(key, 0))
+
+
+def _rise(before: float, after: float) -> float:
+    if after < before:
+        raise _Anew
+    return after - before
+
+
+class _Anew(Exception):  # noqa: N818 - no error
+    """A counter began anew."""

@@ -1,0 +1,584 @@
+"""The full-screen view of ``foldmq top``, driven by keys, against a broker that is not real."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from topsamples import actor, status
+
+from cli.inspecting import LiveBroker, NoLiveBroker, Refused, TooLarge
+from cli.top import once, tracepage
+from cli.top.app import Top
+from cli.top.link import Link, NotUnderstood
+from cli.top.questions import ACTORS_ASKED, Questions
+from cli.tracing import Portion
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from textual.pilot import Pilot
+
+HOSTILE = "\x1b[2J[red]evil[/]\u202e"
+SHOWN = "\\u001b[2J[red]evil[/]\\u202e"
+
+
+class FakeBroker:
+    """Answers as the inspector does; ``away`` is what it fails with."""
+
+    node = "n1"
+    where = "/var/lib/foldmq"
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, dict[str, Any]]] = []
+        self.away: Exception | None = None
+        self.found = 0
+        self.seconds = 0
+        self.started = 0
+        self.per_poll = 2000
+        self.status: dict[str, Any] = {"topics": [("plant/temp", 800.0), (HOSTILE, 200.0)]}
+        self.actors = [actor(number, name=f"pump-{number}") for number in range(40, 0, -1)]
+        self.answers: dict[str, Any] = {}
+
+    @contextlib.asynccontextmanager
+    async def find(self) -> AsyncIterator[Any]:
+        self.found += 1
+        if self.away is not None:
+            raise self.away
+        yield self
+
+    async def ask(self, endpoint: str, /, **request: Any) -> dict[str, Any]:
+        self.asked.append((endpoint, request))
+        if self.away is not None:
+            raise self.away
+        if endpoint == "status":
+            return self._status()
+        if endpoint == "actors":
+            part = request.get("match", "*").strip("*")
+            return {"rows": [row for row in self.actors if part in row["name"]], "total": 40}
+        answer = self.answers[endpoint]
+        if isinstance(answer, Exception):
+            raise answer
+        return dict(answer)
+
+    def _status(self) -> dict[str, Any]:
+        self.seconds += 2
+        polls = self.seconds - self.started
+        return status(
+            **{
+                "seconds": self.seconds,
+                "started_ms": self.started,
+                "received": [0, polls * self.per_poll // 2, 0],
+                "commit": [0, 0, polls, 0, 0, 0],
+                **self.status,
+            }
+        )
+
+    def restart(self) -> None:
+        self.started = self.seconds
+
+    def requests(self, endpoint: str) -> list[dict[str, Any]]:
+        return [request for asked, request in self.asked if asked == endpoint]
+
+
+@pytest.fixture
+def broker() -> FakeBroker:
+    return FakeBroker()
+
+
+class Screen:
+    """A running view."""
+
+    def __init__(self, app: Top, pilot: Pilot[Any]) -> None:
+        self.app = app
+        self.pilot = pilot
+
+    def lines(self) -> list[str]:
+        strips = self.app.screen._compositor.render_strips()
+        return [strip.text.rstrip() for strip in strips]
+
+    def text(self) -> str:
+        return "\n".join(self.lines())
+
+    async def until(self, condition: Callable[[], object], seconds: float = 20.0) -> None:
+        async with asyncio.timeout(seconds):
+            while not condition():
+                await self.pilot.pause(0.01)
+
+    async def sees(self, *parts: str) -> None:
+        try:
+            await self.until(lambda: all(part in self.text() for part in parts))
+        except TimeoutError:
+            raise AssertionError(f"{parts} not in\n{self.text()}") from None
+
+    async def press(self, *keys: str) -> None:
+        await self.pilot.press(*keys)
+
+
+@contextlib.asynccontextmanager
+async def shown(
+    broker: FakeBroker, width: int = 80, height: int = 24, interval: float = 0.05
+) -> AsyncIterator[Screen]:
+    link = Link(broker.find)
+    app = Top(link, interval, "recent")
+    async with app.run_test(size=(width, height)) as pilot:
+        screen = Screen(app, pilot)
+        await screen.sees("1,000/s")
+        yield screen
+    await link.close()
+
+
+def beside(screen: Screen) -> bool:
+    """Whether the tables stand beside each other."""
+    return any("ACTOR" in line and "TOPIC" in line for line in screen.lines())
+
+
+# ------------------------------------------------------------------- the overview
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (120, 40), (200, 50)])
+async def test_overview_at_several_sizes(broker: FakeBroker, width: int, height: int) -> None:
+    async with shown(broker, width, height) as screen:
+        await screen.sees("q1 1,000", "p99 3.98 ms", "pump-40", "plant/temp", "80%")
+        await screen.sees("node n1", "in flight 2", "queued 40", "free 64.0 GiB", "q quit")
+        text = screen.text()
+        lines = screen.lines()
+        assert len(lines) == height
+        assert ("gate p99  most" in text) == (height >= 36)
+        assert beside(screen) == (width >= 110)
+        assert sum("pump-" in line for line in lines) >= (5 if height == 24 else 18)
+
+
+async def test_names_are_shown_as_they_are_and_harmless(broker: FakeBroker) -> None:
+    broker.actors = [actor(1, name=HOSTILE), actor(2, name="x" * 70_000)]
+    async with shown(broker, 120, 30) as screen:
+        await screen.sees(SHOWN, "xxx…")
+        assert "\x1b" not in screen.text()
+
+
+async def test_one_poll_asks_for_the_status_and_the_first_actors_only(broker: FakeBroker) -> None:
+    async with shown(broker) as screen:
+        await screen.until(lambda: len(broker.requests("status")) >= 4)
+    assert {endpoint for endpoint, _ in broker.asked} == {"status", "actors"}
+    assert len(broker.requests("actors")) <= len(broker.requests("status")) + 1
+    assert broker.requests("actors")[0] == {"top": {"by": "recent", "count": ACTORS_ASKED}}
+    assert all(request == {"topics": True} for request in broker.requests("status"))
+
+
+async def test_a_list_that_takes_long_is_asked_for_more_rarely(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with shown(broker) as screen:
+        answer = broker.ask
+
+        async def ask(endpoint: str, /, **request: Any) -> dict[str, Any]:
+            if endpoint == "actors":
+                await asyncio.sleep(0.5)
+            return await answer(endpoint, **request)
+
+        monkeypatch.setattr(broker, "ask", ask)
+        lists = len(broker.requests("actors"))
+        await screen.until(lambda: len(broker.requests("actors")) > lists)
+        polls = len(broker.requests("status"))
+        await screen.until(lambda: len(broker.requests("status")) > polls + 5)
+        assert len(broker.requests("actors")) == lists + 1
+        # What is asked for on purpose comes at once.
+        await screen.press("s")
+        await screen.until(lambda: len(broker.requests("actors")) > lists + 1)
+
+
+async def test_the_mark_stays_with_its_row(broker: FakeBroker) -> None:
+    async with shown(broker, 80, 24) as screen:
+        await screen.press("down", "down")
+        table = screen.app.screen._tables["actors"]
+        assert table.marked["id"] == "session:38"
+        broker.actors.reverse()
+        await screen.until(lambda: table.rows[0]["id"] == "session:1")
+        assert table.marked["id"] == "session:38"
+        await screen.sees("session:38")
+        await screen.press("home")
+        assert table.marked["id"] == "session:1"
+
+
+async def test_sorting(broker: FakeBroker) -> None:
+    async with shown(broker, 120, 40) as screen:
+        await screen.press("s")
+        await screen.until(lambda: broker.requests("actors")[-1]["top"]["by"] == "busy")
+        await screen.press("s", "s")
+        await screen.until(lambda: broker.requests("actors")[-1]["top"]["by"] == "mailbox")
+        await screen.sees("BOX▼")
+        await screen.press("tab", "s")
+        rows = screen.app.screen._tables["topics"].rows
+        assert [row["topic"] for row in rows] == sorted([HOSTILE, "plant/temp"])
+
+
+async def test_filter_of_actors_is_asked_of_the_broker(broker: FakeBroker) -> None:
+    async with shown(broker) as screen:
+        await screen.press("slash", *"pump-2", "enter")
+        await screen.until(lambda: broker.requests("actors")[-1].get("match") == "*pump-2*")
+        await screen.sees("NAME /pump-2", "pump-29")
+        assert "pump-40" not in screen.text()
+        await screen.press("escape")
+        await screen.sees("pump-40")
+        assert "match" not in broker.requests("actors")[-1]
+
+
+async def test_filter_of_topics(broker: FakeBroker) -> None:
+    async with shown(broker) as screen:
+        await screen.press("tab", "slash", *"evil", "enter")
+        await screen.sees("TOPIC /evil")
+        await screen.until(lambda: "plant/temp" not in screen.text())
+        assert SHOWN in screen.text()
+        await screen.press("slash", *"xxx", "enter")
+        await screen.sees("no topics like that")
+        await screen.press("slash", "escape")
+        await screen.sees("plant/temp")
+
+
+async def test_keys_that_are_typed_into_the_filter_do_nothing_else(broker: FakeBroker) -> None:
+    async with shown(broker) as screen:
+        await screen.press("slash", *"qps?t")
+        assert screen.app.is_running
+        assert not screen.app.monitor.paused
+        await screen.sees("qps?t")
+
+
+async def test_pause_asks_for_nothing(broker: FakeBroker) -> None:
+    async with shown(broker) as screen:
+        await screen.press("p")
+        await screen.sees("PAUSED")
+        asked = len(broker.requests("status"))
+        await screen.pilot.pause(0.3)
+        assert len(broker.requests("status")) == asked
+        await screen.press("p")
+        await screen.until(lambda: len(broker.requests("status")) > asked)
+        await screen.sees("ready")
+
+
+async def test_resizing(broker: FakeBroker) -> None:
+    async with shown(broker, 80, 24) as screen:
+        await screen.pilot.resize_terminal(200, 50)
+        await screen.until(lambda: beside(screen))
+        await screen.sees("HANDLED", "gate p99  most")
+        await screen.pilot.resize_terminal(60, 15)
+        await screen.until(lambda: len(screen.lines()) == 15)
+        await screen.sees("1,000/s", "ACTOR")
+
+
+async def test_help_and_quit(broker: FakeBroker) -> None:
+    async with shown(broker) as screen:
+        await screen.press("question_mark")
+        await screen.sees("Enter                open the page")
+        await screen.press("end")
+        await screen.sees("yellow or red")
+        await screen.press("escape")
+        await screen.sees("pump-40")
+        await screen.press("q")
+        await screen.until(lambda: not screen.app.is_running)
+    assert screen.app.return_value is None
+
+
+# ------------------------------------------------------------------- trouble
+
+
+async def test_what_is_wrong_is_said_at_the_top(broker: FakeBroker) -> None:
+    async with shown(broker) as screen:
+        broker.status["trouble"] = ["the log cannot be written: disk full", HOSTILE]
+        await screen.sees("NOT READY", "disk full", SHOWN)
+        broker.status["trouble"] = []
+        await screen.until(lambda: "disk full" not in screen.text())
+        await screen.sees("ready")
+
+
+async def test_a_broker_that_goes_away_and_comes_back(broker: FakeBroker) -> None:
+    async with shown(broker) as screen:
+        broker.away = NoLiveBroker("no broker runs on /var/lib/foldmq")
+        await screen.sees("NO ANSWER", "broker does not answer since", "no broker runs")
+        found = broker.found
+        await screen.until(lambda: broker.found > found + 1)
+        broker.restart()
+        broker.per_poll = 3000
+        broker.away = None
+        await screen.until(lambda: "NO ANSWER" not in screen.text())
+        await screen.sees("1,500/s")
+        assert "does not answer" not in screen.text()
+        curve = screen.app.monitor.frame.history.curve("in")
+        assert None in curve
+        assert min(value for value in curve if value is not None) >= 0
+
+
+async def test_an_answer_that_does_not_come_counts_as_none(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cli.top.link.ANSWER_SECONDS", 0.05)
+    async with shown(broker) as screen:
+        never = asyncio.Event()
+
+        async def ask(*_: Any, **__: Any) -> dict[str, Any]:
+            await never.wait()
+            return {}
+
+        monkeypatch.setattr(broker, "ask", ask)
+        await screen.sees("NO ANSWER", "no answer in time")
+
+
+async def test_a_refusal_is_shown(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with shown(broker) as screen:
+        broker.away = Refused("busy: try again")
+        await screen.sees("NO ANSWER", "busy: try again")
+        broker.away = None
+        await screen.until(lambda: "NO ANSWER" not in screen.text())
+
+
+async def test_a_broker_of_another_version_ends_the_view_with_a_sentence(
+    broker: FakeBroker,
+) -> None:
+    async with shown(broker) as screen:
+        broker.actors = [{"id": "session:1"}]
+        await screen.until(lambda: not screen.app.is_running)
+    assert "another version" in str(screen.app.return_value)
+
+
+# ------------------------------------------------------------------- pages
+
+
+def page_of(row: dict[str, Any], detail: dict[str, Any]) -> dict[str, Any]:
+    return {"actor": row, "detail": detail, "position": 1}
+
+
+CONNECTION = {
+    "id": "connection:7",
+    "address": "127.0.0.1:5",
+    "client": "pump",
+    "level": 4,
+    "keep_alive": 60,
+    "connected_ms": 1,
+    "bytes_in": 0,
+    "bytes_out": 0,
+    "messages_in": 0,
+    "messages_out": 0,
+    "unsent": 0,
+    "gated": 0,
+    "writable": True,
+    "paused": [],
+}
+
+
+async def test_page_of_an_actor_and_back(broker: FakeBroker) -> None:
+    row = actor(40, "connection", HOSTILE)
+    broker.actors = [row]
+    broker.answers["actor"] = page_of(row, CONNECTION)
+    async with shown(broker) as screen:
+        await screen.press("enter")
+        await screen.sees(f"connection {SHOWN}", "MQTT 3.1.1, keep alive 60 s", "messages/s")
+        assert broker.requests("actor")[0]["id"] == "connection:40"
+        actors = len(broker.requests("actors"))
+        polls = len(broker.requests("actor"))
+        await screen.until(lambda: len(broker.requests("actor")) > polls + 1)
+        # Lists are not asked for while nobody sees them.
+        assert len(broker.requests("actors")) <= actors + 1
+        assert broker.requests("status")[-1] == {"topics": False}
+        broker.answers["actor"] = Refused("no actor connection:40")
+        await screen.sees("connection:40 is not there any more", "no actor connection:40")
+        await screen.press("escape")
+        await screen.sees("ACTOR", "connection:40")
+
+
+async def test_a_page_does_not_wait_for_the_next_poll(broker: FakeBroker) -> None:
+    row = actor(40, "connection")
+    broker.answers["actor"] = page_of(row, CONNECTION)
+    async with shown(broker) as screen:
+        screen.app.monitor.interval = 3600
+        asked = len(broker.requests("status"))
+        await screen.until(lambda: len(broker.requests("status")) > asked)
+        await screen.press("enter")
+        await screen.sees("MQTT 3.1.1, keep alive 60 s")
+        rows = len(broker.requests("actors"))
+        await screen.press("escape")
+        await screen.until(lambda: len(broker.requests("actors")) > rows)
+
+
+async def test_page_of_a_topic(broker: FakeBroker) -> None:
+    receiver = {"client": HOSTILE, "filter": "plant/#", "qos": 1, "why": "sent", "chosen": True}
+    broker.answers["subscriptions"] = {
+        "rows": [{**receiver, "connected": True}],
+        "more": False,
+        "retained": None,
+    }
+    broker.answers["session"] = Refused("no session")
+    async with shown(broker) as screen:
+        await screen.press("tab", "enter")
+        await screen.sees("plant/temp: sent to 1 client", "plant/#", SHOWN, "GETS IT")
+        assert broker.requests("subscriptions")[0] == {"topic": "plant/temp"}
+        await screen.press("enter")
+        await screen.sees(f"session {SHOWN} is not there any more")
+        assert broker.requests("session")[0]["client"] == HOSTILE
+
+
+# ------------------------------------------------------------------- the live trace
+
+
+class FakeTrace:
+    """A trace whose portions a test gives."""
+
+    def __init__(self) -> None:
+        self.queue: asyncio.Queue[Portion | Exception] = asyncio.Queue()
+        self.wanted: list[dict[str, Any]] = []
+        self.open = 0
+
+    @contextlib.asynccontextmanager
+    async def opened(self, _broker: LiveBroker, **wanted: Any) -> AsyncIterator[FakeTrace]:
+        self.wanted.append(wanted)
+        self.open += 1
+        try:
+            yield self
+        finally:
+            self.open -= 1
+
+    async def portions(self) -> AsyncIterator[Portion]:
+        while True:
+            portion = await self.queue.get()
+            if isinstance(portion, Exception):
+                raise portion
+            yield portion
+            if portion.ended is not None:
+                return
+
+
+def line(number: int) -> dict[str, Any]:
+    return {"ms": 1000 + number, "actor": "session:40", "kind": "starts", "number": number}
+
+
+def unknown(number: int) -> dict[str, Any]:
+    return {"ms": number, "actor": HOSTILE, "kind": "new", "what": f"{HOSTILE} {number}"}
+
+
+@pytest.fixture
+def trace(monkeypatch: pytest.MonkeyPatch) -> FakeTrace:
+    made = FakeTrace()
+    monkeypatch.setattr(tracepage, "open_trace", made.opened)
+    return made
+
+
+@pytest.fixture
+def traced(broker: FakeBroker, trace: FakeTrace) -> FakeTrace:
+    row = actor(40, "connection")
+    broker.answers["actor"] = page_of(row, CONNECTION)
+    return trace
+
+
+async def test_live_trace_of_an_actor(broker: FakeBroker, traced: FakeTrace) -> None:
+    async with shown(broker) as screen:
+        await screen.press("enter")
+        await screen.sees("MQTT 3.1.1")
+        await screen.press("t")
+        await screen.sees("trace of session:40  following")
+        traced.queue.put_nowait(Portion([line(1), unknown(2)], skipped=7))
+        await screen.sees("session:40", "starts", SHOWN, "skipped 7 lines")
+        traced.queue.put_nowait(Portion([], skipped=5))
+        await screen.sees("skipped 12 lines")
+        assert screen.text().count("skipped") == 1
+        (wanted,) = traced.wanted
+        assert wanted["actor"] == "session:40"
+        await screen.press("escape")
+        await screen.until(lambda: traced.open == 0)
+        await screen.sees("MQTT 3.1.1")
+
+
+async def test_a_trace_that_is_read_stands_still(broker: FakeBroker, traced: FakeTrace) -> None:
+    async with shown(broker) as screen:
+        await screen.press("enter", "t")
+        await screen.sees("trace of")
+        traced.queue.put_nowait(Portion([unknown(number) for number in range(100)]))
+        await screen.sees("evil[/]\\u202e 99")
+        await screen.press("home")
+        await screen.sees("scrolled back", "evil[/]\\u202e 0")
+        traced.queue.put_nowait(Portion([unknown(100)]))
+        await screen.until(lambda: traced.queue.empty())
+        await screen.pilot.pause(0.4)
+        assert "evil[/]\\u202e 100" not in screen.text()
+        await screen.press("end")
+        await screen.sees("following", "evil[/]\\u202e 100")
+
+
+async def test_a_trace_goes_on_when_the_broker_is_back(
+    broker: FakeBroker, traced: FakeTrace
+) -> None:
+    async with shown(broker) as screen:
+        await screen.press("enter", "t")
+        await screen.sees("trace of")
+        traced.queue.put_nowait(NoLiveBroker("the broker of node n1 is gone"))
+        await screen.sees("the broker of node n1 is gone; waiting for it")
+        await screen.until(lambda: len(traced.wanted) == 2)
+        traced.queue.put_nowait(Portion([line(5)], ended="the actor ended", cause="actor"))
+        await screen.sees("starts", "the trace has ended: the actor ended")
+
+
+# ------------------------------------------------------------------- answers that are too large
+
+
+async def test_less_is_asked_for_when_an_answer_does_not_fit(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = broker.ask
+
+    async def ask(endpoint: str, /, **request: Any) -> dict[str, Any]:
+        found = await answer(endpoint, **request)
+        much = request.get("top", {}).get("count", 0) > 10 or request.get("most", 0) > 40
+        if much or request.get("topics"):
+            raise TooLarge("too large")
+        return found
+
+    monkeypatch.setattr(broker, "ask", ask)
+    broker.answers["session"] = {"client": "c"}
+    questions = Questions(Link(broker.find))
+    for _ in range(2):
+        assert len(await questions.actors("recent")) == 40
+        assert await questions.session("c") == {"client": "c"}
+        assert "node" in await questions.status(topics=True)
+    counts = [request["top"]["count"] for request in broker.requests("actors")]
+    assert counts == [100, 25, 6, 6]
+    assert [request["most"] for request in broker.requests("session")] == [200, 50, 12, 12]
+    asked = [request["topics"] for request in broker.requests("status")]
+    assert asked == [True, False, False]
+
+
+# ------------------------------------------------------------------- one frame
+
+
+async def test_one_frame_as_text(broker: FakeBroker, capsys: pytest.CaptureFixture[str]) -> None:
+    broker.actors = [actor(1, name=HOSTILE)]
+    await once.run(Link(broker.find), 0.01, "recent", 80, as_json=False)
+    said = capsys.readouterr().out
+    assert said.replace("\n", "").isprintable()
+    assert all(len(one) <= 80 for one in said.splitlines())
+    for part in ("1,000/s", "p99 3.98 ms", SHOWN, "plant/temp", "BUSY▼"):
+        assert part in said
+
+
+async def test_one_frame_as_json(broker: FakeBroker, capsys: pytest.CaptureFixture[str]) -> None:
+    import json
+
+    await once.run(Link(broker.find), 0.01, "mailbox", 80, as_json=True)
+    said = capsys.readouterr().out
+    assert said.isascii()
+    found = json.loads(said)
+    assert found["rates"]["messages_in"] == [0, 1000, 0]
+    assert found["rates"]["commit"]["count"] == 2
+    assert found["topics"][1] == {"topic": HOSTILE, "per_s": 200.0}
+    assert found["status"]["sessions"]["total"] == 4
+    assert found["actors"][0]["id"] == "session:40"
+    assert broker.requests("actors")[0]["top"]["by"] == "mailbox"
+
+
+async def test_a_strange_answer_is_named() -> None:
+    broker = FakeBroker()
+    broker.status = {"received": [1, 2]}
+    broker.answers = {}
+    broker.actors = [{"id": 1}]
+    from cli.top.link import understood
+
+    with pytest.raises(NotUnderstood, match="another version"), understood():
+        await once.run(Link(broker.find), 0.01, "recent", 80, as_json=False)
