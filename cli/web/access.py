@@ -1,0 +1,139 @@
+"""Who may see the web page: those who know the token of the data directory.
+
+The token stands in a file that only the broker's user can read. A browser shows it once, in the
+address or the login form, and has a cookie from then on. The cookie is derived from the token: a
+new token ends every login.
+"""
+
+import contextlib
+import hashlib
+import hmac
+import ipaddress
+import os
+import re
+import secrets
+import socket
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from cli.units import Address
+from protocol.errors import FoldmqError
+
+TOKEN_FILE = "web.token"  # noqa: S105 - the name of a file
+"""In the data directory."""
+
+_LEAST = 16
+_TOKEN = re.compile(rf"[A-Za-z0-9_.~-]{{{_LEAST},200}}")
+_PRIVATE = 0o077
+
+
+class TokenError(FoldmqError):
+    """The file with the token cannot be used."""
+
+    exit_code = 73
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """The secret, and the file it is in."""
+
+    secret: str = field(repr=False)
+    file: Path
+
+    @property
+    def cookie(self) -> str:
+        """What a browser that has shown the token carries from then on."""
+        return hmac.new(self.secret.encode(), b"foldmq web", hashlib.sha256).hexdigest()
+
+    @property
+    def query(self) -> str:
+        """What the page's address ends with to be let in."""
+        return f"?token={self.secret}"
+
+    def is_token(self, given: str) -> bool:
+        """Tell whether this is the token; takes as long for any wrong one."""
+        return _same(given.strip(), self.secret)
+
+    def is_cookie(self, given: str) -> bool:
+        """Tell whether this is the cookie of somebody who has shown the token."""
+        return _same(given, self.cookie)
+
+
+def _same(given: str, expected: str) -> bool:
+    return hmac.compare_digest(given.encode("utf-8", "replace"), expected.encode())
+
+
+def find_token(file: Path) -> Token:
+    """Read the token, or make one when there is none; raises TokenError."""
+    try:
+        if not file.exists():
+            _make(file)
+        return Token(_read(file), file)
+    except OSError as error:
+        raise TokenError(f"{file}: cannot be used: {error.strerror}") from None
+
+
+def _make(file: Path) -> None:
+    """Write a new token, whole or not at all; one that came to be meanwhile stays."""
+    draft = file.with_name(f"{file.name}.{os.getpid()}")
+    draft.unlink(missing_ok=True)
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(descriptor, "w", encoding="ascii") as stream:
+            stream.write(secrets.token_urlsafe(24) + "\n")
+            stream.flush()
+            os.fsync(descriptor)
+        with contextlib.suppress(FileExistsError):
+            file.hardlink_to(draft)
+    finally:
+        draft.unlink()
+
+
+def _read(file: Path) -> str:
+    secret = file.read_bytes().decode("ascii", "replace").strip()
+    if not _TOKEN.fullmatch(secret):
+        raise TokenError(
+            f"{file}: holds no token of at least {_LEAST} letters, digits, - _ . ~: remove it, "
+            "a new one is made"
+        )
+    if file.stat().st_mode & _PRIVATE:
+        file.chmod(0o600)
+    return secret
+
+
+class Hosts:
+    """The names by which the page may be asked for.
+
+    A page of somebody else's can make a browser ask us under a name of its own, whose address
+    it changes to ours; the browser then names that host.
+    """
+
+    def __init__(self, places: Iterable[Address]) -> None:
+        names = {place.host.casefold() for place in places}
+        self._any = any(_is_wildcard(name) for name in names)
+        if self._any:
+            names |= {socket.gethostname().casefold(), socket.getfqdn().casefold()}
+        self._names = names | {"localhost"}
+
+    def allows(self, host: str) -> bool:
+        """Tell whether a Host header names us, with whatever port a tunnel has."""
+        try:
+            given = (urlsplit(f"//{host}").hostname or "").casefold()
+        except ValueError:
+            return False
+        if given in self._names:
+            return True
+        try:
+            literal = ipaddress.ip_address(given)
+        except ValueError:
+            return False
+        return literal.is_loopback or self._any
+
+
+def _is_wildcard(name: str) -> bool:
+    try:
+        return ipaddress.ip_address(name).is_unspecified
+    except ValueError:
+        return False

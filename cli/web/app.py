@@ -1,0 +1,43 @@
+"""The application: all pages behind the guard, and what they share."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from aiohttp import web
+
+from cli.sourceflags import SourceFlags
+from cli.web.access import Hosts, Token
+from cli.web.folding import Histories
+from cli.web.guard import Guard
+from cli.web.link import Link
+from cli.web.lists import Lists
+from cli.web.pages import Pages
+from cli.web.samples import Samples
+from cli.web.sessionpage import SessionPages
+from cli.web.site import Site
+
+_STATIC = Path(__file__).parent / "static"
+_LARGEST_FORM = 16 * 1024
+
+
+def make_app(flags: SourceFlags, token: Token, hosts: Hosts, port: int) -> web.Application:
+    """Return the application; ``port`` is the one that is listened on."""
+    app = web.Application(client_max_size=_LARGEST_FORM)
+    link = Link(flags)
+    site = Site(link)
+    samples = Samples(link)
+    histories = Histories(link)
+    Guard(site, token, hosts, port).install(app)
+    Pages(link, site, samples).install(app)
+    Lists(link, site).install(app)
+    SessionPages(link, site, histories).install(app)
+    app.router.add_static("/static", _STATIC)
+
+    async def held(_app: web.Application) -> AsyncIterator[None]:
+        yield
+        histories.close()
+        await samples.close()
+        await link.close()
+
+    app.cleanup_ctx.append(held)
+    return app

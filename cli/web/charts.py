@@ -1,0 +1,84 @@
+"""Small curves as SVG, drawn by the server: only attributes, so that no style is needed."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+WIDTH, HEIGHT = 300, 60
+_TOP = 4
+"""Room above the highest value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """One line of a chart: what is not known is a gap."""
+
+    label: str
+    kind: str
+    """Class of its colour: a, b or c."""
+    line: str
+    """Path of the line."""
+    area: str
+    """Path of what is below it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """Some curves over the same time."""
+
+    title: str
+    curves: list[Curve]
+    top: float
+    """The highest value."""
+    seconds: float
+    """How far back it goes."""
+
+
+Series = tuple[str, Sequence[float | None]]
+
+
+def chart(title: str, times: Sequence[float], series: Sequence[Series]) -> Chart:
+    """Draw some series of values, each with a label, at the same times (seconds)."""
+    known = [value for _, values in series for value in values if value is not None]
+    top = max(known, default=0.0)
+    begin = times[0] if times else 0.0
+    span = max(times[-1] - begin, 1e-9) if times else 1.0
+    curves = []
+    for kind, (label, values) in zip("abc", series, strict=False):
+        pieces = _pieces([(at - begin) / span for at in times], values, top)
+        line = " ".join("M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in piece) for piece in pieces)
+        area = " ".join(
+            f"M{piece[0][0]:.1f} {HEIGHT}L"
+            + "L".join(f"{x:.1f} {y:.1f}" for x, y in piece)
+            + f"L{piece[-1][0]:.1f} {HEIGHT}Z"
+            for piece in pieces
+        )
+        curves.append(Curve(label, kind, line, area))
+    return Chart(title, curves, top, span if times else 0.0)
+
+
+def _pieces(
+    shares: Sequence[float], values: Sequence[float | None], top: float
+) -> list[list[tuple[float, float]]]:
+    """Return the points of what is known without gaps; a single one is no line."""
+    pieces: list[list[tuple[float, float]]] = [[]]
+    for share, value in zip(shares, values, strict=True):
+        if value is None:
+            pieces.append([])
+            continue
+        height = (value / top if top else 0.0) * (HEIGHT - _TOP)
+        pieces[-1].append((share * WIDTH, HEIGHT - height))
+    return [piece for piece in pieces if len(piece) > 1]
+
+
+def bars(counts: Sequence[int]) -> str:
+    """Give a path of bars, as high as the square root of what they stand for: few are seen too."""
+    if not any(counts):
+        return ""
+    top = max(counts) ** 0.5
+    wide = WIDTH / len(counts)
+    return "".join(
+        f"M{number * wide:.2f} {HEIGHT}h{max(wide, 0.75):.2f}"
+        f"v-{max(6.0, HEIGHT * count**0.5 / top):.1f}h-{max(wide, 0.75):.2f}z"
+        for number, count in enumerate(counts)
+        if count
+    )

@@ -1,0 +1,151 @@
+"""What every request passes: the host it names, the token, errors as pages, and safe headers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+import structlog
+from aiohttp import web
+
+from cli.inspecting import Refused
+from cli.source import CutMeanwhile, NoLog
+from cli.sourceflags import UsageError
+from cli.web.link import Away
+from protocol.errors import FoldmqError
+
+if TYPE_CHECKING:
+    from aiohttp.typedefs import Handler
+
+    from cli.web.access import Hosts, Token
+    from cli.web.site import Site
+
+log = structlog.get_logger("foldmq")
+
+_COOKIE_SECONDS = 30 * 86_400
+_OPEN = ("/login", "/static/")
+"""What those see who have not shown the token."""
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+_HEADERS = {
+    "Content-Security-Policy": _POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Server": "foldmq",
+}
+
+
+class Guard:
+    """Lets those in who may see the page; turns what goes wrong into pages."""
+
+    def __init__(self, site: Site, token: Token, hosts: Hosts, port: int) -> None:
+        self._site = site
+        self._token = token
+        self._hosts = hosts
+        # A browser sends its cookies for a host to all its ports: each broker has its own.
+        self._cookie = f"foldmq_web_{port}"
+
+    def install(self, app: web.Application) -> None:
+        """Have every request and response pass here."""
+        app.middlewares.append(self._pass)
+        app.on_response_prepare.append(_add_headers)
+        app.router.add_get("/login", self._login)
+        app.router.add_post("/login", self._log_in)
+
+    @web.middleware
+    async def _pass(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        if not self._hosts.allows(request.headers.get("Host", "")):
+            text = "This page is not served under the name that the browser asked for.\n"
+            return web.Response(status=421, text=text)
+        if not request.path.startswith(_OPEN):
+            given = request.query.get("token")
+            if given is not None and request.method == "GET":
+                return self._by_address(request, given)
+            if not self._token.is_cookie(request.cookies.get(self._cookie, "")):
+                return self._login_page(request, 401, request.raw_path)
+        return await self._answered(request, handler)
+
+    async def _answered(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        try:
+            return await handler(request)
+        except web.HTTPException as error:
+            if error.status < 400:
+                raise
+            return self._site.error(request, error.status, f"{error.status}: {error.reason}.")
+        except Away as error:
+            return self._site.away(request, str(error))
+        except FoldmqError as error:
+            return self._site.error(request, _status_of(error), str(error))
+        except Exception as error:
+            log.error("web page: request failed", path=request.path, exc_info=error)  # noqa: TRY400
+            what = f"this page cannot be shown: {type(error).__name__}; the broker's log says more"
+            return self._site.error(request, 500, what)
+
+    def _by_address(self, request: web.Request, given: str) -> web.Response:
+        """Take the token out of the address, where it would stay in the browser's history."""
+        if not self._token.is_token(given):
+            return self._login_page(request, 401, "/", wrong=True)
+        rest = [(key, value) for key, value in request.query.items() if key != "token"]
+        return self._let_in(str(request.rel_url.with_query(rest)))
+
+    async def _login(self, request: web.Request) -> web.Response:
+        return self._login_page(request, 200, request.query.get("next", "/"))
+
+    async def _log_in(self, request: web.Request) -> web.Response:
+        form = await request.post()
+        given, following = form.get("token"), form.get("next")
+        following = following if isinstance(following, str) else "/"
+        if not isinstance(given, str) or not self._token.is_token(given):
+            return self._login_page(request, 401, following, wrong=True)
+        return self._let_in(following)
+
+    def _login_page(
+        self, request: web.Request, status: int, following: str, *, wrong: bool = False
+    ) -> web.Response:
+        file = str(self._token.file)
+        return self._site.page(
+            request, "login.html", status, file=file, following=following, wrong=wrong
+        )
+
+    def _let_in(self, following: str) -> web.Response:
+        response = web.Response(status=303, headers={"Location": _local(following)})
+        response.set_cookie(
+            self._cookie,
+            self._token.cookie,
+            max_age=_COOKIE_SECONDS,
+            httponly=True,
+            samesite="Strict",
+        )
+        return response
+
+
+def _local(address: str) -> str:
+    """Give an address if it is one of this page, else the first page."""
+    try:
+        found = urlsplit(address)
+    except ValueError:
+        return "/"
+    elsewhere = found.scheme or found.netloc or not address.startswith("/")
+    if elsewhere or address.startswith("//") or "\\" in address or not address.isprintable():
+        return "/"
+    return address
+
+
+def _status_of(error: FoldmqError) -> int:
+    if isinstance(error, UsageError):
+        return 400
+    if isinstance(error, Refused | NoLog):
+        return 404
+    return 503 if isinstance(error, CutMeanwhile) else 500
+
+
+async def _add_headers(request: web.Request, response: web.StreamResponse) -> None:
+    response.headers.update(_HEADERS)
+    cached = request.path.startswith("/static/") and response.status in (200, 304)
+    # What is static is asked for each time, and not sent again if it is the same.
+    response.headers["Cache-Control"] = "no-cache" if cached else "no-store"

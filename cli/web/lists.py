@@ -1,0 +1,163 @@
+"""The pages that list what is now: sessions, actors, retained messages, who gets a topic."""
+
+from __future__ import annotations
+
+import base64
+from typing import TYPE_CHECKING, Any
+
+from cli.inspecting import Refused
+from cli.source import NoLog
+from cli.text import payload_text
+from cli.web.listings import Listings
+from cli.web.site import Site, asked, choice, is_fragment, number
+from eventstore.messages import messages_of
+from eventstore.positions import format_position, sequence_of
+
+if TYPE_CHECKING:
+    from aiohttp import web
+
+    from cli.web.link import Link
+    from cli.web.listings import Listed
+    from eventstore.positions import Position
+
+_SESSION_ORDERS = ("queued", "queued_bytes", "inflight", "subscriptions")
+_ACTOR_ORDERS = ("recent", "busy", "handled", "mailbox", "high_water", "last_active")
+_ACTOR_TYPES = ("broker", "connection", "session", "subscription")
+_GLOB = frozenset("*?[")
+_PAYLOAD_SHOWN = 64 * 1024
+"""How much of a payload is shown: bytes of lines, else characters."""
+
+
+class Lists:
+    """Lists, a page at a time."""
+
+    def __init__(self, link: Link, site: Site) -> None:
+        self._link = link
+        self._site = site
+        self._listings = Listings(link)
+
+    def install(self, app: web.Application) -> None:
+        """Add the pages."""
+        app.router.add_get("/sessions", self.sessions)
+        app.router.add_get("/actors", self.actors)
+        app.router.add_get("/retained", self.retained)
+        app.router.add_get("/subscriptions", self.subscriptions)
+
+    async def sessions(self, request: web.Request) -> web.Response:
+        """Sessions by name, state, and what they hold."""
+        match = asked(request, "match")
+        state = choice(request, "state", ("connected", "away"))
+        sort = choice(request, "sort", _SESSION_ORDERS)
+        query: dict[str, Any] = {"match": match, "state": state, "sort": sort}
+        wanted: dict[str, Any] = {}
+        if state is not None:
+            wanted["connected"] = state == "connected"
+        found = await self._list(request, "sessions", {**wanted, **_by_name(match)}, sort)
+        return self._site.page(request, "sessions.html", found=found, query=query)
+
+    async def actors(self, request: web.Request) -> web.Response:
+        """Actors by type, name, and how much they do."""
+        match = asked(request, "match")
+        kind = asked(request, "type")
+        sort = choice(request, "sort", _ACTOR_ORDERS)
+        query: dict[str, Any] = {"match": match, "type": kind, "sort": sort}
+        wanted = {"type": kind} if kind is not None else {}
+        found = await self._list(request, "actors", {**wanted, **_by_name(match)}, sort)
+        return self._site.page(request, "actors.html", found=found, query=query, types=_ACTOR_TYPES)
+
+    async def retained(self, request: web.Request) -> web.Response:
+        """Retained messages by filter, and the value of one."""
+        topic_filter, topic = asked(request, "filter"), asked(request, "topic")
+        found = value = problem = None
+        wanted = {} if topic_filter is None else {"filter": topic_filter}
+        try:
+            found = await self._list(request, "retained", wanted)
+            if topic is not None:
+                value = await self._value(topic)
+        except Refused as error:
+            if is_fragment(request):
+                raise
+            problem = str(error)
+        return self._site.page(
+            request,
+            "retained.html",
+            200 if found is not None else 400,
+            found=found,
+            query={"filter": topic_filter},
+            value=value,
+            problem=problem,
+        )
+
+    async def _value(self, topic: str) -> dict[str, Any]:
+        """Return a retained message with its payload as text."""
+        found = await self._link.ask("retained.get", topic=topic)
+        encoded = found.pop("payload_base64")
+        if encoded is not None:
+            payload = base64.b64decode(encoded)
+        else:
+            payload = await self._from_log(found["ref"])
+        found["text"] = payload_text(payload, _PAYLOAD_SHOWN)
+        found["lines"] = _as_lines(payload)
+        found["more"] = max(0, len(payload) - _PAYLOAD_SHOWN)
+        return found
+
+    async def _from_log(self, ref: Position) -> bytes:
+        """Return the payload of a message that is too large for an answer."""
+        async with self._link.log() as source:
+            for record in await source.some([sequence_of(ref)]):
+                for stored in messages_of(record):
+                    if 0 <= ref - stored.first < len(stored.payloads):
+                        return stored.payloads[ref - stored.first]
+        raise NoLog(f"message {format_position(ref)} is not in the log any more: load again")
+
+    async def subscriptions(self, request: web.Request) -> web.Response:
+        """Who would get a message on a topic, and why."""
+        topic = asked(request, "topic")
+        found = problem = None
+        if topic is not None:
+            try:
+                found = await self._list(request, "subscriptions", {"topic": topic})
+            except Refused as error:
+                if is_fragment(request):
+                    raise
+                problem = str(error)
+        return self._site.page(
+            request,
+            "subscriptions.html",
+            200 if problem is None else 400,
+            found=found,
+            query={"topic": topic},
+            problem=problem,
+        )
+
+    async def _list(
+        self,
+        request: web.Request,
+        endpoint: str,
+        wanted: dict[str, Any],
+        sort: str | None = None,
+    ) -> Listed:
+        page = number(request, "page", 0, 1_000_000)
+        return await self._listings.find(endpoint, wanted, sort, asked(request, "list"), page)
+
+
+def _by_name(given: str | None) -> dict[str, str]:
+    """Return what is asked for to match a part of a name, or a pattern."""
+    if given is None:
+        return {}
+    return {"match": given if _GLOB & set(given) else f"*{given}*"}
+
+
+def _as_lines(payload: bytes) -> str | None:
+    """Return a payload that is plain text of several lines, or its beginning; else None."""
+    head = payload[:_PAYLOAD_SHOWN]
+    try:
+        text = head.decode("utf-8")
+    except UnicodeDecodeError as error:
+        if len(payload) == len(head) or error.start < len(head) - 3:
+            return None
+        text = head[: error.start].decode("utf-8")
+    lines = text.replace("\r\n", "\n").split("\n")
+    if len(lines) < 2 or not all(line.replace("\t", " ").isprintable() for line in lines):
+        return None
+    return "\n".join(lines)

@@ -1,0 +1,134 @@
+"""``foldmq web``: serves the page, alone or as a child of the broker whose page it is."""
+
+import asyncio
+import contextlib
+import ctypes
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import structlog
+from aiohttp import web
+
+from cli import logs
+from cli.listening import bind
+from cli.settings import load
+from cli.sourceflags import SourceFlags, UsageError
+from cli.units import Address, address
+from cli.web.access import TOKEN_FILE, Hosts, Token, find_token
+from cli.web.app import make_app
+
+log = structlog.get_logger("foldmq")
+
+_LONGEST_LINE = 512 * 1024
+"""Bytes of an address: a name of 65,535 bytes takes three times that in one."""
+_LONGEST_FIELD = 16 * 1024
+_NICE = 5
+_PR_SET_PDEATHSIG = 1
+
+
+def run(flags: SourceFlags, listen: str | None, fds: list[int], token_file: Path | None) -> None:
+    """Serve until SIGTERM or SIGINT, or until the broker that started this process is gone.
+
+    ``fds`` are listening sockets that it passed. Raises UsageError, ConfigError, ListenError and
+    TokenError.
+    """
+    settings = load(flags.settings, os.environ, flags.config)
+    logs.configure(settings.log_level, settings.log_format)
+    # What is wrong with somebody's HTTP is not for the broker's log.
+    logging.getLogger("aiohttp").setLevel(logging.CRITICAL + 1)
+    token = find_token(_token_file(settings.data_dir, token_file))
+    if fds:
+        _belong_to_the_broker()
+        sockets = [socket.socket(fileno=fd) for fd in fds]
+        places = [Address(*one.getsockname()[:2]) for one in sockets]
+        if settings.web is not None:
+            places.append(settings.web)
+    else:
+        place = _place(listen) if listen is not None else settings.web
+        if place is None:
+            raise UsageError("the web page is off in the settings: give --listen HOST:PORT")
+        sockets = bind(place, "listen")
+        places = [place, *(Address(*one.getsockname()[:2]) for one in sockets)]
+        _announce(place, sockets[0].getsockname()[1], token)
+    asyncio.run(_serve(flags, token, sockets, Hosts(places), child=bool(fds)))
+
+
+def _place(listen: str) -> Address:
+    try:
+        return address(listen)
+    except ValueError as error:
+        raise UsageError(f"--listen: {error}") from None
+
+
+def _token_file(data_dir: Path, given: Path | None) -> Path:
+    if given is not None:
+        return given
+    if not data_dir.is_dir():
+        raise UsageError(
+            f"there is no data directory {data_dir} to keep the page's token in: give --token-file"
+        )
+    return data_dir.absolute() / TOKEN_FILE
+
+
+def _announce(place: Address, port: int, token: Token) -> None:
+    shown = f"http://{Address(place.host, port)}/"
+    # A file in which this ends up may be read by others than a terminal is.
+    secret = token.query if sys.stderr.isatty() else f" (asks for the token in {token.file})"
+    sys.stderr.write(f"foldmq: the web page is at {shown}{secret}\n")
+    sys.stderr.flush()
+
+
+def _belong_to_the_broker() -> None:
+    """Step back behind the broker, and end with it whatever happens."""
+    with contextlib.suppress(OSError):
+        os.nice(_NICE)
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+async def _serve(
+    flags: SourceFlags,
+    token: Token,
+    sockets: Iterable[socket.socket],
+    hosts: Hosts,
+    *,
+    child: bool,
+) -> None:
+    listening = list(sockets)
+    app = make_app(flags, token, hosts, listening[0].getsockname()[1])
+    runner = web.AppRunner(
+        app,
+        access_log=None,
+        max_line_size=_LONGEST_LINE,
+        max_field_size=_LONGEST_FIELD,
+        shutdown_timeout=0.5,
+    )
+    end = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, end.set)
+    if child:
+        await _watch_stdin(end)
+    await runner.setup()
+    try:
+        for one in listening:
+            await web.SockSite(runner, one).start()
+        await end.wait()
+    finally:
+        await runner.cleanup()
+
+
+async def _watch_stdin(end: asyncio.Event) -> None:
+    """Set ``end`` when standard input ends: only the broker holds its other side."""
+
+    class Watch(asyncio.Protocol):
+        def connection_lost(self, _exc: Exception | None) -> None:
+            end.set()
+
+    await asyncio.get_running_loop().connect_read_pipe(Watch, sys.stdin)

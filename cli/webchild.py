@@ -1,0 +1,173 @@
+"""The web page of ``foldmq serve``: a process of its own that begins and ends with the broker.
+
+The broker listens on the address, so that one that is taken is known at the start, and gives the
+listening socket to ``foldmq web``. That process never outlives the broker: it is ended with it,
+it ends when its standard input does (a pipe that only the broker holds), and on Linux the kernel
+ends it as well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+from typing import TYPE_CHECKING, Self
+
+import structlog
+
+from cli.listening import ListenError, bind, excuse
+from cli.settings import PREFIX, Settings
+from cli.units import Address
+from cli.web.access import TOKEN_FILE, TokenError, find_token
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Mapping
+
+    from eventstore.datadir import DataDir
+
+log = structlog.get_logger("foldmq")
+
+_STOP_SECONDS = 3.0
+_BACKOFF_SECONDS = (0.2, 30.0)
+_STABLE_SECONDS = 30.0
+_FOR_NATS = (
+    "nats_url",
+    "nats_user",
+    "nats_password",
+    "nats_password_file",
+    "nats_creds",
+    "nats_nkey",
+    "nats_ca",
+    "nats_cert",
+    "nats_key",
+)
+
+
+class WebPage:
+    """Keeps the process running that serves the page; as an async context it ends it."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.address: str | None = None
+        """Where the page is; None: there is none."""
+        self.token = ""
+        """What its address ends with to be let in."""
+        self._settings = settings
+        self._sockets: list[socket.socket] = []
+        self._process: asyncio.subprocess.Process | None = None
+        self._keeping: asyncio.Task[None] | None = None
+        self._stopping = False
+
+    def listen(self) -> None:
+        """Take the address; raises ListenError when it was asked for and cannot be had."""
+        place = self._settings.web
+        if place is None:
+            return
+        try:
+            self._sockets = bind(place, "web")
+        except ListenError as error:
+            excuse(self._settings, "web", error)
+            return
+        self.address = f"http://{Address(place.host, self._sockets[0].getsockname()[1])}/"
+
+    async def start(self, datadir: DataDir) -> None:
+        """Serve the page from now on; a broker without one is better than none."""
+        if not self._sockets:
+            return
+        try:
+            self.token = find_token(datadir.path / TOKEN_FILE).query
+        except TokenError as error:
+            log.warning("there is no web page", reason=str(error))
+            self._close_sockets()
+            return
+        environment = environment_for(self._settings, datadir)
+        self._keeping = asyncio.create_task(self._keep(datadir, environment), name="web page")
+
+    async def __aenter__(self) -> Self:
+        self.listen()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._stopping = True
+        self._close_sockets()
+        if self._keeping is not None:
+            self._keeping.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._keeping
+        await self._end()
+
+    def _close_sockets(self) -> None:
+        for one in self._sockets:
+            one.close()
+        self._sockets = []
+        self.address = None
+
+    async def _keep(self, datadir: DataDir, environment: Mapping[str, str]) -> None:
+        """Start the process, and again whenever it ends."""
+        loop = asyncio.get_running_loop()
+        delay = 0.0
+        while True:
+            begun = loop.time()
+            try:
+                self._process = await self._launch(datadir, environment)
+                code = await self._process.wait()
+                why = f"exit {code}" if code >= 0 else f"signal {-code}"
+            except OSError as error:
+                why = error.strerror or str(error)
+            if self._stopping:
+                return
+            if loop.time() - begun > _STABLE_SECONDS:
+                delay = 0.0
+            log.warning("the web page ended, it is started again", reason=why, after_s=delay)
+            await asyncio.sleep(delay)
+            delay = min(max(_BACKOFF_SECONDS[0], delay * 2), _BACKOFF_SECONDS[1])
+
+    async def _launch(
+        self, datadir: DataDir, environment: Mapping[str, str]
+    ) -> asyncio.subprocess.Process:
+        descriptors = [one.fileno() for one in self._sockets]
+        return await asyncio.create_subprocess_exec(
+            sys.executable,
+            # What lies in the working directory must not be taken for our modules.
+            *("-P", "-m", "cli.main", "web", "--data-dir", str(datadir.path)),
+            *(argument for one in descriptors for argument in ("--fd", str(one))),
+            env=environment,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.DEVNULL,
+            # Ctrl-C goes to the whole process group; this one is ended by the broker.
+            start_new_session=True,
+            pass_fds=descriptors,
+        )
+
+    async def _end(self) -> None:
+        process = self._process
+        if process is None or process.returncode is not None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            process.terminate()
+        try:
+            await asyncio.wait_for(process.wait(), _STOP_SECONDS)
+        except TimeoutError:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+
+
+def environment_for(settings: Settings, datadir: DataDir) -> dict[str, str]:
+    """Return the environment of the process: how to log, and how to reach a foreign NATS.
+
+    Secrets go this way, not as arguments, which everybody on the machine can see.
+    """
+    given = {key: value for key, value in os.environ.items() if not key.startswith(PREFIX)}
+    chosen: dict[str, str] = {"log_level": settings.log_level, "log_format": settings.log_format}
+    if settings.nats_url is not None:
+        for name in _FOR_NATS:
+            value = getattr(settings, name)
+            if value is not None:
+                chosen[name] = str(value)
+    if settings.web is not None:
+        # By its names the page is asked for.
+        chosen["web"] = str(settings.web)
+    chosen["data_dir"] = str(datadir.path)
+    return given | {PREFIX + name.upper(): value for name, value in chosen.items()}

@@ -1,0 +1,348 @@
+"""The web page in a real browser: what moves, what hostile names do, how it looks."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from harness.broker import Broker, until
+from harness.fixtures import EXTERNAL, Clients
+
+from e2e.webclient import Page as Visitor
+from e2e.webclient import served, web
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from playwright.sync_api import Browser, BrowserContext, Page
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "chrome"))), None)
+
+pytestmark = [
+    pytest.mark.skipif(bool(EXTERNAL), reason="needs to start its own foldmq"),
+    pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium (on Debian: apt install)"),
+    pytest.mark.timeout(180),
+]
+
+HACK = "<img src=x onerror=\"window.hacked=1;alert('hacked')\">"
+NAMES = [
+    HACK,
+    "<script>window.hacked=2</script>",
+    "\"'><svg onload=window.hacked=3>",
+    "javascript:window.hacked=4",
+    "\u202e\x1b[31m</title></textarea><script>window.hacked=5</script>",
+]
+PATIENCE = 30_000
+"""Milliseconds in which what must come has come."""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    playwright = pytest.importorskip("playwright.sync_api")
+    with playwright.sync_playwright() as started:
+        # In a container chromium runs as root, for which it has no sandbox.
+        made = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield made
+        made.close()
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    made = Broker(tmp_path_factory.mktemp("browser"), args=("--web", "127.0.0.1:0"))
+    made.start()
+    clients = Clients("127.0.0.1", made.port)
+    try:
+        play(clients)
+        yield made
+        clients.close()
+        made.stop()
+    finally:
+        made.clean_up()
+
+
+def play(clients: Clients) -> None:
+    """One session that gathers a queue and loses it, and sessions with names that attack."""
+    walker = clients.connect("walker", clean=False)
+    walker.subscribe(("first/#", 1))
+    walker.disconnect()
+    sender = clients.connect("sender")
+    for number in range(5):
+        sender.publish("first/one", b"%d" % number, 1)
+    walker = clients.connect("walker", clean=False, session_present=True)
+    for number in range(5):
+        walker.acknowledge(walker.expect_publish("first/one", b"%d" % number, 1))
+    walker.subscribe(("late/#", 1))
+    sender.publish("first/one", b"last", 1)
+    walker.expect_publish("first/one", b"last", 1)
+    for number, name in enumerate(NAMES):
+        evil = clients.connect(name, clean=False)
+        evil.subscribe((name.replace("#", ""), 1))
+        sender.publish(name, name.encode(), 1, retain=True)
+        evil.expect_publish(name, name.encode(), 1)
+        if number % 2:
+            evil.disconnect()
+    sender.expect_alive()
+
+
+class Watch:
+    """Takes note of all that must not happen in a browser."""
+
+    def __init__(self, context: BrowserContext, origin: str) -> None:
+        self.origin = origin
+        self.wrong: list[str] = []
+        context.on("page", self._on_page)
+        context.on("request", self._on_request)
+
+    def _on_page(self, page: Page) -> None:
+        page.on("dialog", self._on_dialog)
+        page.on("pageerror", lambda error: self.wrong.append(f"error: {error}"))
+        page.on("console", self._on_console)
+
+    def _on_dialog(self, dialog: Any) -> None:
+        self.wrong.append(f"dialog: {dialog.message}")
+        dialog.dismiss()
+
+    def _on_console(self, message: Any) -> None:
+        # That an answer was a refusal is not an error of the page.
+        if message.type in ("error", "warning") and "Failed to load resource" not in message.text:
+            self.wrong.append(f"console: {message.text}")
+
+    def _on_request(self, request: Any) -> None:
+        if not request.url.startswith(self.origin + "/"):
+            self.wrong.append(f"request: {request.url}")
+
+
+@pytest.fixture
+def opened(browser: Browser) -> Iterator[Callable[..., tuple[Page, Watch]]]:
+    """Opens a page of a visitor's, logged in, in a browser of its own."""
+    contexts: list[tuple[BrowserContext, Watch]] = []
+
+    def make(visitor: Visitor, **options: Any) -> tuple[Page, Watch]:
+        context = browser.new_context(**options)
+        context.set_default_timeout(PATIENCE)
+        watch = Watch(context, f"http://127.0.0.1:{visitor.port}")
+        contexts.append((context, watch))
+        page = context.new_page()
+        page.goto(f"{watch.origin}/?token={visitor.token}")
+        return page, watch
+
+    yield make
+    for context, watch in contexts:
+        for page in context.pages:
+            assert page.evaluate("window.hacked") is None
+        context.close()
+        assert watch.wrong == []
+
+
+def shown(page: Page, label: str) -> str:
+    """What a tile says."""
+    return page.locator(".tile", has=page.get_by_text(label, exact=True)).locator("dd").inner_text()
+
+
+def test_login_and_live_numbers(
+    broker: Broker, browser: Browser, opened: Callable[..., tuple[Page, Watch]]
+) -> None:
+    visitor = served(broker)
+    page, watch = opened(visitor)
+    page.context.clear_cookies()
+    page.goto(f"{watch.origin}/sessions?match=walk")
+    page.get_by_label("Token").fill("not the token")
+    page.get_by_role("button", name="Log in").click()
+    page.get_by_text("That is not the token.").wait_for()
+    page.get_by_label("Token").fill(visitor.token)
+    page.keyboard.press("Enter")
+    page.get_by_role("link", name="walker").wait_for()
+    assert page.url == f"{watch.origin}/sessions?match=walk"
+    page.get_by_role("link", name="Overview").click()
+    page.get_by_text("Ready").wait_for()
+    before = shown(page, "Connections")
+    page.evaluate("window.same = true")
+    clients = Clients("127.0.0.1", broker.port)
+    clients.connect("somebody new")
+    until(lambda: shown(page, "Connections") != before, "another number of connections")
+    sender = clients.connect("traffic")
+    busy = page.get_by_role("link", name="live/topic")
+
+    def seen() -> bool:
+        sender.publish("live/topic", b"x", 1)
+        return busy.is_visible()
+
+    until(seen, "the busiest topic")
+    assert page.evaluate("window.same"), "the page was not loaded again for that"
+    # Paused, it stays as it is.
+    page.get_by_role("button", name="Pause").click()
+    assert page.get_by_role("status").inner_text() == "paused"
+    before = shown(page, "Connections")
+    clients.close()
+    page.get_by_role("button", name="Go on").click()
+    until(lambda: shown(page, "Connections") != before, "fewer connections")
+
+
+def test_the_slider_shows_the_past(
+    broker: Broker, opened: Callable[..., tuple[Page, Watch]]
+) -> None:
+    page, watch = opened(served(broker))
+    page.goto(f"{watch.origin}/session?client=walker")
+    slider = page.get_by_role("slider", name="State as of record")
+    slider.wait_for()
+    filters = page.locator("table.subscriptions tbody th")
+    assert filters.all_inner_texts() == ["first/#", "late/#"]
+    assert shown(page, "Queued").startswith("0")
+    last = int(slider.get_attribute("max") or "0")
+    first = int(slider.get_attribute("min") or "0")
+    assert first < last
+
+    # Before its first event there was no session.
+    slider.focus()
+    page.keyboard.press("Home")
+    page.get_by_text("There was no such session at that moment.").wait_for()
+    assert "at=" in page.url
+
+    # Record by record, as with the arrow keys: the queue grows, and is gone again.
+    queues = {}
+    for record in [*range(first + 1, last, 2), last]:
+        slider.fill(str(record))
+        page.locator(f'.moment[data-record="{record}"]').wait_for()
+        queues[record] = (int(shown(page, "Queued").split()[0]), filters.all_inner_texts())
+    lengths = [length for length, _ in queues.values()]
+    assert max(lengths) == 5
+    assert lengths[0] == lengths[-1] == 0
+    assert next(names for length, names in queues.values() if length == 5) == ["first/#"]
+    assert queues[last][1] == ["first/#", "late/#"]
+
+    # From event to event, with what each changed.
+    fullest = next(record for record, (length, _) in queues.items() if length == 5)
+    slider.fill(str(fullest))
+    page.locator(f'.moment[data-record="{fullest}"]').wait_for()
+    assert "queued 4 -> 5 messages" in page.locator(".changes").inner_text()
+    assert page.locator("tr.changed th").all_inner_texts() == ["first/#"]
+    page.get_by_role("link", name="Previous event").click()
+    page.get_by_text("queued 3 -> 4 messages").wait_for()
+    page.keyboard.press("Enter")
+    page.get_by_text("queued 2 -> 3 messages").wait_for()
+    assert page.get_by_role("link", name="Previous event").evaluate(
+        "element => element === document.activeElement"
+    )
+    assert int(slider.input_value()) < fullest
+
+    # As it was asked for it can be loaded again; and back to what is now.
+    page.reload()
+    page.get_by_text("queued 2 -> 3 messages").wait_for()
+    page.get_by_role("link", name="Now", exact=True).click()
+    page.locator(".moment.now").wait_for()
+    assert filters.all_inner_texts() == ["first/#", "late/#"]
+    assert page.url == f"{watch.origin}/session?client=walker"
+    page.get_by_label("State as of", exact=True).fill("nonsense")
+    page.get_by_role("button", name="Show").click()
+    page.get_by_text('not a moment: "nonsense"').wait_for()
+
+
+def test_hostile_names_run_nothing(
+    broker: Broker, opened: Callable[..., tuple[Page, Watch]]
+) -> None:
+    page, watch = opened(served(broker))
+    page.goto(f"{watch.origin}/sessions")
+    links = page.locator("table.list tbody th a")
+    addresses = [one for one in links.evaluate_all("all => all.map(one => one.href)") if one]
+    assert len(addresses) >= len(NAMES) + 1
+    evil = [one for one in addresses if "hacked" in one]
+    assert len(evil) == len(NAMES)
+    for address in evil:
+        page.goto(address)
+        page.get_by_role("slider").wait_for()
+        page.get_by_role("link", name="What happened last").click()
+        page.locator(".moment[data-at]").wait_for()
+        assert "window.hacked" in page.locator("h1").inner_text()
+        assert page.evaluate("window.hacked") is None
+        page.get_by_role("link", name="Its events").click()
+        page.locator("table.events").wait_for()
+    for path in ("/", "/actors", "/log?payload=1", "/retained"):
+        page.goto(watch.origin + path)
+        page.locator("table").first.wait_for()
+        assert page.evaluate("window.hacked") is None
+    for number in range(len(NAMES)):
+        page.goto(f"{watch.origin}/retained")
+        page.get_by_role("link", name=re.compile("hacked")).nth(number).click()
+        page.locator("#value pre").wait_for()
+        assert "hacked" in page.locator("#value pre").inner_text()
+    assert watch.wrong == []
+
+
+SIZES = [(1400, 900), (375, 800)]
+PATHS = [
+    "/",
+    "/sessions",
+    "/session?client=walker",
+    "/session?client=walker&at=now",
+    "/actors?sort=recent",
+    "/retained?topic=",
+    "/subscriptions?topic=first/one",
+    "/log?payload=1",
+    "/log?from=nonsense",
+    "/login",
+]
+_UNLABELLED = """() => [...document.querySelectorAll("input:not([type=hidden]), select, button, a")]
+  .filter((one) => !(one.labels && one.labels.length) && !one.textContent.trim())
+  .map((one) => one.outerHTML)"""
+
+
+@pytest.mark.parametrize("size", SIZES, ids=["wide", "narrow"])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_page_fits(
+    broker: Broker,
+    opened: Callable[..., tuple[Page, Watch]],
+    size: tuple[int, int],
+    scheme: str,
+) -> None:
+    width, height = size
+    page, watch = opened(
+        served(broker), viewport={"width": width, "height": height}, color_scheme=scheme
+    )
+    backs = set()
+    for path in PATHS:
+        page.goto(watch.origin + path)
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, path
+        assert page.evaluate(_UNLABELLED) == [], path
+        assert page.locator("h1").count() == 1
+        backs.add(page.evaluate("getComputedStyle(document.body).backgroundColor"))
+    (back,) = backs
+    brightness = sum(map(int, re.findall(r"\d+", back)[:3])) / 3
+    assert brightness > 200 if scheme == "light" else brightness < 60
+
+
+def test_without_scripts_everything_but_the_slider_works(
+    broker: Broker, opened: Callable[..., tuple[Page, Watch]]
+) -> None:
+    page, watch = opened(served(broker), java_script_enabled=False)
+    page.get_by_text("Ready").wait_for()
+    assert not page.get_by_role("button", name="Pause").is_visible()
+    page.goto(f"{watch.origin}/session?client=walker")
+    assert not page.get_by_role("slider").is_visible()
+    page.get_by_role("link", name="What happened last").click()
+    page.get_by_role("link", name="Previous event").click()
+    page.get_by_role("link", name="Next event").wait_for()
+    page.get_by_label("State as of", exact=True).fill("1")
+    page.get_by_role("button", name="Show").click()
+    page.get_by_text("There was no such session at that moment.").wait_for()
+
+
+def test_it_recovers_when_the_broker_does(
+    make_broker: Callable[..., Broker], opened: Callable[..., tuple[Page, Watch]]
+) -> None:
+    broker = make_broker()
+    broker.start()
+    with web(broker.data_dir, "--data-dir", str(broker.data_dir)) as (visitor, _):
+        page, watch = opened(visitor)
+        page.get_by_text("Ready").wait_for()
+        broker.stop()
+        page.get_by_role("alert").filter(has_text="no broker").wait_for()
+        assert page.get_by_role("status").inner_text() == "away"
+        page.goto(f"{watch.origin}/sessions")
+        page.get_by_role("heading", name="The broker does not answer").wait_for()
+        broker.start()
+        page.get_by_role("heading", name="Sessions").wait_for()
+        page.get_by_role("link", name="Overview").click()
+        page.get_by_text("Ready").wait_for()
+        assert page.get_by_role("status").inner_text() == "live"

@@ -1,0 +1,231 @@
+"""The states that the web page's slider shows are those of a full fold, at every position."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from specification import snapshot
+from test_fold_determinism import NAMES, STEPS, Node
+
+from cli.fold import _head, fold
+from cli.web import history as module
+from cli.web.history import SessionHistory
+from eventstore.positions import INDEX_BITS, MAX_INDEX, index_of, position, sequence_of
+from eventstore.records import decode_record
+from projections.node import NodeState
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable, Iterator
+
+    from cli.source import Source
+    from eventstore.positions import Position
+    from eventstore.records import Record
+    from projections.session import SessionState
+
+
+class FakeSource:
+    """A log in memory, from `first` on; counts the records that are asked for by number."""
+
+    def __init__(self, node: Node, first: int = 1) -> None:
+        self._data = {one.sequence: one.data for one in node.log.records if one.sequence >= first}
+        self.first = self.begin = first
+        self.last = max(self._data, default=0)
+        self.asked: list[int] = []
+
+    def record(self, sequence: int) -> Record:
+        return decode_record(sequence, self._data[sequence])
+
+    async def records(self, first: int, last: int) -> AsyncIterator[Record]:
+        for sequence in range(first, last + 1):
+            yield self.record(sequence)
+
+    async def some(self, sequences: Iterable[int]) -> list[Record]:
+        wanted = list(sequences)
+        self.asked += wanted
+        return [self.record(sequence) for sequence in wanted]
+
+
+def as_source(fake: FakeSource) -> Source:
+    return cast("Source", fake)
+
+
+async def no_pause(_sequence: int) -> None:
+    """Goes on at once."""
+
+
+def grown(fake: FakeSource, name: str, *stops: int) -> SessionHistory:
+    history = SessionHistory(name, fake.begin)
+    for stop in (*stops, fake.last):
+        asyncio.run(history.grow(as_source(fake), stop, no_pause))
+    return history
+
+
+def full_fold(fake: FakeSource, name: str, at: Position) -> SessionState | None:
+    """What `foldmq replay --at` folds."""
+    node = NodeState(fake.begin)
+    for sequence in range(fake.begin, min(sequence_of(at), fake.last) + 1):
+        record = fake.record(sequence)
+        if sequence == sequence_of(at) and index_of(at) != MAX_INDEX:
+            record = _head(record, index_of(at))
+        fold(node, record, name)
+    return node.sessions.peek(name)
+
+
+def same(found: SessionState | None, expected: SessionState | None) -> bool:
+    if found is None or expected is None:
+        return found is expected
+    return bool(snapshot(found) == snapshot(expected))
+
+
+def places(fake: FakeSource) -> Iterator[Position]:
+    """Every record, and every event in it."""
+    for sequence in range(fake.begin, fake.last + 1):
+        for index, _ in fake.record(sequence).events():
+            yield position(sequence, index)
+        yield position(sequence, MAX_INDEX)
+
+
+def played(steps: list[tuple[str, str, int]], max_record: int) -> Node:
+    node = Node(max_record)
+    for step, name, number in [("connect", "ann", 1), ("connect", "bob", 2), *steps]:
+        getattr(node, step)(name, number)
+    node.finish()
+    return node
+
+
+MANY = st.lists(
+    st.tuples(st.sampled_from(STEPS), st.sampled_from(NAMES), st.integers(0, 30)), max_size=60
+)
+
+
+@settings(max_examples=60)
+@given(steps=MANY, max_record=st.sampled_from([600, 1 << 20]), name=st.sampled_from(NAMES[:2]))
+def test_a_state_at_any_position_is_that_of_a_full_fold(
+    steps: list[tuple[str, str, int]], max_record: int, name: str
+) -> None:
+    fake = FakeSource(played(steps, max_record))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_FIRST_INTERVAL", 3)
+        patch.setattr(module, "MOST_STATES", 4)
+        history = grown(fake, name, fake.last // 2)
+
+        async def compare() -> None:
+            for at in places(fake):
+                seen = await history.at(as_source(fake), at)
+                assert same(seen.state, full_fold(fake, name, at)), at
+                if seen.earlier is not None:
+                    assert same(seen.before, full_fold(fake, name, seen.earlier)), at
+                assert seen.later is None or seen.later > at
+
+        asyncio.run(compare())
+    assert same(history.state, full_fold(fake, name, position(fake.last, MAX_INDEX)))
+
+
+@settings(max_examples=40)
+@given(steps=MANY, name=st.sampled_from(NAMES[:2]))
+def test_going_back_and_forth_meets_every_event(
+    steps: list[tuple[str, str, int]], name: str
+) -> None:
+    fake = FakeSource(played(steps, 600))
+    history = grown(fake, name)
+    effective = sorted({history.position_of(number) for number in range(len(history))})
+
+    async def walk() -> None:
+        at: Position | None = position(fake.last, MAX_INDEX)
+        back = []
+        while at is not None:
+            seen = await history.at(as_source(fake), at)
+            back.append(at)
+            at = seen.earlier
+        assert back[:0:-1] == effective[:-1]
+        at, forth = 0, []
+        while at is not None:
+            at = (await history.at(as_source(fake), at)).later
+            forth.append(at)
+        assert forth == [*effective, None]
+
+    asyncio.run(walk())
+
+
+@settings(max_examples=40)
+@given(steps=MANY, name=st.sampled_from(NAMES[:2]))
+def test_a_log_that_begins_with_a_checkpoint_tells_the_same(
+    steps: list[tuple[str, str, int]], name: str
+) -> None:
+    checkpoint = [("end_turn", "ann", 1)] + [("checkpoint", "ann", 0)] * 2 + [("end_turn", "a", 1)]
+    node = played([*steps, *checkpoint, *steps], 600)
+    for one in node.live.checkpoints[:1]:
+        whole, cut = FakeSource(node), FakeSource(node, one.begun >> INDEX_BITS)
+        history = grown(cut, name)
+        assert not history.partial
+
+        async def compare(whole: FakeSource, cut: FakeSource, history: SessionHistory) -> None:
+            for at in places(cut):
+                if at >= history.begin:
+                    seen = await history.at(as_source(cut), at)
+                    assert same(seen.state, full_fold(whole, name, at)), at
+
+        asyncio.run(compare(whole, cut, history))
+
+
+def test_of_very_many_events_the_latest_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_EVENTS", 40)
+    monkeypatch.setattr(module, "_FIRST_INTERVAL", 4)
+    node = Node(1 << 20)
+    node.connect("ann", 1)
+    for number in range(100):
+        node.subscribe("ann", 1 + number % 3)
+        node.unsubscribe("ann", number)
+        node.end_turn("ann", 1)
+    node.finish()
+    fake = FakeSource(node)
+    history = grown(fake, "ann")
+    assert history.forgotten > 0
+    assert 20 <= len(history) <= 40
+
+    async def compare() -> None:
+        for at in places(fake):
+            if at >= history.begin:
+                seen = await history.at(as_source(fake), at)
+                assert same(seen.state, full_fold(fake, "ann", at)), at
+
+    asyncio.run(compare())
+
+
+def test_states_that_are_kept_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_FIRST_INTERVAL", 2)
+    monkeypatch.setattr(module, "MOST_STATES", 8)
+    node = Node(1 << 20)
+    node.connect("ann", 1)
+    for number in range(300):
+        node.subscribe("ann", 1 + number % 3)
+        node.end_turn("ann", 1)
+    node.finish()
+    fake = FakeSource(node)
+    history = grown(fake, "ann")
+    kept: list[Any] = history._kept
+    assert 2 <= len(kept) <= 8
+    asyncio.run(history.at(as_source(fake), position(fake.last, MAX_INDEX)))
+    read = len(fake.asked)
+    assert read <= 2 * history._interval + 2
+    asyncio.run(history.at(as_source(fake), position(fake.last, MAX_INDEX)))
+    assert len(fake.asked) == read, "what was just looked at is at hand"
+
+
+def test_events_are_counted_between_places() -> None:
+    node = Node(1 << 20)
+    node.connect("ann", 1)
+    for _ in range(6):
+        node.subscribe("ann", 3)
+        node.end_turn("ann", 1)
+    node.finish()
+    history = grown(FakeSource(node), "ann")
+    edges = [position(sequence, 0) for sequence in range(1, 8)]
+    counts = history.counts(edges)
+    assert len(counts) == 6
+    assert sum(counts) == len(history)
+    assert all(counts)
