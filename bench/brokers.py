@@ -1,6 +1,7 @@
 """Starts the brokers that are compared: each fresh, on a free port, ended by its process id."""
 
 import contextlib
+import http.client
 import json
 import shutil
 import signal
@@ -11,6 +12,8 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, ClassVar
+from urllib.parse import urlsplit
 
 ROOT = Path(__file__).resolve().parent.parent
 START_TIMEOUT = 600  # seconds; a restart replays a long log first
@@ -25,6 +28,8 @@ class Running:
     port: int
     process: subprocess.Popen[bytes]
     log: Path
+    seconds: float
+    """From the start of the process to an open port."""
 
     @property
     def pid(self) -> int:
@@ -34,6 +39,8 @@ class Running:
 class Foldmq:
     name = "foldmq"
     title = "foldmq"
+    watching: ClassVar[tuple[str, ...]] = ("--metrics", "127.0.0.1:0", "--web", "127.0.0.1:0")
+    """What shows the broker is on, as it is for users, on free ports."""
 
     @staticmethod
     def installed() -> bool:
@@ -44,9 +51,9 @@ class Foldmq:
         command = [sys.executable, "-m", "cli.main", "version"]
         return output(command).removeprefix("foldmq ")
 
-    @staticmethod
-    def command(port: int, work: Path) -> list[str]:
-        serve = [sys.executable, "-m", "cli.main", "serve", "--log-format", "json"]
+    @classmethod
+    def command(cls, port: int, work: Path) -> list[str]:
+        serve = [sys.executable, "-m", "cli.main", "serve", "--log-format", "json", *cls.watching]
         return [*serve, "--listen", f"127.0.0.1:{port}", "--data-dir", str(work / "data")]
 
 
@@ -129,13 +136,17 @@ def running(broker: Broker, work: Path) -> Iterator[Running]:
     """Run ``broker`` in the directory ``work`` until the block ends."""
     port = free_port()
     log = work / f"{broker.name}.log"
+    started = time.monotonic()
     with log.open("wb") as sink:
         process = subprocess.Popen(
             broker.command(port, work), cwd=ROOT, stdout=sink, stderr=subprocess.STDOUT
         )
     try:
         _wait_listening(broker, process, port, log)
-        yield Running(port, process, log)
+        seconds = time.monotonic() - started
+        if issubclass(broker, Foldmq):
+            _wait_web_page(process, log)
+        yield Running(port, process, log, seconds)
     finally:
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)
@@ -156,3 +167,32 @@ def _wait_listening(broker: Broker, process: subprocess.Popen[bytes], port: int,
         time.sleep(0.05)
     tail = log.read_text("utf-8", "replace").strip().splitlines()[-1:]
     raise BenchError(f"{broker.title} did not start: {' '.join(tail) or 'it said nothing'}")
+
+
+def _wait_web_page(process: subprocess.Popen[bytes], log: Path) -> None:
+    """Wait until foldmq's web page answers: what starts must not be measured with what runs."""
+    deadline = time.monotonic() + START_TIMEOUT
+    while not (ready := logged(log, "ready")):
+        if process.poll() is not None or time.monotonic() > deadline:
+            raise BenchError(f"foldmq does not say that it is ready in {log}")
+        time.sleep(0.05)
+    if ready["web"] is None:
+        return
+    page = http.client.HTTPConnection(urlsplit(ready["web"]).netloc, timeout=60)
+    try:
+        page.request("GET", "/login")
+        page.getresponse()
+    except (OSError, http.client.HTTPException) as error:
+        raise BenchError(f"the web page at {ready['web']} does not answer: {error}") from None
+    finally:
+        page.close()
+
+
+def logged(log: Path, event: str) -> dict[str, Any] | None:
+    """Give the first line of foldmq's log about an event."""
+    for text in log.read_text("utf-8", "replace").splitlines(keepends=True):
+        if text.startswith("{") and text.endswith("\n"):
+            line: dict[str, Any] = json.loads(text)
+            if line.get("event") == event:
+                return line
+    return None

@@ -35,9 +35,10 @@ def connect(session: str, *, clean: bool = False) -> bytes:
     return _packet(0x10, _text("MQTT") + bytes([4, 2 * clean, 0, 0]) + _text(session))
 
 
-def subscribe(topic_filter: str, qos: int = 1) -> bytes:
+def subscribe(*topic_filters: str, qos: int = 1) -> bytes:
     """Give a SUBSCRIBE."""
-    return _packet(0x82, b"\x00\x01" + _text(topic_filter) + bytes([qos]))
+    wanted = b"".join(_text(topic_filter) + bytes([qos]) for topic_filter in topic_filters)
+    return _packet(0x82, b"\x00\x01" + wanted)
 
 
 def publish(topic: str, payload: bytes, pid: int) -> bytes:

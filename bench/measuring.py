@@ -1,11 +1,12 @@
 """What every measurement uses: the load generator, results, medians, and rows of the table."""
 
 import json
+import os
 import shutil
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,17 @@ def run_load(arguments: list[str], port: int, pid: int) -> dict[str, Any]:
         seen = [f"{fault} {result[fault]}" for fault in faults if result.get(fault)]
         result["problem"] = ", ".join([*seen, f"status {result.get('status')}"])
     return result
+
+
+def cpu(pid: int) -> float:
+    """Give the CPU seconds that a process has used, without its children."""
+    fields = Path(f"/proc/{pid}/stat").read_text("ascii", "replace").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def value(key: str) -> Callable[[dict[str, Any]], float | None]:
+    """Give what reads a field of a result."""
+    return lambda result: result.get(key)
 
 
 def median(metric: Metric, runs: list[dict[str, Any]]) -> float | None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from brokers import BROKERS, ROOT, BenchError, Broker, Foldmq, output, running
+from inspection import INSPECTION
 from loads import LOADS, Load, Target
 from measuring import Row, compile_loader, median, number, report, run_load, say
 from timemachine import TIME_MACHINE
@@ -103,7 +104,7 @@ bytes; the load generator `bench/mqttload.c` runs on the same machine and checks
 foldmq and NATS Server (`sync_interval: always`) acknowledge when a message is on disk, Mosquitto
 when it is in memory. A dash is a run that lost something or did not end, or a load that only
 foldmq has. An entry is one message published, delivered or acknowledged; one event of the log may
-hold many of them.
+hold many of them. foldmq runs as it does by default, with metrics and web page on.
 
 The loads that only foldmq has (`bench/timemachine.py`), all with files that the operating system
 may have in its page cache:
@@ -122,12 +123,29 @@ may have in its page cache:
   that time, nothing is subtracted. Once with the NATS server on another core, once on the same.
 - "projections": the load "qos1" with and without the background writing of projections, in at
   least 5 pairs, fresh brokers, the order changing; CPU time is that of the broker's process alone.
+
+What looking into a running foldmq costs (`bench/inspection.py`), in at least 9 pairs of runs with
+and without it, fresh brokers, the order changing; ratios and differences are the medians of those
+of the pairs, CPU time is that of the broker's process alone:
+
+- "inspection": the load "qos1" with metrics, web page and `$SYS` topics on, for which nobody asks,
+  and with all of them off.
+- "top": the load "qos1" with and without an open `foldmq top`, 120 x 40 characters.
+- "trace": 10,000 clients of which one publishes ten times a second and the rest nothing, and 8
+  others with a load: 5,000 messages a second at QoS 1, for their latency, then "qos1". With
+  `foldmq actors tail --client` of the one, and without.
+- "list": 10,000 connected clients with 8 subscriptions each, that is 100,000 actors, and 2,000
+  messages a second at QoS 1 between 8 others: their latency while all actors are listed, page by
+  page, then the busiest, again and again, and while nobody asks. "loop held": for how long the
+  inspector worked at a time, in CPU time of its thread; garbage collections that came meanwhile
+  are apart, and the time by the wall has in it whatever else the machine did. "JSON of a page"
+  follows when others had their turn.
 """
 
 
 def parse_arguments() -> argparse.Namespace:
     """Read the command line."""
-    names = [*(load.name for load in LOADS), *TIME_MACHINE]
+    names = [*(load.name for load in LOADS), *TIME_MACHINE, *INSPECTION]
     parser = argparse.ArgumentParser(description=__doc__, prog="make bench ARGS='...'")
     parser.add_argument("--load", action="append", choices=names, help="only these loads")
     parser.add_argument("--broker", action="append", choices=[broker.name for broker in BROKERS])
@@ -173,7 +191,7 @@ def run(options: argparse.Namespace) -> int:
         if load.name in options.load
         for row in measure(load, brokers, options)
     ]
-    for name, measure_own in TIME_MACHINE.items():
+    for name, measure_own in (TIME_MACHINE | INSPECTION).items():
         if name in options.load and Foldmq in brokers:
             rows += measure_own(options)
     queued_like_qos1(rows)

@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from brokers import ROOT, BenchError, Foldmq, Running, running
+from brokers import ROOT, BenchError, Foldmq, Running, logged, running
 from client import fill_queue, first_message, make_sessions, present, session_name
 from loads import Metric, Target
-from measuring import HERE, Row, number, own_rows, report, run_load, say
+from measuring import HERE, Row, cpu, number, own_rows, report, run_load, say, value
 
 RESTART_ENTRIES = 5_000_000
 SESSIONS = 100_000
@@ -39,44 +39,39 @@ _ATTEMPTS = 20
 _SINGLE = "pubsub -p 100 -s 100 -t 100 --topic-by-pub -q 1 -w 1 -T 900 -n"
 _QOS1 = "pubsub -p 4 -s 4 -q 1 -w 200 -T 300 -n"
 
-
-def _value(key: str) -> Callable[[dict[str, Any]], float | None]:
-    return lambda result: result.get(key)
-
-
 # An entry is one message published, delivered or acknowledged: what happens together for a session
 # is one event of many entries, so that events alone would say little about the work.
-RESTART = (Metric("replayed", "entries/s", _value("entries_per_s"), (Target(300_000),)),)
+RESTART = (Metric("replayed", "entries/s", value("entries_per_s"), (Target(300_000),)),)
 RECOVERY = (
-    Metric("recovered in", "s", _value("seconds"), (Target(8, at_most=True),)),
-    Metric("start to accept", "s", _value("wall")),
-    Metric("tail", "entries", _value("entries"), (Target(1_000_000),)),
+    Metric("recovered in", "s", value("seconds"), (Target(8, at_most=True),)),
+    Metric("start to accept", "s", value("wall")),
+    Metric("tail", "entries", value("entries"), (Target(1_000_000),)),
 )
 PASSIVE = (
-    Metric("memory", "bytes each", _value("bytes_each"), (Target(600, at_most=True),)),
-    Metric("sessions", "", _value("sessions")),
+    Metric("memory", "bytes each", value("bytes_each"), (Target(600, at_most=True),)),
+    Metric("sessions", "", value("sessions")),
 )
 OPEN = (
-    Metric("first of 1000, alone", "ms", _value("alone"), (Target(20, at_most=True),)),
-    Metric("slowest, alone", "ms", _value("alone_slowest")),
-    Metric("first of 1000, burst", "ms", _value("burst"), (Target(20, at_most=True),)),
-    Metric("slowest, burst", "ms", _value("burst_slowest")),
+    Metric("first of 1000, alone", "ms", value("alone"), (Target(20, at_most=True),)),
+    Metric("slowest, alone", "ms", value("alone_slowest")),
+    Metric("first of 1000, burst", "ms", value("burst"), (Target(20, at_most=True),)),
+    Metric("slowest, burst", "ms", value("burst_slowest")),
 )
 LOG = (
-    Metric("verify", "events/s", _value("verify_per_s"), (Target(300_000),)),
-    Metric("replay", "events/s", _value("replay_per_s"), (Target(300_000),)),
-    Metric("verify, with NATS on its core", "events/s", _value("verify_pinned_per_s")),
-    Metric("replay, with NATS on its core", "events/s", _value("replay_pinned_per_s")),
-    Metric("verify memory", "MiB", _value("verify_mib")),
-    Metric("replay memory", "MiB", _value("replay_mib")),
-    Metric("events", "", _value("entries"), (Target(1_000_000),)),
+    Metric("verify", "events/s", value("verify_per_s"), (Target(300_000),)),
+    Metric("replay", "events/s", value("replay_per_s"), (Target(300_000),)),
+    Metric("verify, with NATS on its core", "events/s", value("verify_pinned_per_s")),
+    Metric("replay, with NATS on its core", "events/s", value("replay_pinned_per_s")),
+    Metric("verify memory", "MiB", value("verify_mib")),
+    Metric("replay memory", "MiB", value("replay_mib")),
+    Metric("events", "", value("entries"), (Target(1_000_000),)),
 )
 PROJECTIONS = (
-    Metric("QoS 1 with / without", "", _value("ratio"), (Target(0.9),)),
-    Metric("with", "/s", _value("with_per_s")),
-    Metric("without", "/s", _value("without_per_s")),
-    Metric("CPU with", "us/message", _value("with_us")),
-    Metric("CPU without", "us/message", _value("without_us")),
+    Metric("QoS 1 with / without", "", value("ratio"), (Target(0.9),)),
+    Metric("with", "/s", value("with_per_s")),
+    Metric("without", "/s", value("without_per_s")),
+    Metric("CPU with", "us/message", value("with_us")),
+    Metric("CPU without", "us/message", value("without_us")),
 )
 
 
@@ -141,12 +136,10 @@ def drop_projections(work: Path) -> None:
 
 def replayed(log: Path) -> dict[str, Any]:
     """Give the log line in which foldmq says what it replayed."""
-    for text in log.read_text("utf-8", "replace").splitlines():
-        if text.startswith("{"):
-            line: dict[str, Any] = json.loads(text)
-            if line.get("event") == "log replayed":
-                return line
-    raise BenchError(f"foldmq did not say what it replayed in {log}")
+    line = logged(log, "log replayed")
+    if line is None:
+        raise BenchError(f"foldmq did not say what it replayed in {log}")
+    return line
 
 
 def settle(work: Path) -> None:
@@ -229,10 +222,8 @@ def measure_recovery(options: argparse.Namespace) -> list[Row]:
 
 
 def _recover(work: Path, sessions: int, tail: int) -> dict[str, Any]:
-    started = time.monotonic()
     with running(Foldmq, work) as server:
-        wall = time.monotonic() - started
-        result = {**replayed(server.log), "wall": wall}
+        result = {**replayed(server.log), "wall": server.seconds}
         # A fold of the whole log would meet two entries of every session, and more.
         if not tail <= result["entries"] < tail + sessions:
             result["problem"] = f"not a tail of {tail:,} entries: {result['entries']:,} were folded"
@@ -377,9 +368,9 @@ def measure_projections(options: argparse.Namespace) -> list[Row]:
     for pair in range(pairs):
         for broker in brokers if pair % 2 else reversed(brokers):
             with workplace(options) as work, running(broker, work) as server:
-                before = _cpu(server.pid)
+                before = cpu(server.pid)
                 result = run_load(f"{_QOS1} {messages}".split(), server.port, server.pid)
-                result["us"] = (_cpu(server.pid) - before) * 1e6 / messages
+                result["us"] = (cpu(server.pid) - before) * 1e6 / messages
             runs[broker.name].append(result)
         shown = ", ".join(
             f"{name} {number(of[-1].get('recv_per_s'))} /s, {of[-1]['us']:.2f} us/message"
@@ -402,12 +393,6 @@ def _compared(with_them: list[dict[str, Any]], without: list[dict[str, Any]]) ->
         result[f"{name}_us"] = statistics.median(run["us"] for run in runs)
     result["ratio"] = result["with_per_s"] / result["without_per_s"]
     return result
-
-
-def _cpu(pid: int) -> float:
-    """Give the CPU seconds that a process has used, without its children."""
-    fields = Path(f"/proc/{pid}/stat").read_text("ascii", "replace").rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 TIME_MACHINE: dict[str, Callable[[argparse.Namespace], list[Row]]] = {
