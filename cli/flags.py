@@ -10,7 +10,7 @@ import typer
 from pydantic.fields import FieldInfo
 
 from cli.settings import Settings, flag
-from cli.units import size
+from cli.units import Address, size
 
 Serve = Callable[[Path | None, dict[str, object]], None]
 
@@ -64,6 +64,8 @@ _METAVARS: dict[str, str] = {
     "log_format": "text|json",
     "event_loop": "auto|uvloop|asyncio",
     "sync": "always|TIME",
+    "metrics": "HOST:PORT|off",
+    "web": "HOST:PORT|off",
 }
 _METAVARS_BY_TYPE: dict[object, str] = {
     str | None: "TEXT",
@@ -91,7 +93,7 @@ def _help(field: FieldInfo) -> str:
         return text
     if _is_size(field) and isinstance(default, int):
         return f"{text} [default: {default // 2**20} MiB]"
-    if isinstance(default, tuple):
+    if isinstance(default, tuple) and not isinstance(default, Address):
         default = ", ".join(str(item) for item in default)
     elif isinstance(default, float):
         default = f"{default:g} s"

@@ -1,6 +1,7 @@
 """The ``foldmq`` command."""
 
 import getpass
+import io
 import os
 import sys
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from cli import logcommands, version
+from cli import logcommands, operatorcommands, version, webcommand
 from cli.flags import with_settings_flags
 from protocol.errors import FoldmqError
 
@@ -37,6 +38,10 @@ Qos = Annotated[int, typer.Option("-q", "--qos", min=0, max=2, help="Quality of 
 
 def main() -> NoReturn:
     """Run the command; an error foldmq can name is one line on stderr and its exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # What clients chose may not exist in the encoding of the terminal.
+            stream.reconfigure(errors="backslashreplace")
     try:
         app(prog_name="foldmq")
     except FoldmqError as error:
@@ -114,6 +119,8 @@ def _salvage(
 
 
 logcommands.register(app)
+operatorcommands.register(app)
+webcommand.register(app)
 
 
 @app.command("pub")

@@ -3,7 +3,7 @@
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TextIO
 
@@ -12,6 +12,7 @@ import structlog
 from cli import version
 from cli.settings import Settings
 from cli.units import Address
+from cli.web.access import TOKEN_FILE
 
 log = structlog.get_logger("foldmq")
 
@@ -26,9 +27,12 @@ class Progress:
     On a terminal one line is updated in place; elsewhere a log line is written now and then.
     """
 
-    def __init__(self, stream: TextIO | None = None) -> None:
-        """Write to ``stream``, by default stderr."""
+    def __init__(
+        self, stream: TextIO | None = None, tell: Callable[[str], None] | None = None
+    ) -> None:
+        """Write to ``stream``, by default stderr; ``tell`` is called with the same in words."""
         self._stream = stream or sys.stderr
+        self._tell = tell
         self._terminal = self._stream.isatty()
         self._next = time.monotonic() + PATIENCE
         self._shown = False
@@ -40,6 +44,8 @@ class Progress:
             return
         self._next = now + (_LINE_EVERY if self._terminal else _LOG_EVERY)
         percent = 100 * done // total if total else 100
+        if self._tell is not None:
+            self._tell(f"replaying the log: {percent} %")
         if not self._terminal:
             log.info("replaying the log", percent=percent, records=done, of=total)
             return
@@ -59,6 +65,11 @@ class Facts:
     """What the banner tells besides the settings."""
 
     listening: Sequence[Address]
+    metrics: Address | None
+    web: str | None
+    """Where the web page is; None: there is none."""
+    web_token: str
+    """What its address ends with to be let in; not for files."""
     users: int
     data: str
     node: str
@@ -74,6 +85,7 @@ def announce(settings: Settings, facts: Facts, stream: TextIO | None = None) -> 
     """
     who = admitted(settings, facts.users)
     addresses = [str(place) for place in facts.listening]
+    metrics = None if facts.metrics is None else f"http://{facts.metrics}/metrics"
     if settings.log_format == "json":
         log.info(
             "ready",
@@ -81,25 +93,38 @@ def announce(settings: Settings, facts: Facts, stream: TextIO | None = None) -> 
             pid=os.getpid(),
             listening=addresses,
             clients=who,
+            metrics=metrics,
+            web=facts.web,
             data=facts.data,
             node=facts.node,
             nats=facts.nats,
             promise=facts.promise,
         )
     else:
+        out = stream or sys.stderr
         rows = [
             ("listening", ", ".join(addresses)),
             ("clients", who),
+            ("metrics", metrics or "off"),
+            ("web page", _web_page(facts, terminal=out.isatty())),
             ("data", f"{facts.data} (node {facts.node})"),
             ("log in", facts.nats),
             ("promise", facts.promise if facts.durable else f"WEAKER: {facts.promise}"),
         ]
-        out = stream or sys.stderr
         out.write(f"foldmq {version}, process {os.getpid()}\n")
         out.writelines(f"  {name:<10} {text}\n" for name, text in rows)
         out.flush()
     if settings.anonymous and not all(place.loopback for place in facts.listening):
         log.warning("everybody who can reach this machine may connect (allow_anonymous = true)")
+
+
+def _web_page(facts: Facts, *, terminal: bool) -> str:
+    """Say where the web page is: on a terminal with the token that it asks for."""
+    if facts.web is None:
+        return "off"
+    if terminal:
+        return facts.web + facts.web_token
+    return f"{facts.web} (asks for the token in {facts.data}/{TOKEN_FILE})"
 
 
 def admitted(settings: Settings, users: int) -> str:

@@ -3,12 +3,10 @@
 import asyncio
 import contextlib
 import dataclasses
-import errno
 import gc
 import os
 import resource
 import signal
-import socket
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
@@ -20,12 +18,18 @@ from actors.attestation import Attestor, subject_of
 from actors.auth import Anonymous, Authenticator, PasswordFile
 from actors.broker import Broker
 from actors.clock import SystemClock
+from actors.meters import watch_loop
 from actors.options import Options
 from cli import logs
+from cli.listening import ListenError, probe
+from cli.microservice import serve_inspector
+from cli.monitor import Monitor
+from cli.notify import Notifier
 from cli.ready import Facts, Progress, announce
 from cli.settings import RELOADABLE, ConfigError, Settings, check, load
 from cli.store import Store, answer_requests, fit, open_store
 from cli.units import Address
+from cli.webchild import WebPage
 from eventstore.datadir import DataDir
 from protocol.errors import FoldmqError
 
@@ -36,23 +40,6 @@ T = TypeVar("T")
 SPARE_DESCRIPTORS = 64
 # Wake-ups of the broker in a second below which it has time for the garbage collector.
 QUIET_TURNS = 20
-
-
-class ListenError(FoldmqError):
-    """An address that cannot be listened on."""
-
-    exit_code = 69  # EX_UNAVAILABLE
-
-    def __init__(self, place: Address, error: OSError) -> None:
-        reasons = {
-            errno.EADDRINUSE: "another program listens there; stop it or choose another --listen",
-            errno.EACCES: "not permitted; ports below 1024 need privileges",
-            errno.EADDRNOTAVAIL: "this machine does not have that address",
-        }
-        reason = reasons.get(error.errno or 0) or error.strerror or str(error)
-        if isinstance(error, socket.gaierror):
-            reason = "this name has no address"
-        super().__init__(f"cannot listen on {place}: {reason}")
 
 
 class DrainError(FoldmqError):
@@ -128,6 +115,10 @@ class Service:
         """Take the settings and what reads them again."""
         self._settings = settings
         self._reread = reread
+        self._notifier = Notifier()
+        self._monitor = Monitor()
+        self._metrics: Address | None = None
+        self._web = WebPage(settings)
         self._stop = asyncio.Event()
         self._hangup = asyncio.Event()
         self._authenticator: Authenticator = Anonymous()
@@ -141,17 +132,23 @@ class Service:
             loop.add_signal_handler(number, self._on_stop_signal, number)
         loop.add_signal_handler(signal.SIGHUP, self._hangup.set)
         async with contextlib.AsyncExitStack() as stack:
+            stack.enter_context(self._notifier.telling())
             broker = await self._unless_stopped(self._start(stack))
             if broker is None:
                 log.info("stopped while starting")
+                self._notifier.stopping("stopped while starting")
                 return
+            self._notifier.ready(self._describe)
             reloading = asyncio.create_task(self._reload_on_hangup(broker))
             collecting = asyncio.create_task(_collect_when_quiet(broker))
+            measuring = asyncio.create_task(watch_loop(broker.meters))
             try:
                 await self._until_stopped(broker)
             finally:
                 reloading.cancel()
                 collecting.cancel()
+                measuring.cancel()
+            self._notifier.stopping("draining")
             await self._drain(broker)
         log.info("stopped")
 
@@ -159,6 +156,8 @@ class Service:
         settings = self._settings
         for place in settings.listen:
             probe(place)
+        self._metrics = await self._monitor.serve(stack, settings)
+        await stack.enter_async_context(self._web)
         self._authenticator = make_authenticator(settings)
         stack.callback(lambda: self._authenticator.close())
         datadir = stack.enter_context(DataDir(settings.data_dir))
@@ -167,16 +166,32 @@ class Service:
         self._largest = store.largest
         options = make_options(settings, self._node, self._largest)
         broker = Broker(options, store.log, self._authenticator, SystemClock())
-        await _recover(broker)
+        self._monitor.broker = broker
+        await _recover(broker, self._notifier)
         await answer_requests(store.client, subject_of(self._node), Attestor(broker).answer)
+        if settings.nats_url is None:
+            broker.storage.free_bytes = datadir.free_bytes
+        broker.storage.refresh()
+        await serve_inspector(stack, store.client, broker)
         listening = [await _listen(broker, place) for place in settings.listen]
+        self._monitor.listening = True
+        await self._web.start(datadir)
         self._announce(listening, datadir, store)
         return broker
+
+    def _describe(self) -> str:
+        """Say in a line how the broker is, once it serves."""
+        broker = self._monitor.broker
+        trouble = self._monitor.trouble()
+        return "; ".join(trouble) if trouble or not broker else f"{broker.attached} clients"
 
     def _announce(self, listening: list[Address], datadir: DataDir, store: Store) -> None:
         users = self._authenticator
         facts = Facts(
             listening=listening,
+            metrics=self._metrics,
+            web=self._web.address,
+            web_token=self._web.token,
             users=users.user_count if isinstance(users, PasswordFile) else 0,
             data=str(datadir.path),
             node=self._node,
@@ -227,10 +242,12 @@ class Service:
         while True:
             await self._hangup.wait()
             self._hangup.clear()
+            self._notifier.reloading()
             try:
                 await self._reload(broker)
             except FoldmqError as error:
                 log.error("settings not reloaded, the old ones stay", reason=str(error))  # noqa: TRY400 -- its sentence says it all
+            self._notifier.reloaded()
 
     async def _reload(self, broker: Broker) -> None:
         """Take over what can change; raises FoldmqError and changes nothing if anything is bad."""
@@ -275,24 +292,9 @@ async def _collect_when_quiet(broker: Broker) -> None:
             gc.collect()
 
 
-def probe(place: Address) -> None:
-    """Raise ListenError when ``place`` is taken: better now than after a long replay."""
-    try:
-        found = socket.getaddrinfo(place.host, place.port, type=socket.SOCK_STREAM)
-        for family, kind, number, _, where in found:
-            with socket.socket(family, kind, number) as listener:
-                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                if family == socket.AF_INET6:
-                    listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-                listener.bind(where)
-                listener.listen(1)
-    except OSError as error:
-        raise ListenError(place, error) from None
-
-
-async def _recover(broker: Broker) -> None:
+async def _recover(broker: Broker, notifier: Notifier) -> None:
     begun = time.monotonic()
-    progress = Progress()
+    progress = Progress(tell=notifier.starting)
     try:
         await broker.recover(progress)
     finally:

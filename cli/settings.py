@@ -36,6 +36,8 @@ PREFIX = "FOLDMQ_"
 CONFIG_VARIABLE = "FOLDMQ_CONFIG"
 # Variables that are no settings: the TOML file, and the nats-server program (eventstore.embedded).
 OTHER_VARIABLES = (CONFIG_VARIABLE, "FOLDMQ_NATS_SERVER")
+# What switches a listener off.
+OFF = "off"
 # Kubernetes sets these in every pod of a namespace that has a service called "foldmq".
 _SERVICE_LINK = re.compile(r"FOLDMQ_(SERVICE_(HOST|PORT.*)|PORT(_\d+_(TCP|UDP).*)?)")
 
@@ -58,11 +60,16 @@ def _sync(value: object) -> object:
     return value if value == "always" else seconds(value)
 
 
+def _address_or_off(value: object) -> object:
+    return None if value is None or value == OFF else address(value)
+
+
 Size = Annotated[int, BeforeValidator(size)]
 Seconds = Annotated[float, BeforeValidator(seconds), Field(allow_inf_nan=False)]
 Addresses = Annotated[
     tuple[Annotated[Address, BeforeValidator(address)], ...], NoDecode, BeforeValidator(_several)
 ]
+OptionalAddress = Annotated[Address | None, NoDecode, BeforeValidator(_address_or_off)]
 ExpandedPath = Annotated[Path, AfterValidator(Path.expanduser)]
 
 
@@ -182,6 +189,22 @@ class Settings(BaseSettings):
         description="Close clients when the log cannot be written for so long.",
     )
 
+    metrics: OptionalAddress = Field(
+        default=Address("127.0.0.1", 18831),
+        description='Where to answer /metrics (Prometheus), /healthz and /readyz, or "off". They '
+        "hold numbers, no names, and need no password.",
+    )
+    web: OptionalAddress = Field(
+        default=Address("127.0.0.1", 18830),
+        description='Where to serve the web page, or "off". It shows everything to whoever has '
+        "the token, which is in the data directory.",
+    )
+    sys_interval: Seconds = Field(
+        default=10.0,
+        ge=0,
+        description="Time between updates of the topics $SYS/broker/...; 0: there are none.",
+    )
+
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="Least serious log line shown."
     )
@@ -230,6 +253,7 @@ RELOADABLE = frozenset(
         "password_file",
         "reject_qos2_publish",
         "session_expiry",
+        "sys_interval",
     }
 )
 

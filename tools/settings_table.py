@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cli.settings import OTHER_VARIABLES, PREFIX, RELOADABLE, Settings, flag
-from cli.units import seconds, size
+from cli.units import Address, seconds, size
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
@@ -61,6 +61,10 @@ OUTLOOK = """\
   without `nats_url`; `sync` other than `always` together with `nats_url`; one of `nats_cert` and
   `nats_key` without the other; both `nats_password` and `nats_password_file`; `nats_replicas` other
   than 1 without `nats_url`.
+- **`metrics` and `web`** are for this machine alone unless another address is given. If one that
+  was asked for cannot be listened on, the broker does not start; if a default one is taken, by a
+  second broker for example, it says so and serves without it. What they answer is in
+  [operations.md](operations.md).
 - **What `sync` costs and promises** is in [durability.md](durability.md).
 
 ## Variables that are no settings
@@ -82,7 +86,7 @@ def _kind(field: FieldInfo) -> str:
         return "time"
     text = str(field.annotation)
     if "Address" in text:
-        return "host:port"
+        return "host:port or `off`" if "None" in text else "host:port"
     if "Path" in text:
         return "path"
     if "Literal['always']" in text:
@@ -98,7 +102,7 @@ def _default(field: FieldInfo, kind: str) -> str:
         return "none"
     if isinstance(value, bool):
         return "`true`" if value else "`false`"
-    if isinstance(value, tuple):
+    if isinstance(value, tuple) and not isinstance(value, Address):
         return ", ".join(f"`{item}`" for item in value)
     if kind == "size" and isinstance(value, int):
         return f"{value // 2**20} MiB"

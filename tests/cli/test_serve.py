@@ -30,6 +30,8 @@ class Served:
         self.data = directory / "data"
         self.stderr = directory / f"stderr-{self.port}"
         listen = ["--listen", f"127.0.0.1:{self.port}", "--data-dir", str(self.data)]
+        # Several run at the same time, which the default addresses are not for.
+        listen += ["--metrics", "off", "--web", "off"]
         with self.stderr.open("ab") as sink:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "cli.main", "serve", *listen, *arguments],

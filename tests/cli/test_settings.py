@@ -104,6 +104,39 @@ def test_listen_takes_several_addresses_and_ipv6(config: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("name", ["metrics", "web"])
+def test_a_listener_for_operators_is_one_address_or_off(config: Path, name: str) -> None:
+    def given(line: str) -> object:
+        config.write_text(f"{name} = {line}\n")
+        return getattr(load({}, {}, config), name)
+
+    default = getattr(load({}, {}), name)
+    assert default.loopback
+    assert given('"0.0.0.0:9100"') == Address("0.0.0.0", 9100)
+    assert given('"[::1]:0"') == Address("::1", 0)
+    assert given('"off"') is None
+    assert getattr(load({}, {f"FOLDMQ_{name.upper()}": "off"}), name) is None
+    assert getattr(load({name: "localhost:1"}, {}), name) == Address("localhost", 1)
+    assert refusal({name: "on"}).startswith(f'--{name} = "on": must be host:port such as')
+    config.write_text(f"{name} = false\n")
+    assert refusal(config=config).endswith(f"{name} = false: must not be true or false")
+
+
+@pytest.mark.parametrize("name", ["metrics", "web"])
+def test_an_address_that_was_asked_for_is_told_from_a_default(name: str) -> None:
+    default = str(getattr(load({}, {}), name))
+    assert name not in load({}, {}).model_fields_set
+    assert name in load({name: default}, {}).model_fields_set
+    assert name in load({}, {f"FOLDMQ_{name.upper()}": default}).model_fields_set
+
+
+def test_sys_interval_is_a_time_and_may_be_nought() -> None:
+    assert load({}, {}).sys_interval == 10.0
+    assert load({"sys_interval": "1m"}, {}).sys_interval == 60.0
+    assert load({"sys_interval": "0"}, {}).sys_interval == 0.0
+    assert refusal({"sys_interval": "-1"}).startswith('--sys-interval = "-1": must be')
+
+
 def test_unknown_key_in_file_is_refused_with_the_nearest_name(config: Path) -> None:
     config.write_text("max_ack_pendig = 1\n")
     assert refusal(config=config) == (

@@ -1,0 +1,341 @@
+"""What the broker tells Prometheus: names, meanings, and where in its status each number stands.
+
+The documentation is made from ``METRICS`` (``tools/metrics_table.py``). No label holds what a
+client chose.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, NamedTuple
+
+Status = Mapping[str, Any]
+Labels = tuple[str, ...]
+Numbers = dict[Labels, float]
+"""By the values of the labels."""
+
+REFUSED = ("connections", "logins", "sessions")
+"""Reasons of the status for connections that were refused; all others are of dropped messages."""
+DROPPED = ("queue_bytes", "queue_messages", "reserved_topic", "slow_reader")
+"""Reasons that are shown before anything was dropped for them."""
+
+
+class Meter(NamedTuple):
+    """One metric."""
+
+    name: str
+    kind: Literal["counter", "gauge", "histogram"]
+    help: str
+    read: Callable[[Status], Any]
+    """Gives a number, :data:`Numbers` or a histogram of the status; None where it is unknown."""
+    labels: Labels = ()
+
+
+def _at(*path: str) -> Callable[[Status], Any]:
+    """Return what finds a value in the status; None where a part of the path is not there."""
+
+    def find(status: Status) -> Any:
+        found: Any = status
+        for step in path:
+            if found is None:
+                return None
+            found = found.get(step)
+        return found
+
+    return find
+
+
+def _of(part: str, read: Callable[[Any], Any]) -> Callable[[Status], Any]:
+    """Return what reads a part of the status; None when it is not there."""
+
+    def find(status: Status) -> Any:
+        found = status.get(part)
+        return None if found is None else read(found)
+
+    return find
+
+
+def _by_qos(direction: str) -> Callable[[Status], Any]:
+    return _of(
+        "messages",
+        lambda found: {(str(qos),): count for qos, count in enumerate(found[direction])},
+    )
+
+
+def _refused(dropped: Status) -> Numbers:
+    return {(reason,): dropped.get(reason, 0) for reason in REFUSED}
+
+
+def _dropped(dropped: Status) -> Numbers:
+    counts = {**dict.fromkeys(DROPPED, 0), **dropped}
+    return {(reason,): count for reason, count in counts.items() if reason not in REFUSED}
+
+
+def _sessions(sessions: Status) -> Numbers:
+    connected = sessions["connected"]
+    return {("connected",): connected, ("offline",): sessions["total"] - connected}
+
+
+def _unfinished(census: Status) -> Numbers:
+    return {
+        ("sent",): census["inflight"],
+        ("releasing",): census["releasing"],
+        ("received",): census["inbound"],
+    }
+
+
+def _writable(log: Status) -> float:
+    return float(log["trouble"] is None)
+
+
+def _unprojected(log: Status) -> int | None:
+    if log["projected"] is None:
+        return None
+    return max(0, int(log["durable"]) - int(log["projected"]))
+
+
+def _build(status: Status) -> Numbers | None:
+    if "node" not in status:
+        return None
+    return {(status["software"], platform.python_version(), status["node"]): 1}
+
+
+def _actors(actors: Status) -> Numbers:
+    return {(kind,): count for kind, count in actors["by_type"].items()}
+
+
+METRICS = (
+    Meter(
+        "foldmq_build_info",
+        "gauge",
+        "Always 1; the labels say what runs.",
+        _build,
+        ("version", "python", "node"),
+    ),
+    Meter(
+        "foldmq_ready",
+        "gauge",
+        "1 while clients are served and the log can be written, as /readyz says.",
+        lambda status: float(status["ready"]),
+    ),
+    Meter("foldmq_connections", "gauge", "Connections that are open.", _at("connections", "open")),
+    Meter(
+        "foldmq_connections_limit",
+        "gauge",
+        "Connections that may be open at a time.",
+        _at("connections", "limit"),
+    ),
+    Meter(
+        "foldmq_connections_paused",
+        "gauge",
+        "Connections that are not read because the log does not keep up.",
+        _at("connections", "paused"),
+    ),
+    Meter(
+        "foldmq_connections_accepted_total",
+        "counter",
+        "Connections that were accepted.",
+        _at("connections", "accepted"),
+    ),
+    Meter(
+        "foldmq_connections_refused_total",
+        "counter",
+        "Connections that were refused, by the limit that they met.",
+        _of("dropped", _refused),
+        ("limit",),
+    ),
+    Meter(
+        "foldmq_sessions", "gauge", "Sessions, by state.", _of("sessions", _sessions), ("state",)
+    ),
+    Meter(
+        "foldmq_sessions_passive",
+        "gauge",
+        "Sessions that are offline and frozen, without an actor.",
+        _at("sessions", "passive"),
+    ),
+    Meter(
+        "foldmq_sessions_limit", "gauge", "Sessions that there may be.", _at("sessions", "limit")
+    ),
+    Meter(
+        "foldmq_sessions_expired_total",
+        "counter",
+        "Sessions that expired.",
+        _at("sessions", "expired"),
+    ),
+    Meter("foldmq_subscriptions", "gauge", "Subscriptions.", _at("subscriptions")),
+    Meter("foldmq_retained_messages", "gauge", "Retained messages.", _at("retained", "count")),
+    Meter(
+        "foldmq_retained_bytes",
+        "gauge",
+        "Payload bytes of retained messages.",
+        _at("retained", "bytes"),
+    ),
+    Meter(
+        "foldmq_messages_received_total",
+        "counter",
+        "PUBLISH packets from clients.",
+        _by_qos("in"),
+        ("qos",),
+    ),
+    Meter(
+        "foldmq_messages_sent_total",
+        "counter",
+        "PUBLISH packets to clients, those that are sent again included.",
+        _by_qos("out"),
+        ("qos",),
+    ),
+    Meter(
+        "foldmq_messages_dropped_total",
+        "counter",
+        "Messages that were not delivered, by reason.",
+        _of("dropped", _dropped),
+        ("reason",),
+    ),
+    Meter(
+        "foldmq_publish_received_bytes_total",
+        "counter",
+        "Bytes of PUBLISH packets from clients.",
+        _at("publish_bytes", "in"),
+    ),
+    Meter(
+        "foldmq_publish_sent_bytes_total",
+        "counter",
+        "Bytes of PUBLISH packets to clients.",
+        _at("publish_bytes", "out"),
+    ),
+    Meter(
+        "foldmq_packets_received_total",
+        "counter",
+        "Packets of all types from clients.",
+        _at("packets", "in"),
+    ),
+    Meter(
+        "foldmq_packets_sent_total",
+        "counter",
+        "Packets of all types to clients.",
+        _at("packets", "out"),
+    ),
+    Meter("foldmq_received_bytes_total", "counter", "Bytes from clients.", _at("bytes", "in")),
+    Meter("foldmq_sent_bytes_total", "counter", "Bytes to clients.", _at("bytes", "out")),
+    Meter(
+        "foldmq_inflight_messages",
+        "gauge",
+        "Messages on their way: sent and not acknowledged, releasing (QoS 2, PUBREL sent), "
+        "received (QoS 2, not released yet by the client). At most 5 s old.",
+        _of("census", _unfinished),
+        ("stage",),
+    ),
+    Meter(
+        "foldmq_queued_messages",
+        "gauge",
+        "Messages that wait in the queues of sessions. At most 5 s old.",
+        _at("census", "queued"),
+    ),
+    Meter(
+        "foldmq_queued_bytes",
+        "gauge",
+        "Payload bytes that wait in the queues of sessions. At most 5 s old.",
+        _at("census", "queued_bytes"),
+    ),
+    Meter(
+        "foldmq_commit_seconds",
+        "histogram",
+        "Time from the first event of a record until the record is on disk.",
+        _at("commit"),
+    ),
+    Meter("foldmq_record_events", "histogram", "Events in a record.", _at("record_events")),
+    Meter(
+        "foldmq_log_records_total",
+        "counter",
+        "Records that are on disk since the start.",
+        _at("log", "records"),
+    ),
+    Meter("foldmq_log_events_total", "counter", "Events in those records.", _at("log", "events")),
+    Meter(
+        "foldmq_log_entries_total",
+        "counter",
+        "Positions in those records: each message of an event counts.",
+        _at("log", "entries"),
+    ),
+    Meter(
+        "foldmq_log_written_bytes_total",
+        "counter",
+        "Bytes of those records.",
+        _at("log", "bytes"),
+    ),
+    Meter(
+        "foldmq_log_writable",
+        "gauge",
+        "1 while the log can be written; 0 from the moment at which an append fails.",
+        _of("log", _writable),
+    ),
+    Meter(
+        "foldmq_log_last_record",
+        "gauge",
+        "Stream sequence of the last record that is on disk.",
+        _at("log", "durable"),
+    ),
+    Meter(
+        "foldmq_log_first_record",
+        "gauge",
+        "Stream sequence with which the log begins.",
+        _at("log", "first"),
+    ),
+    Meter(
+        "foldmq_log_unprojected_records",
+        "gauge",
+        "Records that the next start would have to replay.",
+        _of("log", _unprojected),
+    ),
+    Meter(
+        "foldmq_log_stream_bytes",
+        "gauge",
+        "Bytes that the log takes in JetStream. Looked up now and then.",
+        _at("log", "stream_bytes"),
+    ),
+    Meter(
+        "foldmq_log_disk_free_bytes",
+        "gauge",
+        "Bytes that are free where the embedded NATS server stores. Looked up now and then.",
+        _at("log", "disk_free"),
+    ),
+    Meter(
+        "foldmq_log_pending_records",
+        "gauge",
+        "Records that JetStream has not acknowledged.",
+        _at("log", "pending_records"),
+    ),
+    Meter(
+        "foldmq_log_pending_bytes",
+        "gauge",
+        "Bytes of events that are not on disk.",
+        _at("log", "pending_bytes"),
+    ),
+    Meter(
+        "foldmq_gate_bytes",
+        "gauge",
+        "Bytes that leave for clients when the events that they depend on are on disk.",
+        _at("log", "gated_bytes"),
+    ),
+    Meter(
+        "foldmq_loop_lag_seconds",
+        "histogram",
+        "Time by which the event loop came late to a timer.",
+        _at("lag"),
+    ),
+    Meter("foldmq_actors", "gauge", "Actors, by type.", _of("actors", _actors), ("type",)),
+    Meter(
+        "foldmq_actor_messages_total",
+        "counter",
+        "Messages that actors handled.",
+        _at("kernel", "handled"),
+    ),
+    Meter("foldmq_turns_total", "counter", "Turns of the kernel.", _at("kernel", "turns")),
+    Meter(
+        "foldmq_mailbox_high_water",
+        "gauge",
+        "The most messages that any mailbox ever held.",
+        _at("kernel", "mailbox_high_water"),
+    ),
+)

@@ -1,0 +1,267 @@
+"""The HTTP server for operators, in one process with the test: who may ask, what, and how long."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import structlog
+from structlog.testing import capture_logs
+
+from actors.auth import Anonymous
+from actors.broker import Broker
+from actors.clock import SystemClock
+from actors.options import Options
+from cli import monitor as module
+from cli.listening import ListenError
+from cli.monitor import MOST_CONNECTIONS, Monitor
+from cli.settings import Settings, load
+from cli.units import Address
+from eventstore.log import LogUnavailable
+
+
+@contextlib.asynccontextmanager
+async def serving(monitor: Monitor | None = None) -> AsyncIterator[tuple[Monitor, int]]:
+    """A monitor on a free port."""
+    monitor = monitor or Monitor()
+    async with contextlib.AsyncExitStack() as stack:
+        place = await monitor.serve(stack, load({"metrics": "127.0.0.1:0"}, {}))
+        assert place is not None
+        yield monitor, place.port
+
+
+class Answer:
+    """An HTTP answer, taken apart."""
+
+    def __init__(self, data: bytes) -> None:
+        head, _, self.body = data.partition(b"\r\n\r\n")
+        first, *lines = head.decode().split("\r\n")
+        self.status = int(first.split(" ")[1])
+        self.headers = {name.lower(): value for name, value in (x.split(": ", 1) for x in lines)}
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+async def exchange(port: int, request: bytes) -> bytes:
+    """Everything that comes until the server closes."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        writer.write(request)
+        return await asyncio.wait_for(reader.read(), 30)
+    except ConnectionResetError:
+        return b""
+    finally:
+        writer.close()
+
+
+async def get(port: int, path: str, method: str = "GET") -> Answer:
+    request = f"{method} {path} HTTP/1.1\r\nHost: x\r\n\r\n"
+    return Answer(await exchange(port, request.encode()))
+
+
+class _NoLog:
+    """A log that does not answer yet."""
+
+    first = 1
+    projections: Any = None
+
+    async def size(self) -> int:
+        raise LogUnavailable("not there yet")
+
+
+async def test_a_broker_that_is_starting_is_alive_and_not_ready() -> None:
+    async with serving() as (_, port):
+        assert (await get(port, "/healthz")).status == 200
+        ready = await get(port, "/readyz")
+        assert (ready.status, ready.json) == (503, {"ready": False, "reasons": ["starting"]})
+        metrics = await get(port, "/metrics")
+        assert metrics.status == 200
+        assert "foldmq_ready 0.0" in metrics.body.decode().splitlines()
+        assert b"process_resident_memory_bytes" in metrics.body
+
+
+async def test_a_broker_that_recovers_is_alive_and_not_ready() -> None:
+    async with serving() as (monitor, port):
+        log = cast("Any", _NoLog())
+        monitor.broker = Broker(Options(node="n"), log, Anonymous(), SystemClock())
+        assert (await get(port, "/healthz")).status == 200
+        ready = await get(port, "/readyz")
+        assert (ready.status, ready.json["reasons"]) == (503, ["recovering"])
+        lines = (await get(port, "/metrics")).body.decode().splitlines()
+        assert "foldmq_ready 0.0" in lines
+        assert "foldmq_connections 0.0" in lines
+        # What is not known yet is not there, rather than nought.
+        assert not any(line.startswith("foldmq_log_writable") for line in lines)
+
+
+async def test_a_broker_that_does_not_listen_yet_is_not_ready() -> None:
+    async with serving() as (monitor, port):
+        trouble: list[str] = []
+        monitor.broker = cast("Broker", SimpleNamespace(trouble=lambda: trouble))
+        assert (await get(port, "/readyz")).json["reasons"] == ["not listening yet"]
+        monitor.listening = True
+        ready = await get(port, "/readyz")
+        assert (ready.status, ready.json) == (200, {"ready": True, "reasons": []})
+        trouble[:] = ["stopping", "the log cannot be written: \x1b[2J"]
+        ready = await get(port, "/readyz")
+        assert (ready.status, ready.json["reasons"]) == (503, trouble)
+        assert b"\x1b" not in ready.body
+
+
+async def test_only_get_and_head_are_answered() -> None:
+    async with serving() as (_, port):
+        for method in ("POST", "PUT", "DELETE", "OPTIONS", "TRACE", "CONNECT"):
+            answer = await get(port, "/healthz", method)
+            assert (answer.status, answer.headers["allow"]) == (405, "GET, HEAD"), method
+        head = await get(port, "/metrics", "HEAD")
+        assert (head.status, head.body) == (200, b"")
+        assert int(head.headers["content-length"]) > 100
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/metrics/",
+        "//metrics",
+        "/../metrics",
+        "/%6detrics",
+        "/metrics%00",
+        "/METRICS",
+        "/metrics/../healthz",
+        "/x",
+        "/etc/passwd",
+    ],
+)
+async def test_nothing_else_is_found(path: str) -> None:
+    async with serving() as (_, port):
+        assert (await get(port, path)).status == 404
+
+
+async def test_a_query_changes_nothing() -> None:
+    async with serving() as (_, port):
+        assert (await get(port, "/healthz?x=1")).status == 200
+        assert (await get(port, "/")).status == 200
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        b"\x10\x0c\x00\x04MQTT\x04\x02\x00\x00\x00\x00\r\n\r\n",
+        b"GET\r\n\r\n",
+        b"NONSENSE / HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\nHost: x\r\nX: " + b"x" * 10_000 + b"\r\n\r\n",
+        b"GET /" + b"x" * 10_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n",
+        b"GET /healthz HTTP/9.9\r\n\r\n",
+        b"POST /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999\r\n\r\nx",
+    ],
+)
+async def test_what_is_no_request_is_refused_and_nothing_is_logged(
+    request_: bytes, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(module, "LONGEST", 0.5)
+    async with serving() as (_, port):
+        data = await exchange(port, request_)
+        assert data == b"" or 400 <= Answer(data).status < 500
+        assert b"Traceback" not in data
+        assert (await get(port, "/healthz")).status == 200
+    assert capsys.readouterr().err == ""
+
+
+async def test_each_connection_gets_one_answer() -> None:
+    async with serving() as (_, port):
+        request = b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: keep-alive\r\n\r\n"
+        data = await exchange(port, request * 3)
+        assert data.count(b"HTTP/1.1 200") == 1
+        assert Answer(data).headers["connection"] == "close"
+
+
+async def test_connections_that_say_nothing_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LONGEST", 0.2)
+    async with serving() as (_, port):
+        for silence in (b"", b"GET /metr", b"GET /metrics HTTP/1.1\r\nHost: x\r\n"):
+            # Comes back when the server closes; nothing else would end it.
+            assert await exchange(port, silence) == b""
+
+
+async def test_connections_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LONGEST", 3600.0)
+    async with serving() as (_, port):
+        idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(MOST_CONNECTIONS)]
+        assert await exchange(port, b"GET /healthz HTTP/1.1\r\n\r\n") == b""
+        reader, writer = idle[0]
+        writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert Answer(await reader.read()).status == 200
+        data = b""
+        while not data:  # the place of the one that was answered becomes free
+            data = await exchange(port, b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert Answer(data).status == 200
+        for _, writer in idle:
+            writer.close()
+
+
+async def test_who_does_not_read_the_answer_holds_nothing_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "LONGEST", 0.2)
+    async with serving() as (_, port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1)
+        writer.write(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+        await writer.drain()
+        assert (await get(port, "/metrics")).status == 200
+        del reader
+        writer.close()
+
+
+async def test_a_failure_is_an_answer_and_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> list[str]:
+        raise ValueError("no")
+
+    async with serving() as (monitor, port):
+        monitor.broker = cast("Broker", SimpleNamespace(trouble=fail))
+        with capture_logs() as lines:
+            structlog.get_logger("foldmq")
+            monkeypatch.setattr(module, "_log", structlog.get_logger("foldmq"))
+            answer = await get(port, "/readyz")
+        assert answer.status == 500
+        assert b"ValueError" not in answer.body
+        assert lines == [
+            {
+                "event": "monitoring request failed",
+                "error": "ValueError: no",
+                "log_level": "error",
+            }
+        ]
+
+
+def with_metrics_at(place: Address, *, asked_for: bool) -> Settings:
+    settings = load({}, {})
+    return Settings.model_construct(
+        {"metrics"} if asked_for else set(), **{**settings.model_dump(), "metrics": place}
+    )
+
+
+async def test_an_address_that_is_taken_ends_the_start_only_if_it_was_asked_for() -> None:
+    async with serving() as (_, port), contextlib.AsyncExitStack() as stack:
+        place = Address("127.0.0.1", port)
+        assert await Monitor().serve(stack, with_metrics_at(place, asked_for=False)) is None
+        with pytest.raises(ListenError) as caught:
+            await Monitor().serve(stack, with_metrics_at(place, asked_for=True))
+        assert caught.value.exit_code == 69
+        assert str(caught.value) == (
+            f"cannot listen on 127.0.0.1:{port} (--metrics): another program listens there; "
+            "stop it or choose another --metrics"
+        )
+
+
+async def test_off_is_off() -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        assert await Monitor().serve(stack, load({"metrics": "off"}, {})) is None
