@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 
 _LEASE = 10.0
 """Seconds without a question after which nothing is counted any more."""
+_SHORTEST = 1.0
+"""Seconds over which is counted, at least."""
 _SAMPLED = 16
 """Topics of a batch that are looked at, at most; they stand for all of it."""
 _KEPT = 4096
@@ -25,26 +27,30 @@ class BusiestTopics:
         self._counts: Counter[bytes] = Counter()
         self._began = 0.0
         self._asked = 0.0
+        self._last: list[tuple[str, float]] = []
         self._watching = False
 
     def told(self) -> list[tuple[str, float]]:
         """Return the busiest topics with their messages in a second, and begin anew.
 
-        The first time nothing is known yet: counting begins with it.
+        The first time nothing is known yet: counting begins with it. Who asks right after somebody
+        else is told the same.
         """
         now = self._broker.clock.monotonic()
-        span, counts = now - self._began, self._counts
-        self._counts, self._began, self._asked = Counter(), now, now
+        self._asked = now
         if not self._watching:
             self._watching = True
+            self._began, self._last = now, []
             self._broker.add_watcher(self._watch)
             self._broker.timers.after(_LEASE, self._look)
-            return []
-        return [
-            (topic.decode(), round(count / span, 1))
-            for topic, count in counts.most_common(_TOLD)
-            if span > 0
-        ]
+        elif now - self._began >= _SHORTEST:
+            span, counts = now - self._began, self._counts
+            self._counts, self._began = Counter(), now
+            self._last = [
+                (topic.decode(), round(count / span, 1))
+                for topic, count in counts.most_common(_TOLD)
+            ]
+        return self._last
 
     def _watch(self, publication: Publication) -> None:
         topics = publication.topics

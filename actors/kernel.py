@@ -36,6 +36,8 @@ import pykka
 import structlog
 from pykka.messages import _ActorStop
 
+from actors.tap import Watched
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import TracebackType
@@ -182,23 +184,6 @@ class LoopRef(pykka.ActorRef[A]):
         except pykka.ActorDeadError:
             future.set(value=False)
         return future
-
-
-class _Watched(list[Any]):
-    """A mailbox that tells of each message before it is handled: when it is first gone through."""
-
-    __slots__ = ("_tell",)
-
-    def __init__(self, messages: list[Any], tell: Callable[[Any], None]) -> None:
-        super().__init__(messages)
-        self._tell: Callable[[Any], None] | None = tell
-
-    def __iter__(self) -> Iterator[Any]:
-        tell, self._tell = self._tell, None
-        for message in super().__iter__():
-            if tell is not None:
-                tell(message.message if type(message) is _Ask else message)
-            yield message
 
 
 class LoopActor(pykka.Actor):
@@ -499,7 +484,10 @@ class Kernel:
         waiting = actor._waiting
         if waiting is None or actor.suspended:
             return
-        actor._waiting = _Watched(waiting, lambda message: tap.gets(actor, message))
+        actor._waiting = Watched(
+            waiting,
+            lambda message: tap.gets(actor, message.message if type(message) is _Ask else message),
+        )
         tap.begin(actor)
         try:
             self._run(actor)

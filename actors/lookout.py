@@ -11,6 +11,7 @@ Between actors that one trace covers a message is shown once: where it arrives.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ from actors.messages import Attach, Packets
 from actors.session import Session
 from actors.shadow import Shadow
 from actors.subscription import Subscription
+from actors.tap import ActorTap
 from actors.traces import AT_ONCE, End, Trace, add_lines
 from actors.views import client_of
 from eventstore.events import MessagePublished, SessionSnapshot
@@ -39,6 +41,8 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger("foldmq")
 
+_SLICE, _PAUSE = 500, 0.002
+"""Actors that are covered in one go, and seconds until the next ones are."""
 _COUNTED = 2000
 """Packets of one write that are counted although they are not shown; the rest count as one."""
 
@@ -54,44 +58,6 @@ class _Told:
     """The first one."""
     more: int = 0
     """How many others."""
-
-
-class ActorTap:
-    """What one actor does goes to the traces that cover it."""
-
-    __slots__ = ("_lookout", "traces")
-
-    def __init__(self, lookout: Lookout) -> None:
-        self._lookout = lookout
-        self.traces: list[Trace] = []
-
-    def begin(self, actor: LoopActor) -> None:
-        """See what the actor sends from now on."""
-        self._lookout.begin(actor, self)
-
-    def end(self, _actor: LoopActor) -> None:
-        """See no more what is sent."""
-        self._lookout.end()
-
-    def gets(self, actor: LoopActor, message: Any) -> None:
-        """Show a message that the actor is about to handle."""
-        self._lookout.quietly(self._lookout.on_gets, actor, self.traces, message)
-
-    def ended(self, actor: LoopActor, error: Exception | None) -> None:
-        """Show that the actor stopped or failed."""
-        self._lookout.quietly(self._lookout.on_ended, actor, self.traces, error)
-
-    def took(self, actor: LoopActor, packets: Sequence[Any], error: Exception | None) -> None:
-        """Show the packets that a client sent."""
-        self._lookout.quietly(self._lookout.on_took, actor, self.traces, packets, error)
-
-    def wrote(self, actor: LoopActor, data: bytes) -> None:
-        """Show the packets that leave for the client."""
-        self._lookout.quietly(self._lookout.on_wrote, actor, self.traces, data)
-
-    def closes(self, actor: LoopActor, reason: str) -> None:
-        """Show that a connection ends."""
-        self._lookout.quietly(self._lookout.on_closes, actor, self.traces, reason)
 
 
 class Lookout:
@@ -125,7 +91,7 @@ class Lookout:
 
     def cover(self, actor: LoopActor, trace: Trace) -> None:
         """Have a trace cover an actor from now on."""
-        if actor.stopped or trace in self._traces(actor):
+        if actor.stopped or trace.over or trace in self._traces(actor):
             return
         if actor.tap is None:
             actor.tap = ActorTap(self)
@@ -145,15 +111,14 @@ class Lookout:
         self.cover(session, trace)
         if session.connection is not None:
             self.cover(session.connection, trace)
-        for subscriber in broker.router.subscribers(name):
-            if subscriber.actor is not None:
-                self.cover(subscriber.actor, trace)
+        held = (subscriber.actor for subscriber in broker.router.subscribers(name))
+        self._in_slices((actor for actor in held if actor is not None), trace, self.cover)
 
     def uncover(self, trace: Trace) -> None:
         """Have a trace cover nothing any more."""
-        for actor in trace.actors:
-            self._release(actor, trace)
-        trace.actors.clear()
+        trace.over = True
+        self._in_slices(iter(trace.actors), trace, self._release)
+        trace.actors = set()
         if trace.client is not None:
             of_client = self.clients[trace.client]
             of_client.remove(trace)
@@ -163,6 +128,20 @@ class Lookout:
         if not self.clients:
             self._broker.kernel.on_spawn = None
             self._broker.on_connect = None
+
+    def _in_slices(
+        self,
+        actors: Iterator[LoopActor],
+        trace: Trace,
+        work: Callable[[LoopActor, Trace], None],
+    ) -> None:
+        """Do something with some actors, and with the others soon: a client may have thousands."""
+        for number, actor in enumerate(actors, 1):
+            work(actor, trace)
+            if number == _SLICE:
+                go_on = partial(self._in_slices, actors, trace, work)
+                self._broker.timers.after(_PAUSE, go_on)
+                break
 
     def _release(self, actor: LoopActor, trace: Trace) -> None:
         traces = self._traces(actor)

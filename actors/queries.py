@@ -150,7 +150,7 @@ class Queries:
             if pause:
                 yield None
         rows = [views.actor_row(actor, broker) for actor in highest.items() if not actor.stopped]
-        if top.by == "recent" and kernel.clock() - kernel.epoch_began >= _EPOCH:
+        if kernel.clock() - kernel.epoch_began >= _EPOCH:
             kernel.begin_epoch()
         return {"rows": rows, "total": len(kernel), "more": False, "cursor": None}
 

@@ -48,6 +48,7 @@ class Trace:
         "client",
         "deadline",
         "one",
+        "over",
         "subject",
         "token",
     )
@@ -68,6 +69,8 @@ class Trace:
         """The client whose actors it covers, also those that come later."""
         self.one: LoopActor | None = None
         """The actor with which it ends."""
+        self.over = False
+        """It has ended: nothing more is to be covered."""
         self.deadline = 0.0
         """Monotonic time at which it ends if nobody asks for more."""
         self._rate = rate

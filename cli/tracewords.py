@@ -16,6 +16,7 @@ Line = Mapping[str, Any]
 
 _NAME = 60
 _WHO = 24
+_WIDTH, _WIDTH_WHO = 16, 20
 _PAYLOAD = 40
 _KNOWN = 10_000
 _CODES = (
@@ -59,7 +60,7 @@ class TraceWords:
             shown = "" if client is None else f" {text.name(str(client), _WHO)}"
             actor = f"{actor}{shown}"
         moment = text.clock(int(line["ms"])).partition(" ")[2]
-        return f"{moment} {actor:<{26 if self._who else 16}} {self.said(line)}"
+        return f"{moment} {actor:<{_WIDTH_WHO if self._who else _WIDTH}} {self.said(line)}"
 
     def said(self, line: Line) -> str:
         """Give what a line says, without time and actor."""
@@ -302,7 +303,7 @@ def _target(target: Mapping[str, Any]) -> str:
     said = f"{text.name(target['client'], _NAME)} ({text.name(target['filter'], _NAME)})"
     if target["connected"]:
         return f"{said} QoS {target['qos']}"
-    return f"{said} QoS {target['qos']}, away" if target["qos"] else f"{said} away: not at QoS 0"
+    return f"{said} QoS {target['qos']} later" if target["qos"] else f"{said} not, it is away"
 
 
 _KINDS: dict[str, Callable[[TraceWords, Line], str]] = {

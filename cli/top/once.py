@@ -91,4 +91,8 @@ def _table(columns: Sequence[Column], rows: list[Row], sort: str, width: int) ->
 def _finite(found: Any) -> Any:
     if isinstance(found, dict):
         return {key: _finite(value) for key, value in found.items()}
-    return None if isinstance(found, float) and math.isinf(found) else found
+    if isinstance(found, tuple):
+        return [_finite(value) for value in found]
+    if isinstance(found, float):
+        return None if math.isinf(found) else round(found, 6)
+    return found

@@ -263,6 +263,27 @@ def test_a_violation_of_the_protocol_is_shown() -> None:
     simulate(scenario)
 
 
+def test_a_client_of_thousands_of_subscriptions_is_covered_step_by_step() -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            count = 1700
+            client = await world.connect("r", filters=[(f"a/{n}", 0) for n in range(count)])
+            tracer, sink = tracing(world)
+            answer = tracer.start({"token": TOKEN, "client": "r"})
+            assert len(answer["actors"]) == 20
+            assert 500 <= len(overrides(world)) < count
+            await world.go(0.1)
+            assert len([one for one in overrides(world) if one.startswith("subscr")]) == count
+            client.send(p.publish(f"a/{count - 1}", b"x"))
+            await world.go(0.1)
+            assert sink.lines(kind="gets", what="Batch")
+            tracer.stop({"token": TOKEN})
+            await world.go(0.1)
+            assert overrides(world) == []
+
+    simulate(scenario)
+
+
 # One actor.
 
 

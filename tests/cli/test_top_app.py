@@ -12,6 +12,7 @@ from topsamples import actor, status
 from cli.inspecting import LiveBroker, NoLiveBroker, Refused, TooLarge
 from cli.top import once, tracepage
 from cli.top.app import Top
+from cli.top.help import TEXT
 from cli.top.link import Link, NotUnderstood
 from cli.top.questions import ACTORS_ASKED, Questions
 from cli.tracing import Portion
@@ -270,9 +271,10 @@ async def test_resizing(broker: FakeBroker) -> None:
 async def test_help_and_quit(broker: FakeBroker) -> None:
     async with shown(broker) as screen:
         await screen.press("question_mark")
-        await screen.sees("Enter                open the page")
+        await screen.sees("Enter           page of an actor")
         await screen.press("end")
         await screen.sees("yellow or red")
+        assert max(map(len, TEXT.splitlines())) < 80
         await screen.press("escape")
         await screen.sees("pump-40")
         await screen.press("q")

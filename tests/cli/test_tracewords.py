@@ -168,7 +168,7 @@ PUBLISHED_400 = (
                     {"client": "x", "filter": "#", "qos": 1, "connected": False},
                 ],
             ),
-            "hall/door goes to r (hall/#) QoS 1, x (#) QoS 1, away",
+            "hall/door goes to r (hall/#) QoS 1, x (#) QoS 1 later",
         ),
         (line("route", "route", topic="a", count=1, total=0, targets=[]), "a goes to nobody"),
         (line("starts", "Session"), "starts"),
