@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+WORKERS ?= 2
 
 .PHONY: help install run test lint types pytest drills bench fuzz clean java
 
@@ -49,8 +50,9 @@ lint: $(VENV)/installed-test
 types: $(VENV)/installed-test
 	$(BIN)/mypy
 
+# Half of the tests wait for brokers: two at a time, whole files so that what they share is made once.
 pytest: $(VENV)/installed-test
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile $(ARGS)
 
 # How often each drill strikes, and the seed of when and where; make test strikes a few times.
 drills: export FOLDMQ_DRILL_ROUNDS ?= 20
