@@ -15,12 +15,15 @@ from typing import TYPE_CHECKING, Any
 import pykka
 import structlog
 
-from actors.busiest import BusiestTopics
 from actors.clock import Timers
 from actors.connection import Connection, Pause
 from actors.decisions import Limits
 from actors.expiry import Expiries
-from actors.inspector import Inspector
+from actors.inspection.busiest import BusiestTopics
+from actors.inspection.inspector import Inspector
+from actors.inspection.operations import Operations
+from actors.inspection.queries import Queries
+from actors.inspection.storage import Storage
 from actors.kernel import Failed, Kernel, LoopActor, about
 from actors.messages import (
     Attach,
@@ -31,15 +34,12 @@ from actors.messages import (
     Retire,
 )
 from actors.meters import Meters
-from actors.operations import Operations
 from actors.projector import Projector
-from actors.queries import Queries
 from actors.recovery import recover, software
 from actors.retention import Retention
 from actors.router import Router
 from actors.scrub import scrub
 from actors.session import Session
-from actors.storage import Storage
 from actors.supervision import inherit, replace, succeed
 from actors.systree import SysTree
 from eventstore.errors import CorruptLog
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from actors.auth import Authenticator
-    from actors.inspector import Handler
+    from actors.inspection.inspector import Handler
     from actors.messages import Publication
     from actors.options import Options
     from eventstore.journal import Clock, Journal

@@ -8,8 +8,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from actors.kernel import LoopActor
-    from actors.lookout import Lookout
-    from actors.traces import Trace
+    from actors.tracing.lookout import Lookout
+    from actors.tracing.traces import Trace
 
 
 class Tap(Protocol):

@@ -20,9 +20,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import orjson
 
-from actors.inspector import Inspector
-from cli import microservice
+from actors.inspection.inspector import Inspector
 from cli.main import main
+from cli.monitoring import microservice
 
 _OFTEN = 0.99
 

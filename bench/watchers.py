@@ -21,7 +21,7 @@ from typing import Self
 from brokers import ROOT, BenchError
 from client import CONNACK, PUBACK, SUBACK, Client, connect, publish, session_name, subscribe
 
-from cli.inspecting import open_broker
+from cli.operator.inspecting import open_broker
 from cli.sourceflags import SourceFlags
 from protocol.errors import FoldmqError
 

@@ -9,8 +9,10 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from cli import logcommands, operatorcommands, version, webcommand
+from cli import logcommands, version
 from cli.flags import with_settings_flags
+from cli.operator import commands as operatorcommands
+from cli.web import command as webcommand
 from protocol.errors import FoldmqError
 
 app = typer.Typer(

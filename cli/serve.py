@@ -22,14 +22,14 @@ from actors.meters import watch_loop
 from actors.options import Options
 from cli import logs
 from cli.listening import ListenError, probe
-from cli.microservice import serve_inspector
-from cli.monitor import Monitor
-from cli.notify import Notifier
+from cli.monitoring.microservice import serve_inspector
+from cli.monitoring.monitor import Monitor
+from cli.monitoring.notify import Notifier
 from cli.ready import Facts, Progress, announce
 from cli.settings import RELOADABLE, ConfigError, Settings, check, load
 from cli.store import Store, answer_requests, fit, open_store
 from cli.units import Address
-from cli.webchild import WebPage
+from cli.web.child import WebPage
 from eventstore.datadir import DataDir
 from protocol.errors import FoldmqError
 

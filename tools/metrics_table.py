@@ -1,4 +1,4 @@
-"""Writes the table of metrics in docs/operations.md, from cli/metrics.py.
+"""Writes the table of metrics in docs/operations.md, from cli/monitoring/metrics.py.
 
 The rest of the page is written by hand.
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from cli.metrics import METRICS
+from cli.monitoring.metrics import METRICS
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "operations.md"

@@ -8,8 +8,8 @@ import shutil
 import sys
 from typing import TYPE_CHECKING
 
-from cli.actorlist import say_where
-from cli.inspecting import LiveBroker, NoLiveBroker, open_broker
+from cli.operator.actorlist import say_where
+from cli.operator.inspecting import LiveBroker, NoLiveBroker, open_broker
 from cli.sourceflags import SourceFlags, UsageError
 from cli.top.columns import ACTOR_SORTS
 from cli.top.link import Link, understood

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Any
 
-from cli.inspecting import NoLiveBroker, Refused
+from cli.operator.inspecting import NoLiveBroker, Refused
 from cli.text import escaped
 from protocol.errors import FoldmqError
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractAsyncContextManager
 
-    from cli.inspecting import LiveBroker
+    from cli.operator.inspecting import LiveBroker
 
 ANSWER_SECONDS = 4.0
 """How long an answer may take until the broker counts as away."""

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from textual.binding import Binding, BindingType
 
 from cli import text
-from cli.actorpage import actor_lines, connection_of, connection_rates
-from cli.inspecting import Refused
-from cli.receivers import OUTCOMES, outcome_lines
-from cli.sessionpage import session_lines
+from cli.operator.actorpage import actor_lines, connection_of, connection_rates
+from cli.operator.inspecting import Refused
+from cli.operator.receivers import OUTCOMES, outcome_lines
+from cli.operator.sessionpage import session_lines
 from cli.top.columns import Column, Row
 from cli.top.tracepage import TracePage
 from cli.top.view import Page, as_lines

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from cli.inspecting import TooLarge
+from cli.operator.inspecting import TooLarge
 
 if TYPE_CHECKING:
     from cli.top.link import Link

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 from textual.binding import Binding, BindingType
 
 from cli import text
-from cli.inspecting import NoLiveBroker, Refused
+from cli.operator.inspecting import NoLiveBroker, Refused
+from cli.operator.tracewords import TraceWords
+from cli.operator.tracing import Portion, open_trace
 from cli.top.spans import Line, Role, wrapped
 from cli.top.view import Page
 from cli.top.widgets import Lines, Scroller
-from cli.tracewords import TraceWords
-from cli.tracing import Portion, open_trace
 from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 import structlog
 from aiohttp import web
 
-from cli.inspecting import Refused
+from cli.operator.inspecting import Refused
 from cli.source import CutMeanwhile, NoLog
 from cli.sourceflags import UsageError
 from cli.web.link import Away

@@ -9,7 +9,7 @@ from typing import Any
 
 import nats.errors
 
-from cli.inspecting import LiveBroker, NoLiveBroker, open_broker
+from cli.operator.inspecting import LiveBroker, NoLiveBroker, open_broker
 from cli.source import Source, source_on
 from cli.sourceflags import SourceFlags
 from eventstore.connection import check_jetstream

@@ -12,7 +12,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from cli.inspecting import Refused
+from cli.operator.inspecting import Refused
 from cli.text import clock
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 from typing import TYPE_CHECKING, Any
 
-from cli.inspecting import Refused
+from cli.operator.inspecting import Refused
 from cli.source import NoLog
 from cli.text import payload_text
 from cli.web.listings import Listings

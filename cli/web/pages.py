@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from cli.inspecting import Refused
 from cli.logtool import TYPES, selection
 from cli.moments import Moment, parse_moment
+from cli.operator.inspecting import Refused
 from cli.sourceflags import UsageError
 from cli.web.logpage import find_page
 from cli.web.samples import EVERY

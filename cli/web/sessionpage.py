@@ -8,9 +8,9 @@ from aiohttp import web
 
 from cli.diff import SessionFacts, session_facts, session_lines
 from cli.fold import AsOf
-from cli.inspecting import Refused
 from cli.logtool import refs_of
 from cli.moments import Cut, cut_at, parse_moment, time_of
+from cli.operator.inspecting import Refused
 from cli.source import CutOff
 from cli.sourceflags import UsageError
 from cli.text import counted

@@ -12,14 +12,14 @@ from harness import packets as p
 from harness.packets import Publish
 from simulation.world import SimClient, World, simulate
 
-from actors import tracelines
 from actors.connection import Connection
+from actors.inspection.requests import Refused
 from actors.kernel import Kernel, LoopActor
 from actors.messages import Publication
-from actors.requests import Refused
 from actors.session import Session
-from actors.shadow import Shadow
-from actors.tracing import MOST_TRACES, Tracer
+from actors.tracing import lines as tracelines
+from actors.tracing.shadow import Shadow
+from actors.tracing.tracer import MOST_TRACES, Tracer
 from eventstore.positions import position
 
 TOKEN = "T" * 22

@@ -22,7 +22,7 @@ import pytest
 from harness import packets as p
 from simulation.world import World, simulate
 
-from cli.metrics import METRICS
+from cli.monitoring.metrics import METRICS
 from cli.settings import load
 from cli.units import seconds
 from eventstore.errors import CorruptLog

@@ -17,9 +17,9 @@ from actors.auth import Anonymous
 from actors.broker import Broker
 from actors.clock import SystemClock
 from actors.options import Options
-from cli import monitor as module
 from cli.listening import ListenError
-from cli.monitor import MOST_CONNECTIONS, Monitor
+from cli.monitoring import monitor as module
+from cli.monitoring.monitor import MOST_CONNECTIONS, Monitor
 from cli.settings import Settings, load
 from cli.units import Address
 from eventstore.log import LogUnavailable

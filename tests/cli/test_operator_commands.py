@@ -13,15 +13,16 @@ import pytest
 import typer
 from nats.aio.client import Client
 
-from cli import asking, inspecting, tables, text
-from cli.actorlist import check_order, gather_top, id_order
-from cli.actorpage import connection_rates, read_session
-from cli.actortree import Tree
-from cli.inspecting import LiveBroker, NoLiveBroker, Refused, TooLarge, open_broker
-from cli.receivers import outcome_lines
-from cli.removing import remove_offline
-from cli.sessionlist import selection
-from cli.sessionpage import json_object, session_lines
+from cli import text
+from cli.operator import asking, inspecting, tables
+from cli.operator.actorlist import check_order, gather_top, id_order
+from cli.operator.actorpage import connection_rates, read_session
+from cli.operator.actortree import Tree
+from cli.operator.inspecting import LiveBroker, NoLiveBroker, Refused, TooLarge, open_broker
+from cli.operator.receivers import outcome_lines
+from cli.operator.removing import remove_offline
+from cli.operator.sessionlist import selection
+from cli.operator.sessionpage import json_object, session_lines
 from cli.sourceflags import SourceFlags, UsageError
 from eventstore.positions import position
 

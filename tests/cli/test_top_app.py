@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from topsamples import actor, status
 
-from cli.inspecting import LiveBroker, NoLiveBroker, Refused, TooLarge
+from cli.operator.inspecting import LiveBroker, NoLiveBroker, Refused, TooLarge
+from cli.operator.tracing import Portion
 from cli.top import once, tracepage
 from cli.top.app import Top
 from cli.top.help import TEXT
 from cli.top.link import Link, NotUnderstood
 from cli.top.questions import ACTORS_ASKED, Questions
-from cli.tracing import Portion
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

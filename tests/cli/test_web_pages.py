@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from cli.inspecting import Refused
+from cli.operator.inspecting import Refused
 from cli.ready import Facts, announce
 from cli.settings import load
 from cli.units import Address
 from cli.web import guard
 from cli.web.access import Hosts, TokenError, find_token
 from cli.web.charts import HEIGHT, WIDTH, bars, chart
+from cli.web.child import environment_for
 from cli.web.guard import _local
 from cli.web.listings import PAGE_ROWS, Listings
 from cli.web.render import environment, name, url
 from cli.web.samples import Samples
-from cli.webchild import environment_for
 from eventstore.datadir import DataDir
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from harness.broker import Broker, environment, foldmq, free_port, stand_still, 
 from harness.fixtures import Clients
 from prometheus_client.parser import text_string_to_metric_families
 
-from cli.metrics import METRICS
+from cli.monitoring.metrics import METRICS
 from e2e.tools import HOSTILE_ID, HOSTILE_TOPIC
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from harness.broker import Broker, environment, foldmq, until
 from harness.fixtures import Clients
 from harness.packets import Publish
 
-from cli.inspecting import open_broker
+from cli.operator.inspecting import open_broker
 from cli.sourceflags import SourceFlags
 from e2e.tools import HOSTILE_ID, HOSTILE_PAYLOAD, HOSTILE_TOPIC, refused, run
 

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-_LONGEST = 1 << 20
 
 _lock = threading.Lock()
 _address: str | None = None
@@ -47,7 +46,7 @@ def run(
         socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as channel,
     ):
         channel.connect(_server())
-        request = {"arguments": list(arguments), "env": dict(env), "directory": os.getcwd()}
+        request = {"arguments": list(arguments), "env": dict(env), "directory": str(Path.cwd())}
         data = json.dumps(request).encode()
         socket.send_fds(channel, [len(data).to_bytes(4, "big")], [out.fileno(), err.fileno()])
         channel.sendall(data)
@@ -67,7 +66,7 @@ def run(
 
 def _server() -> str:
     """Return the address of the process that is forked, started when it is first needed."""
-    global _address  # noqa: PLW0603 - one for all tests
+    global _address
     with _lock:
         if _address is None:
             directory = tempfile.TemporaryDirectory(prefix="foldmq-fork-")
@@ -137,7 +136,7 @@ def _become(request: dict[str, Any], fds: list[int]) -> None:
     os.chdir(request["directory"])
     sys.argv = ["foldmq", *request["arguments"]]
     for name, fd in (("stdout", 1), ("stderr", 2)):
-        stream = open(fd, "w", encoding="utf-8", closefd=False, buffering=1 if fd == 2 else -1)
+        stream = os.fdopen(fd, "w", encoding="utf-8", closefd=False, buffering=1 if fd == 2 else -1)
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
     from cli.main import main
@@ -149,7 +148,7 @@ def _become(request: dict[str, Any], fds: list[int]) -> None:
         code = end.code
         if isinstance(code, str):
             sys.stderr.write(code + "\n")
-    except BaseException:
+    except BaseException:  # noqa: BLE001 - shown as the interpreter would
         sys.excepthook(*sys.exc_info())
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):

@@ -17,7 +17,7 @@ import structlog
 from harness import packets as p
 
 from actors import retention
-from actors.requests import Refused
+from actors.inspection.requests import Refused
 from eventstore.events import LogCut
 from simulation.account import Account
 from simulation.devices import Device, Habits, settled

@@ -9,8 +9,8 @@ import pytest
 from harness import packets as p
 from harness.packets import Connack, Publish
 
-from actors.inspector import PAGE_ROWS
-from actors.requests import Refused
+from actors.inspection.inspector import PAGE_ROWS
+from actors.inspection.requests import Refused
 from eventstore.events import (
     OperatorActed,
     RetainedCleared,

@@ -14,7 +14,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from cli.metrics import METRICS, Meter, Status
+from cli.monitoring.metrics import METRICS, Meter, Status
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from actors.connection import Connection
-from actors.inspector import in_steps
+from actors.inspection.inspector import in_steps
+from actors.inspection.requests import Refused, number, optional, shown, text
 from actors.messages import Close, Kick, Remove
-from actors.requests import Refused, number, optional, shown, text
 from actors.session import Session
 from actors.subscription import Subscription
 from eventstore.events import OperatorActed, RetainedCleared
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from actors.broker import Broker
-    from actors.inspector import Work
+    from actors.inspection.inspector import Work
     from actors.kernel import LoopActor
     from eventstore.journal import Effects
 

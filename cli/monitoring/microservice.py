@@ -16,9 +16,9 @@ import nats.micro
 import orjson
 import structlog
 
-from actors.requests import Refused
-from actors.tracing import Tracer
-from cli.inspecting import SERVICE, SUBJECTS
+from actors.inspection.requests import Refused
+from actors.tracing.tracer import Tracer
+from cli.operator.inspecting import SERVICE, SUBJECTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine

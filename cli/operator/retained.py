@@ -6,12 +6,12 @@ import sys
 from typing import Any
 
 from cli import text
-from cli.actorlist import Row, gather, say_where, show
-from cli.inspecting import LiveBroker, open_broker
 from cli.logs import printable
+from cli.operator.actorlist import Row, gather, say_where, show
+from cli.operator.inspecting import LiveBroker, open_broker
+from cli.operator.tables import Column
 from cli.source import NoLog, source_on
 from cli.sourceflags import SourceFlags
-from cli.tables import Column
 from eventstore.messages import messages_of
 from eventstore.positions import Position, format_position, sequence_of
 

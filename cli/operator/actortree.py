@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from cli import text
-from cli.actorlist import Row, gather, id_order, say_where
-from cli.inspecting import open_broker
+from cli.operator.actorlist import Row, gather, id_order, say_where
+from cli.operator.inspecting import open_broker
 from cli.sourceflags import SourceFlags
 
 _NAME_LIMIT = 60

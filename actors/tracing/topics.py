@@ -13,8 +13,8 @@ from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from actors import tracelines
-from actors.traces import AT_ONCE, add_lines
+from actors.tracing import lines as tracelines
+from actors.tracing.traces import AT_ONCE, add_lines
 from eventstore.events import (
     Acked,
     Completed,
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
 
     from actors.broker import Broker
     from actors.kernel import LoopActor
-    from actors.lookout import Lookout
     from actors.messages import Publication
     from actors.router import Route
-    from actors.traces import Trace
+    from actors.tracing.lookout import Lookout
+    from actors.tracing.traces import Trace
     from eventstore.events import Event
     from eventstore.positions import Position, Run
 

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from cli import text
-from cli.actorlist import gather, say_where
-from cli.asking import Done, Manner, change, confirmed, portions, tell
-from cli.inspecting import LiveBroker, Refused, open_broker
-from cli.sessionlist import selection
+from cli.operator.actorlist import gather, say_where
+from cli.operator.asking import Done, Manner, change, confirmed, portions, tell
+from cli.operator.inspecting import LiveBroker, Refused, open_broker
+from cli.operator.sessionlist import selection
 from cli.sourceflags import SourceFlags, UsageError
 
 

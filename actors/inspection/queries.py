@@ -1,6 +1,6 @@
 """What the inspector can be asked, and what each answer is made of.
 
-Requests and answers are described in ``docs/inspector.md``; rows in ``actors.views``.
+Requests and answers are described in ``docs/inspector.md``; rows in ``actors.inspection.views``.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from itertools import chain
 from re import compile as compile_pattern
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from actors import views
-from actors.inspector import Listing, in_steps
-from actors.requests import Refused, flag, number, optional, shown, text
-from actors.status import status
+from actors.inspection import views
+from actors.inspection.inspector import Listing, in_steps
+from actors.inspection.requests import Refused, flag, number, optional, shown, text
+from actors.inspection.status import status
 from projections.sessions import Owed
 from protocol.topics import (
     TopicError,
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from actors.broker import Broker
-    from actors.inspector import Answer, Handler, Work
+    from actors.inspection.inspector import Answer, Handler, Work
     from actors.kernel import LoopActor
     from projections.session import SessionState
 

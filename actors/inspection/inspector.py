@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import structlog
 
+from actors.inspection.requests import Refused, text
 from actors.kernel import LoopActor
-from actors.requests import Refused, text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Mapping

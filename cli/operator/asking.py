@@ -12,7 +12,7 @@ from typing import Any
 import typer
 
 from cli import text
-from cli.inspecting import LiveBroker
+from cli.operator.inspecting import LiveBroker
 from cli.sourceflags import UsageError
 from eventstore.positions import format_position
 

@@ -4,11 +4,11 @@ import asyncio
 import sys
 
 from cli import text
-from cli.actorlist import Row, say_where
-from cli.inspecting import open_broker
-from cli.sessionpage import json_object
+from cli.operator.actorlist import Row, say_where
+from cli.operator.inspecting import open_broker
+from cli.operator.sessionpage import json_object
+from cli.operator.tables import Column, Table
 from cli.sourceflags import SourceFlags
-from cli.tables import Column, Table
 from eventstore.positions import format_position
 
 OUTCOMES = {

@@ -10,9 +10,9 @@ from itertools import islice
 from typing import Any
 
 from cli import text
-from cli.actorlist import say_where
-from cli.inspecting import LiveBroker, Refused, TooLarge, open_broker
-from cli.sessionpage import (
+from cli.operator.actorlist import say_where
+from cli.operator.inspecting import LiveBroker, Refused, TooLarge, open_broker
+from cli.operator.sessionpage import (
     actor_words,
     connection_lines,
     json_object,

@@ -8,11 +8,11 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 from cli import text
-from cli.inspecting import LiveBroker, TooLarge, open_broker
+from cli.operator.inspecting import LiveBroker, TooLarge, open_broker
+from cli.operator.sessionpage import json_object
+from cli.operator.tables import Column, Table, idle, span
 from cli.progress import progress
-from cli.sessionpage import json_object
 from cli.sourceflags import SourceFlags, UsageError
-from cli.tables import Column, Table, idle, span
 
 Row = Mapping[str, Any]
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from cli import text
-from cli.tables import idle, span
+from cli.operator.tables import idle, span
 from eventstore.positions import format_position
 
 Found = Mapping[str, Any]

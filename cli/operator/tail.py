@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from cli import text
-from cli.actorlist import say_where
-from cli.actorpage import ACTOR_ID
-from cli.inspecting import NoLiveBroker, Refused, open_broker
-from cli.sessionpage import json_object
+from cli.operator.actorlist import say_where
+from cli.operator.actorpage import ACTOR_ID
+from cli.operator.inspecting import NoLiveBroker, Refused, open_broker
+from cli.operator.sessionpage import json_object
+from cli.operator.tracewords import TraceWords
+from cli.operator.tracing import LiveTrace, Portion, open_trace
 from cli.sourceflags import SourceFlags, UsageError
-from cli.tracewords import TraceWords
-from cli.tracing import LiveTrace, Portion, open_trace
 
 
 def target(which: str | None, client: str | None, topic: str | None) -> dict[str, str]:

@@ -70,7 +70,7 @@ def _actors_ls(
 
     Sorted by busy, recent, handled, mailbox, high_water, last_active, id, name or state.
     """
-    from cli import actorlist
+    from cli.operator import actorlist
 
     wanted = {"type": kind, "match": match, "state": state, "client": client}
     actorlist.run(source, wanted, sort, limit, as_json=as_json)
@@ -87,7 +87,7 @@ def _actors_tree(
     as_json: _Json = False,
 ) -> None:
     """Show who supervises whom."""
-    from cli import actortree
+    from cli.operator import actortree
 
     actortree.run(source, children, as_json=as_json)
 
@@ -106,7 +106,7 @@ def _actors_show(
 
     State, subscriptions, what is in flight and queued, will, connection and its traffic.
     """
-    from cli import actorpage
+    from cli.operator import actorpage
 
     actorpage.run(source, which, full=full, as_json=as_json)
 
@@ -142,7 +142,7 @@ def _actors_tail(
     What an actor gets, sends and appends to the log; all of a client's actors, whether it is
     connected or not yet; or what becomes of the messages on some topics.
     """
-    from cli import tail
+    from cli.operator import tail
 
     tail.run(source, tail.target(which, client, topic), rate, count, as_json=as_json)
 
@@ -161,7 +161,7 @@ def _actors_kick(
 
     Its session stays if it is persistent; its will is published.
     """
-    from cli import asking, kicking
+    from cli.operator import asking, kicking
 
     kicking.kick_actor(source, which, asking.Manner(yes, dry_run))
 
@@ -178,7 +178,7 @@ def _actors_restart(
 
     The state of a session is rebuilt from the log; its client is disconnected.
     """
-    from cli import asking, kicking
+    from cli.operator import asking, kicking
 
     kicking.restart(source, which, asking.Manner(yes, dry_run))
 
@@ -200,7 +200,7 @@ def _sessions_ls(
 
     Sorted by queued, queued_bytes, inflight, subscriptions, offline or client.
     """
-    from cli import sessionlist
+    from cli.operator import sessionlist
 
     sessionlist.run(source, match, connected, older_than, sort, limit, as_json=as_json)
 
@@ -217,7 +217,7 @@ def _sessions_show(
 
     Subscriptions, what is in flight and queued, will, connection and its traffic.
     """
-    from cli import actorpage
+    from cli.operator import actorpage
 
     actorpage.run_session(source, client, full=full, as_json=as_json)
 
@@ -234,7 +234,7 @@ def _sessions_kick(
 
     Their sessions stay if they are persistent; their wills are published.
     """
-    from cli import asking, kicking
+    from cli.operator import asking, kicking
 
     kicking.kick(source, clients, asking.Manner(yes, dry_run))
 
@@ -251,7 +251,7 @@ def _sessions_rm(
 
     Clients that are connected are disconnected.
     """
-    from cli import asking, removing
+    from cli.operator import asking, removing
 
     removing.remove(source, clients, asking.Manner(yes, dry_run))
 
@@ -269,7 +269,7 @@ def _sessions_purge(
 
     By age, by name or by both: one must be given. Sessions that come back meanwhile stay.
     """
-    from cli import asking, removing
+    from cli.operator import asking, removing
 
     removing.purge(source, older_than, match, asking.Manner(yes, dry_run))
 
@@ -285,7 +285,7 @@ def _retained_ls(
     as_json: _JsonLines = False,
 ) -> None:
     """List retained messages."""
-    from cli import retained
+    from cli.operator import retained
 
     retained.run_list(source, topic_filter, limit, as_json=as_json)
 
@@ -304,7 +304,7 @@ def _retained_get(
 
     As it is, and a newline; on a terminal control characters are escaped.
     """
-    from cli import retained
+    from cli.operator import retained
 
     retained.run_get(source, topic, newline=not no_newline, as_json=as_json)
 
@@ -318,7 +318,7 @@ def _retained_rm(
     dry_run: _DryRun = False,
 ) -> None:
     """Remove retained messages."""
-    from cli import asking, removing
+    from cli.operator import asking, removing
 
     removing.clear(source, topic_filter, asking.Manner(yes, dry_run))
 
@@ -330,7 +330,7 @@ def _subscriptions(
     as_json: _Json = False,
 ) -> None:
     """Tell who would get a message on a topic, and why."""
-    from cli import receivers
+    from cli.operator import receivers
 
     receivers.run(source, topic, as_json=as_json)
 

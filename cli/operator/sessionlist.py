@@ -5,10 +5,10 @@ import time
 from typing import Any
 
 from cli import text
-from cli.actorlist import Row, check_order, gather, gather_top, say_where, show
-from cli.inspecting import open_broker
+from cli.operator.actorlist import Row, check_order, gather, gather_top, say_where, show
+from cli.operator.inspecting import open_broker
+from cli.operator.tables import Column, ago, whole_span
 from cli.sourceflags import SourceFlags, UsageError
-from cli.tables import Column, ago, whole_span
 from cli.units import seconds
 
 _BY_BROKER = ("queued", "queued_bytes", "inflight", "subscriptions")

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 import structlog
 from aiohttp import web
 
-from actors.status import status
+from actors.inspection.status import status
 from cli.listening import ListenError, excuse
-from cli.prometheus import CONTENT_TYPE, families, process_families, text
+from cli.monitoring.prometheus import CONTENT_TYPE, families, process_families, text
 from cli.units import Address
 from protocol.errors import FoldmqError
 

@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING, Any
 import structlog
 from pykka.messages import _ActorStop
 
-from actors import tracelines
 from actors.connection import Connection
+from actors.inspection.views import client_of
 from actors.messages import Attach, Packets
 from actors.session import Session
-from actors.shadow import Shadow
 from actors.subscription import Subscription
 from actors.tap import ActorTap
-from actors.traces import AT_ONCE, End, Trace, add_lines
-from actors.views import client_of
+from actors.tracing import lines as tracelines
+from actors.tracing.shadow import Shadow
+from actors.tracing.traces import AT_ONCE, End, Trace, add_lines
 from eventstore.events import MessagePublished, SessionSnapshot
 from protocol.sent import count_sent, read_sent
 

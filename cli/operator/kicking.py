@@ -5,10 +5,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from cli import text
-from cli.actorlist import say_where
-from cli.actorpage import find_actor
-from cli.asking import Done, Manner, change, confirmed, tell
-from cli.inspecting import LiveBroker, Refused, open_broker
+from cli.operator.actorlist import say_where
+from cli.operator.actorpage import find_actor
+from cli.operator.asking import Done, Manner, change, confirmed, tell
+from cli.operator.inspecting import LiveBroker, Refused, open_broker
 from cli.sourceflags import SourceFlags
 
 

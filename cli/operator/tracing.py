@@ -11,7 +11,7 @@ from typing import Any
 import nats.errors
 import orjson
 
-from cli.inspecting import LiveBroker, NoLiveBroker, Refused
+from cli.operator.inspecting import LiveBroker, NoLiveBroker, Refused
 from protocol.errors import FoldmqError
 
 _SUBJECTS = "foldmq.trace"

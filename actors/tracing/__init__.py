@@ -1,0 +1,1 @@
+"""Live traces: what actors get, send and append, for whoever looks on."""

@@ -1,0 +1,1 @@
+"""The commands that look into a running broker and change it."""
