@@ -30,7 +30,9 @@ from actors.messages import (
     Authenticated,
     ConnectRequest,
     Expire,
+    Kick,
     Loaded,
+    Remove,
     Retire,
 )
 from actors.meters import Meters
@@ -55,10 +57,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from actors.auth import Authenticator
+    from actors.clock import Clock
     from actors.inspection.inspector import Handler
     from actors.messages import Publication
     from actors.options import Options
-    from eventstore.journal import Clock, Journal
+    from eventstore.journal import Journal
     from projections.session import SessionState
     from protocol.packets import Packet
 
@@ -141,7 +144,7 @@ class Broker(LoopActor):
             "change": self.operations.change,
         }
         """What the inspector answers, by endpoint."""
-        Kernel(loop.call_soon).spawn(self)
+        Kernel(loop.call_soon, clock.stopwatch).spawn(self)
         self.inspector = self._inspect()
 
     # Start and end.
@@ -350,6 +353,8 @@ class Broker(LoopActor):
         for message in messages:
             if isinstance(message, Attach):
                 self.kernel.tell(self, ConnectRequest(message.connection, message.connect))
+            elif isinstance(message, (Kick, Remove)):
+                message.order.refuse("ended meanwhile")
 
     def went_offline(self, session: Session) -> None:
         """Take note that a session has no connection now."""

@@ -537,7 +537,7 @@ class Kernel:
 
     def _fail(self, actor: LoopActor, error: Exception, message: Any, unseen: list[Any]) -> None:
         if isinstance(error, Restarted):
-            _log.warning("actor restarted", **about(actor))
+            _log.info("actor restarted", **about(actor))
         else:
             _log.error(
                 "actor failed",

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
     from actors.auth import AuthResult
     from actors.connection import Connection
+    from actors.orders import Order
     from actors.router import Subscriber
     from eventstore.messages import Message
     from eventstore.positions import Position
@@ -184,9 +185,15 @@ class Retire(NamedTuple):
 class Kick(NamedTuple):
     """An operator has the client's connection closed."""
 
+    order: Order
+
 
 class Remove(NamedTuple):
     """An operator has the session removed."""
+
+    order: Order
+    offline_before_ms: int
+    """Only if it has been offline since then, Unix time in milliseconds; 0: in any case."""
 
 
 class Expire(NamedTuple):

@@ -229,14 +229,29 @@ class Session(LoopActor):
         connection.session = None
         connection.close(reason)
 
-    def _on_kick(self, _message: Kick) -> None:
-        if self.connection is not None:
-            self._let_go(self.connection, "kicked")
-            self._disconnected("kicked", orderly=False)
+    def _on_kick(self, message: Kick) -> None:
+        if self.connection is None:
+            message.order.refuse("is not connected")
+            return
+        message.order.carry_out(self._broker)
+        self._kick(self.connection)
 
-    def _on_remove(self, _message: Remove) -> None:
-        self._on_kick(Kick())
-        if self._broker.node.sessions.get(self.name) is self.state and not self.stopped:
+    def _kick(self, connection: Connection) -> None:
+        self._let_go(connection, "kicked")
+        self._disconnected("kicked", orderly=False)
+
+    def _on_remove(self, message: Remove) -> None:
+        state, before = self.state, message.offline_before_ms
+        if self._broker.node.sessions.get(self.name) is not state:
+            message.order.refuse("no such session")
+            return
+        if before and (state.connected or state.closed_ms > before):
+            message.order.refuse("came back meanwhile")
+            return
+        message.order.carry_out(self._broker)
+        if self.connection is not None:
+            self._kick(self.connection)
+        if self._broker.node.sessions.get(self.name) is state and not self.stopped:
             self._end("removed")
 
     def _on_detached(self, message: Detached) -> None:

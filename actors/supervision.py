@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from actors.kernel import Failed
-from actors.messages import Attach, Detached, Expire, Outgoing, Retry
+from actors.messages import Attach, Detached, Expire, Kick, Outgoing, Remove, Retry
 from actors.recovery import rebuild_session
 from actors.session import Session
 from actors.subscription import Subscription
@@ -131,5 +131,7 @@ def _again(
             if state.clean:
                 broker.router.remove_session(fresh.name)
     for message in others:
-        if isinstance(message, (Attach, Expire)):
+        if isinstance(message, (Kick, Remove)) and message is failing:
+            message.order.refuse("failed: see the broker's messages")
+        elif isinstance(message, (Attach, Expire, Kick, Remove)):
             yield message

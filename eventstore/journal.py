@@ -172,6 +172,9 @@ class Journal:
         self.whole = sequence
         """Stream sequence of the last record on disk with which a turn ends."""
         self._next = sequence + 1
+        self.last: Position = sequence << INDEX_BITS
+        """The position of the last entry that was appended; before there is one, of the record
+        that the log ended with."""
         self._sealed: deque[Pending] = deque()
         self._inflight: deque[Pending] = deque()
         self._pending_bytes = 0
@@ -273,6 +276,7 @@ class Journal:
             self._payloads += payloads
             self._payload_bytes += size
         at = self._next << INDEX_BITS | self._index
+        self.last = at + count - 1
         self._events.append(event)
         self._index += count
         self._size += need

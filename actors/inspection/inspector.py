@@ -45,6 +45,8 @@ _LOOKED_AT_ONCE = 16
 """Items looked at between two looks at the clock."""
 _CURSORS = 64
 _CURSOR_LIFE = 60.0
+_PATIENCE = 30.0
+"""Seconds for which an answer waits for the disk."""
 _MOST_WAITING = 256
 """Questions that may wait for their answer."""
 
@@ -72,7 +74,6 @@ class Listing:
         rows: list[dict[str, Any]] = []
         room = _PAGE_BYTES
         more = True
-        looked = 0
         while len(rows) < PAGE_ROWS and room > 0:
             try:
                 key = next(self._keys)
@@ -85,9 +86,7 @@ class Listing:
                 room -= _ROW_BYTES + _TEXT_FACTOR * sum(
                     len(value) for value in row.values() if isinstance(value, str)
                 )
-            looked += 1
-            if looked % _LOOKED_AT_ONCE == 0:
-                yield
+            yield None
         return {"rows": rows, **self._about}, more
 
 
@@ -243,7 +242,13 @@ class Inspector(LoopActor):
             if self._parked.pop(id(job), None) is not None:
                 self._begin(job)
 
+        def give_up() -> None:
+            if self._parked.pop(id(job), None) is not None:
+                self._settle(job, Refused("not done yet, and it may still be done: look again"))
+                job.work.close()
+
         awaited.add_done_callback(go_on)
+        self._broker.timers.after(_PATIENCE, give_up)
 
     def _settle(self, job: _Job, found: Answer | Exception) -> None:
         if job.answer.done():

@@ -6,19 +6,17 @@ events that it leads to; whoever asked is answered when they are on disk.
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any
 
 import structlog
 
 from actors.connection import Connection
-from actors.inspection.inspector import in_steps
 from actors.inspection.requests import Refused, number, optional, shown, text
 from actors.messages import Close, Kick, Remove
+from actors.orders import Order
 from actors.session import Session
 from actors.subscription import Subscription
-from eventstore.events import OperatorActed, RetainedCleared
-from eventstore.positions import format_position
+from eventstore.events import RetainedCleared
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -26,15 +24,12 @@ if TYPE_CHECKING:
     from actors.broker import Broker
     from actors.inspection.inspector import Work
     from actors.kernel import LoopActor
-    from eventstore.journal import Effects
 
 _log = structlog.get_logger("foldmq")
 
 _MOST_NAMES = 500
 _LONGEST_NAME = 256
 """Characters of the name of who asks."""
-_FEW = 8
-"""Sessions removed in one turn."""
 
 
 class Operations:
@@ -42,8 +37,6 @@ class Operations:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._acted_at = 0
-        """Position of the last OperatorActed."""
         self._actions: dict[str, Callable[[Mapping[str, Any], str], Work]] = {
             "kick": self._kick,
             "restart": self._restart,
@@ -67,26 +60,29 @@ class Operations:
         """Close the connection of a client, or one that is no client's yet."""
         broker = self._broker
         urn = optional(request, "actor")
-        if urn is not None:
+        session: LoopActor | None
+        if urn is None:
+            name = text(request, "client")
+            session = broker.find_session(name)
+        else:
             actor = _actor(urn, broker)
             if isinstance(actor, Connection) and actor.session is None and not actor.ended:
-                self._act("kick", by, urn, None)
+                order = Order("kick", by, urn, None)
+                order.carry_out(broker)
                 broker.kernel.tell(actor, Close("kicked"))
-                return (yield from self._done([urn], []))
-            session = actor if isinstance(actor, Session) else getattr(actor, "session", None)
+                return (yield from _answer([(urn, order)]))
+            session = actor.session if isinstance(actor, Connection) else actor
             if not isinstance(session, Session):
-                raise Refused(f"{urn} is no session or connection: nobody to be kicked")
-        else:
-            name = text(request, "client")
-            found = broker.find_session(name)
-            if found is None:
-                raise Refused(f"{shown(name)} is not connected")
-            session = found
-        if session.connection is None:
-            raise Refused(f"{shown(session.name)} is not connected")
-        self._act("kick", by, session.name, session.name)
-        broker.kernel.tell(session, Kick())
-        return (yield from self._done([session.name], []))
+                raise Refused(f"{urn} is no session and no connection: nobody to be kicked")
+            name = session.name
+        if not isinstance(session, Session) or session.connection is None:
+            raise Refused(f"{shown(name)} is not connected")
+        order = Order("kick", by, name, name)
+        broker.tell_session(session, Kick(order))
+        yield order.answer
+        if order.refusal is not None:
+            raise Refused(f"{shown(name)} {order.refusal}")
+        return (yield from _answer([(name, order)]))
 
     def _restart(self, request: Mapping[str, Any], by: str) -> Work:
         """Let a session or subscription fail: its successor begins from the log."""
@@ -100,81 +96,66 @@ class Operations:
         if not isinstance(actor, (Session, Subscription)):
             raise Refused(f"{urn} cannot be restarted alone: only sessions and subscriptions can")
         name = actor.name if isinstance(actor, Session) else actor.subscriber.session
-        self._act("restart", by, urn, name)
+        order = Order("restart", by, urn, name)
+        order.carry_out(broker)
         answer = broker.kernel.restart(actor).future
         yield answer
         if answer.exception() is not None:
             raise Refused(f"{urn} ended meanwhile")
-        return (yield from self._done([urn], []))
+        return (yield from _answer([(urn, order)]))
 
     def _remove_sessions(self, request: Mapping[str, Any], by: str) -> Work:
         """Remove sessions with all they hold; those that are connected are closed first."""
         broker = self._broker
-        names = _names(request, "clients")
         before = number(request, "offline_before_ms", 0, 1 << 53)
-        done: list[str] = []
-        refused: list[tuple[str, str]] = []
-        for name, pause in in_steps(names, _FEW):
-            state = broker.node.sessions.peek(name)
-            if state is None:
-                refused.append((name, "no such session"))
-            elif name in broker.rebuilding:
-                refused.append((name, "is being rebuilt: try again"))
-            elif before and (state.connected or state.closed_ms > before):
-                refused.append((name, "came back meanwhile"))
+        orders: list[tuple[str, Order]] = []
+        names = _names(request, "clients")
+        for name in names:
+            order = Order("remove_session", by, name, name)
+            order.one_of_many = len(names) > 1
+            orders.append((name, order))
+            if name in broker.node.sessions:
+                broker.tell_session(broker.session(name), Remove(order, before))
             else:
-                self._act("remove_session", by, name, name)
-                broker.tell_session(broker.session(name), Remove())
-                done.append(name)
-            if pause:
-                yield None
-        return (yield from self._done(done, refused))
+                order.refuse("no such session")
+            yield None
+        if len(names) > 1:
+            _log.info("operator acted", action="remove_session", by=by, count=len(names))
+        return (yield from _answer(orders))
 
     def _clear_retained(self, request: Mapping[str, Any], by: str) -> Work:
         """Remove the retained messages of some topics."""
         broker = self._broker
         topics = _names(request, "topics")
         done = [topic for topic in topics if broker.node.retained.get(topic) is not None]
-        missing = set(topics).difference(done)
-        if done:
-            target = done[0] if len(done) == 1 else f"{len(done)} topics"
-            self._act("clear_retained", by, target, None)
-            broker.emit(RetainedCleared(done))
-        return (yield from self._done(done, [(one, "no retained message") for one in missing]))
-
-    def _act(self, action: str, by: str, target: str, session: str | None) -> None:
-        at = self._acted_at = self._broker.emit(OperatorActed(action, by, target, session))
-        _log.info(
-            "operator acted", action=action, by=by, target=target, position=format_position(at)
+        order = Order(
+            "clear_retained", by, done[0] if len(done) == 1 else f"{len(done)} topics", None
         )
-
-    def _done(self, done: list[str], refused: Iterable[tuple[str, str]]) -> Work:
-        """Answer when all that was appended in this turn, and before, is on disk."""
-        stored = _Stored()
-        self._broker.journal.after(stored, b"stored")
-        self._broker.kernel.wake()
-        yield stored.reached
+        if done:
+            order.carry_out(broker)
+            broker.emit(RetainedCleared(done))
+            yield order.answer
+        missing = set(topics).difference(done)
         return {
             "done": done,
-            "refused": [list(one) for one in refused],
-            "position": self._acted_at if done else None,
+            "refused": [[topic, "no retained message"] for topic in sorted(missing)],
+            "position": order.answer.result() if done else None,
         }
 
 
-class _Stored:
-    """An effect that nobody is sent: it tells that the log has what was decided."""
-
-    __slots__ = ("gated", "hold", "reached")
-
-    def __init__(self) -> None:
-        self.hold: Effects | None = None
-        self.gated = 0
-        self.reached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def write(self, _data: bytes) -> None:
-        """Take note."""
-        if not self.reached.done():
-            self.reached.set_result(None)
+def _answer(orders: Iterable[tuple[str, Order]]) -> Work:
+    """Wait until all that was ordered is on disk or refused, and say which was what."""
+    done: list[str] = []
+    refused: list[list[str]] = []
+    position = None
+    for name, order in orders:
+        yield order.answer
+        if order.refusal is None:
+            done.append(name)
+            position = order.answer.result()
+        else:
+            refused.append([name, order.refusal])
+    return {"done": done, "refused": refused, "position": position}
 
 
 def _actor(urn: str, broker: Broker) -> LoopActor:

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from projections.session import SessionState
 
 _MOST_TOP = 500
+_LONGEST_PATTERN, _MOST_STARS = 256, 16
+"""What a pattern costs grows with both."""
 _MOST_PART = 1000
 _PART = 100
 _CENSUS_LIFE = 5.0
@@ -149,7 +151,12 @@ class Queries:
                 highest.take(key(actor), actor)
             if pause:
                 yield None
-        rows = [views.actor_row(actor, broker) for actor in highest.items() if not actor.stopped]
+        rows = []
+        for actor, pause in in_steps(highest.items()):
+            if not actor.stopped:
+                rows.append(views.actor_row(actor, broker))
+            if pause:
+                yield None
         if kernel.clock() - kernel.epoch_began >= _EPOCH:
             kernel.begin_epoch()
         return {"rows": rows, "total": len(kernel), "more": False, "cursor": None}
@@ -166,7 +173,7 @@ class Queries:
             detail = views.connection_view(actor)  # type: ignore[arg-type]  # by its type
         elif row["type"] == "subscription":
             detail = views.subscription_view(actor, broker)  # type: ignore[arg-type]  # as above
-        return {"actor": row, "detail": detail, "position": broker.journal.here}
+        return {"actor": row, "detail": detail, "position": broker.journal.last}
 
     # Sessions.
 
@@ -194,14 +201,12 @@ class Queries:
         table = self._broker.node.sessions
         key = _SESSION_KEYS[top.by]
         highest = _Highest(top.most)
-        for name, pause in in_steps(chain.from_iterable(table.parts())):
+        for name in chain.from_iterable(table.parts()):
             state = wanted(name)
             if state is not None:
                 highest.take(key(state), name)
-            if pause:
-                yield None
-        rows = [found for name in highest.items() if (found := row(name)) is not None]
-        return {"rows": rows, "total": len(table), "more": False, "cursor": None}
+            yield None
+        return Listing(highest.items(), row, total=len(table))
 
     def session(self, request: Mapping[str, Any]) -> Answer:
         """One session in full."""
@@ -378,7 +383,7 @@ def _top(request: Mapping[str, Any], keys: Mapping[str, Any]) -> Top | None:
     top = request.get("top")
     if top is None:
         return None
-    if not isinstance(top, dict) or top.get("by") not in keys:
+    if not isinstance(top, dict) or not isinstance(top.get("by"), str) or top["by"] not in keys:
         raise Refused(f"top.by must be one of {', '.join(keys)}")
     return Top(top["by"], number(top, "count", 20, _MOST_TOP, "top.count"))
 
@@ -387,6 +392,10 @@ def _glob(request: Mapping[str, Any]) -> Callable[[str], bool] | None:
     pattern = optional(request, "match")
     if pattern is None:
         return None
+    if len(pattern) > _LONGEST_PATTERN or pattern.count("*") > _MOST_STARS:
+        raise Refused(
+            f"match must have at most {_LONGEST_PATTERN} characters and {_MOST_STARS} stars"
+        )
     found = compile_pattern(translate(pattern)).match
     return lambda name: found(name) is not None
 

@@ -16,6 +16,10 @@ class Refused(FoldmqError):  # noqa: N818 - named for the condition, as in event
     """A question that cannot be answered, or a change that is not made; says why."""
 
 
+class TooLarge(Refused):
+    """The answer would be too large: whoever asks can ask for less at once."""
+
+
 def shown(name: str) -> str:
     """Return a name as it may stand in a sentence: quoted, escaped, cut."""
     return ascii(name if len(name) <= _SHOWN else name[:_SHOWN] + "...")

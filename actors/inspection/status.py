@@ -94,7 +94,7 @@ def _journal(broker: Broker) -> dict[str, Any]:
         return {"position": None, "commit": None, "record_events": None}
     stats = broker.journal.stats
     return {
-        "position": broker.journal.here,
+        "position": broker.journal.last,
         "commit": histogram(stats.commit),
         "record_events": histogram(stats.record_events),
     }

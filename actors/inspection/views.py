@@ -10,6 +10,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from actors.connection import Connection, Pause
+from actors.inspection.requests import TooLarge
 from actors.session import Session
 from actors.subscription import Subscription
 from projections.waiting import FLAG_BITS, QOS_MASK, RETAIN_FLAG
@@ -25,6 +26,24 @@ if TYPE_CHECKING:
 
 LARGEST_PAYLOAD = 256 * 1024
 """Bytes of a payload that an answer may hold."""
+_LARGEST_ANSWER = 512 * 1024
+"""Characters of names that an answer may hold."""
+
+
+class _Room:
+    """Keeps an answer from becoming larger than can be sent at once: names may have 64 KiB."""
+
+    __slots__ = ("_left",)
+
+    def __init__(self) -> None:
+        self._left = _LARGEST_ANSWER
+
+    def taken(self, row: dict[str, Any]) -> dict[str, Any]:
+        """Return a row for which there is room; raises TooLarge when there is none."""
+        self._left -= sum(len(value) for value in row.values() if isinstance(value, str))
+        if self._left < 0:
+            raise TooLarge("the names in the answer are too long: ask for less at once")
+        return row
 
 
 def type_of(actor: LoopActor) -> str:
@@ -166,9 +185,10 @@ def session_view(
         default=None,
     )
     will = state.will
+    room = _Room()
     return {
         **session_row(name, state, broker),
-        "position": broker.journal.here,
+        "position": broker.journal.last,
         "level": state.level,
         "generation": state.generation,
         "last_pid": state.last_pid,
@@ -181,19 +201,21 @@ def session_view(
             len(state.subscriptions),
             offset,
             most,
-            lambda held: _subscription(held, broker),
+            lambda held: room.taken(_subscription(held, broker)),
         ),
-        "inflight": _sent(state.inflight, offset, most, topic),
-        "releasing": _sent(state.releasing, offset, most, topic),
+        "inflight": _sent(state.inflight, offset, most, topic, room),
+        "releasing": _sent(state.releasing, offset, most, topic, room),
         "inbound": _part(
             state.inbound.items(),
             len(state.inbound),
             offset,
             most,
-            lambda item: {"pid": item[0], "ref": item[1], "topic": topic(item[1])},
+            lambda item: room.taken({"pid": item[0], "ref": item[1], "topic": topic(item[1])}),
         ),
         "connection": connection_view(connection) if connection is not None else None,
-        "actors": [actor_row(one, broker) for one in _actors_of(name, broker, offset, most)],
+        "actors": [
+            room.taken(actor_row(one, broker)) for one in _actors_of(name, broker, offset, most)
+        ],
     }
 
 
@@ -240,21 +262,24 @@ def _sent(
     offset: int,
     most: int,
     topic: Callable[[Position], str | None],
+    room: _Room,
 ) -> dict[str, Any]:
     return _part(
         table.items(),
         len(table),
         offset,
         most,
-        lambda item: {
-            "pid": item[0],
-            "qos": item[1].flags & QOS_MASK,
-            "retain": bool(item[1].flags & RETAIN_FLAG),
-            "ref": item[1].ref,
-            "filter": item[1].subscription.filter,
-            "topic": topic(item[1].ref),
-            "sent_ms": item[1].sent_ms,
-        },
+        lambda item: room.taken(
+            {
+                "pid": item[0],
+                "qos": item[1].flags & QOS_MASK,
+                "retain": bool(item[1].flags & RETAIN_FLAG),
+                "ref": item[1].ref,
+                "filter": item[1].subscription.filter,
+                "topic": topic(item[1].ref),
+                "sent_ms": item[1].sent_ms,
+            }
+        ),
     )
 
 

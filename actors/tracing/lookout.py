@@ -154,6 +154,9 @@ class Lookout:
         return actor.tap.traces if isinstance(actor.tap, ActorTap) else []
 
     def _on_spawn(self, actor: LoopActor) -> None:
+        self.quietly(self._cover_new, actor)
+
+    def _cover_new(self, actor: LoopActor) -> None:
         if isinstance(actor, (Session, Subscription)):
             for trace in self.clients.get(client_of(actor) or "", ()):
                 self.cover(actor, trace)

@@ -16,7 +16,7 @@ import nats.micro
 import orjson
 import structlog
 
-from actors.inspection.requests import Refused
+from actors.inspection.requests import Refused, TooLarge
 from actors.tracing.tracer import Tracer
 from cli.operator.inspecting import SERVICE, SUBJECTS
 
@@ -32,6 +32,11 @@ if TYPE_CHECKING:
 _LARGEST_REQUEST = 512 * 1024
 _HEADER_BYTES = 4096
 _STOP_SECONDS = 2.0
+_MOST_ASKING = 256
+"""Questions that are answered at the same time."""
+_MOST_PUBLISHING = 64
+_MOST_PENDING = 1024 * 1024
+"""Bytes that may wait for NATS to take them."""
 _SEMANTIC = re.compile(r"\d+\.\d+\.\d+([-+].*)?")
 
 _log = structlog.get_logger("foldmq")
@@ -58,23 +63,26 @@ async def serve_inspector(stack: contextlib.AsyncExitStack, client: Client, brok
     tracer = Tracer(broker, Publisher(client).publish)
     stack.callback(tracer.close)
     broker.questions.update(tracer.handlers())
+    desk = _Desk(broker, client)
     for endpoint in broker.inspector.endpoints:
         await service.add_endpoint(
             name=endpoint.replace(".", "_"),
             subject=f"{SUBJECTS}.{node}.{endpoint}",
-            handler=_handler(broker, endpoint, client),
+            handler=desk.handler(endpoint),
         )
 
 
 class Publisher:
-    """Publishes what nobody waits for, in order; what NATS does not take is lost."""
+    """Publishes what nobody waits for, in order; what NATS does not take in time is lost."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
         self._tasks: set[asyncio.Task[None]] = set()
 
     def publish(self, subject: str, data: bytes) -> None:
-        """Publish soon."""
+        """Publish soon, unless too much waits already: the log goes over the same connection."""
+        if len(self._tasks) >= _MOST_PUBLISHING or self._client.pending_data_size > _MOST_PENDING:
+            return
         task = asyncio.get_running_loop().create_task(self._publish(subject, data))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -84,34 +92,56 @@ class Publisher:
             await self._client.publish(subject, data)
 
 
-def _handler(
-    broker: Broker, endpoint: str, client: Client
-) -> Callable[[Request], Coroutine[Any, Any, None]]:
-    async def handle(request: Request) -> None:
-        headers = None
+class _Desk:
+    """Answers the questions that come over NATS, a bounded number of them at the same time."""
+
+    def __init__(self, broker: Broker, client: Client) -> None:
+        self._broker = broker
+        self._client = client
+        self._open: set[asyncio.Task[None]] = set()
+
+    def handler(self, endpoint: str) -> Callable[[Request], Coroutine[Any, Any, None]]:
+        """Return what takes the requests of an endpoint: none waits for the one before."""
+
+        async def handle(request: Request) -> None:
+            if len(self._open) >= _MOST_ASKING:
+                await self._respond(request, *_refusal("busy: ask again in a moment", 503))
+                return
+            task = asyncio.get_running_loop().create_task(self._attend(endpoint, request))
+            self._open.add(task)
+            task.add_done_callback(self._open.discard)
+
+        return handle
+
+    async def _attend(self, endpoint: str, request: Request) -> None:
         try:
-            answer = await broker.inspector.ask_for(endpoint, _read(request.data))
+            answer = await self._broker.inspector.ask_for(endpoint, _read(request.data))
+        except TooLarge as refused:
+            found = _refusal(str(refused), 413, too_large=True)
         except Refused as refused:
-            answer = {"error": str(refused)}
-            headers = {
-                "Nats-Service-Error": " ".join(str(refused).split()),
-                "Nats-Service-Error-Code": "400",
-            }
+            found = _refusal(str(refused), 400)
         except Exception as error:  # noqa: BLE001 - whoever asks is to know, and the log
             _log.error("question cannot be answered", endpoint=endpoint, exc_info=error)
-            answer = {"error": f"cannot be answered: {type(error).__name__}"}
-            headers = {"Nats-Service-Error": answer["error"], "Nats-Service-Error-Code": "500"}
-        data = orjson.dumps(answer)
-        if len(data) > client.max_payload - _HEADER_BYTES:
-            # Long names: whoever asked can ask for fewer at once.
-            why = f"the answer takes {len(data)} bytes, more than NATS does: ask for less at once"
-            data = orjson.dumps({"error": why, "too_large": True})
-            headers = {"Nats-Service-Error": why, "Nats-Service-Error-Code": "413"}
+            found = _refusal(f"cannot be answered: {type(error).__name__}", 500)
+        else:
+            found = orjson.dumps(answer), None
+            if len(found[0]) > self._client.max_payload - _HEADER_BYTES:
+                why = f"the answer takes {len(found[0])} bytes, more than NATS does"
+                found = _refusal(f"{why}: ask for less at once", 413, too_large=True)
+        await self._respond(request, *found)
+
+    async def _respond(self, request: Request, data: bytes, headers: dict[str, str] | None) -> None:
         # Whoever asked asks again when the connection is back; some do not want to know.
         with contextlib.suppress(nats.errors.Error, OSError, ValueError):
             await request.respond(data, headers)
 
-    return handle
+
+def _refusal(why: str, code: int, **more: bool) -> tuple[bytes, dict[str, str] | None]:
+    headers = {
+        "Nats-Service-Error": " ".join(why.split()),
+        "Nats-Service-Error-Code": str(code),
+    }
+    return orjson.dumps({"error": why, **more}), headers
 
 
 def _read(data: bytes) -> dict[str, Any]:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger("foldmq")
 
-MOST_CONNECTIONS = 32
+MOST_CONNECTIONS = 128
 LONGEST = 10.0
 """Seconds that a connection may last."""
 _LONGEST_LINE = 4096

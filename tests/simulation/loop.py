@@ -62,6 +62,8 @@ class SimClock:
     def monotonic(self) -> float:
         return asyncio.get_running_loop().time()
 
+    stopwatch = monotonic
+
 
 @contextlib.contextmanager
 def _in_order() -> Iterator[None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from harness import packets as p
 from harness.packets import Connack, Publish
 
 from actors.inspection.inspector import PAGE_ROWS
-from actors.inspection.requests import Refused
+from actors.inspection.requests import Refused, TooLarge
 from eventstore.events import (
     OperatorActed,
     RetainedCleared,
@@ -18,6 +19,7 @@ from eventstore.events import (
     SessionExpired,
     WillFired,
 )
+from eventstore.positions import position
 from simulation.fold import compare
 from simulation.network import SimClient
 from simulation.test_regressions import acknowledged
@@ -497,5 +499,120 @@ def test_busiest_topics_are_counted_only_while_somebody_asks() -> None:
             assert topics["busy"] == pytest.approx(2 * topics["quiet"], rel=0.05)
             await world.go(30)
             assert world.broker.watch is None
+
+    simulate(scenario)
+
+
+@pytest.mark.parametrize("do", ["kick", "remove_sessions"])
+def test_what_must_wait_for_the_log_is_answered_when_it_is_done(do: str) -> None:
+    """A session that reads messages from the log puts off what an operator wants of it."""
+
+    async def scenario() -> None:
+        async with World(message_cache=1).running() as world:
+            client = await world.connect("c", filters=[("t", 1)])
+            client.drop()
+            sender = await world.connect("s")
+            sender.send(*(p.publish("t", b"%d" % n, 1, n) for n in range(1, 10)))
+            await world.go(5)
+            await world.restart()  # nothing is at hand now
+            world.faults.travel = lambda: 0.5
+            back = SimClient(world)
+            back.send(p.connect("c", clean=False))
+            await world.calm()
+            session = world.broker.find_session("c")
+            assert session is not None
+            await until(lambda: session.loading)
+            request = {"client": "c"} if do == "kick" else {"clients": ["c"]}
+            asking = asyncio.ensure_future(change(world, do, **request))
+            await world.calm()
+            assert session.loading
+            assert not asking.done()
+            assert not events(world, OperatorActed)
+            answer = await asking
+            assert answer["done"] == ["c"]
+            # What was answered is in the log, with all that it led to.
+            told = world.disk.events()
+            (acted,) = events(world, OperatorActed)
+            rest = told[told.index(acted) :]
+            assert any(isinstance(one, SessionClosed) for one in rest)
+            assert any(isinstance(one, SessionExpired) for one in rest) is (do != "kick")
+            await world.restart()
+            compare(world)
+            assert ("c" in world.broker.node.sessions) is (do == "kick")
+
+    simulate(scenario)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    for _ in range(10_000):
+        if condition():
+            return
+        await asyncio.sleep(0.001)
+    raise AssertionError("it never comes to that")
+
+
+def test_an_order_to_a_session_that_fails_is_carried_out_by_its_successor() -> None:
+    async def scenario() -> None:
+        async with World(message_cache=1).running() as world:
+            client = await world.connect("c", filters=[("t", 1)])
+            client.drop()
+            sender = await world.connect("s")
+            sender.send(*(p.publish("t", b"%d" % n, 1, n) for n in range(1, 10)))
+            await world.go(5)
+            await world.restart()  # nothing is at hand now
+            world.faults.travel = lambda: 0.5
+            SimClient(world).send(p.connect("c", clean=False))
+            await world.calm()
+            session = world.broker.find_session("c")
+            assert session is not None
+            await until(lambda: session.loading)
+            asking = asyncio.ensure_future(change(world, "remove_sessions", clients=["c"]))
+            await world.calm()
+            world.broker.kernel.restart(session)
+            answer = await asking
+            assert answer["done"] == ["c"]
+            assert "c" not in world.broker.node.sessions
+            assert world.broker.inspector.endpoints
+
+    simulate(scenario)
+
+
+@pytest.mark.parametrize("pattern", ["[" * 300, "*a" * 17, "a" * 257])
+def test_patterns_that_cost_too_much_are_refused(pattern: str) -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            for endpoint in ("actors", "sessions"):
+                with pytest.raises(Refused):
+                    await ask(world, endpoint, match=pattern)
+
+    simulate(scenario)
+
+
+def test_an_answer_with_too_long_names_is_refused_before_it_is_made() -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            client = await world.connect("c")
+            for number in range(20):
+                client.send(p.subscribe(1, (f"{number}/" + "x" * 60_000, 1)))
+            await world.go(1)
+            with pytest.raises(TooLarge):
+                await ask(world, "session", client="c")
+            found = await ask(world, "session", client="c", most=2)
+            assert found["subscriptions"]["total"] == 20
+            assert len(found["subscriptions"]["rows"]) == 2
+
+    simulate(scenario)
+
+
+def test_the_position_of_an_answer_is_that_of_the_last_event() -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            await world.connect("c", filters=[("t", 1)])
+            await world.go(1)
+            last = world.disk.decoded()[-1]
+            *_, (index, _) = last.events()
+            expected = position(last.sequence, index)
+            assert (await ask(world, "session", client="c"))["position"] == expected
+            assert (await ask(world, "status"))["position"] == expected
 
     simulate(scenario)

@@ -1,0 +1,79 @@
+"""What operators want done, from the request to the moment at which the log has it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import structlog
+
+from eventstore.events import OperatorActed
+from eventstore.positions import Position, format_position
+
+if TYPE_CHECKING:
+    from actors.broker import Broker
+    from eventstore.journal import Effects
+
+_log = structlog.get_logger("foldmq")
+
+
+class Order:
+    """One thing that is to be done to a session, an actor or the retained messages.
+
+    Whoever does it calls :meth:`carry_out` in the turn in which it is done, before what it leads
+    to; it is also an effect for the gate, which tells that the log has all of it.
+    """
+
+    __slots__ = (
+        "action",
+        "answer",
+        "by",
+        "gated",
+        "hold",
+        "one_of_many",
+        "refusal",
+        "session",
+        "target",
+    )
+
+    def __init__(self, action: str, by: str, target: str, session: str | None) -> None:
+        self.action = action
+        self.by = by
+        self.target = target
+        self.session = session
+        self.hold: Effects | None = None
+        self.gated = 0
+        self.one_of_many = False
+        """Its line in the broker's messages would be one of many alike."""
+        self.refusal: str | None = None
+        """Why it is not done; None while it may be."""
+        self.answer: asyncio.Future[Position | None]
+        """Resolved with the position of its event when that is on disk, with None if refused."""
+        self.answer = asyncio.get_running_loop().create_future()
+
+    def carry_out(self, broker: Broker) -> None:
+        """Put on record that it is done in this turn."""
+        at = broker.emit(OperatorActed(self.action, self.by, self.target, self.session))
+        about = {"client": self.session} if self.session is not None else {}
+        tell = _log.debug if self.one_of_many else _log.info
+        tell(
+            "operator acted",
+            action=self.action,
+            by=self.by,
+            target=self.target,
+            position=format_position(at),
+            **about,
+        )
+        broker.journal.after(self, at.to_bytes(8, "big"))
+        broker.kernel.wake()
+
+    def refuse(self, why: str) -> None:
+        """Leave it undone."""
+        self.refusal = why
+        if not self.answer.done():
+            self.answer.set_result(None)
+
+    def write(self, data: bytes) -> None:
+        """Take note that the log has it."""
+        if not self.answer.done():
+            self.answer.set_result(int.from_bytes(data, "big"))
