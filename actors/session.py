@@ -347,7 +347,8 @@ class Session(LoopActor):
 
     def _stop_subscription(self, subscriber: Subscriber) -> None:
         actor, subscriber.actor = subscriber.actor, None
-        if actor is not None:
+        # One that failed may not have been replaced yet: the session was reading messages.
+        if actor is not None and not actor.stopped:
             actor.stop()
 
     def _on_failed(self, message: Failed) -> None:

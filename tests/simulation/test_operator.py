@@ -20,6 +20,7 @@ from eventstore.events import (
     WillFired,
 )
 from eventstore.positions import position
+from simulation.chaos import errors_of_the_broker
 from simulation.fold import compare
 from simulation.network import SimClient
 from simulation.test_regressions import acknowledged
@@ -616,3 +617,35 @@ def test_the_position_of_an_answer_is_that_of_the_last_event() -> None:
             assert (await ask(world, "status"))["position"] == expected
 
     simulate(scenario)
+
+
+def test_a_subscription_that_fails_while_its_session_reads_does_not_take_it_along() -> None:
+    async def scenario() -> None:
+        async with World(message_cache=1).running() as world:
+            client = await world.connect("c", filters=[("t", 1)])
+            client.drop()
+            sender = await world.connect("s")
+            sender.send(*(p.publish("t", b"%d" % n, 1, n) for n in range(1, 10)))
+            await world.go(5)
+            await world.restart()
+            world.faults.travel = lambda: 0.5
+            back = SimClient(world)
+            back.send(p.connect("c", clean=False))
+            await world.calm()
+            session = world.broker.find_session("c")
+            assert session is not None
+            await until(lambda: session.loading)
+            (subscriber,) = world.broker.router.subscribers("c")
+            assert subscriber.actor is not None
+            world.broker.kernel.restart(subscriber.actor)
+            back.drop()
+            await until(lambda: session.connection is None)
+            await world.go(2)
+            world.faults.travel = lambda: 0.0
+            again = await world.connect("c", present=True)
+            got = await acknowledged(world, again)
+            assert got == [b"%d" % n for n in range(1, 10)]
+
+    with errors_of_the_broker() as errors:
+        simulate(scenario)
+    assert errors == []
