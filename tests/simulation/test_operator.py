@@ -637,8 +637,10 @@ def test_a_subscription_that_fails_while_its_session_reads_does_not_take_it_alon
             await until(lambda: session.loading)
             (subscriber,) = world.broker.router.subscribers("c")
             assert subscriber.actor is not None
-            world.broker.kernel.restart(subscriber.actor)
             back.drop()
+            await world.calm()
+            assert session.loading
+            world.broker.kernel.restart(subscriber.actor)
             await until(lambda: session.connection is None)
             await world.go(2)
             world.faults.travel = lambda: 0.0
