@@ -183,8 +183,11 @@ async def _give_up(client: Client, opening: asyncio.Task[None]) -> None:
 
 
 async def disconnect(client: Client) -> None:
-    """Close a client, whatever has become of its connection; nats-py fails on a dead one."""
-    with contextlib.suppress(OSError, nats.errors.Error):
+    """Close a client, whatever has become of its connection; nats-py fails on a dead one.
+
+    With a RuntimeError, if something was still to be written over a transport that is gone.
+    """
+    with contextlib.suppress(OSError, RuntimeError, nats.errors.Error):
         await client.close()
 
 

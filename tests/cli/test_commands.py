@@ -318,7 +318,7 @@ def test_refused_subscription() -> None:
 
 
 def test_connection_lost_before_the_acknowledgement() -> None:
-    with fake_broker(CONNACK_OK) as port:
+    with fake_broker(CONNACK_OK, b"") as port:
         result = foldmq("pub", "-p", str(port), "-t", "a", "-m", "x", "-q", "1")
     expected = f"connection to 127.0.0.1:{port} lost, messages not acknowledged: 1"
     assert refused(result, 1) == expected

@@ -111,12 +111,12 @@ def test_exception_in_json_is_a_value(stream: io.StringIO) -> None:
 
 def test_libraries_log_into_the_same_output(stream: io.StringIO) -> None:
     logs.configure("info", "json", stream)
-    logging.getLogger("nats.aio.client").warning("slow %s", "consumer")
+    logging.getLogger("aiohttp.server").warning("slow %s", "consumer")
     logging.getLogger("asyncio").info("not shown")
     (line,) = lines(stream)
     written = json.loads(line)
     assert (written["event"], written["level"]) == ("slow consumer", "warning")
-    assert written["logger"] == "nats.aio.client"
+    assert written["logger"] == "aiohttp.server"
 
 
 def test_a_reader_that_went_away_does_not_stop_the_broker() -> None:

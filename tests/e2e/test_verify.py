@@ -192,7 +192,7 @@ def test_memory_that_went_its_own_way(debug: DebugBroker, clients_of: Clients) -
     debug.tamper(
         "broker.node.sessions.live['screen'].inflight.clear()\n"
         "broker.node.sessions.discard('archive')\n"
-        "broker.node.retained._messages.pop('lamp')\n"
+        "broker.node.retained._messages.of('lamp').pop('lamp')\n"
         "from projections.session import SessionState\n"
         "broker.node.sessions['ghost\\x1b[2J'] = SessionState('ghost\\x1b[2J')\n"
     )

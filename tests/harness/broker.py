@@ -134,8 +134,9 @@ class Broker:
     def command(self) -> list[str]:
         listen, data, config = f"127.0.0.1:{self.port}", str(self.data_dir), str(self.config_file)
         options = ["--listen", listen, "--data-dir", data, "--config", config]
+        settings = self.config_file.read_text() if self.config_file.exists() else ""
         for name in ("metrics", "web"):
-            if f"--{name}" not in self.args and f"{name} =" not in self.config_file.read_text():
+            if f"--{name}" not in self.args and f"{name} =" not in settings:
                 options += [f"--{name}", "off"]
         return [foldmq(), "serve", *options, *self.args]
 
