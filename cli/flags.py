@@ -2,7 +2,7 @@
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -92,9 +92,30 @@ def _help(field: FieldInfo) -> str:
     if default is None or isinstance(default, bool):
         return text
     if _is_size(field) and isinstance(default, int):
-        return f"{text} [default: {default // 2**20} MiB]"
-    if isinstance(default, tuple) and not isinstance(default, Address):
+        default = size_shown(default)
+    elif isinstance(default, tuple) and not isinstance(default, Address):
         default = ", ".join(str(item) for item in default)
     elif isinstance(default, float):
-        default = f"{default:g} s"
+        default = time_shown(default)
     return f"{text} [default: {default}]"
+
+
+_SIZES = {" GiB": 2**30, " MiB": 2**20, " KiB": 2**10, " B": 1}
+_TIMES = {"d": 86_400, "h": 3600, "m": 60, "s": 1, "ms": 0.001}
+
+
+def size_shown(count: int) -> str:
+    """Give a default size as one would write it in the settings; 0 stands for no bound."""
+    return _in_units(count, _SIZES) if count else "none"
+
+
+def time_shown(seconds: float) -> str:
+    """Give a default time as one would write it in the settings; 0 stands for never."""
+    return _in_units(seconds, _TIMES) if seconds else "never"
+
+
+def _in_units(value: float, units: Mapping[str, float]) -> str:
+    """Give a value in the largest unit that it is a whole number of; else in the smallest."""
+    whole = (unit for unit, factor in units.items() if value % factor == 0)
+    unit = next(whole, [*units][-1])
+    return f"{value / units[unit]:.15g}{unit}"

@@ -12,7 +12,7 @@ from cli.text import escaped
 from eventstore.events import Event, MessagePublished, MessagesCarried, RetainedSnapshot
 from eventstore.positions import INDEX_BITS, Position, from_runs, position
 from projections.explain import topic_of
-from protocol.topics import TopicError, validate_topic_filter
+from protocol.topics import TopicError, validate_topic_filter, validate_topic_name
 from protocol.trie import FilterTrie
 
 _KNOWN_TOPICS = 100_000
@@ -26,14 +26,29 @@ class Published(NamedTuple):
     topic: str
     size: int
     """Payload bytes."""
+    time_ms: int | None = None
+    """When it was recorded (Unix, milliseconds), if that is known: a repetition does not tell."""
 
 
-def topic_matcher(topic_filter: str) -> Callable[[str], bool]:
-    """Return what tells whether a filter matches a topic; raises UsageError for a bad filter."""
+def check_filter(topic_filter: str) -> None:
+    """Raise UsageError unless that is a topic filter."""
     try:
         validate_topic_filter(topic_filter)
     except TopicError as error:
         raise UsageError(f'topic "{escaped(topic_filter)}": {error}') from None
+
+
+def check_topic(topic: str) -> None:
+    """Raise UsageError unless messages can be published on that topic."""
+    try:
+        validate_topic_name(topic)
+    except TopicError as error:
+        raise UsageError(f'topic "{escaped(topic)}": {error}') from None
+
+
+def topic_matcher(topic_filter: str) -> Callable[[str], bool]:
+    """Return what tells whether a filter matches a topic; raises UsageError for a bad filter."""
+    check_filter(topic_filter)
     trie: FilterTrie[bool] = FilterTrie()
     trie.insert(topic_filter, "", True)
     known: dict[str, bool] = {}
@@ -58,6 +73,7 @@ class _Held(NamedTuple):
     event: MessagePublished | MessagesCarried | RetainedSnapshot
     start: int
     """Index in the event of the first one."""
+    time_ms: int | None
 
 
 class Topics(Protocol):
@@ -88,20 +104,25 @@ class TopicBook:
         self._records: OrderedDict[int, list[_Held]] = OrderedDict()
         self._count = 0
 
-    def note(self, base: Position, events: Iterable[tuple[int, Event]]) -> None:
-        """Have what a record published at hand; ``base`` is its position, ``events`` are all."""
+    def note(
+        self, base: Position, events: Iterable[tuple[int, Event]], time_ms: int | None = None
+    ) -> None:
+        """Have what a record published at hand.
+
+        ``base`` is its position, ``events`` are all of it, ``time_ms`` is when it was recorded.
+        """
         sequence = base >> INDEX_BITS
         if sequence in self._records:
             return
         found: list[_Held] = []
         for at, one in events:
-            if isinstance(one, MessagePublished) or (
-                isinstance(one, RetainedSnapshot) and one.session is None
-            ):
-                found.append(_Held(base + at, one.count, one, 0))
+            if isinstance(one, MessagePublished):
+                found.append(_Held(base + at, one.count, one, 0, time_ms))
+            elif isinstance(one, RetainedSnapshot) and one.session is None:
+                found.append(_Held(base + at, one.count, one, 0, None))
             elif isinstance(one, MessagesCarried):
                 for start, ref in enumerate(from_runs(one.refs)):
-                    self._note_carried(_Held(ref, 1, one, start))
+                    self._note_carried(_Held(ref, 1, one, start, None))
         self._records[sequence] = found
         self._count += _weight(found)
         while self._count > _KNOWN_MESSAGES and len(self._records) > 1:
@@ -133,7 +154,7 @@ class TopicBook:
         missing = sorted(wanted - self._records.keys())
         for start in range(0, len(missing), _LOAD):
             for record in await self._source.some(missing[start : start + _LOAD]):
-                self.note(position(record.sequence, 0), record.events())
+                self.note(position(record.sequence, 0), record.events(), record.time_ms)
 
     async def _look(self) -> dict[int, list[int]]:
         """Return the records that repeat messages, by the records that held these."""
@@ -151,12 +172,12 @@ class TopicBook:
         held = self._records.get(ref >> INDEX_BITS)
         if not held:
             return None
-        first, messages, event, start = held[bisect_right(held, ref, key=_first) - 1]
+        first, messages, event, start, time_ms = held[bisect_right(held, ref, key=_first) - 1]
         if not 0 <= ref - first < messages:
             return None
         offset = ref - first + start
         size = event.sizes if isinstance(event.sizes, int) else event.sizes[offset]
-        return Published(topic_of(event, offset), size)
+        return Published(topic_of(event, offset), size, time_ms)
 
 
 def _first(held: _Held) -> Position:

@@ -276,17 +276,7 @@ class EmbeddedServer:
             await asyncio.wait_for(self._stopping.wait(), seconds)
 
     async def _end_process(self) -> None:
-        process = self._process
-        if process is None or process.returncode is not None:
-            return
-        with contextlib.suppress(ProcessLookupError):
-            process.terminate()
-        try:
-            await asyncio.wait_for(process.wait(), _STOP_SECONDS)
-        except TimeoutError:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
+        await end_process(self._process, _STOP_SECONDS)
 
     def _server_name(self) -> str:
         return f"foldmq_{self._datadir.node()}"
@@ -359,6 +349,20 @@ class EmbeddedServer:
             f"{reason or 'it gave no reason'}; see {self._datadir.nats_log}"
         )
         return (_PortTaken if "address already in use" in reason else NatsUnavailable)(message)
+
+
+async def end_process(process: asyncio.subprocess.Process | None, patience: float) -> None:
+    """Ask a process to end, and kill it if it has not after ``patience`` seconds."""
+    if process is None or process.returncode is not None:
+        return
+    with contextlib.suppress(ProcessLookupError):
+        process.terminate()
+    try:
+        await asyncio.wait_for(process.wait(), patience)
+    except TimeoutError:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
 
 
 class _PortTaken(NatsUnavailable):

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cli.flags import size_shown, time_shown
 from cli.settings import OTHER_VARIABLES, PREFIX, RELOADABLE, Settings, flag
 from cli.units import Address, seconds, size
 
@@ -105,9 +106,9 @@ def _default(field: FieldInfo, kind: str) -> str:
     if isinstance(value, tuple) and not isinstance(value, Address):
         return ", ".join(f"`{item}`" for item in value)
     if kind == "size" and isinstance(value, int):
-        return f"{value // 2**20} MiB"
-    if kind == "time":
-        return f"{value:g} s"
+        return size_shown(value)
+    if kind == "time" and isinstance(value, float):
+        return time_shown(value)
     return f"`{value}`"
 
 

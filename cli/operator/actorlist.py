@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
 from cli import text
@@ -25,6 +25,16 @@ _BY_NUMBER = {
     "last_active": "last_active_ms",
 }
 _BY_NAME = ("id", "name", "state", "type")
+ORDERS = (*_BY_NUMBER, *_BY_NAME)
+"""What a list of actors can be sorted by."""
+TYPES = ("broker", "inspector", "session", "connection", "subscription")
+"""The types of actors."""
+STATES = (
+    *("connected", "offline", "loading", "rebuilding"),
+    *("connecting", "open", "paused", "closing"),
+    *("running", "suspended"),
+)
+"""The states of sessions, of connections and of the others."""
 _MOST_AT_TOP = 500
 """How many the broker sorts out."""
 
@@ -37,13 +47,21 @@ def run(
     *,
     as_json: bool,
 ) -> None:
-    """Print the actors that are wanted; raises UsageError for an unknown order."""
-    check_order(sort, [*_BY_NUMBER, *_BY_NAME])
+    """Print the actors that are wanted; raises UsageError for an unknown type, state or order."""
+    check_order(sort, ORDERS)
+    check_word("type", wanted.get("type"), TYPES)
+    check_word("state", wanted.get("state"), STATES)
     given = {key: value for key, value in wanted.items() if value is not None}
     asyncio.run(_run(flags, given, sort, limit, as_json=as_json))
 
 
-def check_order(sort: str | None, known: list[str]) -> None:
+def check_word(what: str, given: str | None, known: Sequence[str]) -> None:
+    """Raise UsageError unless a word is one of those that there are."""
+    if given is not None and given not in known:
+        raise UsageError(f'no {what} "{text.escaped(given)}": one of {", ".join(known)}')
+
+
+def check_order(sort: str | None, known: Sequence[str]) -> None:
     """Raise UsageError unless a list can be sorted so."""
     if sort is not None and sort not in known:
         raise UsageError(f'cannot sort by "{text.escaped(sort)}": one of {", ".join(known)}')

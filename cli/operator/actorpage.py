@@ -6,12 +6,12 @@ import re
 import sys
 import time
 from collections.abc import Iterator
-from itertools import islice
 from typing import Any
 
 from cli import text
-from cli.operator.actorlist import say_where
+from cli.operator.actorlist import TYPES, say_where
 from cli.operator.inspecting import LiveBroker, Refused, TooLarge, open_broker
+from cli.operator.published import add_published
 from cli.operator.sessionpage import (
     actor_words,
     connection_lines,
@@ -19,10 +19,7 @@ from cli.operator.sessionpage import (
     session_lines,
     subscription_lines,
 )
-from cli.source import source_on
 from cli.sourceflags import SourceFlags
-from cli.topics import TopicBook
-from protocol.errors import FoldmqError
 
 ACTOR_ID = re.compile(r"[a-z]+:[0-9]+")
 
@@ -31,8 +28,6 @@ _SHOWN = 20
 """Items of a list that are shown to a person."""
 _IN_JSON = 100
 _AT_ONCE = 1000
-_TOPICS_READ = 1000
-"""Messages whose topics are read from the log."""
 _LISTS = {"subscriptions": "filter", "inflight": "pid", "releasing": "pid", "inbound": "pid"}
 _COUNTERS = ("messages_in", "messages_out", "bytes_in", "bytes_out")
 
@@ -54,6 +49,21 @@ async def find_actor(broker: LiveBroker, which: str) -> dict[str, Any] | None:
     with contextlib.suppress(Refused):
         return await broker.ask("actor", id=which, most=1)
     return None
+
+
+async def ask_session(broker: LiveBroker, which: str, **part: Any) -> dict[str, Any]:
+    """Return the session of a client; raises Refused when there is none.
+
+    ``which`` is what somebody gave that is no actor's id, but may look like one.
+    """
+    try:
+        return await broker.ask("session", client=which, **part)
+    except TooLarge:
+        raise
+    except Refused:
+        if ACTOR_ID.fullmatch(which) and which.partition(":")[0] in TYPES:
+            raise Refused(f"no actor {which}") from None
+        raise
 
 
 async def read_session(broker: LiveBroker, client: str, count: int | None) -> dict[str, Any]:
@@ -101,6 +111,7 @@ class _Page:
         async with self._open() as broker:
             found = await find_actor(broker, which)
             if found is None:
+                await ask_session(broker, which, most=0)
                 await self._show_session(broker, which)
             elif found["actor"]["type"] == "session":
                 await self._show_session(broker, found["actor"]["client"])
@@ -142,7 +153,7 @@ class _Page:
             )
         else:
             found = await self._whole(broker, client)
-        await self._add_topics(broker, found)
+        await add_published(broker, found, thorough=self._full)
         if self._as_json:
             _print_json({**found, "rates": rates})
             return
@@ -154,27 +165,6 @@ class _Page:
         if self._full:
             return await read_session(broker, client, None)
         return await read_session(broker, client, _IN_JSON if self._as_json else _SHOWN)
-
-    async def _add_topics(self, broker: LiveBroker, found: dict[str, Any]) -> None:
-        """Read the topics that the broker does not have in memory from the log."""
-        unknown = list(islice(_without_topic(found), _TOPICS_READ))
-        if not unknown:
-            return
-        # Without them the page is nearly as good: the broker may cut the log meanwhile.
-        with contextlib.suppress(FoldmqError):
-            source = await source_on(broker.client, f"FOLDMQ_LOG_{broker.node}", broker.where)
-            topics = TopicBook(source, thorough=self._full)
-            await topics.load(row["ref"] for row in unknown)
-            for row in unknown:
-                known = topics.get(row["ref"])
-                row["topic"] = known.topic if known is not None else None
-
-
-def _without_topic(found: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    rows = [found["oldest"]] if found["oldest"] is not None else []
-    for name in ("inflight", "releasing", "inbound"):
-        rows += found[name]["rows"]
-    return (row for row in rows if row["topic"] is None)
 
 
 def connection_of(found: dict[str, Any]) -> dict[str, Any] | None:

@@ -12,7 +12,7 @@ from typing import Any
 import typer
 
 from cli import text
-from cli.operator.inspecting import LiveBroker
+from cli.operator.inspecting import LiveBroker, NoAnswer
 from cli.sourceflags import UsageError
 from eventstore.positions import format_position
 
@@ -65,14 +65,14 @@ def by() -> str:
 async def confirmed(lines: Sequence[str], what: str, manner: Manner) -> bool:
     """Show what would be done, and ask unless it is to be done anyway.
 
-    ``lines`` name all that is concerned; a dry run prints them all, and is not confirmed. Raises
-    UsageError when nobody can be asked, typer.Exit when the answer is no.
+    ``lines`` name all that is concerned; a dry run prints them all and ``what`` would be done, and
+    is not confirmed. Raises UsageError when nobody can be asked, typer.Exit when the answer is no.
     """
     if manner.dry_run:
         for line in lines:
             sys.stdout.write(line + "\n")
         sys.stdout.flush()
-        sys.stderr.write("foldmq: dry run, nothing was changed\n")
+        sys.stderr.write(f"foldmq: dry run, nothing was changed: would {what}\n")
         return False
     if manner.yes:
         return True
@@ -103,8 +103,15 @@ async def _line_typed() -> str:
 
 
 async def change(broker: LiveBroker, what: str, done: Done, /, **request: Any) -> None:
-    """Have the broker do something; ``done`` takes what it says."""
-    done.take(await broker.ask("change", do=what, by=by(), **request))
+    """Have the broker do something; ``done`` takes what it says.
+
+    Raises Refused, NoLiveBroker, and NoAnswer when nobody can tell whether it is done.
+    """
+    try:
+        answer = await broker.ask("change", do=what, by=by(), **request)
+    except NoAnswer as error:
+        raise NoAnswer(f"{error}; what was asked for may still be done") from None
+    done.take(answer)
 
 
 def portions(names: Iterable[str]) -> Iterable[list[str]]:

@@ -53,11 +53,19 @@ def _actors_ls(
     source: SourceFlags,
     kind: Annotated[
         str | None,
-        typer.Option("--type", metavar="TYPE", help="session, connection, subscription, ..."),
+        typer.Option(
+            "--type", metavar="TYPE", help="broker, inspector, session, connection or subscription."
+        ),
     ] = None,
     match: _Match = None,
     state: Annotated[
-        str | None, typer.Option("--state", metavar="STATE", help="connected, open, paused, ...")
+        str | None,
+        typer.Option(
+            "--state",
+            metavar="STATE",
+            help="Sessions: connected, offline, loading, rebuilding; connections: connecting, "
+            "open, paused, closing; others: running; all: suspended.",
+        ),
     ] = None,
     client: Annotated[
         str | None, typer.Option("--client", metavar="ID", help="What works for this client.")
@@ -68,7 +76,7 @@ def _actors_ls(
 ) -> None:
     """List the actors.
 
-    Sorted by busy, recent, handled, mailbox, high_water, last_active, id, name or state.
+    Sorted by busy, recent, handled, mailbox, high_water, last_active, id, name, state or type.
     """
     from cli.operator import actorlist
 
@@ -170,7 +178,9 @@ def _actors_kick(
 @with_broker_flags
 def _actors_restart(
     source: SourceFlags,
-    which: Annotated[str, typer.Argument(metavar="ID", help="Actor, such as session:17.")],
+    which: Annotated[
+        str, typer.Argument(metavar="ID", help="Actor, as session:17, or client: its session.")
+    ],
     yes: _Yes = False,
     dry_run: _DryRun = False,
 ) -> None:

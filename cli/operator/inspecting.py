@@ -49,6 +49,10 @@ class NoLiveBroker(FoldmqError):  # noqa: N818 - named for the condition, as in 
     exit_code = 69
 
 
+class NoAnswer(NoLiveBroker):
+    """It may have got what was asked, but does not answer."""
+
+
 class Refused(FoldmqError):  # noqa: N818
     """The broker answered that it does not; the text is its sentence."""
 
@@ -72,7 +76,7 @@ class LiveBroker:
         """Return the broker's answer.
 
         Raises Refused with its sentence when it refuses, TooLarge when the answer would be too
-        large, NoLiveBroker when it does not answer.
+        large, NoLiveBroker when it is not there, NoAnswer when it may be and does not answer.
         """
         subject = f"{SUBJECTS}.{self.node}.{endpoint}"
         try:
@@ -87,12 +91,12 @@ class LiveBroker:
             ) from None
         except (TimeoutError, nats.errors.Error, OSError) as error:
             why = "time-out" if isinstance(error, TimeoutError) else escaped(str(error))
-            raise NoLiveBroker(
+            raise NoAnswer(
                 f"the broker of node {name(self.node)} on {self.where} does not answer: {why}"
             ) from None
         answer = _as_object(reply.data)
         if answer is None:
-            raise NoLiveBroker(
+            raise NoAnswer(
                 f"the broker of node {name(self.node)} on {self.where} answers what this foldmq "
                 "does not understand: is it of another version?"
             )
@@ -156,16 +160,45 @@ async def _in_directory(
             f"data directory {datadir.path} cannot be read: only the user of the broker may ask it"
         ) from None
     if port is None or not (_accepts(port) and _in_use(datadir)):
-        raise NoLiveBroker(
-            f"no broker runs on {datadir.path}: start it (foldmq serve), or say with --data-dir "
-            "or --nats-url where it is"
-        )
+        raise NoLiveBroker(_not_there(datadir, port))
     known = datadir.credentials()
     access = ConnectionOptions(
         urls=(f"nats://127.0.0.1:{port}",), user=known.user, password=known.password
     )
     client = await _connect(stack, access)
     return LiveBroker(node or datadir.node(), str(datadir.path), client)
+
+
+def _not_there(datadir: DataDir, port: int | None) -> str:
+    """Say why there is nobody to ask by a data directory."""
+    if not (_holder_lives(datadir) and _in_use(datadir)):
+        return (
+            f"no broker runs on {datadir.path}: start it (foldmq serve), or say with --data-dir "
+            "or --nats-url where it is"
+        )
+    if port is None:
+        return (
+            f"the broker on {datadir.path} keeps its log in a NATS server of its own: give "
+            "--nats-url"
+        )
+    return (
+        f"the broker on {datadir.path} has no embedded NATS server that answers: it is starting "
+        "or ending, or keeps its log in a NATS server of its own: then give --nats-url"
+    )
+
+
+def _holder_lives(datadir: DataDir) -> bool:
+    """Tell whether the process that had the directory last is there.
+
+    Only then its lock is looked at: who takes it at that very moment is not to find it taken.
+    """
+    try:
+        os.kill(int((datadir.path / "foldmq.lock").read_text("ascii")), 0)
+    except PermissionError:
+        return True
+    except (OSError, ValueError, OverflowError):
+        return False
+    return True
 
 
 def _embedded_port(datadir: DataDir) -> int | None:

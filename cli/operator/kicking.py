@@ -6,7 +6,7 @@ from typing import Any
 
 from cli import text
 from cli.operator.actorlist import say_where
-from cli.operator.actorpage import find_actor
+from cli.operator.actorpage import ask_session, find_actor
 from cli.operator.asking import Done, Manner, change, confirmed, tell
 from cli.operator.inspecting import LiveBroker, Refused, open_broker
 from cli.sourceflags import SourceFlags
@@ -23,7 +23,7 @@ def kick_actor(flags: SourceFlags, which: str, manner: Manner) -> None:
 
 
 def restart(flags: SourceFlags, which: str, manner: Manner) -> None:
-    """Replace an actor; raises Refused when it cannot be."""
+    """Replace an actor, or the session of a client; raises Refused when it cannot be."""
     asyncio.run(_restart(flags, which, manner))
 
 
@@ -49,7 +49,10 @@ async def _kick(flags: SourceFlags, clients: Iterable[str], manner: Manner) -> N
 async def _kick_actor(flags: SourceFlags, which: str, manner: Manner) -> None:
     async with open_broker(flags) as broker:
         found = await find_actor(broker, which)
-        client = which if found is None else found["actor"]["client"]
+        if found is None:
+            client = (await ask_session(broker, which, most=0))["client"]
+        else:
+            client = found["actor"]["client"]
         if found is not None and found["actor"]["type"] == "connection":
             row = found["actor"]
             whose = f" of {text.name(client)}" if client is not None else ", not logged in yet"
@@ -59,8 +62,8 @@ async def _kick_actor(flags: SourceFlags, which: str, manner: Manner) -> None:
                 await _try(broker, done, "kick", actor=row["id"])
             tell(done, "kicked", "client", manner)
             return
-        if client is None:
-            raise Refused(f"{text.name(which)} is no client, session or connection")
+        if found is not None and found["actor"]["type"] != "session":
+            raise Refused(f"{which} is no session and no connection: nobody to be kicked")
     await _kick(flags, [client], manner)
 
 
@@ -68,8 +71,7 @@ async def _restart(flags: SourceFlags, which: str, manner: Manner) -> None:
     async with open_broker(flags) as broker:
         if flags.verbose:
             say_where(broker)
-        found = await broker.ask("actor", id=which)
-        row = found["actor"]
+        row = await _actor(broker, which)
         lines = [f"  {text.escaped(row['id'])}  {text.name(row['name'])}, {row['state']}"]
         what = f"restart {text.escaped(row['id'])}"
         if row["type"] == "session" and row["state"] == "connected":
@@ -78,6 +80,21 @@ async def _restart(flags: SourceFlags, which: str, manner: Manner) -> None:
         if await confirmed(lines, what, manner):
             await _try(broker, done, "restart", actor=row["id"])
         tell(done, "restarted", "actor", manner)
+
+
+async def _actor(broker: LiveBroker, which: str) -> dict[str, Any]:
+    """Return the actor of that id, or the session of that client; raises Refused."""
+    found = await find_actor(broker, which)
+    if found is None:
+        session = await ask_session(broker, which, most=0)
+        if session["actor"] is None:
+            raise Refused(
+                f"the session of {text.name(which)} is offline and has no actor: there is nothing "
+                "to restart"
+            )
+        found = await broker.ask("actor", id=session["actor"], most=1)
+    row: dict[str, Any] = found["actor"]
+    return row
 
 
 async def _try(broker: LiveBroker, done: Done, what: str, /, **request: Any) -> None:

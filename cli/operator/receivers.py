@@ -9,6 +9,7 @@ from cli.operator.inspecting import open_broker
 from cli.operator.sessionpage import json_object
 from cli.operator.tables import Column, Table
 from cli.sourceflags import SourceFlags
+from cli.topics import check_topic
 from eventstore.positions import format_position
 
 OUTCOMES = {
@@ -21,7 +22,8 @@ OUTCOMES = {
 
 
 def run(flags: SourceFlags, topic: str, *, as_json: bool) -> None:
-    """Print a line for each subscription that matches; raises Refused for a bad topic."""
+    """Print a line for each subscription that matches; raises UsageError for a bad topic."""
+    check_topic(topic)
     asyncio.run(_run(flags, topic, as_json=as_json))
 
 

@@ -11,6 +11,7 @@ from cli.operator.asking import Done, Manner, change, confirmed, portions, tell
 from cli.operator.inspecting import LiveBroker, Refused, open_broker
 from cli.operator.sessionlist import selection
 from cli.sourceflags import SourceFlags, UsageError
+from cli.topics import check_filter
 
 
 def remove(flags: SourceFlags, clients: list[str], manner: Manner) -> None:
@@ -26,7 +27,8 @@ def purge(flags: SourceFlags, older_than: str | None, match: str | None, manner:
 
 
 def clear(flags: SourceFlags, topic_filter: str, manner: Manner) -> None:
-    """Remove the retained messages that a filter matches."""
+    """Remove the retained messages that a filter matches; raises UsageError for a bad filter."""
+    check_filter(topic_filter)
     asyncio.run(_clear(flags, topic_filter, manner))
 
 
@@ -44,7 +46,7 @@ async def _remove(flags: SourceFlags, clients: Iterable[str], manner: Manner) ->
             except Refused as error:
                 done.refused.append(str(error))
         lines = list(map(_session_line, found.values()))
-        what = f"remove {text.counted(len(found), 'session')} with all they hold"
+        what = _removal(len(found))
         if found and await confirmed(lines, what, manner):
             for portion in portions(found):
                 await change(broker, "remove_sessions", done, clients=portion)
@@ -59,11 +61,11 @@ async def _purge(flags: SourceFlags, wanted: dict[str, Any], manner: Manner) -> 
         # In this order, so that no session of a portion was seen offline long before the others.
         rows.sort(key=lambda row: row["closed_ms"])
         if not rows:
-            sys.stdout.write("no session that is offline is meant\n")
+            sys.stdout.write("no offline session matches\n")
             return
         done = Done()
-        what = f"remove {text.counted(len(rows), 'session')} with all they hold"
-        if await confirmed(list(map(_session_line, rows)), what, manner):
+        by_name = sorted(rows, key=lambda row: str(row["client"]))
+        if await confirmed(list(map(_session_line, by_name)), _removal(len(rows)), manner):
             await remove_offline(broker, rows, done)
         tell(done, "removed", "session", manner)
 
@@ -83,6 +85,7 @@ async def _clear(flags: SourceFlags, topic_filter: str, manner: Manner) -> None:
         rows, _ = await gather(broker, "retained", None, filter=topic_filter)
         if not rows:
             raise Refused(f"no retained message on {text.name(topic_filter)}")
+        rows.sort(key=lambda row: str(row["topic"]))
         done = Done()
         lines = [f"  {text.name(row['topic'])}  {text.size(row['size'])}" for row in rows]
         what = f"remove {text.counted(len(rows), 'retained message')}"
@@ -90,6 +93,11 @@ async def _clear(flags: SourceFlags, topic_filter: str, manner: Manner) -> None:
             for portion in portions(row["topic"] for row in rows):
                 await change(broker, "clear_retained", done, topics=portion)
         tell(done, "removed", "retained message", manner)
+
+
+def _removal(count: int) -> str:
+    held = "it holds" if count == 1 else "they hold"
+    return f"remove {text.counted(count, 'session')} with all {held}"
 
 
 def _session_line(row: dict[str, Any]) -> str:

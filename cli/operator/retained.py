@@ -12,17 +12,23 @@ from cli.operator.inspecting import LiveBroker, open_broker
 from cli.operator.tables import Column
 from cli.source import NoLog, source_on
 from cli.sourceflags import SourceFlags
+from cli.topics import check_filter, check_topic
 from eventstore.messages import messages_of
 from eventstore.positions import Position, format_position, sequence_of
 
 
 def run_list(flags: SourceFlags, topic_filter: str, limit: int | None, *, as_json: bool) -> None:
-    """Print the retained messages that a filter matches."""
+    """Print the retained messages that a filter matches; raises UsageError for a bad filter."""
+    check_filter(topic_filter)
     asyncio.run(_list(flags, topic_filter, limit, as_json=as_json))
 
 
 def run_get(flags: SourceFlags, topic: str, *, newline: bool, as_json: bool) -> None:
-    """Write the payload of a retained message; raises Refused when there is none."""
+    """Write the payload of a retained message.
+
+    Raises Refused when there is none, UsageError for what is no topic.
+    """
+    check_topic(topic)
     asyncio.run(_get(flags, topic, newline=newline, as_json=as_json))
 
 

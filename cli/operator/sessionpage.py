@@ -34,11 +34,13 @@ def session_lines(found: Found, rates: Found | None, now_ms: int) -> Iterator[st
     if inbound["total"]:
         yield f"  received at QoS 2, PUBREL has not come: {inbound['total']:,}"
         for row in inbound["rows"]:
-            yield f"    packet {row['pid']:<6} {_message(row)}"
+            yield f"    packet {row['pid']:<6} {_message(row)}{_waits(row, now_ms)}"
         yield from _more(inbound)
     if found["queued"]:
         oldest = found["oldest"]
-        first = f"; the oldest: {_message(oldest)}" if oldest is not None else ""
+        first = ""
+        if oldest is not None:
+            first = f"; the oldest: {_message(oldest)}{_waits(oldest, now_ms)}"
         count = text.counted(found["queued"], "message")
         yield f"  queue: {count}, {text.size(found['queued_bytes'])}{first}"
     will = found["will"]
@@ -93,7 +95,12 @@ def subscription_lines(found: Found, _now_ms: int) -> Iterator[str]:
     """Yield what there is to know of the subscription of a connected session."""
     yield f"  of {text.name(found['client'])}, filter {text.name(found['filter'])}"
     if "qos" in found:
-        yield f"  QoS {found['qos']}, {_window(found)} in flight, {_queued(found)}"
+        parts = [f"QoS {found['qos']}"]
+        if found["qos"] or found["outstanding"]:
+            parts.append(f"{_window(found)} in flight")
+        if found["qos"] or found["queued"]:
+            parts.append(_queued(found))
+        yield f"  {', '.join(parts)}"
     yield (
         f"  {text.counted(found['matched'], 'message')} matched, {found['replayed']:,} retained "
         "ones sent at the beginning"
@@ -162,11 +169,13 @@ def _sent(title: str, found: Found, now_ms: int) -> Iterator[str]:
         return
     yield f"  {title}: {found['total']:,}"
     for row in found["rows"]:
-        age = text.duration(now_ms - row["sent_ms"])
+        sent = f"last sent {text.duration(now_ms - row['sent_ms'])} ago"
+        if row.get("published_ms") is not None:
+            sent = f"published {text.duration(now_ms - row['published_ms'])} ago, {sent}"
         retained = " retained" if row["retain"] else ""
         yield (
             f"    packet {row['pid']:<6} {_message(row)}, QoS {row['qos']}{retained}, "
-            f"for {text.name(row['filter'])}, sent {age} ago"
+            f"for {text.name(row['filter'])}, {sent}"
         )
     yield from _more(found)
 
@@ -174,6 +183,11 @@ def _sent(title: str, found: Found, now_ms: int) -> Iterator[str]:
 def _message(row: Found) -> str:
     topic = f" {text.name(row['topic'])}" if row["topic"] is not None else ""
     return f"message {format_position(row['ref'])}{topic}"
+
+
+def _waits(row: Found, now_ms: int) -> str:
+    then_ms = row.get("published_ms")
+    return "" if then_ms is None else f", waiting for {text.duration(now_ms - then_ms)}"
 
 
 def _more(found: Found) -> Iterator[str]:

@@ -13,16 +13,19 @@ from cli.operator.sessionpage import json_object
 from cli.operator.tracewords import TraceWords
 from cli.operator.tracing import LiveTrace, Portion, open_trace
 from cli.sourceflags import SourceFlags, UsageError
+from cli.topics import check_filter
 
 
 def target(which: str | None, client: str | None, topic: str | None) -> dict[str, str]:
-    """Return what is to be traced; raises UsageError unless it is one thing."""
+    """Return what is to be traced; raises UsageError unless it is one thing that there can be."""
     given = {"actor": which, "client": client, "topic": topic}
     wanted = {key: value for key, value in given.items() if value is not None}
     if len(wanted) != 1:
         raise UsageError("give one of ID, --client and --topic")
     if which is not None and not ACTOR_ID.fullmatch(which):
         raise UsageError(f"not the id of an actor: {text.name(which)}; for a client give --client")
+    if topic is not None:
+        check_filter(topic)
     return wanted
 
 

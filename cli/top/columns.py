@@ -97,7 +97,7 @@ def _busy(row: Row) -> str:
 ACTORS = (
     Column("ACTOR", 18, lambda row: text.escaped(str(row["id"])), right=False, role="strong"),
     Column("NAME", 14, lambda row: _name(row, "name"), right=False, wide=True),
-    Column("CLIENT", 16, lambda row: _name(row, "client"), 7, right=False, wide=True),
+    Column("CLIENT", 11, lambda row: _name(row, "client"), 2, right=False, wide=True),
     Column("STATE", 10, lambda row: text.escaped(str(row["state"])), 3, right=False),
     Column("BUSY", 6, lambda row: figures.percent(row["recent_us_per_s"] / 1e6), sort="recent"),
     Column("MSG/S", 7, lambda row: figures.count(row["recent_per_s"])),

@@ -50,8 +50,8 @@ class Overview(View):
     Overview #topics { width: 1fr; height: 1fr; }
     Overview #actors:focus, Overview #topics:focus { height: 2fr; }
     Overview.beside #actors:focus, Overview.beside #topics:focus { height: 1fr; }
-    Overview.beside #actors { width: 3fr; margin-right: 2; }
-    Overview.beside #topics { width: 2fr; }
+    Overview.beside #actors { width: 2fr; margin-right: 2; }
+    Overview.beside #topics { width: 1fr; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("slash", "filter", show=False),

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from cli.top.monitor import Monitor
 
 _MOST_TROUBLES = 3
+"""Lines of what is wrong."""
+_SENTENCE = 1000
+_STEP = 4
 
 
 class View(Screen[None]):
@@ -117,12 +120,24 @@ def _banner(monitor: Monitor, width: int) -> list[Line]:
     if monitor.away_since is not None:
         since = text.clock(round(monitor.away_since * 1000))[11:19]
         passed = figures.ago(round((time.time() - monitor.away_since) * 1000))
-        said = f" broker does not answer since {since} ({passed}): {text.escaped(monitor.why)}"
-        return [cells((width, [(said, "alarm")]))]
+        return _alarm(
+            f" no answer since {since} ({passed}): ", text.escaped(monitor.why, _SENTENCE), width
+        )
     if monitor.frame is None:
         return []
     found = troubles(monitor.frame.status)
     return [cells((width, [(f" {reason}", "alarm")])) for reason in found[:_MOST_TROUBLES]]
+
+
+def _alarm(said: str, why: str, width: int) -> list[Line]:
+    """Give what is wrong on a few lines; what to do stands at its end, and is not cut off."""
+    lines = wrapped(said + why, width - 1)
+    room = min(len(why), _MOST_TROUBLES * width)
+    while len(lines) > _MOST_TROUBLES and room > _STEP:
+        room -= _STEP
+        lines = wrapped(f"{said}...{why[-room:]}", width - 1)
+    lines = lines[:_MOST_TROUBLES]
+    return [cells((width, [(line, "alarm")])) for line in lines]
 
 
 def _keys(keys: tuple[tuple[str, str], ...], width: int) -> Line:

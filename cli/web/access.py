@@ -16,7 +16,6 @@ import socket
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from cli.units import Address
 from protocol.errors import FoldmqError
@@ -27,6 +26,8 @@ TOKEN_FILE = "web.token"  # noqa: S105 - the name of a file
 _LEAST = 16
 _TOKEN = re.compile(rf"[A-Za-z0-9_.~-]{{{_LEAST},200}}")
 _PRIVATE = 0o077
+_HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+))(?::[0-9]{1,5})?")
+"""A Host header: an address of IPv6 in brackets, or another address or name; perhaps a port."""
 
 
 class TokenError(FoldmqError):
@@ -119,10 +120,10 @@ class Hosts:
 
     def allows(self, host: str) -> bool:
         """Tell whether a Host header names us, with whatever port a tunnel has."""
-        try:
-            given = (urlsplit(f"//{host}").hostname or "").casefold()
-        except ValueError:
+        found = _HOST.fullmatch(host)
+        if found is None:
             return False
+        given = (found[1] or found[2]).casefold()
         if given in self._names:
             return True
         try:

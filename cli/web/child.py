@@ -20,6 +20,7 @@ from cli.listening import ListenError, bind, excuse
 from cli.settings import PREFIX, Settings
 from cli.units import Address
 from cli.web.access import TOKEN_FILE, TokenError, find_token
+from eventstore.embedded import end_process
 
 if TYPE_CHECKING:
     import socket
@@ -141,17 +142,7 @@ class WebPage:
         )
 
     async def _end(self) -> None:
-        process = self._process
-        if process is None or process.returncode is not None:
-            return
-        with contextlib.suppress(ProcessLookupError):
-            process.terminate()
-        try:
-            await asyncio.wait_for(process.wait(), _STOP_SECONDS)
-        except TimeoutError:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
+        await end_process(self._process, _STOP_SECONDS)
 
 
 def environment_for(settings: Settings, datadir: DataDir) -> dict[str, str]:

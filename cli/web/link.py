@@ -3,13 +3,13 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import nats.errors
 
-from cli.operator.inspecting import LiveBroker, NoLiveBroker, open_broker
+from cli.operator.inspecting import LiveBroker, NoLiveBroker, TooLarge, open_broker
 from cli.source import Source, source_on
 from cli.sourceflags import SourceFlags
 from eventstore.connection import check_jetstream
@@ -52,6 +52,22 @@ class Link:
         except NoLiveBroker as error:
             await self._drop(held, str(error))
             raise Away(str(error)) from None
+
+    async def ask_less(
+        self,
+        endpoint: str,
+        counts: Sequence[int],
+        request: Callable[[int], dict[str, Any]],
+    ) -> tuple[dict[str, Any], int]:
+        """Ask for so many things at once, for fewer where their names are too long.
+
+        ``request`` makes the question for one of the ``counts``, which get smaller. Returns the
+        answer, and which of them fitted. Raises as ``ask`` does.
+        """
+        for count in counts[:-1]:
+            with contextlib.suppress(TooLarge):
+                return await self.ask(endpoint, **request(count)), count
+        return await self.ask(endpoint, **request(counts[-1])), counts[-1]
 
     @contextlib.asynccontextmanager
     async def log(self) -> AsyncIterator[Source]:

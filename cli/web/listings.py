@@ -16,13 +16,26 @@ from cli.operator.inspecting import Refused
 from cli.text import clock
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from cli.web.link import Link
 
 PAGE_ROWS = 100
 _MOST_ROWS = 10_000
 """Rows of a list that are kept; who looks for more looks for something better put in words."""
 _MOST_LISTS = 8
-_MOST_TOP = 500
+_TOPS = (500, 50, 5, 1)
+"""How many of the highest are asked for at once, if names are long."""
+MOST_SORTED = 5_000
+"""Rows that are read to put them in order: the broker has them in none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """An order that the page makes, not the broker."""
+
+    name: str
+    key: Callable[[dict[str, Any]], Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +53,8 @@ class Listed:
     id: str | None
     """By which the other pages are asked for; None: there are none."""
     as_of: str
+    order: str | None
+    """The order that the page made; None: it made none."""
     problem: str | None
 
 
@@ -50,6 +65,7 @@ class _Held:
     rows: list[dict[str, Any]]
     cursor: str | None
     as_of: str
+    order: str | None = None
 
 
 class Listings:
@@ -60,38 +76,68 @@ class Listings:
         self._held: OrderedDict[str, _Held] = OrderedDict()
 
     async def find(
-        self, endpoint: str, wanted: dict[str, Any], sort: str | None, given: str | None, page: int
+        self,
+        endpoint: str,
+        wanted: dict[str, Any],
+        order: Order | str | None,
+        given: str | None,
+        page: int,
     ) -> Listed:
         """Return a page of what the broker lists; ``given`` names the list, None: a new one.
 
-        With ``sort`` it is the highest ones by that. Raises Away and Refused.
+        With the name of a figure as ``order`` it is the highest ones by that. Other lists are put
+        into their order if they are not too long. Raises Away and Refused.
         """
-        if sort is not None:
-            wanted = {**wanted, "top": {"by": sort, "count": _MOST_TOP}}
-        key = (endpoint, sorted(wanted.items(), key=str))
+        named = order.name if isinstance(order, Order) else order
+        key = (endpoint, sorted(wanted.items(), key=str), named)
         held = self._held.get(given or "")
         problem = None
         if held is None or held.key != key:
             if given is not None:
                 problem = "The list that was shown here is forgotten; this is a new one."
-            held, given, page = await self._begin(key, endpoint, wanted), None, 0
+            held, given, page = await self._begin(key, endpoint, wanted, order), None, 0
         if not await self._fill(held, (page + 1) * PAGE_ROWS + 1):
             problem = "The broker has forgotten how this list goes on: begin again."
         start = page * PAGE_ROWS
         more = len(held.rows) > start + PAGE_ROWS
         if len(held.rows) >= _MOST_ROWS and not more:
             problem = f"No more than {_MOST_ROWS:,} rows are shown: look for something narrower."
+        if isinstance(order, Order) and held.order is None and problem is None:
+            problem = (
+                f"No more than {MOST_SORTED:,} are put in order, and there are more: look for a "
+                "part of the name."
+            )
         if more and given is None:
             given = secrets.token_urlsafe(9)
         if given is not None:
             self._keep(given, held)
         rows = held.rows[start : start + PAGE_ROWS]
-        return Listed(rows, held.about, start + 1, page, more, given, held.as_of, problem)
+        return Listed(
+            rows, held.about, start + 1, page, more, given, held.as_of, held.order, problem
+        )
 
-    async def _begin(self, key: object, endpoint: str, wanted: dict[str, Any]) -> _Held:
-        answer = await self._link.ask(endpoint, **wanted)
+    async def _begin(
+        self, key: object, endpoint: str, wanted: dict[str, Any], order: Order | str | None
+    ) -> _Held:
+        if isinstance(order, str):
+            answer, _ = await self._link.ask_less(
+                endpoint, _TOPS, lambda count: {**wanted, "top": {"by": order, "count": count}}
+            )
+        else:
+            answer = await self._link.ask(endpoint, **wanted)
         rows, cursor = answer.pop("rows"), answer.pop("cursor")
-        return _Held(key, answer, rows, cursor, clock(round(time.time() * 1000)))
+        held = _Held(key, answer, rows, cursor, clock(round(time.time() * 1000)))
+        if isinstance(order, Order):
+            await self._put_in_order(held, wanted, order)
+        return held
+
+    async def _put_in_order(self, held: _Held, wanted: dict[str, Any], order: Order) -> None:
+        """Read all of a list and sort it, unless it is too long for that."""
+        if not wanted and held.about.get("total", 0) > MOST_SORTED:
+            return  # to read the first ones would help nobody
+        if await self._fill(held, MOST_SORTED) and held.cursor is None:
+            held.rows.sort(key=order.key)
+            held.order = order.name
 
     async def _fill(self, held: _Held, count: int) -> bool:
         """Have so many rows, if there are; return False when the broker has forgotten the list."""

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from cli.operator.inspecting import Refused
 from cli.source import NoLog
+from cli.sourceflags import UsageError
 from cli.text import payload_text
-from cli.web.listings import Listings
+from cli.web.listings import Listings, Order
 from cli.web.site import Site, asked, choice, is_fragment, number
 from eventstore.messages import messages_of
 from eventstore.positions import format_position, sequence_of
@@ -20,10 +21,16 @@ if TYPE_CHECKING:
     from cli.web.listings import Listed
     from eventstore.positions import Position
 
-_SESSION_ORDERS = ("queued", "queued_bytes", "inflight", "subscriptions")
+_HIGHEST_SESSIONS = ("queued", "queued_bytes", "inflight", "subscriptions")
+_SESSION_ORDERS = (*_HIGHEST_SESSIONS, "client", "offline")
+_BY_CLIENT = Order("client", lambda row: str(row["client"]))
+_BY_OFFLINE = Order("offline", lambda row: (row["closed_ms"] is None, row["closed_ms"] or 0))
+"""Offline for longest first, those that are connected at the end."""
 _ACTOR_ORDERS = ("recent", "busy", "handled", "mailbox", "high_water", "last_active")
 _ACTOR_TYPES = ("broker", "connection", "session", "subscription")
 _GLOB = frozenset("*?[")
+_MOST_PATTERN = 256
+_MOST_STARS = 16
 _PAYLOAD_SHOWN = 64 * 1024
 """How much of a payload is shown: bytes of lines, else characters."""
 
@@ -46,24 +53,62 @@ class Lists:
     async def sessions(self, request: web.Request) -> web.Response:
         """Sessions by name, state, and what they hold."""
         match = asked(request, "match")
-        state = choice(request, "state", ("connected", "away"))
+        state = choice(request, "state", ("connected", "offline"))
         sort = choice(request, "sort", _SESSION_ORDERS)
         query: dict[str, Any] = {"match": match, "state": state, "sort": sort}
         wanted: dict[str, Any] = {}
         if state is not None:
             wanted["connected"] = state == "connected"
-        found = await self._list(request, "sessions", {**wanted, **_by_name(match)}, sort)
-        return self._site.page(request, "sessions.html", found=found, query=query)
+        order: Order | str = sort if sort in _HIGHEST_SESSIONS else _BY_CLIENT
+        if sort == "offline":
+            order = _BY_OFFLINE
+        found, problem = await self._by_name(request, "sessions", wanted, match, order)
+        return self._site.page(
+            request,
+            "sessions.html",
+            400 if problem else 200,
+            found=found,
+            problem=problem,
+            query=query,
+            highest=sort in _HIGHEST_SESSIONS,
+        )
 
     async def actors(self, request: web.Request) -> web.Response:
         """Actors by type, name, and how much they do."""
         match = asked(request, "match")
         kind = asked(request, "type")
         sort = choice(request, "sort", _ACTOR_ORDERS)
-        query: dict[str, Any] = {"match": match, "type": kind, "sort": sort}
-        wanted = {"type": kind} if kind is not None else {}
-        found = await self._list(request, "actors", {**wanted, **_by_name(match)}, sort)
-        return self._site.page(request, "actors.html", found=found, query=query, types=_ACTOR_TYPES)
+        client = asked(request, "client")
+        query: dict[str, Any] = {"match": match, "type": kind, "client": client, "sort": sort}
+        wanted = {key: query[key] for key in ("type", "client") if query[key] is not None}
+        found, problem = await self._by_name(request, "actors", wanted, match, sort)
+        return self._site.page(
+            request,
+            "actors.html",
+            400 if problem else 200,
+            found=found,
+            problem=problem,
+            query=query,
+            types=_ACTOR_TYPES,
+        )
+
+    async def _by_name(
+        self,
+        request: web.Request,
+        endpoint: str,
+        wanted: dict[str, Any],
+        match: str | None,
+        order: Order | str | None,
+    ) -> tuple[Listed | None, str | None]:
+        """Return a page of what has such names, or what is wrong with the question."""
+        try:
+            if match is not None:
+                wanted = {**wanted, "match": _pattern(match)}
+            return await self._list(request, endpoint, wanted, order), None
+        except (Refused, UsageError) as error:
+            if is_fragment(request):
+                raise
+            return None, str(error)
 
     async def retained(self, request: web.Request) -> web.Response:
         """Retained messages by filter, and the value of one."""
@@ -135,17 +180,21 @@ class Lists:
         request: web.Request,
         endpoint: str,
         wanted: dict[str, Any],
-        sort: str | None = None,
+        order: Order | str | None = None,
     ) -> Listed:
         page = number(request, "page", 0, 1_000_000)
-        return await self._listings.find(endpoint, wanted, sort, asked(request, "list"), page)
+        return await self._listings.find(endpoint, wanted, order, asked(request, "list"), page)
 
 
-def _by_name(given: str | None) -> dict[str, str]:
-    """Return what is asked for to match a part of a name, or a pattern."""
-    if given is None:
-        return {}
-    return {"match": given if _GLOB & set(given) else f"*{given}*"}
+def _pattern(given: str) -> str:
+    """Return the pattern that stands for a part of a name, or is one; raises UsageError."""
+    pattern = given if _GLOB & set(given) else f"*{given}*"
+    if len(pattern) > _MOST_PATTERN or pattern.count("*") > _MOST_STARS:
+        raise UsageError(
+            f"names are looked for by a pattern of at most {_MOST_PATTERN} characters and "
+            f"{_MOST_STARS} stars, this one has {len(pattern):,} and {pattern.count('*'):,}"
+        )
+    return pattern
 
 
 def _as_lines(payload: bytes) -> str | None:

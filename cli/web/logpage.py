@@ -59,6 +59,8 @@ class LogPage:
     """The first and the last record that were looked into; (0, 0): none."""
     beginning: str | None = None
     """Says that a part of what was asked for was cut off."""
+    end: str | None = None
+    """Says that all of what was asked for would come behind the end."""
 
 
 class _Budget:
@@ -91,13 +93,18 @@ async def find_page(
 ) -> LogPage:
     """Return the next ``count`` events that are wanted, behind (backwards: before) a position.
 
-    Raises UsageError for a position beyond the end, CutOff when nothing is left of what was asked
-    for, CorruptLog and CutMeanwhile.
+    To begin behind the end is no error: the broker tells of what is being written just now.
+    Raises UsageError when a position up to which is asked lies there, CutOff when nothing is left
+    of what was asked for, CorruptLog and CutMeanwhile.
     """
     if await cut_off(source, wanted.end):
         raise CutOff(f"nothing is left of that: {source.beginning()}")
     beginning = source.beginning() if await cut_off(source, wanted.start) else None
-    start, end = await start_at(source, wanted.start), await cut_at(source, wanted.end)
+    end = await cut_at(source, wanted.end)
+    if wanted.start is not None and (wanted.start.position or 0) >= position(source.last + 1, 0):
+        said = f"nothing is there yet: the last record of the log is {source.last:,}"
+        return LogPage([], None, False, (0, 0), beginning, said)
+    start = await start_at(source, wanted.start)
     if after is not None and backwards:
         end = min(end, _before(after), key=_place)
     elif after is not None:

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from cli.web.samples import Samples
 
 _ROWS = 8
+_FEWER = (_ROWS, 2, 1)
+"""What is asked for at once, if names are long."""
+_PARTS = (100, 10, 1)
 _SELDOM = 10.0
 _SHARE = 30
 """How many times as long as a question took it is not asked again."""
@@ -70,7 +73,9 @@ class Pages:
         until, rows = self._tops.get((endpoint, by), (0.0, []))
         begun = time.monotonic()
         if begun >= until:
-            answer = await self._link.ask(endpoint, top={"by": by, "count": _ROWS})
+            answer, _ = await self._link.ask_less(
+                endpoint, _FEWER, lambda count: {"top": {"by": by, "count": count}}
+            )
             rows = answer["rows"]
             now = time.monotonic()
             # The broker looks at all there are: at a hundred thousand not every other second.
@@ -84,7 +89,9 @@ class Pages:
             raise UsageError("which actor? The address must name an id")
         found = others = gone = None
         try:
-            found = await self._link.ask("actor", id=named)
+            found, _ = await self._link.ask_less(
+                "actor", _PARTS, lambda most: {"id": named, "most": most}
+            )
         except Refused as error:
             gone = str(error)
         if found is not None and found["actor"]["client"] is not None:

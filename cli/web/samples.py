@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from cli.operator.inspecting import TooLarge
 from cli.top.history import waiting
 from cli.top.rates import Rates, between
 from cli.web.charts import Chart, chart
@@ -109,7 +110,10 @@ class Samples:
         self._gap()
 
     async def _take(self) -> Sample:
-        status = await self._link.ask("status", topics=True)
+        try:
+            status = await self._link.ask("status", topics=True)
+        except TooLarge:  # the names of the busiest topics are too long for an answer
+            status = await self._link.ask("status", topics=False)
         last = self._kept[-1] if self._kept else None
         rates = between(last.status, status) if last is not None else None
         taken = Sample(self._clock(), status, rates)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
@@ -17,7 +18,7 @@ from cli.text import counted
 from cli.topics import TopicBook
 from cli.web.charts import bars
 from cli.web.folding import Folding, Histories
-from cli.web.sessionview import name_topics, of_few_records, view_of
+from cli.web.sessionview import describe_messages, of_few_records, view_of
 from cli.web.site import Site, asked, is_fragment, number
 from cli.words import words
 from eventstore.positions import MAX_INDEX, format_position, index_of, position, sequence_of
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from projections.session import SessionState
 
 _PART = 100
+_PARTS = (_PART, 10, 1)
+"""Items of each list that are asked for at once, if names are long."""
 _MOST_OFFSET = 1 << 31
 _PATIENCE = 1.0
 """Seconds for which a page waits for the log to be folded."""
@@ -62,14 +65,20 @@ class SessionPages:
             return self._site.page(request, "session.html", **values)
         offset = number(request, "offset", 0, _MOST_OFFSET)
         view = gone = None
+        part = _PART
         try:
-            view = await self._link.ask("session", client=client, offset=offset, most=_PART)
+            view, part = await self._link.ask_less(
+                "session",
+                _PARTS,
+                lambda most: {"client": client, "offset": offset, "most": most},
+            )
         except Refused as error:
             gone = str(error)
         if view is not None:
+            view["now_ms"] = round(time.time() * 1000)
             async with self._link.log() as source:
-                await name_topics(view, self._book(source))
-        shown = {"view": view, "gone": gone, "offset": offset, "part": _PART}
+                await describe_messages(view, source, self._book(source))
+        shown = {"view": view, "gone": gone, "offset": offset, "part": part}
         status = 200 if view is not None or is_fragment(request) else 404
         return self._site.page(
             request, "session.html", status, client=client, past=None, folding=None, **shown
@@ -147,7 +156,8 @@ class SessionPages:
         view = None
         if seen.state is not None:
             view = view_of(seen.state, offset, _PART)
-            await name_topics(view, topics)
+            view["now_ms"] = as_of.record_ms
+            await describe_messages(view, source, topics)
         number = seen.number
         return {
             "view": view,

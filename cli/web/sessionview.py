@@ -5,12 +5,13 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from eventstore.positions import INDEX_BITS
+from eventstore.positions import INDEX_BITS, sequence_of
 from projections.waiting import QOS_MASK, RETAIN_FLAG
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
+    from cli.source import Source
     from cli.topics import TopicBook
     from eventstore.positions import Position
     from projections.session import InFlight, SessionState, SubscriptionState
@@ -50,24 +51,28 @@ def view_of(state: SessionState, offset: int, most: int) -> dict[str, Any]:
 
 
 def references(view: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield what of a view names a message whose topic may be missing."""
+    """Yield what of a view names a message, the one that waits for longest first."""
     if view["oldest"] is not None:
         yield view["oldest"]
     for key in ("inflight", "releasing", "inbound"):
         yield from view[key]["rows"]
 
 
-async def name_topics(view: Mapping[str, Any], topics: TopicBook) -> None:
-    """Find topics that are missing in the log, those of the first few records.
+async def describe_messages(view: Mapping[str, Any], source: Source, topics: TopicBook) -> None:
+    """Add to the messages of a view when they were published, and topics that are missing.
 
-    Raises CorruptLog.
+    Both are read in the log, ``source``: of the first few records that are not known yet, so that
+    some may be found only when the view is made again. Raises CorruptLog and CutMeanwhile.
     """
-    missing = [one for one in references(view) if one["topic"] is None]
-    await topics.load(of_few_records([one["ref"] for one in missing]))
-    for one in missing:
+    named = list(references(view))
+    unknown = (one["ref"] for one in named if topics.get(one["ref"]) is None)
+    # What is being written just now is in no record yet.
+    await topics.load(of_few_records(ref for ref in unknown if sequence_of(ref) <= source.last))
+    for one in named:
         known = topics.get(one["ref"])
+        one["published_ms"] = None
         if known is not None:
-            one["topic"], one["size"] = known
+            one["topic"], one["size"], one["published_ms"] = known
 
 
 def of_few_records(refs: Iterable[Position]) -> list[Position]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import io
 import json
 import os
@@ -9,21 +11,29 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
+import nats.errors
 import pytest
 import typer
 from nats.aio.client import Client
 
+from actors.broker import Broker
+from actors.connection import Connection
+from actors.inspection import views
+from actors.inspection.inspector import Inspector
+from actors.session import Session
+from actors.subscription import Subscription
 from cli import text
-from cli.operator import asking, inspecting, tables
-from cli.operator.actorlist import check_order, gather_top, id_order
-from cli.operator.actorpage import connection_rates, read_session
+from cli.operator import actorlist, asking, inspecting, receivers, removing, retained, tables, tail
+from cli.operator.actorlist import STATES, TYPES, check_order, gather_top, id_order
+from cli.operator.actorpage import ask_session, connection_rates, read_session
 from cli.operator.actortree import Tree
 from cli.operator.inspecting import LiveBroker, NoLiveBroker, Refused, TooLarge, open_broker
 from cli.operator.receivers import outcome_lines
 from cli.operator.removing import remove_offline
 from cli.operator.sessionlist import selection
-from cli.operator.sessionpage import json_object, session_lines
+from cli.operator.sessionpage import json_object, session_lines, subscription_lines
 from cli.sourceflags import SourceFlags, UsageError
+from eventstore.datadir import DataDir
 from eventstore.positions import position
 
 HOSTILE = "a\x1b[2J\n\u202e<b>"
@@ -222,8 +232,11 @@ async def test_nobody_to_ask_is_an_error(monkeypatch: pytest.MonkeyPatch) -> Non
 
 async def test_a_dry_run_lists_all_and_wins_over_yes(capsys: pytest.CaptureFixture[str]) -> None:
     lines = [f"  {number}" for number in range(30)]
-    assert not await asking.confirmed(lines, "remove", asking.Manner(yes=True, dry_run=True))
-    assert capsys.readouterr().out.splitlines() == lines
+    manner = asking.Manner(yes=True, dry_run=True)
+    assert not await asking.confirmed(lines, "remove 30 sessions", manner)
+    shown = capsys.readouterr()
+    assert shown.out.splitlines() == lines
+    assert shown.err == "foldmq: dry run, nothing was changed: would remove 30 sessions\n"
 
 
 async def test_a_question_names_the_first_ones(
@@ -303,6 +316,50 @@ async def test_a_session_is_read_in_parts_that_fit(count: int | None, shown: int
     assert len(found["actors"]) == len(rows) + 1
 
 
+async def test_a_change_without_an_answer_may_be_done() -> None:
+    class Silent:
+        async def request(self, *_arguments: object, **_options: object) -> Any:
+            raise TimeoutError
+
+    broker = LiveBroker("n1", "here", cast("Client", Silent()))
+    with pytest.raises(NoLiveBroker, match=r"does not answer: time-out$"):
+        await broker.ask("status")
+    with pytest.raises(NoLiveBroker) as said:
+        await asking.change(broker, "kick", asking.Done(), client="c")
+    assert str(said.value) == (
+        "the broker of node n1 on here does not answer: time-out; what was asked for may still be "
+        "done"
+    )
+    assert said.value.exit_code == 69
+
+
+async def test_a_change_that_nobody_got_is_not_done() -> None:
+    class Nobody:
+        async def request(self, *_arguments: object, **_options: object) -> Any:
+            raise nats.errors.NoRespondersError
+
+    broker = LiveBroker("n1", "here", cast("Client", Nobody()))
+    with pytest.raises(NoLiveBroker, match=r"answers on here: does it run\?$"):
+        await asking.change(broker, "kick", asking.Done(), client="c")
+
+
+@pytest.mark.parametrize(
+    ("which", "said"),
+    [
+        ("session:999", "no actor session:999"),
+        ("pump:7", "no session 'pump:7'"),
+        ("pump", "no session 'pump'"),
+    ],
+)
+async def test_what_looks_like_the_id_of_an_actor_is_told_as_one(which: str, said: str) -> None:
+    def refuse(_endpoint: str, request: dict[str, Any]) -> dict[str, Any]:
+        raise Refused(f"no session {request['client']!r}")
+
+    with pytest.raises(Refused) as refused:
+        await ask_session(FakeBroker(refuse), which, most=0)
+    assert str(refused.value) == said
+
+
 async def test_an_answer_that_never_fits_is_refused() -> None:
     def refuse(_endpoint: str, _request: dict[str, Any]) -> dict[str, Any]:
         raise TooLarge("too large")
@@ -355,6 +412,74 @@ def test_orders_are_checked() -> None:
     check_order("a", ["a"])
     with pytest.raises(UsageError, match='cannot sort by "x": one of a, b'):
         check_order("x", ["a", "b"])
+
+
+def test_the_words_for_actors_are_those_of_the_broker() -> None:
+    function = ast.parse(inspect.getsource(views.state_of)).body[0]
+    said = {
+        one.value
+        for returned in ast.walk(function)
+        if isinstance(returned, ast.Return) and returned.value is not None
+        for one in ast.walk(returned.value)
+        if isinstance(one, ast.Constant) and isinstance(one.value, str)
+    }
+    assert set(STATES) == said
+    kinds = (Broker, Inspector, Session, Connection, Subscription)
+    assert list(TYPES) == [kind.__name__.lower() for kind in kinds]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "said"),
+    [
+        ({"type": "sesion"}, 'no type "sesion": one of broker, inspector, session, '),
+        ({"state": "x\x1b"}, 'no state "x\\\\u001b": one of connected, offline, '),
+    ],
+)
+def test_words_are_checked_before_anything_is_asked(wanted: dict[str, str], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        actorlist.run(SourceFlags(), wanted, None, None, as_json=False)
+
+
+@pytest.mark.parametrize("topic", ["a/+", "#", ""])
+def test_topics_are_checked(topic: str) -> None:
+    with pytest.raises(UsageError, match="topic name"):
+        receivers.run(SourceFlags(), topic, as_json=False)
+    with pytest.raises(UsageError, match="topic name"):
+        retained.run_get(SourceFlags(), topic, newline=True, as_json=False)
+
+
+@pytest.mark.parametrize("topic_filter", ["a/#/b", "a/#/", "a+", ""])
+def test_filters_are_checked(topic_filter: str) -> None:
+    with pytest.raises(UsageError, match="filter"):
+        retained.run_list(SourceFlags(), topic_filter, None, as_json=False)
+    with pytest.raises(UsageError, match="filter"):
+        removing.clear(SourceFlags(), topic_filter, ASK)
+    with pytest.raises(UsageError, match="filter"):
+        tail.target(None, None, topic_filter)
+
+
+@pytest.mark.parametrize(
+    ("embedded", "said"),
+    [
+        (False, r"keeps its log in a NATS server of its own: give --nats-url$"),
+        (True, r"is starting or ending, or keeps its log in a NATS server of its own"),
+    ],
+)
+async def test_a_directory_in_use_without_its_nats_is_named(
+    embedded: bool, said: str, tmp_path: Path
+) -> None:
+    flags = SourceFlags({"data_dir": str(tmp_path)})
+    with DataDir(tmp_path) as held:
+        held.node()
+        if embedded:
+            held.credentials()
+            held.nats_config.write_text('{"port": 1}')
+        with pytest.raises(NoLiveBroker, match=said):
+            async with open_broker(flags):
+                pytest.fail("there is no broker")
+    with pytest.raises(NoLiveBroker, match="no broker runs on"):
+        async with open_broker(flags):
+            pytest.fail("there is no broker")
 
 
 async def test_a_directory_that_must_not_be_read_is_named(
@@ -446,8 +571,8 @@ def test_json_has_positions_as_people_write_them() -> None:
 
 
 def test_a_page_of_a_hostile_session_is_harmless() -> None:
-    empty: dict[str, Any] = {"total": 0, "rows": []}
     sent = {"pid": 7, "qos": 2, "retain": True, "ref": position(3, 1), "sent_ms": NOW - 5000}
+    old = {**sent, "published_ms": NOW - 360_000}
     found = {
         "client": HOSTILE,
         "actor": None,
@@ -460,12 +585,15 @@ def test_a_page_of_a_hostile_session_is_harmless() -> None:
         "connection": None,
         "queued": 1,
         "queued_bytes": 5,
-        "oldest": {"ref": position(2, 0), "topic": HOSTILE},
+        "oldest": {"ref": position(2, 0), "topic": HOSTILE, "published_ms": NOW - 3 * 3_600_000},
         "will": {"topic": HOSTILE, "qos": 1, "retain": False, "ref": position(1, 1)},
         "subscriptions": {"total": 2, "rows": []},
-        "inflight": {"total": 1, "rows": [{**sent, "filter": HOSTILE, "topic": HOSTILE}]},
+        "inflight": {"total": 1, "rows": [{**old, "filter": HOSTILE, "topic": HOSTILE}]},
         "releasing": {"total": 1, "rows": [{**sent, "filter": "f", "topic": None}]},
-        "inbound": empty,
+        "inbound": {
+            "total": 1,
+            "rows": [{"pid": 9, "ref": position(4, 0), "topic": "t", "published_ms": NOW - 2000}],
+        },
         "actors": [],
     }
     lines = list(session_lines(found, None, NOW))
@@ -475,10 +603,28 @@ def test_a_page_of_a_hostile_session_is_harmless() -> None:
     assert lines[2] == f"  persistent session, user {shown}, does not expire"
     assert lines[4] == "    and 2 more (--full shows all)"
     assert lines[6] == (
-        f"    packet 7      message 3.1 {shown}, QoS 2 retained, for {shown}, sent 5 s ago"
+        f"    packet 7      message 3.1 {shown}, QoS 2 retained, for {shown}, "
+        "published 6 min ago, last sent 5 s ago"
     )
-    assert lines[8] == "    packet 7      message 3.1, QoS 2 retained, for f, sent 5 s ago"
+    assert lines[8] == "    packet 7      message 3.1, QoS 2 retained, for f, last sent 5 s ago"
+    assert lines[10] == "    packet 9      message 4.0 t, waiting for 2 s"
+    assert lines[11] == f"  queue: 1 message, 5 B; the oldest: message 2.0 {shown}, waiting for 3 h"
     assert lines[-1] == f"  will: {shown} QoS 1 (position 1.1)"
+
+
+@pytest.mark.parametrize(
+    ("about", "said"),
+    [
+        ({}, "  QoS 0"),
+        ({"outstanding": 2}, "  QoS 0, 2 of 8 in flight"),
+        ({"qos": 1}, "  QoS 1, 0 of 8 in flight, nothing queued"),
+        ({"qos": 1, "queued": 2}, "  QoS 1, 0 of 8 in flight, 2 queued (5 B)"),
+    ],
+)
+def test_a_subscription_at_qos_0_has_no_window(about: dict[str, Any], said: str) -> None:
+    found = {"client": "c", "filter": "f", "matched": 0, "replayed": 0, "qos": 0, "window": 8}
+    found |= {"outstanding": 0, "queued": 0, "queued_bytes": 5, **about}
+    assert list(subscription_lines(found, NOW))[1] == said
 
 
 def test_rates_are_of_one_connection() -> None:

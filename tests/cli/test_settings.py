@@ -1,11 +1,14 @@
 """Settings: where they come from, in what units, and how what is wrong is refused."""
 
 import dataclasses
+import inspect
+import re
 from pathlib import Path
 
 import pytest
 
 from actors.options import Options
+from cli.flags import size_shown, time_shown, with_settings_flags
 from cli.settings import OTHER_VARIABLES, RELOADABLE, ConfigError, Settings, load
 from cli.units import Address
 from eventstore.embedded import BINARY_VARIABLE
@@ -285,3 +288,42 @@ def test_every_limit_of_the_broker_has_the_same_default_as_a_setting() -> None:
 
 def test_reloadable_names_are_settings() -> None:
     assert set(Settings.model_fields) >= RELOADABLE
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("keep", "7d"),
+        ("ack_wait", "30s"),
+        ("session_expiry", "never"),
+        ("keep_bytes", "none"),
+        ("max_queued_bytes", "1 GiB"),
+        ("max_packet_size", "16 MiB"),
+        ("max_ack_pending", "1024"),
+        ("listen", "127.0.0.1:1883"),
+        ("metrics", "127.0.0.1:18831"),
+    ],
+)
+def test_help_gives_defaults_as_one_would_write_them(name: str, shown: str) -> None:
+    made = with_settings_flags(lambda _config, _flags: None)
+    option = inspect.signature(made).parameters[name].annotation.__metadata__[0]
+    assert option.help.endswith(f" [default: {shown}]")
+
+
+def test_defaults_are_in_the_largest_whole_unit() -> None:
+    assert [size_shown(count) for count in (1, 1536, 3 << 20, (1 << 30) + 1)] == [
+        *("1 B", "1536 B", "3 MiB", "1073741825 B"),
+    ]
+    assert [time_shown(seconds) for seconds in (0.25, 90.0, 120.0, 5400.0, 172_800.0)] == [
+        *("250ms", "90s", "2m", "90m", "2d"),
+    ]
+
+
+def test_defaults_as_help_gives_them_can_be_given() -> None:
+    for name, parameter in inspect.signature(
+        with_settings_flags(lambda _config, _flags: None)
+    ).parameters.items():
+        found = re.search(r"\[default: (.+)\]$", parameter.annotation.__metadata__[0].help)
+        if found is not None and found[1] not in ("none", "never"):
+            given = [found[1]] if name == "listen" else found[1]
+            assert getattr(load({name: given}, {}), name) == getattr(load({}, {}), name), name

@@ -9,27 +9,26 @@ import os
 import re
 import stat
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import pytest
 
-from cli.operator.inspecting import Refused
+from cli.operator.inspecting import Refused, TooLarge
 from cli.ready import Facts, announce
 from cli.settings import load
+from cli.sourceflags import UsageError
 from cli.units import Address
 from cli.web import guard
 from cli.web.access import Hosts, TokenError, find_token
 from cli.web.charts import HEIGHT, WIDTH, bars, chart
 from cli.web.child import environment_for
 from cli.web.guard import _local
-from cli.web.listings import PAGE_ROWS, Listings
+from cli.web.link import Link
+from cli.web.listings import PAGE_ROWS, Listings, Order
+from cli.web.lists import _pattern
 from cli.web.render import environment, name, url
 from cli.web.samples import Samples
 from eventstore.datadir import DataDir
-
-if TYPE_CHECKING:
-    from cli.web.link import Link
-
 
 # ------------------------------------------------------------------------------- access
 
@@ -96,7 +95,20 @@ def test_only_the_token_and_its_cookie_let_in(tmp_path: Path) -> None:
         ("127.0.0.1", "192.0.2.7:18830", False),
         ("127.0.0.1", "", False),
         ("127.0.0.1", "[", False),
-        ("127.0.0.1", "user@127.0.0.1", True),
+        ("127.0.0.1", "user@127.0.0.1", False),
+        ("127.0.0.1", "evil.example@127.0.0.1", False),
+        ("127.0.0.1", "evil.example:1@localhost:18830", False),
+        ("127.0.0.1", "127.0.0.1/evil.example", False),
+        ("127.0.0.1", "127.0.0.1?evil.example", False),
+        ("127.0.0.1", "127.0.0.1#@evil.example", False),
+        ("127.0.0.1", "localhost:", False),
+        ("127.0.0.1", "localhost:80x", False),
+        ("127.0.0.1", "localhost:1:2", False),
+        ("127.0.0.1", " localhost", False),
+        ("127.0.0.1", "localhost\n", False),
+        ("127.0.0.1", "::1", False),
+        ("127.0.0.1", "[localhost]", False),
+        ("0.0.0.0", "user@192.0.2.7", False),
         ("broker.lan", "Broker.LAN:18830", True),
         ("broker.lan", "other.lan", False),
         ("0.0.0.0", "192.0.2.7:18830", True),
@@ -244,6 +256,7 @@ class FakeLink:
 
     def __init__(self, count: int) -> None:
         self.rows = [{"client": f"c{number}"} for number in range(count)]
+        self.fits = 500
         self.asked: list[tuple[str, dict[str, Any]]] = []
         self.forgets = False
         self._cursors: dict[str, int] = {}
@@ -251,6 +264,8 @@ class FakeLink:
     async def ask(self, endpoint: str, /, **request: Any) -> dict[str, Any]:
         self.asked.append((endpoint, request))
         start = 0
+        if request.get("top", {}).get("count", 0) > self.fits:
+            raise TooLarge("the answer is too large")
         if endpoint == "page":
             if self.forgets:
                 raise Refused("this list was forgotten: ask for it again")
@@ -262,10 +277,15 @@ class FakeLink:
         rows = self.rows[start:stop]
         return {"rows": rows, "total": len(self.rows), "more": cursor is not None, "cursor": cursor}
 
+    ask_less = Link.ask_less
+
+
+BY_CLIENT = Order("client", lambda row: str(row["client"]))
+
 
 def listings(count: int) -> tuple[Listings, FakeLink]:
     link = FakeLink(count)
-    return Listings(cast("Link", link)), link
+    return Listings(cast(Link, link)), link
 
 
 def test_pages_of_a_list_can_be_turned_back_and_loaded_again() -> None:
@@ -312,6 +332,90 @@ def test_a_list_that_is_forgotten_begins_anew_and_says_so() -> None:
         assert late.rows == []
 
     asyncio.run(forget())
+
+
+def test_a_list_is_put_in_order_before_it_has_pages() -> None:
+    async def turn() -> None:
+        lists, link = listings(1250)
+        link.rows.reverse()
+        names = sorted(row["client"] for row in link.rows)
+        first = await lists.find("sessions", {}, BY_CLIENT, None, 0)
+        assert [row["client"] for row in first.rows] == names[:PAGE_ROWS]
+        assert (first.order, first.problem) == ("client", None)
+        last = await lists.find("sessions", {}, BY_CLIENT, first.id, 12)
+        assert [row["client"] for row in last.rows] == names[1200:]
+        assert len(link.asked) == 3
+        # The same list in another order is another list.
+        backwards = Order("backwards", lambda row: -int(row["client"][1:]))
+        other = await lists.find("sessions", {}, backwards, first.id, 1)
+        assert (other.first, other.rows[0]["client"]) == (1, "c1249")
+
+    asyncio.run(turn())
+
+
+@pytest.mark.parametrize(("wanted", "asked"), [({}, 1), ({"match": "*c*"}, 2)])
+def test_a_list_that_is_too_long_to_be_sorted_is_shown_and_says_so(
+    monkeypatch: pytest.MonkeyPatch, wanted: dict[str, Any], asked: int
+) -> None:
+    monkeypatch.setattr("cli.web.listings.MOST_SORTED", 1000)
+
+    async def much() -> None:
+        lists, link = listings(1001)
+        first = await lists.find("sessions", wanted, BY_CLIENT, None, 0)
+        assert [row["client"] for row in first.rows] == [f"c{one}" for one in range(PAGE_ROWS)]
+        assert first.order is None
+        assert "No more than 1,000 are put in order" in (first.problem or "")
+        assert len(link.asked) == asked
+
+    asyncio.run(much())
+
+
+def test_fewer_are_asked_for_when_their_names_are_long() -> None:
+    async def less() -> None:
+        lists, link = listings(30)
+        link.fits = 5
+        await lists.find("sessions", {}, "queued", None, 0)
+        assert [request["top"]["count"] for _, request in link.asked] == [500, 50, 5]
+        link.fits = 0
+        with pytest.raises(TooLarge):
+            await lists.find("sessions", {}, "queued", None, 0)
+
+    asyncio.run(less())
+
+
+@pytest.mark.parametrize("fits", [100, 10, 1])
+def test_less_of_a_session_is_asked_for_when_names_are_long(fits: int) -> None:
+    asked: list[int] = []
+
+    class Full:
+        async def ask(self, _endpoint: str, /, **request: Any) -> dict[str, Any]:
+            asked.append(request["most"])
+            if request["most"] > fits:
+                raise TooLarge("the answer is too large")
+            return {"rows": request["most"]}
+
+        ask_less = Link.ask_less
+
+    async def less() -> None:
+        found = await Full().ask_less("session", (100, 10, 1), lambda most: {"most": most})
+        assert found == ({"rows": fits}, fits)
+
+    asyncio.run(less())
+    assert asked == [one for one in (100, 10, 1) if one >= fits]
+
+
+@pytest.mark.parametrize(
+    ("given", "pattern"),
+    [("a", "*a*"), ("a*", "a*"), ("x" * 254, f"*{'x' * 254}*"), ("*a" * 16, "*a" * 16)],
+)
+def test_a_part_of_a_name_becomes_a_pattern(given: str, pattern: str) -> None:
+    assert _pattern(given) == pattern
+
+
+@pytest.mark.parametrize("given", ["x" * 255, "?" * 257, "*a" * 17])
+def test_a_pattern_that_costs_too_much_is_refused(given: str) -> None:
+    with pytest.raises(UsageError, match="at most 256 characters and 16 stars"):
+        _pattern(given)
 
 
 def test_a_list_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -366,10 +470,26 @@ class Clocked:
         return status(round(self.now * 1000), round(self.now * 100))
 
 
+def test_busiest_topics_with_long_names_are_left_out() -> None:
+    class LongNames(Clocked):
+        async def ask(self, endpoint: str, /, **request: Any) -> dict[str, Any]:
+            if request["topics"]:
+                raise TooLarge("the answer is too large")
+            return await super().ask(endpoint, **request)
+
+    async def look() -> None:
+        link = LongNames()
+        samples = Samples(cast(Link, link), clock=lambda: link.now)
+        assert "topics" not in (await samples.latest()).status
+        await samples.close()
+
+    asyncio.run(look())
+
+
 def test_there_are_rates_at_the_first_look() -> None:
     async def look() -> None:
         link = Clocked()
-        samples = Samples(cast("Link", link), clock=lambda: link.now)
+        samples = Samples(cast(Link, link), clock=lambda: link.now)
         first = await samples.latest()
         assert link.asked == 2
         assert first.rates is not None

@@ -187,7 +187,12 @@ def test_the_node_is_chosen_on_a_foreign_nats(
     said = refused("actors", "ls", *access, "--node", "n3", code=69)
     assert said.startswith("no broker of node n3 answers on NATS at ")
     assert "not the name of a node" in refused("actors", "ls", *access, "--node", "a.b", code=2)
+    said = refused("actors", "ls", "--data-dir", data_dir, code=69)
+    assert said == (
+        f"the broker on {data_dir} keeps its log in a NATS server of its own: give --nats-url"
+    )
     second.stop()
+    assert "no broker runs on" in refused("actors", "ls", "--data-dir", data_dir, code=69)
     said = refused("actors", "ls", *access, "--node", "n2", code=69)
     assert said.startswith("no broker of node n2 answers")
 
@@ -210,3 +215,21 @@ def test_answers_fit_into_what_nats_takes(foreign: Nats, on_foreign: Callable[..
             *("--sort", "handled", "--limit", "200"),
         ).objects
         assert row["name"] in filters
+
+
+def test_a_session_with_many_long_filters_is_shown_in_full(
+    foreign: Nats, on_foreign: Callable[..., Broker]
+) -> None:
+    access = ("--nats-url", foreign.url, "--nats-user", USER, "--nats-password", PASSWORD)
+    broker = on_foreign("metrics = 'off'\nweb = 'off'\n")
+    broker.start()
+    with contextlib.closing(Clients("127.0.0.1", broker.port)) as clients:
+        wide = clients.connect("wide")
+        for first in range(0, 1000, 25):
+            numbers = range(first, first + 25)
+            wide.subscribe(*[(f"{number}/" + "f" * 60_000, 1) for number in numbers])
+        lines = run("sessions", "show", "wide", *access, "--full").lines
+    shown = [line.split("/")[0].strip() for line in lines if "/ffff" in line and "QoS" in line]
+    assert shown == [str(number) for number in range(1000)]
+    assert sum(line.startswith("    subscription:") for line in lines) == 1000
+    assert not any("more (" in line and "--full" in line for line in lines)

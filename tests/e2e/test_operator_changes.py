@@ -117,16 +117,25 @@ def test_nothing_is_done_unless_it_is_confirmed(place: Place) -> None:
 
 
 def test_a_dry_run_changes_nothing(place: Place) -> None:
-    place.away("dry1", "dry2")
+    place.away("dry2")
+    place.away("dry1")
     online = place.clients.connect("dry-online", clean=False)
-    online.publish("dry/1", b"one", 1, retain=True)
+    for topic, payload in (("dry/3", b"three"), ("dry/1", b"one"), ("dry/2", b"two")):
+        online.publish(topic, payload, 1, retain=True)
     before = place.state()
     ran = place.run("sessions", "rm", "dry1", "dry-online", "--dry-run")
     assert [line.split("  ")[1] for line in ran.lines] == ["dry1", "dry-online"]
-    assert ran.err == "foldmq: dry run, nothing was changed\n"
+    assert ran.err == (
+        "foldmq: dry run, nothing was changed: would remove 2 sessions with all they hold\n"
+    )
     ran = place.run("sessions", "purge", "--match", "dry*", "--dry-run", "--yes")
     assert [line.split("  ")[1] for line in ran.lines] == ["dry1", "dry2"]
-    assert place.run("retained", "rm", "dry/#", "--dry-run").lines == ["  dry/1  3 B"]
+    assert place.run("sessions", "rm", "dry1", "--dry-run").err == (
+        "foldmq: dry run, nothing was changed: would remove 1 session with all it holds\n"
+    )
+    ran = place.run("retained", "rm", "dry/#", "--dry-run")
+    assert ran.lines == ["  dry/1  3 B", "  dry/2  3 B", "  dry/3  5 B"]
+    assert ran.err == ("foldmq: dry run, nothing was changed: would remove 3 retained messages\n")
     (line,) = place.run("sessions", "kick", "dry-online", "--dry-run").lines
     assert re.fullmatch(r"  dry-online  connected from 127.0.0.1:\d+, persistent session", line)
     (row,) = place.run("actors", "ls", "--match", "dry-online", "--json").objects
@@ -134,6 +143,12 @@ def test_a_dry_run_changes_nothing(place: Place) -> None:
     assert line == f"  {row['id']}  dry-online, connected"
     (line,) = place.run("actors", "kick", row["id"], "--dry-run").lines
     assert "dry-online" in line
+    ran = place.run("actors", "restart", "dry-online", "--dry-run")
+    assert ran.lines == [f"  {row['id']}  dry-online, connected"]
+    assert ran.err == (
+        f"foldmq: dry run, nothing was changed: would restart {row['id']} and disconnect its "
+        "client\n"
+    )
     assert place.state() == before
     online.expect_alive()
 
@@ -178,9 +193,17 @@ def test_actors_are_kicked_by_their_id(place: Place) -> None:
         assert terminal.ended().lines[-1].startswith("kicked 1 client, recorded at ")
         client.expect_closed()
         assert place.acted("kick")[-1][0] == name
+    held = place.clients.connect("kicks")
+    held.subscribe(("kicks/#", 1))
     (inspector,) = place.run("actors", "ls", "--type", "inspector", "--json").objects
     said = place.refused("actors", "kick", inspector["id"], "--yes", code=1)
-    assert said == f"{inspector['id']} is no client, session or connection"
+    assert said == f"{inspector['id']} is no session and no connection: nobody to be kicked"
+    (row,) = place.run(
+        "actors", "ls", "--type", "subscription", "--match", "kicks/#", "--json"
+    ).objects
+    said = place.refused("actors", "kick", row["id"], "--yes", code=1)
+    assert said == f"{row['id']} is no session and no connection: nobody to be kicked"
+    held.expect_alive()
     assert "nobody" in place.refused("actors", "kick", "nobody", "--yes", code=1)
 
 
@@ -214,6 +237,9 @@ def test_a_restarted_session_keeps_its_state(place: Place) -> None:
     assert place.acted("restart")[-1][0] == row["id"]
     again = place.clients.connect("restarted", clean=False, session_present=True)
     again.expect_publish("restarted/1", b"one", 1, dup=True)
+    place.run("actors", "restart", "restarted", "--yes")  # as a client, not by its actor
+    again.expect_closed()
+    assert len(place.acted("restart")) == 2
     assert "no actor" in place.refused("actors", "restart", "session:999999", "--yes", code=1)
     said = place.refused("actors", "restart", "broker:1", "--yes", code=1)
     assert "cannot be restarted" in said
@@ -242,9 +268,9 @@ def test_old_sessions_are_purged(place: Place) -> None:
     place.clients.connect("purged-online", clean=False)
     assert "give --older-than or --match" in place.refused("sessions", "purge", code=2)
     nothing = place.run("sessions", "purge", "--older-than", "1h", "--yes")
-    assert nothing.lines == ["no session that is offline is meant"]
+    assert nothing.lines == ["no offline session matches"]
     nothing = place.run("sessions", "purge", "--match", "purged-on*", "--yes")
-    assert nothing.lines == ["no session that is offline is meant"]
+    assert nothing.lines == ["no offline session matches"]
     place.run("sessions", "purge", "--match", "purged*", "--older-than", "0s", "--yes")
     assert place.sessions("--match", "purged*") == {"purged-online"}
     assert "kept" in place.sessions()

@@ -13,6 +13,7 @@ from harness.broker import Broker
 from harness.fixtures import EXTERNAL, Clients
 from harness.packets import Pubrec, Pubrel, Will
 
+from cli import text
 from e2e.terminal import Terminal
 from e2e.tools import HOSTILE_ID, HOSTILE_TOPIC, refused, run
 
@@ -208,9 +209,15 @@ def test_a_session_is_shown_in_full(data: tuple[str, str]) -> None:
         r"    hall/\+  QoS 2, 2 of 1,024 in flight",
         r"    lamp  QoS 0",
         r"  in flight, no answer yet: 1",
-        r"    packet 1      message \d+\.\d+ hall/door, QoS 1, for hall/\+, sent .+ ago",
+        (
+            r"    packet 1      message \d+\.\d+ hall/door, QoS 1, for hall/\+, "
+            r"published \d.* ago, last sent \d.* ago"
+        ),
         r"  PUBREC came, PUBCOMP has not: 1",
-        r"    packet 2      message \d+\.\d+ hall/window, QoS 2, for hall/\+, sent .+ ago",
+        (
+            r"    packet 2      message \d+\.\d+ hall/window, QoS 2, for hall/\+, "
+            r"published \d.* ago, last sent \d.* ago"
+        ),
         r"    session:\d+  connected, \d+ handled, mailbox \d+/\d+, idle .+, busy .+",
         r"    subscription:\d+  running, .+",
     ):
@@ -219,11 +226,15 @@ def test_a_session_is_shown_in_full(data: tuple[str, str]) -> None:
     assert re.search(r"^  offline since [\d :.-]+ \(.+\)$", out, re.MULTILINE)
     assert re.search(r"^  persistent session, expires [\d :.-]+ \(in .+\)$", out, re.MULTILINE)
     assert re.search(
-        r"^  queue: 2 messages, \d+ B; the oldest: message \S+ hall/door$", out, re.MULTILINE
+        r"^  queue: 2 messages, \d+ B; the oldest: message \S+ hall/door, waiting for \d.*$",
+        out,
+        re.MULTILINE,
     )
     out = run("sessions", "show", "sensor", *data).out
     assert "  clean session: it ends with its connection\n" in out
-    assert re.search(r"^    packet 77     message \S+ hall/door$", out, re.MULTILINE)
+    assert re.search(
+        r"^    packet 77     message \S+ hall/door, waiting for \d.*$", out, re.MULTILINE
+    )
     assert re.search(r"^  will: wills/sensor QoS 1 \(position \S+\)$", out, re.MULTILINE)
 
 
@@ -242,9 +253,18 @@ def test_a_session_as_json(data: tuple[str, str]) -> None:
     }
     (message,) = run("why", *data, "--position", sent["ref"], "--json").objects
     assert message["topic"] == "hall/door"
+    events = run("log", *data, "--json", "--from", sent["ref"], "--type", "MessagePublished")
+    assert events.objects[0]["position"] == sent["ref"]
+    assert events.objects[0]["time"] == text.iso(sent["published_ms"])
+    assert sent["published_ms"] <= sent["sent_ms"]
+    (then,) = run(
+        "replay", *data, "--at", screen["position"], "--session", "screen", "--json"
+    ).objects
+    assert then["session"] == "screen"
     (archive,) = rows(data, "sessions", "show", "archive")
     assert archive["connection"] is archive["rates"] is None
     assert archive["oldest"]["topic"] == "hall/door"
+    assert archive["oldest"]["published_ms"] <= sent["published_ms"]
 
 
 def test_rates_are_those_of_the_connection(running: Broker, data: tuple[str, str]) -> None:
@@ -269,6 +289,9 @@ def test_other_actors_are_shown(data: tuple[str, str]) -> None:
     out = run("actors", "show", of_screen["hall/+"], *data).out
     assert "  of screen, filter hall/+\n  QoS 2, 2 of 1,024 in flight, nothing queued\n" in out
     assert "  2 messages matched, 0 retained ones sent at the beginning\n" in out
+    assert (
+        "  of screen, filter lamp\n  QoS 0\n" in run("actors", "show", of_screen["lamp"], *data).out
+    )
     assert run("actors", "show", of_screen["screen"], *data).out.startswith("session screen (")
     (connection,) = rows(data, "actors", "ls", "--client", "screen", "--type", "connection")
     out = run("actors", "show", connection["id"], *data).out
@@ -353,14 +376,22 @@ def test_what_makes_no_sense_is_refused(data: tuple[str, str]) -> None:
     said = refused("sessions", "ls", *data, "--connected", "--older-than", "1h", code=2)
     assert "exclude each other" in said
     assert "cannot sort by" in refused("sessions", "ls", *data, "--sort", "age", code=2)
-    assert "wildcard" in refused("subscriptions", *data, "--topic", "a/#", code=1)
-    assert "filter" in refused("retained", "ls", "a/#/b", *data, code=1)
+    assert "wildcard" in refused("subscriptions", *data, "--topic", "a/#", code=2)
+    assert "filter" in refused("retained", "ls", "a/#/b", *data, code=2)
+    assert "filter" in refused("actors", "tail", "--topic", "a/#/b", *data, code=2)
+    said = refused("actors", "ls", *data, "--type", "sesion", code=2)
+    assert said == ('no type "sesion": one of broker, inspector, session, connection, subscription')
+    assert 'no state "opened"' in refused("actors", "ls", *data, "--state", "opened", code=2)
 
 
 def test_what_is_not_there_is_one_line(data: tuple[str, str]) -> None:
     assert refused("sessions", "show", "nobody", *data, code=1) == "no session 'nobody'"
     assert refused("actors", "show", "nobody", *data, code=1) == "no session 'nobody'"
-    assert "session:999999" in refused("actors", "show", "session:999999", *data, code=1)
+    for command in ("show", "kick", "restart"):
+        said = refused("actors", command, "session:999999", *data, code=1)
+        assert said == "no actor session:999999"
+        assert refused("actors", command, "nobody", *data, code=1) == "no session 'nobody'"
+    assert refused("sessions", "show", "session:9", *data, code=1) == "no session 'session:9'"
     assert "no/topic" in refused("retained", "get", "no/topic", *data, code=1)
     long = refused("sessions", "show", "\x1b" + "n" * 30_000, *data, code=1)
     assert len(long) < 1000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import os
 import re
@@ -138,7 +139,7 @@ def test_the_page_only_reads(page: Page, method: str) -> None:
 
 
 def test_a_name_that_is_not_ours_is_not_served(page: Page) -> None:
-    for host in ("evil.example", f"evil.example:{page.port}", ""):
+    for host in ("evil.example", f"evil.example:{page.port}", "", "evil.example@127.0.0.1"):
         got = page.ask("GET", "/", Host=host)
         assert got.status in (400, 421)
         assert "Sessions" not in got.text
@@ -221,6 +222,7 @@ def test_the_overview_has_the_numbers(page: Page) -> None:
     assert re.search(r"Ready foldmq \S+, process \d+", shown)
     assert re.search(r"Sessions 5 5 connected|Sessions 4 \d connected|Sessions \d", shown)
     assert "Retained 4 " in shown
+    assert re.search(r"Mailboxes \d+ actors, 1 broker, .*\d+ connections, ", shown), shown
     fragment = page.good("/", part="live")
     assert "<html" not in fragment.text
     assert fragment.shown.startswith("Ready")
@@ -239,7 +241,7 @@ def test_a_session_is_shown_in_full(page: Page) -> None:
     ):
         assert part in shown
     away = page.good("/session", client="away").shown
-    assert "away since" in away
+    assert "offline since" in away
     gone = page.get("/session", client="nobody")
     assert (gone.status, "no session 'nobody'" in gone.shown) == (404, True)
     assert page.get("/session").status == 400
@@ -260,6 +262,31 @@ def test_every_actor_has_its_page(page: Page) -> None:
     assert row[1:] == ("screen", "connected")
 
 
+@pytest.mark.parametrize("path", ["/sessions", "/actors"])
+@pytest.mark.parametrize("match", ["x" * 300, "*a" * 17])
+def test_a_pattern_that_costs_too_much_is_said_on_the_page(
+    page: Page, path: str, match: str
+) -> None:
+    got = page.get(path, match=match)
+    assert got.status == 400
+    assert '<p class="notice bad" role="alert">' in got.text
+    assert "at most 256 characters and 16 stars" in got.shown
+    assert f'value="{match}"' in got.text
+    assert page.get(path, match=match, part="live").status == 400
+
+
+def test_the_actors_of_a_session_are_found_whatever_its_name(page: Page) -> None:
+    for name in ("screen", EVIL, HOSTILE_ID):
+        links = re.findall(
+            r'href="(/actors\?client=[^"]*)"', page.good("/session", client=name).text
+        )
+        got = page.ask("GET", html.unescape(links[0]))
+        assert got.status == 200
+        found = [one.partition(":")[0] for (one,) in got.columns(0)]
+        assert set(found) <= {"session", "connection", "subscription"}
+        assert "session" in found
+
+
 def test_a_retained_value_is_shown_as_text(page: Page) -> None:
     got = page.good("/retained", topic="lamp")
     assert '<pre tabindex="0">on\n&lt;b&gt;bright&lt;/b&gt;\n</pre>' in got.text
@@ -276,7 +303,7 @@ def test_who_gets_a_topic_is_told(page: Page) -> None:
     assert page.get("/subscriptions", topic="hall/#").status == 400
     rows = page.good("/subscriptions", topic="hall/door").columns(0, 1, 2, 3, 4)
     assert sorted(rows) == [
-        ("away", "hall/#", "1", "away", "waits for it: it is away"),
+        ("away", "hall/#", "1", "offline", "waits for it: it is offline"),
         ("screen", "hall/+", "2", "connected", "is sent to it"),
     ]
 
@@ -337,6 +364,19 @@ def test_the_log_page_shows_what_foldmq_log_prints(
     assert positions(page, 7, **query) == expected[::-1]
 
 
+def test_the_log_from_its_very_end_on_is_no_error(page: Page, events: list[dict[str, Any]]) -> None:
+    overview = page.good("/").text
+    (link,) = re.findall(r'at position <a class="place" href="([^"]*)"', overview)
+    assert page.ask("GET", html.unescape(link)).status == 200
+    last = place(events[-1])[0]
+    for at in (last, f"{last}.999", last + 1, f"{last + 1}.0", last + 7):
+        assert page.get("/log", from_=at, order="oldest").status == 200
+        assert page.get("/log", from_=at).status == 200
+    beyond = page.good("/log", from_=f"{last + 1}.0")
+    assert f"nothing is there yet: the last record of the log is {last:,}" in beyond.shown
+    assert page.get("/log", from_=last + 1, to=last + 9).status == 400
+
+
 def test_payloads_are_shown_when_asked_for(page: Page) -> None:
     assert "bright" not in page.good("/log", topic="lamp").shown
     assert '"on\\n<b>bright</b>\\n"' in page.good("/log", topic="lamp", payload=1).shown
@@ -372,7 +412,7 @@ def test_the_past_is_that_of_foldmq_replay(
         flags = ["--data-dir", str(played.data_dir), "--at", at, "--session", "away", "--json"]
         (expected,) = run("replay", *flags).objects
         shown = page.good("/session", client="away", at=at).shown
-        assert f"State {'connected' if expected['connected'] else 'away'}" in shown
+        assert f"State {'connected' if expected['connected'] else 'offline'}" in shown
         assert f"Queued {expected['queued']} " in shown
         assert f"In flight {len(expected['in_flight'])} " in shown
         assert expected["subscriptions"]
@@ -565,11 +605,11 @@ def test_a_long_list_has_pages(make_broker: Callable[..., Broker]) -> None:
     while (following := got.link("next")) is not None:
         got = page.ask("GET", following)
         seen += [one for (one,) in got.columns(0)]
-    assert sorted(seen) == names
+    assert seen == names
     back = page.ask("GET", got.link("prev") or "")
     assert [one for (one,) in back.columns(0)] == seen[100:200]
     assert sorted(page.good("/sessions", match="t-00").columns(0)) == [(one,) for one in names[:10]]
     pattern = page.good("/sessions", match="client-?00").columns(0)
     assert sorted(pattern) == [(one,) for one in names[::100]]
-    assert page.good("/sessions", state="away").columns(0) == []
+    assert page.good("/sessions", state="offline").columns(0) == []
     clients.close()

@@ -339,6 +339,7 @@ def test_it_recovers_when_the_broker_does(
         broker.stop()
         page.get_by_role("alert").filter(has_text="no broker").wait_for()
         assert page.get_by_role("status").inner_text() == "away"
+        assert not page.get_by_text("Ready").is_visible()
         page.goto(f"{watch.origin}/sessions")
         page.get_by_role("heading", name="The broker does not answer").wait_for()
         broker.start()

@@ -12,6 +12,7 @@ from harness.packets import Connack, Publish
 
 from actors.inspection.inspector import PAGE_ROWS
 from actors.inspection.requests import Refused, TooLarge
+from actors.session import Session
 from eventstore.events import (
     OperatorActed,
     RetainedCleared,
@@ -504,25 +505,31 @@ def test_busiest_topics_are_counted_only_while_somebody_asks() -> None:
     simulate(scenario)
 
 
+async def reading(world: World) -> tuple[SimClient, Session]:
+    """Return a client that came back, and its session, which reads what waits from the log."""
+    client = await world.connect("c", filters=[("t", 1)])
+    client.drop()
+    sender = await world.connect("s")
+    sender.send(*(p.publish("t", b"%d" % n, 1, n) for n in range(1, 10)))
+    await world.go(5)
+    await world.restart()  # nothing is at hand now
+    world.faults.travel = lambda: 0.5
+    back = SimClient(world)
+    back.send(p.connect("c", clean=False))
+    await world.calm()
+    session = world.broker.find_session("c")
+    assert session is not None
+    await until(lambda: session.loading)
+    return back, session
+
+
 @pytest.mark.parametrize("do", ["kick", "remove_sessions"])
 def test_what_must_wait_for_the_log_is_answered_when_it_is_done(do: str) -> None:
     """A session that reads messages from the log puts off what an operator wants of it."""
 
     async def scenario() -> None:
         async with World(message_cache=1).running() as world:
-            client = await world.connect("c", filters=[("t", 1)])
-            client.drop()
-            sender = await world.connect("s")
-            sender.send(*(p.publish("t", b"%d" % n, 1, n) for n in range(1, 10)))
-            await world.go(5)
-            await world.restart()  # nothing is at hand now
-            world.faults.travel = lambda: 0.5
-            back = SimClient(world)
-            back.send(p.connect("c", clean=False))
-            await world.calm()
-            session = world.broker.find_session("c")
-            assert session is not None
-            await until(lambda: session.loading)
+            _, session = await reading(world)
             request = {"client": "c"} if do == "kick" else {"clients": ["c"]}
             asking = asyncio.ensure_future(change(world, do, **request))
             await world.calm()
@@ -555,18 +562,7 @@ async def until(condition: Callable[[], bool]) -> None:
 def test_an_order_to_a_session_that_fails_is_carried_out_by_its_successor() -> None:
     async def scenario() -> None:
         async with World(message_cache=1).running() as world:
-            client = await world.connect("c", filters=[("t", 1)])
-            client.drop()
-            sender = await world.connect("s")
-            sender.send(*(p.publish("t", b"%d" % n, 1, n) for n in range(1, 10)))
-            await world.go(5)
-            await world.restart()  # nothing is at hand now
-            world.faults.travel = lambda: 0.5
-            SimClient(world).send(p.connect("c", clean=False))
-            await world.calm()
-            session = world.broker.find_session("c")
-            assert session is not None
-            await until(lambda: session.loading)
+            _, session = await reading(world)
             asking = asyncio.ensure_future(change(world, "remove_sessions", clients=["c"]))
             await world.calm()
             world.broker.kernel.restart(session)
@@ -622,19 +618,7 @@ def test_the_position_of_an_answer_is_that_of_the_last_event() -> None:
 def test_a_subscription_that_fails_while_its_session_reads_does_not_take_it_along() -> None:
     async def scenario() -> None:
         async with World(message_cache=1).running() as world:
-            client = await world.connect("c", filters=[("t", 1)])
-            client.drop()
-            sender = await world.connect("s")
-            sender.send(*(p.publish("t", b"%d" % n, 1, n) for n in range(1, 10)))
-            await world.go(5)
-            await world.restart()
-            world.faults.travel = lambda: 0.5
-            back = SimClient(world)
-            back.send(p.connect("c", clean=False))
-            await world.calm()
-            session = world.broker.find_session("c")
-            assert session is not None
-            await until(lambda: session.loading)
+            back, session = await reading(world)
             (subscriber,) = world.broker.router.subscribers("c")
             assert subscriber.actor is not None
             back.drop()

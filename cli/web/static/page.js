@@ -4,6 +4,7 @@
 (() => {
   const EVERY = 2000;
   const DEBOUNCE = 120;
+  const LATE = 4000;
   const live = document.getElementById("live");
   const notice = document.getElementById("notice");
   const control = document.querySelector(".live-control");
@@ -86,21 +87,30 @@
     return chosen && !chosen.isCollapsed && live.contains(chosen.anchorNode);
   }
 
+  // What is shown is not true any more, as far as one knows.
+  function markStale(stale) {
+    live.classList.toggle("stale", stale);
+    state.classList.toggle("away", stale);
+    state.textContent = stale ? "away" : "live";
+  }
+
   async function refresh() {
     const address = live.dataset.live;
     if (!address) return;
     let pause = EVERY;
     if (!document.hidden && !paused && !selecting()) {
       const begun = performance.now();
+      const late = setTimeout(() => {
+        if (live.dataset.live === address && !paused) markStale(true);
+      }, LATE);
       const html = await get(address, AbortSignal.timeout(15000));
+      clearTimeout(late);
       if (live.dataset.live !== address) return;
       if (html !== null && live.dataset.away) {
         location.replace(live.dataset.away);
         return;
       }
-      live.classList.toggle("stale", html === null);
-      state.classList.toggle("away", html === null);
-      state.textContent = html === null ? "away" : "live";
+      markStale(html === null);
       if (html !== null) swap(live, html);
       // What takes long is asked for more rarely: the broker has other things to do.
       pause = Math.max(pause, 10 * (performance.now() - begun));

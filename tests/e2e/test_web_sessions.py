@@ -1,0 +1,124 @@
+"""Sessions on the web page: in which order they stand, what waits in them, and huge names."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+from harness import packets
+from harness.fixtures import EXTERNAL, Clients
+from harness.packets import Pubrec
+
+from e2e.tools import run
+from e2e.webclient import served
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from harness.broker import Broker
+
+pytestmark = [
+    pytest.mark.skipif(bool(EXTERNAL), reason="needs to start its own foldmq"),
+    pytest.mark.timeout(180),
+]
+
+ON = ("--web", "127.0.0.1:0")
+LONG = 60_000
+
+
+def test_what_waits_is_shown_with_its_age(make_broker: Callable[..., Broker]) -> None:
+    broker = make_broker("", *ON)
+    broker.start()
+    clients = Clients("127.0.0.1", broker.port)
+    waits = clients.connect("waits", clean=False)
+    waits.subscribe(("hall/#", 1))
+    waits.disconnect()
+    reader = clients.connect("reader", clean=False)
+    reader.subscribe(("hall/#", 1))
+    writer = clients.connect("writer", clean=False)
+    writer.publish("hall/first", b"", 1)
+    reader.expect_publish("hall/first", b"", 1)
+    writer.publish("hall/second", b"", 1)
+    reader.expect_publish("hall/second", b"", 1)
+    writer.send(packets.publish("hall/third", b"", 2, 77))
+    writer.expect(Pubrec(77))
+    log = run("log", "--data-dir", str(broker.data_dir), "--json", "--type", "MessagePublished")
+    times = {one["messages"][0]["topic"]: one["time"] for one in log.objects}
+    page = served(broker)
+    last = log.objects[-1]["position"].partition(".")[0]
+
+    for more in ({}, {"at": last}):
+        got = page.good("/session", client="waits", **more)
+        assert "offline since" in got.shown
+        assert re.search(r"Oldest queued hall/first \S+ waiting since \S+ \S+ , \d+ m?s", got.shown)
+        assert f'waiting since <time datetime="{times["hall/first"]}"' in got.text
+
+        got = page.good("/session", client="reader", **more)
+        assert "For Published Last sent" in got.shown
+        for topic in ("hall/first", "hall/second"):
+            (row,) = re.findall(rf"<tr[^>]*><td class=\"n\">\d+</td><td>.*{topic}.*</tr>", got.text)
+            assert re.findall(r'datetime="([^"]*)"', row)[0] == times[topic]
+            assert re.search(r"\d+ m?s ago", row)
+
+        got = page.good("/session", client="writer", **more)
+        assert "PUBREL has not come 1 Packet Message Published 77 hall/third" in got.shown
+        assert f'datetime="{times["hall/third"]}"' in got.text
+    clients.close()
+
+
+def test_sessions_stand_in_an_order(make_broker: Callable[..., Broker]) -> None:
+    broker = make_broker("session_expiry = '1h'", *ON)
+    broker.start()
+    clients = Clients("127.0.0.1", broker.port)
+    for name in ("delta", "alpha", "charlie"):
+        clients.connect(name, clean=False).disconnect()
+    clients.connect("bravo", clean=False)
+    page = served(broker)
+    (head,) = re.findall(r"<thead>(.*?)</thead>", page.good("/sessions").text, re.DOTALL)
+    assert re.search(r'aria-sort="ascending"><a [^>]*>Client &uarr;', head)
+    rows = page.good("/sessions").columns(0, 1, 2, 7)
+    assert [row[:2] for row in rows] == [
+        ("alpha", "offline"),
+        ("bravo", "connected"),
+        ("charlie", "offline"),
+        ("delta", "offline"),
+    ]
+    for name, state, since, expires in rows:
+        connected = state == "connected"
+        assert (since == "-") == connected, name
+        assert (expires == "-") == connected, name
+        assert connected or since < expires
+    by_age = [one for (one,) in page.good("/sessions", sort="offline").columns(0)]
+    assert by_age == ["delta", "alpha", "charlie", "bravo"]
+    assert "the highest are shown" not in page.good("/sessions", sort="client").shown
+    assert "the highest are shown" in page.good("/sessions", sort="queued").shown
+    clients.close()
+
+
+def test_a_session_with_huge_names_is_shown_in_small_parts(
+    make_broker: Callable[..., Broker],
+) -> None:
+    broker = make_broker("", *ON)
+    broker.start()
+    clients = Clients("127.0.0.1", broker.port)
+    client = clients.connect("huge", clean=False)
+    for number in range(24):
+        client.subscribe((f"{number:02}/{'x' * LONG}", 1))
+    page = served(broker)
+    got = page.good("/session", client="huge")
+    assert "Subscriptions 24" in got.shown
+    rows = re.findall(r'<th scope="row"><bdi class="name"[^>]*>(\d\d)/x', got.text)
+    shown = len(rows)
+    assert 1 <= shown < 24
+    while (links := re.findall(r'href="([^"]*)">Next &rarr;', got.text)) != []:
+        got = page.ask("GET", links[0].replace("&amp;", "&"))
+        assert got.status == 200
+        rows += re.findall(r'<th scope="row"><bdi class="name"[^>]*>(\d\d)/x', got.text)
+    assert rows == [f"{number:02}" for number in range(24)]
+    for path in ("/", "/sessions", "/actors", "/sessions?sort=subscriptions"):
+        page.good(path)
+    actors = [one for (one,) in page.good("/actors", client="huge").columns(0)]
+    for one in [one for one in actors if one.startswith("session:")]:
+        page.good("/actor", id=one)
+    clients.close()
