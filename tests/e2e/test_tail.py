@@ -274,7 +274,7 @@ def test_hostile_names_are_shown_harmless(quiet: Broker, own: Clients) -> None:
         (["session:1", "--client", "x"], 2, "give one of ID, --client and --topic"),
         (["lock"], 2, "not the id of an actor: lock; for a client give --client"),
         (["session:99999"], 1, "there is no actor 'session:99999'"),
-        (["--topic", "a/#/b"], 1, "topic 'a/#/b': '#' is not a whole level"),
+        (["--topic", "a/#/b"], 2, "topic \"a/#/b\": '#' is not a whole level"),
     ],
 )
 def test_what_cannot_be_traced_is_refused(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import secrets
@@ -63,6 +64,18 @@ class Terminal:
 
     def resize(self, width: int, height: int) -> None:
         self._tmux("resize-window", "-x", str(width), "-y", str(height))
+
+    def resized(self, width: int, height: int, condition: Callable[[str], object]) -> str:
+        """Gives the terminal another size until the program has taken it; returns the screen.
+
+        A program that is just drawing may miss the signal, as it may miss that of a person.
+        """
+        for _ in range(8):
+            self.resize(width, height)
+            with contextlib.suppress(AssertionError):
+                return self.until(condition, f"{width}x{height}", 5)
+            self.resize(width - 1, height)
+        return self.until(condition, f"{width}x{height}", 5)
 
     def sees(self, *parts: str, seconds: float = 40.0) -> str:
         """Waits until all of these are on the screen; returns it."""
@@ -165,11 +178,9 @@ def test_figures_tables_and_sizes(
     assert re.search(r"free [\d.]+ [KMGT]iB", screen)
     assert "clients  open 2" in screen
     assert len(screen.splitlines()) == 24
-    top.resize(200, 50)
-    screen = top.sees("HANDLED", "gate p99  most")
+    screen = top.resized(200, 50, lambda shown: "HANDLED" in shown and "gate p99  most" in shown)
     assert any("ACTOR" in line and "TOPIC" in line for line in screen.splitlines())
-    top.resize(100, 30)
-    top.until(lambda shown: "HANDLED" in shown and "most" not in shown, "no curves")
+    top.resized(100, 30, lambda shown: "STATE" in shown and "most" not in shown)
     top.press("p")
     top.sees("PAUSED")
     top.press("q")
@@ -213,10 +224,10 @@ def test_broker_is_killed_and_comes_back(
     top = terminal(*source(watched), "--interval", "0.5")
     top.sees("ready", "0/s")
     watched.kill_all()
-    top.sees("NO ANSWER", "broker does not answer since")
+    top.sees("NO ANSWER", "no answer since")
     watched.start()
     screen = top.until(lambda shown: "NO ANSWER" not in shown and "ready" in shown, "it goes on")
-    assert "does not answer" not in screen
+    assert "no answer since" not in screen
     again = clients.connect()
     for number in range(200):
         again.publish("a", b"%d" % number, 1)

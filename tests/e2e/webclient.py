@@ -115,7 +115,9 @@ class Page:
 
 def served(broker: Broker) -> Page:
     """A visitor of a broker's own page, logged in."""
-    (port,) = re.findall(r"http://127\.0\.0\.1:(\d+)/ \(asks for the token", broker.log)[-1:]
+    said = r"http://127\.0\.0\.1:(\d+)/ \(asks for the token"
+    until(lambda: re.search(said, broker.log), "the banner names the page")
+    port = re.findall(said, broker.log)[-1]
     page = Page(int(port), broker.data_dir)
     page.log_in()
     return page
