@@ -1,7 +1,7 @@
 """The inspector: an actor that answers questions about all the others.
 
 A question is a JSON object, and so is its answer; which there are is said in
-``docs/inspector.md``. Whatever looks at many things is done in slices of half a millisecond, with
+``docs/inspector.md``. Whatever looks at many things is done in slices of 0.3 ms, with
 pauses between them while messages flow, so that a list of a hundred thousand actors delays none of
 them noticeably.
 Lists are given in pages; each page is made when it is asked for.
@@ -32,7 +32,7 @@ Work: TypeAlias = "Generator[asyncio.Future[Any] | None, None, Answer | Listing]
 """Makes an answer; yields where it can be interrupted, or what it waits for."""
 Handler: TypeAlias = "Callable[[Mapping[str, Any]], Answer | Work | Listing]"
 
-SLICE = 0.0005
+SLICE = 0.0003
 """Seconds of work in one go."""
 _PAUSE_SHARE = 5
 """Where others have work, a slice is followed by a pause so many times as long."""
