@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from cli import text
@@ -75,16 +75,28 @@ async def _run(
     *,
     as_json: bool,
 ) -> None:
+    rows, total = await fetch(flags, "actors", wanted, sort, _BY_NUMBER, limit)
+    if sort is not None:
+        rows.sort(key=_key(sort), reverse=sort in _BY_NUMBER)
+    show(rows[:limit], total, "actor", columns(), as_json=as_json)
+
+
+async def fetch(
+    flags: SourceFlags,
+    endpoint: str,
+    wanted: dict[str, Any],
+    sort: str | None,
+    by_broker: Collection[str],
+    limit: int | None,
+) -> tuple[list[dict[str, Any]], int]:
+    """Return rows to be sorted by ``sort``, which the broker does if it is in ``by_broker``."""
     async with open_broker(flags) as broker:
         if flags.verbose:
             say_where(broker)
         if sort is None:
-            rows, total = await gather(broker, "actors", limit, **wanted)
-        else:
-            by_broker = sort if sort in _BY_NUMBER else None
-            rows, total = await gather_top(broker, "actors", by_broker, limit, **wanted)
-            rows.sort(key=_key(sort), reverse=sort in _BY_NUMBER)
-    show(rows[:limit], total, "actor", columns(), as_json=as_json)
+            return await gather(broker, endpoint, limit, **wanted)
+        by = sort if sort in by_broker else None
+        return await gather_top(broker, endpoint, by, limit, **wanted)
 
 
 def say_where(broker: LiveBroker) -> None:

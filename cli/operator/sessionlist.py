@@ -5,8 +5,7 @@ import time
 from typing import Any
 
 from cli import text
-from cli.operator.actorlist import Row, check_order, gather, gather_top, say_where, show
-from cli.operator.inspecting import open_broker
+from cli.operator.actorlist import Row, check_order, fetch, show
 from cli.operator.tables import Column, ago, whole_span
 from cli.sourceflags import SourceFlags, UsageError
 from cli.units import seconds
@@ -64,14 +63,7 @@ async def _run(
     *,
     as_json: bool,
 ) -> None:
-    async with open_broker(flags) as broker:
-        if flags.verbose:
-            say_where(broker)
-        if sort is None:
-            rows, total = await gather(broker, "sessions", limit, **wanted)
-        else:
-            by_broker = sort if sort in _BY_BROKER else None
-            rows, total = await gather_top(broker, "sessions", by_broker, limit, **wanted)
+    rows, total = await fetch(flags, "sessions", wanted, sort, _BY_BROKER, limit)
     if sort in (None, "client"):
         rows.sort(key=lambda row: str(row["client"]))
     elif sort == "offline":
