@@ -23,7 +23,6 @@ nothing is thawed for it, and nothing is written.
 
 from __future__ import annotations
 
-import hashlib
 import secrets
 import time
 from typing import TYPE_CHECKING, Any
@@ -31,16 +30,21 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import structlog
 
-from projections.sessions import text_of
-from projections.snapshot import encode
+from projections.digests import (
+    NO_DIGEST,
+    digest,
+    pending_of,
+    retained_digest,
+    session_digest,
+    session_texts,
+)
 from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     from actors.broker import Broker
     from projections.node import NodeState
-    from projections.retained import RetainedMessage
 
 _log = structlog.get_logger("foldmq")
 
@@ -57,59 +61,11 @@ _REQUEST_BYTES = 512 * 1024
 _MOST_OPEN = 4
 _LIFE = 60.0
 """Seconds without a request after which what was begun is forgotten."""
-_DIGITS = 16
 
 
 def subject_of(node: str) -> str:
     """Return the NATS subject on which the broker of a node answers."""
     return f"foldmq.verify.{node}"
-
-
-# ------------------------------------------------------------------------------- digests
-
-
-def digest(texts: Iterable[bytes], pending: Iterable[RetainedMessage] = ()) -> str:
-    """Return what stands for a session: a hash of the JSON of its snapshot's parts.
-
-    ``pending`` is what it sent at QoS 2, retained, and did not release.
-    """
-    found = hashlib.sha256(b"\n".join(texts))
-    for message in sorted(pending, key=lambda one: one.ref):
-        found.update(b"\n" + message.topic.encode())
-        found.update(retained_digest(message).encode())
-    return found.hexdigest()[:_DIGITS]
-
-
-def retained_digest(message: RetainedMessage) -> str:
-    """Return what stands for a retained message: a hash of QoS, position and payload."""
-    head = f"{message.qos} {message.ref}\n".encode()
-    return hashlib.sha256(head + message.payload).hexdigest()[:_DIGITS]
-
-
-def session_texts(node: NodeState, name: str) -> list[bytes] | None:
-    """Return a session's snapshot as JSON, one text for each part; None when there is no such.
-
-    A session that is frozen stays so: it is frozen as this very text.
-    """
-    frozen = node.sessions.frozen(name)
-    if frozen is not None:
-        return [text_of(frozen)]
-    state = node.sessions.live.get(name)
-    return None if state is None else [orjson.dumps(part) for part in encode(state)]
-
-
-def session_digest(node: NodeState, name: str, *, pending: bool = True) -> str | None:
-    """Return the digest of a session, None when there is no such session."""
-    texts = session_texts(node, name)
-    if texts is None:
-        return None
-    return digest(texts, node.retained.pending(name) if pending else ())
-
-
-def pending_of(node: NodeState, name: str) -> list[Any]:
-    """Return number and digest of what a session sent at QoS 2, retained, and did not release."""
-    pending = node.retained.pending(name)
-    return [len(pending), digest((), pending)]
 
 
 # ------------------------------------------------------------------------------- answers
@@ -288,7 +244,7 @@ def _told(node: NodeState, name: str) -> str | None:
         return session_digest(node, name)
     except Exception as error:  # noqa: BLE001 - all the others are to be told all the same
         _log.error("state of a session cannot be told", client=name, exc_info=error)
-        return "0" * _DIGITS
+        return NO_DIGEST
 
 
 def _request(data: bytes) -> dict[str, Any]:

@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequenc
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from actors.attestation import retained_digest, session_digest
 from cli.attested import Attested, Page, as_number
 from cli.fold import fold
 from cli.memory import few_collections
@@ -16,6 +15,7 @@ from eventstore.errors import CorruptLog
 from eventstore.events import Event, MessagePublished, RetainedSnapshot
 from eventstore.positions import Position, format_position, position
 from eventstore.records import Record, payload_bounds
+from projections.digests import retained_digest, session_digest
 from projections.node import NodeState
 from projections.stored import Mark
 from projections.turns import Turns

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from actors.attestation import pending_of, retained_digest, session_digest
 from cli import text
 from cli.attested import as_number
 from cli.compared import (
@@ -17,6 +16,7 @@ from cli.compared import (
 )
 from cli.source import Source
 from eventstore.positions import Position, format_position, position
+from projections.digests import pending_of, retained_digest, session_digest
 from projections.node import NodeState
 from projections.session import InFlight, SessionState
 from projections.waiting import FLAG_BITS, QOS_MASK

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 
 import orjson
 
-from actors.attestation import digest, retained_digest
 from cli.attested import as_number
 from cli.progress import progress
 from cli.source import Source
@@ -17,6 +16,7 @@ from eventstore.errors import LostLog
 from eventstore.log import ask, read_bounds, read_stored
 from eventstore.positions import Position
 from eventstore.records import GENESIS
+from projections.digests import digest, retained_digest
 from projections.retained import RetainedMessage
 from projections.session import SessionState
 from projections.snapshot import decode

@@ -19,8 +19,9 @@ from harness.drill import Drill
 from harness.fixtures import EXTERNAL, Clients
 from harness.nats import PASSWORD, USER, Nats
 
-from actors.attestation import digest, session_digest, subject_of
+from actors.attestation import subject_of
 from e2e.test_log_tools import HOSTILE_ID, events, play, refused, run
+from projections.digests import digest, session_digest
 from projections.node import NodeState
 from projections.session import SessionState, SubscriptionState
 from projections.sessions import freeze

@@ -1,0 +1,68 @@
+"""What stands for a state in comparisons: short hashes of sessions and of retained messages.
+
+Two states are the same when their snapshots are the same text. A digest is 16 hexadecimal digits.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from projections.sessions import text_of
+from projections.snapshot import encode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from projections.node import NodeState
+    from projections.retained import RetainedMessage
+
+_DIGITS = 16
+NO_DIGEST = "0" * _DIGITS
+"""What no state has: stands for one that cannot be told."""
+
+
+def digest(texts: Iterable[bytes], pending: Iterable[RetainedMessage] = ()) -> str:
+    """Return what stands for a session: a hash of the JSON of its snapshot's parts.
+
+    ``pending`` is what it sent at QoS 2, retained, and did not release.
+    """
+    found = hashlib.sha256(b"\n".join(texts))
+    for message in sorted(pending, key=lambda one: one.ref):
+        found.update(b"\n" + message.topic.encode())
+        found.update(retained_digest(message).encode())
+    return found.hexdigest()[:_DIGITS]
+
+
+def retained_digest(message: RetainedMessage) -> str:
+    """Return what stands for a retained message: a hash of QoS, position and payload."""
+    head = f"{message.qos} {message.ref}\n".encode()
+    return hashlib.sha256(head + message.payload).hexdigest()[:_DIGITS]
+
+
+def session_texts(node: NodeState, name: str) -> list[bytes] | None:
+    """Return a session's snapshot as JSON, one text for each part; None when there is no such.
+
+    A session that is frozen stays so: it is frozen as this very text.
+    """
+    frozen = node.sessions.frozen(name)
+    if frozen is not None:
+        return [text_of(frozen)]
+    state = node.sessions.live.get(name)
+    return None if state is None else [orjson.dumps(part) for part in encode(state)]
+
+
+def session_digest(node: NodeState, name: str, *, pending: bool = True) -> str | None:
+    """Return the digest of a session, None when there is no such session."""
+    texts = session_texts(node, name)
+    if texts is None:
+        return None
+    return digest(texts, node.retained.pending(name) if pending else ())
+
+
+def pending_of(node: NodeState, name: str) -> list[Any]:
+    """Return number and digest of what a session sent at QoS 2, retained, and did not release."""
+    pending = node.retained.pending(name)
+    return [len(pending), digest((), pending)]
