@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from harness import packets as p
-from harness.broker import Broker
+from harness.broker import Broker, until
 from harness.fixtures import EXTERNAL, Clients
 from harness.packets import Pubrec, Pubrel, Will
 
@@ -73,9 +73,16 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     try:
         with contextlib.closing(Clients("127.0.0.1", broker.port)) as clients:
             play(clients)
+            # A second later the actors of those that left end: lists stay the same from then on.
+            until(lambda: _offline_are_frozen(broker), "sessions without an actor")
             yield broker
     finally:
         broker.clean_up()
+
+
+def _offline_are_frozen(broker: Broker) -> bool:
+    found = rows(("--data-dir", str(broker.data_dir)), "actors", "ls", "--type", "session")
+    return not {row["name"] for row in found} & {"archive", "away0"}
 
 
 @pytest.fixture
