@@ -71,6 +71,13 @@ def filters_overlap(one: str, other: str) -> bool:
     return len(longer) == shared or longer[shared:] == ["#"]
 
 
+def matches(topic_filter: str, topic: str) -> bool:
+    """Say whether a legal filter matches a legal topic name; for many at once there are tries."""
+    if topic.startswith("$") and topic_filter.startswith(("+", "#")):  # [MQTT-4.7.2-1]
+        return False
+    return filters_overlap(topic_filter, topic)
+
+
 def is_reserved_topic(topic: str) -> bool:
     """Say whether clients are refused to publish to ``topic``: see ``RESERVED_ROOTS``."""
     return topic.startswith("$") and topic.partition("/")[0] in RESERVED_ROOTS

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from protocol.topics import filters_overlap
+from protocol.topics import matches as says_it_matches
 from protocol.trie import SHARED_LENGTH, SHARED_STRINGS, FilterTrie, TopicTrie, _Node, _Radix
 
 T = TypeVar("T")
@@ -350,6 +351,11 @@ def test_what_is_shared_is_bounded() -> None:
         check = trie._tree._shared
         assert len(check) <= SHARED_STRINGS
         assert all(len(text) <= SHARED_LENGTH for text in check)
+
+
+@given(one=filters, topic=topics)
+def test_the_rules_match_one_filter_and_one_topic(one: str, topic: str) -> None:
+    assert says_it_matches(one, topic) == matches(one, topic)
 
 
 @given(one=filters, other=filters, topic=topics)

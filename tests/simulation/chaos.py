@@ -19,12 +19,14 @@ from harness import packets as p
 from actors import retention
 from actors.inspection.requests import Refused
 from eventstore.events import LogCut
+from eventstore.records import decode_record
 from simulation.account import Account
 from simulation.devices import Device, Habits, settled
 from simulation.faults import Faults
 from simulation.fold import compare, dropped
 from simulation.loop import VirtualLoop, simulate
 from simulation.network import SimClient
+from simulation.promises import violations
 from simulation.world import World
 
 STEPS = 120
@@ -405,6 +407,11 @@ class Chaos:
         await world.start()
         await world.broker.settled()
         compare(world)
+        disk = world.disk
+        history = [decode_record(at, data) for at, data in sorted(disk.stream.history.items())]
+        for records in (history, disk.decoded()):
+            wrong = violations(records)
+            assert not wrong, wrong
         self.look()
 
     def digests(self) -> tuple[str, str]:

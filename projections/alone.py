@@ -1,0 +1,109 @@
+"""One session folded from its own events alone, wherever the log begins.
+
+``projections.node.NodeState`` folds all of a node's log. Here are its rules for a single session:
+who sorts the events of a log by session (an audit, a query) gets the same states from this.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING
+
+from eventstore.events import (
+    Event,
+    MessagePublished,
+    Released,
+    RetainedSnapshot,
+    SessionClosed,
+    SessionExpired,
+    SessionOpened,
+    SessionSnapshot,
+)
+from eventstore.positions import Position, from_runs
+from eventstore.records import payload_bounds
+from projections.retained import RetainedMessage, messages_of
+from projections.session import EVOLVE, SessionState
+from projections.snapshot import Part, decode
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class SessionFold:
+    """The state of one session; ``state`` is None while there is no such session.
+
+    ``whole`` is the position of the CheckpointCompleted from which on the state of a log that was
+    cut is known; snapshots before it count. It is 0 for a log that begins with its first record.
+    """
+
+    __slots__ = ("_parts", "pending", "session", "state", "whole")
+
+    def __init__(self, session: str, whole: Position = 0) -> None:
+        self.session = session
+        self.whole = whole
+        self.state: SessionState | None = None
+        self.pending: dict[Position, RetainedMessage] = {}
+        """What it sent at QoS 2, retained, and did not release: as far as payloads were given."""
+        self._parts: list[Part] = []
+
+    def take(self, event: Event, at: Position, time_ms: int, payload: bytes | None = None) -> None:
+        """Fold the next event of the session.
+
+        ``payload`` is what the event has of its record's payload area, None where that is not
+        wanted: then ``pending`` stays empty. Raises ValueError, KeyError, IndexError or TypeError
+        for events that do not fit together.
+        """
+        kind = type(event)
+        change = EVOLVE.get(kind)
+        if change is None:
+            self._other(event, at, payload)
+            return
+        state = self.state
+        if state is None:
+            state = SessionState(self.session)
+            if kind is SessionOpened:
+                self.state = state
+        change(state, event, at, time_ms)
+        if type(event) is SessionClosed:
+            if state.clean and state.will is None:
+                self._gone()
+        elif type(event) is SessionOpened:
+            if not event.resumed:
+                self.pending = {}
+        elif payload is not None and type(event) is MessagePublished:
+            if event.retain and event.qos == 2 and not event.will:
+                sent = messages_of(event, at, _split(event, payload))
+                self.pending.update((message.ref, message) for message in sent)
+        elif self.pending and type(event) is Released:
+            for ref in from_runs(event.refs):
+                self.pending.pop(ref, None)
+
+    def _gone(self) -> None:
+        self.state = None
+        self.pending = {}
+
+    def _other(self, event: Event, at: Position, payload: bytes | None) -> None:
+        """Take an event that is not one of the session's own doing."""
+        if type(event) is SessionExpired:
+            self._gone()
+        elif at >= self.whole:
+            return
+        elif type(event) is SessionSnapshot:
+            if event.part == 0:
+                self._parts = []
+            self._parts.append(event.state)
+            if event.last:
+                parts, self._parts = self._parts, []
+                self.state = decode(self.session, parts)
+        elif type(event) is RetainedSnapshot and payload is not None:
+            columns = zip(
+                event.topics, _split(event, payload), event.qos, from_runs(event.refs), strict=True
+            )
+            for topic, content, qos, ref in columns:
+                self.pending.setdefault(ref, RetainedMessage(topic, content, qos, ref))
+
+
+def _split(event: MessagePublished | RetainedSnapshot, payload: bytes) -> Sequence[bytes]:
+    bounds = payload_bounds(event)
+    begin = bounds[0]
+    return [payload[start - begin : stop - begin] for start, stop in itertools.pairwise(bounds)]

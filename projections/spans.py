@@ -1,0 +1,98 @@
+"""From when to when each filter of a session was subscribed to: what messages it had to get."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from eventstore.events import (
+    Event,
+    SessionClosed,
+    SessionExpired,
+    SessionOpened,
+    SessionSnapshot,
+    Subscribed,
+    Unsubscribed,
+    WillArmed,
+    WillCancelled,
+    WillFired,
+)
+from projections.alone import SessionFold
+
+if TYPE_CHECKING:
+    from eventstore.positions import Position
+
+TYPES = (
+    SessionOpened,
+    SessionClosed,
+    SessionExpired,
+    SessionSnapshot,
+    Subscribed,
+    Unsubscribed,
+    WillArmed,
+    WillCancelled,
+    WillFired,
+)
+"""The events that tell; all others may be left out."""
+
+
+class Span(NamedTuple):
+    """A subscription between two positions; what took effect there and matches was its."""
+
+    filter: str
+    qos: int
+    since: Position
+    until: Position | None
+    """None: it goes on."""
+
+
+class SubscriptionSpans:
+    """Follows the subscriptions of one session; ``whole`` is as for ``SessionFold``."""
+
+    def __init__(self, session: str, whole: Position = 0) -> None:
+        self._fold = SessionFold(session, whole)
+        self._open: dict[str, tuple[int, Position]] = {}
+        self._closed: list[Span] = []
+
+    def take(self, event: Event, at: Position, time_ms: int = 0) -> None:
+        """Take the next event of one of the ``TYPES``."""
+        fold = self._fold
+        before = fold.state
+        fold.take(event, at, time_ms)
+        state = fold.state
+        if state is None:
+            self._close(list(self._open), at)
+        elif isinstance(event, SessionOpened):
+            if not event.resumed:
+                self._close(list(self._open), at)
+        elif isinstance(event, Subscribed):
+            for topic_filter, _ in event.filters:
+                self._grant(topic_filter, state.subscriptions[topic_filter].qos, at)
+        elif isinstance(event, Unsubscribed):
+            self._close(event.filters, at)
+        elif isinstance(event, SessionSnapshot) and state is not before:
+            held = {one.filter: one.qos for one in state.active()}
+            self._close([gone for gone in self._open if gone not in held], at)
+            for topic_filter, qos in held.items():
+                self._grant(topic_filter, qos, at)
+
+    def finish(self) -> list[Span]:
+        """Return all spans, those that go on last."""
+        going_on = [
+            Span(topic_filter, qos, since, None)
+            for topic_filter, (qos, since) in self._open.items()
+        ]
+        return self._closed + going_on
+
+    def _grant(self, topic_filter: str, qos: int, at: Position) -> None:
+        known = self._open.get(topic_filter)
+        if known is not None:
+            if known[0] == qos:
+                return
+            self._close([topic_filter], at)
+        self._open[topic_filter] = qos, at
+
+    def _close(self, filters: list[str], at: Position) -> None:
+        for topic_filter in filters:
+            known = self._open.pop(topic_filter, None)
+            if known is not None:
+                self._closed.append(Span(topic_filter, *known, at))
