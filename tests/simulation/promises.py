@@ -4,7 +4,9 @@ by looking at every message and every subscription."""
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
+
+import orjson
 
 from eventstore.events import (
     CheckpointBegun,
@@ -15,36 +17,56 @@ from eventstore.events import (
     RetainedSnapshot,
 )
 from eventstore.positions import INDEX_BITS, from_runs, position
+from eventstore.records import payload_bounds
+from projections.digests import digest, session_digest
 from projections.promises import SessionAudit, Violation
-from projections.spans import TYPES, SubscriptionSpans
+from projections.snapshot import encode
+from projections.spans import TYPES, Span, SubscriptionSpans
 from projections.turns import Turns
 from protocol.topics import matches
+from simulation.fold import fold
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from eventstore.events import Event
     from eventstore.positions import Position
     from eventstore.records import Record
 
 
-def _events(records: Iterable[Record], parts: dict[int, int]) -> list[tuple[Position, int, Event]]:
+class _Told(NamedTuple):
+    """An event, as the log has it."""
+
+    at: Position
+    time_ms: int
+    event: Event
+    payload: bytes
+    """What it has of the payload area of its record."""
+    part: int
+    """Part of its record in its turn."""
+
+
+def _events(records: Iterable[Record]) -> list[_Told]:
     turns = Turns()
     found = []
     for record in records:
         _, turn = turns.take(record)
         for part in turn:
-            base = position(part.sequence, 0)
-            found += [(base + index, part.time_ms, event) for index, event in part.events()]
-            parts[part.sequence] = part.part
+            for index, event in part.events():
+                payload = b""
+                if isinstance(event, MessagePublished | RetainedSnapshot):
+                    bounds = payload_bounds(event)
+                    payload = bytes(part.payload[bounds[0] : bounds[-1]])
+                at = position(part.sequence, index)
+                found.append(_Told(at, part.time_ms, event, payload, part.part))
     return found
 
 
-def _whole(events: list[tuple[Position, int, Event]]) -> Position:
+def _whole(events: list[_Told]) -> Position:
     """Return from where on the state is known."""
     if events and events[0][0] >> INDEX_BITS > 1:
-        begun = {at for at, _, event in events if isinstance(event, CheckpointBegun)}
-        for at, _, event in events:
+        begun = {at for at, _, event, _, _ in events if isinstance(event, CheckpointBegun)}
+        for at, _, event, _, _ in events:
             if isinstance(event, CheckpointCompleted) and event.begun in begun:
                 return at
     return 0
@@ -55,12 +77,12 @@ def _topics(event: MessagePublished | MessagesCarried) -> list[str]:
 
 
 def _effects(
-    events: list[tuple[Position, int, Event]],
+    events: list[_Told],
 ) -> list[tuple[Position, Position, str, int]]:
     """Return (where it took effect, where it was published, topic, time) of all QoS 1 and 2."""
     found = []
     waiting: dict[Position, str] = {}
-    for at, time_ms, event in events:
+    for at, time_ms, event, _, _ in events:
         if isinstance(event, MessagePublished) and event.qos:
             for ref, topic in enumerate(_topics(event), at):
                 if event.qos == 2 and not event.will:
@@ -78,42 +100,51 @@ def _effects(
     return found
 
 
-def violations(records: Iterable[Record]) -> dict[str, list[Violation]]:
-    """Return what is wrong in a log, by client identifier."""
-    parts: dict[int, int] = {}
-    events = _events(records, parts)
+def _digest(audit: SessionAudit) -> str | None:
+    state, pending = audit.fold.state, audit.fold.pending.values()
+    return None if state is None else digest(map(orjson.dumps, encode(state)), pending)
+
+
+def violations(records: Sequence[Record]) -> dict[str, list[Violation]]:
+    """Return what is wrong in a log, by client identifier.
+
+    Each session, folded alone, must be what it is in the fold of the whole log.
+    """
+    events = _events(records)
+    node = fold(list(records))
     whole = _whole(events)
-    sessions: dict[str, list[tuple[Position, int, Event]]] = defaultdict(list)
-    for at, time_ms, event in events:
-        name = getattr(event, "session", None)
+    begin = events[0].at if whole else 0
+    sessions: dict[str, list[_Told]] = defaultdict(list)
+    for told in events:
+        name = getattr(told.event, "session", None)
         if name is not None:
-            sessions[name].append((at, time_ms, event))
+            sessions[name].append(told)
     effects = _effects(events)
     wrong: dict[str, list[Violation]] = {}
     for name, own in sessions.items():
         spans = SubscriptionSpans(name, whole)
-        for at, time_ms, event in own:
+        for at, time_ms, event, _, _ in own:
             if isinstance(event, TYPES):
                 spans.take(event, at, time_ms)
-        told = [span for span in spans.finish() if span.qos]
-        steps: list[tuple[Position, int, int, object]] = [
-            (at, 1, time_ms, event) for at, time_ms, event in own
-        ]
-        for at, ref, topic, time_ms in effects:
-            if any(
-                span.since < at
-                and (span.until is None or at < span.until)
-                and matches(span.filter, topic)
-                for span in told
-            ):
-                steps.append((at, 0, time_ms, (ref, topic)))
-        audit = SessionAudit(name, whole, events[0][0] if whole else 0)
-        for at, kind, time_ms, what in sorted(steps, key=lambda step: step[:2]):
-            if kind:
-                audit.take(what, at, time_ms, None, parts[at >> INDEX_BITS])  # type: ignore[arg-type]
-            else:
-                audit.expect(at, *what, time_ms)  # type: ignore[misc]
+        held = [span for span in spans.finish() if span.qos]
+        owed = [one for one in effects if _covered(one, held)]
+        audit = SessionAudit(name, whole, begin)
+        for told in own:
+            while owed and owed[0][0] <= told.at:
+                audit.expect(*owed.pop(0))
+            audit.take(told.event, told.at, told.time_ms, told.payload, told.part)
+        for one in owed:
+            audit.expect(*one)
         audit.finish()
+        assert _digest(audit) == session_digest(node, name), name
         if audit.violations:
             wrong[name] = audit.violations
     return wrong
+
+
+def _covered(effect: tuple[Position, Position, str, int], spans: list[Span]) -> bool:
+    at, _, topic, _ = effect
+    return any(
+        span.since < at and (span.until is None or at < span.until) and matches(span.filter, topic)
+        for span in spans
+    )
