@@ -40,6 +40,8 @@ class Options:
     """Time for which the log goes back at least; 0 = for ever."""
     keep_bytes: int = 0
     """Bytes that the log may take, whatever ``keep`` says; 0 = no bound."""
+    keep_until_archived: bool = False
+    """Cut off nothing that no archive has."""
     sys_interval: float = 10.0
     """Time between updates of ``$SYS/broker/...``; 0 = there are none."""
     max_record: int = 8 * MIB

@@ -12,6 +12,7 @@ from eventstore.positions import Position, format_position
 
 if TYPE_CHECKING:
     from actors.broker import Broker
+    from eventstore.events import Event
     from eventstore.journal import Effects
 
 _log = structlog.get_logger("foldmq")
@@ -53,7 +54,8 @@ class Order:
 
     def carry_out(self, broker: Broker) -> None:
         """Put on record that it is done in this turn."""
-        at = broker.emit(OperatorActed(self.action, self.by, self.target, self.session))
+        acted = OperatorActed(self.action, self.by, self.target, self.session)
+        at = self.put_on_record(broker, acted)
         about = {"client": self.session} if self.session is not None else {}
         tell = _log.debug if self.one_of_many else _log.info
         tell(
@@ -64,8 +66,13 @@ class Order:
             position=format_position(at),
             **about,
         )
+
+    def put_on_record(self, broker: Broker, event: Event) -> Position:
+        """Append the event that says it, and be told when all of this turn is on disk."""
+        at = broker.emit(event)
         broker.journal.after(self, at.to_bytes(8, "big"))
         broker.kernel.wake()
+        return at
 
     def refuse(self, why: str) -> None:
         """Leave it undone."""

@@ -3,6 +3,9 @@
 A log can begin wherever a *checkpoint* does, a repetition of the whole state. Before the log is
 cut, messages that sessions still refer to are repeated as well, the projections have caught up,
 and the cut is on record: whoever reads the log knows what is gone, and that it may be.
+
+With ``keep_until_archived`` nothing is cut off before an archive has it
+(:mod:`actors.archiveguard`).
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from actors.archiveguard import ArchiveGuard
 from actors.checkpoints import (
     BYTES_AT_ONCE,
     MESSAGES_AT_ONCE,
@@ -68,6 +72,7 @@ class Retention:
         """Bytes that the last checkpoint and what was carried since took, about: no growth."""
         self._readers = 0
         self._warned = False
+        self._guard = ArchiveGuard(broker)
 
     @contextlib.contextmanager
     def holding_still(self) -> Iterator[None]:
@@ -112,9 +117,10 @@ class Retention:
             await self._purge(node.cuts[-1].first)
         if self._checkpoint_due():
             await self.checkpoint()
-        chosen = self._chosen()
-        if chosen is not None:
-            await self.cut(*chosen)
+        wanted = self._wanted()
+        allowed = self._guard.allowed(wanted, self._total, self._begins_ms)
+        if allowed is not None:
+            await self.cut(*allowed)
 
     # When.
 
@@ -151,8 +157,8 @@ class Retention:
         # A clock that was set back says nothing about the age.
         return bool(options.keep) and (age >= options.keep / _PARTS or age < 0)
 
-    def _chosen(self) -> tuple[Checkpoint, str] | None:
-        """Return before which checkpoint the log is to be cut, and why."""
+    def _wanted(self) -> tuple[Checkpoint, str] | None:
+        """Return before which checkpoint the log is to be cut to be within its bounds, and why."""
         options, first = self._broker.options, self._broker.log.first
         known = [one for one in self._broker.node.checkpoints if one.begun >> INDEX_BITS > first]
         chosen: tuple[Checkpoint, str] | None = None
@@ -258,6 +264,8 @@ class Retention:
         while self._projector.marked < needed:  # noqa: ASYNC110 - rare
             await asyncio.sleep(_POLL)
         (record,) = await broker.log.read_some([first])
+        if not self._guard.lets_go(first):
+            return  # what holds has changed meanwhile
         event = LogCut(first, record.previous.hex(), record.time_ms, reason)
         at = broker.emit(event)
         broker.kernel.wake()

@@ -183,6 +183,11 @@ class Settings(BaseSettings):
         description="Bytes that the event log may take, whatever keep says (at least 16 MiB). "
         "0: no bound.",
     )
+    keep_until_archived: bool = Field(
+        default=False,
+        description="Cut off only what 'foldmq spark archive' has put into an archive, also if the "
+        "log becomes older than keep and larger than keep_bytes.",
+    )
     commit_timeout: Seconds = Field(
         default=30.0,
         gt=0,
@@ -242,6 +247,7 @@ RELOADABLE = frozenset(
         "jail_time",
         "keep",
         "keep_bytes",
+        "keep_until_archived",
         "log_level",
         "max_ack_pending",
         "max_connections",
@@ -398,6 +404,11 @@ def check(settings: Settings) -> None:
         raise ConfigError(
             f"keep_bytes = {settings.keep_bytes}: must be at least {_LEAST_KEPT // _MIB} MiB, or 0 "
             "for no bound"
+        )
+    if settings.keep_until_archived and not (settings.keep or settings.keep_bytes):
+        raise ConfigError(
+            "keep_until_archived needs keep or keep_bytes: without them nothing is ever cut off, "
+            "archived or not"
         )
     exposed = [str(place) for place in settings.listen if not place.loopback]
     if exposed and settings.allow_anonymous is None and settings.password_file is None:

@@ -16,6 +16,7 @@ from eventstore.events import (
     Completed,
     Delivered,
     Event,
+    LogArchived,
     LogCut,
     MessageDropped,
     MessagePublished,
@@ -190,6 +191,11 @@ def _cut(event: LogCut, _topics: Topics) -> str:
     )
 
 
+def _archived(event: LogArchived, _topics: Topics) -> str:
+    where, by = text.name(event.where), text.name(event.by)
+    return f"log archived up to record {event.through} in {where}, says {by}"
+
+
 def _acted(event: OperatorActed, _topics: Topics) -> str:
     action = text.escaped(event.action.replace("_", " "))
     return f"operator {text.name(event.by)}: {action} {text.name(event.target)}"
@@ -225,6 +231,7 @@ _WORDS: dict[type, Callable[[Any, Topics], str]] = {
     RetainedSnapshot: _retained,
     CheckpointCompleted: _completed,
     MessagesCarried: _carried,
+    LogArchived: _archived,
     LogCut: _cut,
     OperatorActed: _acted,
     RetainedCleared: lambda event, _: (

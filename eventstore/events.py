@@ -411,8 +411,24 @@ class LogCut:
     begins_ms: int
     """Time of the first record that stays, Unix time in milliseconds."""
     reason: str
-    """The bound that was reached: keep or keep_bytes."""
+    """The bound that was reached: keep or keep_bytes; archived: a bound, and an archive has it."""
     e: Literal["LogCut"] = "LogCut"
+    v: Literal[1] = 1
+
+
+@dataclass(slots=True)
+class LogArchived:
+    """An archive has the log up to a record: so the broker was told. The newest one counts."""
+
+    through: int
+    """Stream sequence of the last record that the archive has, with all before it."""
+    link: str
+    """Link of that record, in hexadecimal."""
+    by: str
+    """Who told, as they named themselves: they had the credentials of the NATS account."""
+    where: str
+    """Where the archive is, as they said."""
+    e: Literal["LogArchived"] = "LogArchived"
     v: Literal[1] = 1
 
 
@@ -447,6 +463,7 @@ Event: TypeAlias = (
     | BrokerStopped
     | CheckpointBegun
     | CheckpointCompleted
+    | LogArchived
     | LogCut
     | MessagesCarried
     | OperatorActed

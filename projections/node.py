@@ -15,6 +15,7 @@ from eventstore.events import (
     CheckpointBegun,
     CheckpointCompleted,
     Event,
+    LogArchived,
     LogCut,
     MessagePublished,
     MessagesCarried,
@@ -48,6 +49,14 @@ class Checkpoint(NamedTuple):
     time_ms: int
 
 
+class Archived(NamedTuple):
+    """What was last said of an archive."""
+
+    at: Position
+    """Where it was said."""
+    said: LogArchived
+
+
 class NodeState:
     """Sessions by client identifier, the retained index, and where the log was cut.
 
@@ -60,6 +69,7 @@ class NodeState:
         "_newer",
         "_parts",
         "applied",
+        "archived",
         "begin",
         "carried",
         "checkpoint",
@@ -88,6 +98,8 @@ class NodeState:
         """Those that are complete: where the log may begin."""
         self.cuts: list[LogCut] = []
         """Where the log was cut, as far as it tells."""
+        self.archived: Archived | None = None
+        """Up to where an archive has the log, as far as the log tells."""
         self.carried: dict[int, list[int]] = {}
         """Records that were cut off -> the records that repeat what is needed of them."""
         self.touched: dict[str, Position] | None = None
@@ -202,6 +214,8 @@ class NodeState:
         self.begin = first
         self.cuts = self.cuts[-1:]
         self.checkpoints = [one for one in self.checkpoints if one.begun >> INDEX_BITS >= first]
+        if self.archived is not None and self.archived.at >> INDEX_BITS < first:
+            self.archived = None
         kept = {old: [new for new in held if new >= first] for old, held in self.carried.items()}
         self.carried = {old: new for old, new in kept.items() if new}
 
@@ -211,13 +225,18 @@ class NodeState:
         self.partial = begin > 1
 
     def take_marks(
-        self, checkpoints: Iterable[tuple[int, Position, int]], cut: LogCut | None
+        self,
+        checkpoints: Iterable[tuple[int, Position, int]],
+        cut: LogCut | None,
+        archived: tuple[Position, LogArchived] | None,
     ) -> None:
-        """Take from the projections' mark where the log may begin and was cut."""
+        """Take from the projections' mark where the log may begin, was cut and is archived."""
         self.checkpoints = [Checkpoint(*one) for one in checkpoints]
         if self.checkpoints:
             self.checkpoint = self.checkpoints[-1].number
         self.cuts = [] if cut is None else [cut]
+        if archived is not None and archived[0] >> INDEX_BITS >= self.begin:
+            self.archived = Archived(*archived)
 
     def loaded_all(self) -> None:
         """Take note that everything before what was loaded has been folded."""
@@ -269,6 +288,9 @@ class NodeState:
     def _cut(self, event: LogCut, _at: Position, _ms: int, _: Sequence[bytes]) -> None:
         self.cuts.append(event)
 
+    def _archived(self, event: LogArchived, at: Position, _ms: int, _: Sequence[bytes]) -> None:
+        self.archived = Archived(at, event)
+
     def _cleared(self, event: RetainedCleared, _at: Position, _ms: int, _: Sequence[bytes]) -> None:
         self.retained.cleared(event.topics)
 
@@ -282,6 +304,7 @@ class NodeState:
         BrokerStopped: _nothing,
         CheckpointBegun: _checkpoint_begun,
         CheckpointCompleted: _checkpoint_completed,
+        LogArchived: _archived,
         LogCut: _cut,
         MessagesCarried: _carried,
         OperatorActed: _nothing,

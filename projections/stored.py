@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from eventstore.events import LogCut
+from eventstore.events import LogArchived, LogCut
 from projections.retained import RetainedMessage
 from protocol.errors import FoldmqError
 
@@ -129,6 +129,8 @@ class Mark:
     """Number, position and time (Unix, ms) of the checkpoints where the log may begin."""
     cut: LogCut | None = None
     """The last cut of the log."""
+    archived: tuple[Position, LogArchived] | None = None
+    """What was last said of an archive, and where."""
 
     def body(self) -> bytes:
         """Return the body of the mark's entry."""
@@ -139,8 +141,12 @@ def mark_of(entry: Entry) -> Mark:
     """Return the mark that an entry holds. Raises BadProjection when there is none in it."""
     try:
         raw: dict[str, Any] = orjson.loads(entry.body)
-        cut = raw.pop("cut")
+        cut, archived = raw.pop("cut"), raw.pop("archived", None)
         raw["checkpoints"] = [tuple(one) for one in raw["checkpoints"]]
-        return Mark(**raw, cut=None if cut is None else LogCut(**cut))
+        return Mark(
+            **raw,
+            cut=None if cut is None else LogCut(**cut),
+            archived=None if archived is None else (archived[0], LogArchived(**archived[1])),
+        )
     except (ValueError, KeyError, TypeError):
         raise BadProjection("the mark of the projections cannot be read") from None

@@ -61,7 +61,14 @@ OUTLOOK = """\
   other machines can reach without `password_file` or `allow_anonymous = true`; `nats_*` settings
   without `nats_url`; `sync` other than `always` together with `nats_url`; one of `nats_cert` and
   `nats_key` without the other; both `nats_password` and `nats_password_file`; `nats_replicas` other
-  than 1 without `nats_url`.
+  than 1 without `nats_url`; `keep_until_archived` without `keep` and `keep_bytes`.
+- **`keep`, `keep_bytes` and `keep_until_archived`.** The first two say when something is to be cut
+  off, the third that only what is archived may be. With all three the log is what was written in
+  the last 7 days, or less if that is more than `keep_bytes`, and always what no archive has yet. So
+  `keep = "1h"` is enough where `foldmq spark archive` runs every hour. If archiving stops the log
+  grows beyond its bounds, which is logged as a warning every hour: at once for `keep_bytes`, after
+  8 days for `keep`. It never gives way: if the disk is full, nothing is acknowledged. See
+  [archive.md](archive.md).
 - **`metrics` and `web`** are for this machine alone unless another address is given. If one that
   was asked for cannot be listened on, the broker does not start; if a default one is taken, by a
   second broker for example, it says so and serves without it. What they answer is in

@@ -1,11 +1,13 @@
 """What operators have done to a running broker: kick, restart, remove.
 
 Whatever is done is an event of the log that names who asked, followed in the same turn by the
-events that it leads to; whoever asked is answered when they are on disk.
+events that it leads to; whoever asked is answered when they are on disk. That the log is archived
+is told in the same way.
 """
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -16,10 +18,12 @@ from actors.messages import Close, Kick, Remove
 from actors.orders import Order
 from actors.session import Session
 from actors.subscription import Subscription
-from eventstore.events import RetainedCleared
+from eventstore.events import LogArchived, RetainedCleared
+from eventstore.positions import INDEX_BITS
+from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Generator, Iterable, Mapping
 
     from actors.broker import Broker
     from actors.inspection.inspector import Work
@@ -30,6 +34,10 @@ _log = structlog.get_logger("foldmq")
 _MOST_NAMES = 500
 _LONGEST_NAME = 256
 """Characters of the name of who asks."""
+_LONGEST_PLACE = 4096
+"""Characters of the place of an archive."""
+_LAST_RECORD = 1 << 43
+"""Sequences are smaller."""
 
 
 class Operations:
@@ -42,6 +50,7 @@ class Operations:
             "restart": self._restart,
             "remove_sessions": self._remove_sessions,
             "clear_retained": self._clear_retained,
+            "archived": self._archived,
         }
 
     def change(self, request: Mapping[str, Any]) -> Work:
@@ -141,6 +150,56 @@ class Operations:
             "refused": [[topic, "no retained message"] for topic in sorted(missing)],
             "position": order.answer.result() if done else None,
         }
+
+    def _archived(self, request: Mapping[str, Any], by: str) -> Work:
+        """Take note up to which record an archive has the log, if it is this log."""
+        broker = self._broker
+        through = number(request, "through", 0, _LAST_RECORD)
+        link, where = text(request, "link"), text(request, "where")
+        if len(where) > _LONGEST_PLACE:
+            raise Refused(f"where must have at most {_LONGEST_PLACE} characters")
+        known = broker.node.archived
+        if (
+            known is not None
+            and known.said.where == where
+            and known.said.through <= through <= known.at >> INDEX_BITS
+        ):
+            # All that may be new is that it was said: to record that again and again has no end.
+            return {"through": known.said.through, "position": known.at}
+        if (yield from self._link_of(through)) != link:
+            raise Refused(f"record {through} is another one here than in {shown(where)}")
+        order = Order("archived", by, where, None)
+        at = order.put_on_record(broker, LogArchived(through, link, by, where))
+        _log.info("log archived", through=through, by=by, where=where)
+        yield order.answer
+        return {"through": through, "position": at}
+
+    def _link_of(self, sequence: int) -> Generator[asyncio.Future[Any], None, str]:
+        """Return the link of a record of the log, or of the last one that was cut off it."""
+        broker = self._broker
+        last, first = broker.journal.durable, broker.log.first
+        if sequence > last:
+            raise Refused(f"there is no record {sequence} here: the log ends with {last}")
+        cut = broker.node.cuts[-1] if broker.node.cuts else None
+        if cut is not None and sequence == cut.first - 1:
+            return cut.link
+        if sequence < first:
+            raise Refused(f"record {sequence} is not here any more: the log begins with {first}")
+        reading = asyncio.get_running_loop().create_task(_read_link(broker, sequence))
+        yield reading
+        found = reading.result()
+        if isinstance(found, FoldmqError):
+            raise Refused(f"record {sequence} cannot be read: {found}")
+        return found
+
+
+async def _read_link(broker: Broker, sequence: int) -> str | FoldmqError:
+    """Return the link of a record in hexadecimal, or why it cannot be read."""
+    try:
+        (record,) = await broker.log.read_some([sequence])
+    except FoldmqError as error:
+        return error
+    return record.link.hex()
 
 
 def _answer(orders: Iterable[tuple[str, Order]]) -> Work:

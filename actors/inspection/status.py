@@ -104,6 +104,7 @@ def _log(broker: Broker) -> dict[str, Any] | None:
     if not broker.recovered:
         return None
     journal, stats, storage = broker.journal, broker.journal.stats, broker.storage
+    archived = broker.node.archived
     return {
         "records": stats.records,
         "events": stats.events,
@@ -116,6 +117,7 @@ def _log(broker: Broker) -> dict[str, Any] | None:
         "gated_bytes": journal.gated,
         "trouble": broker.writer.trouble,
         "projected": broker.projector.marked,
+        "archived": archived.said.through if archived is not None else 0,
         "stream_bytes": storage.stream_bytes,
         "disk_free": storage.disk_free,
     }

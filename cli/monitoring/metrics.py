@@ -283,6 +283,12 @@ METRICS = (
         _at("log", "first"),
     ),
     Meter(
+        "foldmq_log_archived_record",
+        "gauge",
+        "Stream sequence of the last record that an archive has, 0 if none is known to have any.",
+        _at("log", "archived"),
+    ),
+    Meter(
         "foldmq_log_unprojected_records",
         "gauge",
         "Records that the next start would have to replay.",

@@ -29,6 +29,7 @@ from eventstore.events import (
     CheckpointCompleted,
     Delivered,
     Event,
+    LogArchived,
     LogCut,
     MessageDropped,
     MessagePublished,
@@ -524,6 +525,10 @@ def test_a_log_that_is_cut_while_it_is_read(
         (
             LogCut(3, "00", 3000, "keep\x1b"),
             f"log cut before record 3 of {text.clock(3000)}: keep\\u001b",
+        ),
+        (
+            LogArchived(3, "00", "ann\x1b@desk", "/archive/of a node"),
+            'log archived up to record 3 in "/archive/of a node", says ann\\u001b@desk',
         ),
     ],
 )

@@ -270,6 +270,10 @@ def test_password_file_ends_anonymous_access_unless_it_is_allowed() -> None:
             {"nats_url": "nats://a", "nats_password": "a", "nats_password_file": "b"},
             "nats_password and nats_password_file exclude each other: set one",
         ),
+        (
+            {"keep_until_archived": True, "keep": 0},
+            "keep_until_archived needs keep or keep_bytes: without them nothing is ever cut off",
+        ),
     ],
 )
 def test_contradictions_are_refused(flags: dict[str, object], problem: str) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 
+import orjson
 import pytest
 from specification import snapshot
 
-from eventstore.events import SessionOpened, Subscribed
+from eventstore.events import LogArchived, LogCut, SessionOpened, Subscribed
 from eventstore.positions import position
 from projections.loading import Loaded, Loader
 from projections.node import NodeState
@@ -32,6 +33,8 @@ from projections.stored import (
 
 LIMIT = position(100, 0)
 NAMES = ["ann", "b\u00f6b", "c" * 70_000]
+CUT = LogCut(3, "ab" * 32, 99, "keep")
+ARCHIVED = LogArchived(4, "cd" * 32, "ann@desk", "/archive")
 
 
 def state_of(name: str) -> SessionState:
@@ -57,7 +60,7 @@ def messages() -> Iterator[bytes]:
     message = RetainedMessage("t", b"payload", 1, position(7, 3))
     digest ^= tag(key_of(RETAINED, "t"), message.ref)
     yield Entry(RETAINED, "t", message.ref, digest, retained_body(message)).encode()
-    mark = Mark(6, "ab" * 32, 3, 1, [4], [(1, position(3, 0), 99)])
+    mark = Mark(6, "ab" * 32, 3, 1, [4], [(1, position(3, 0), 99)], CUT, (position(5, 1), ARCHIVED))
     yield Entry(MARK, "", position(6, 0), digest, mark.body()).encode()
 
 
@@ -82,7 +85,15 @@ def test_what_was_stored_is_loaded() -> None:
         assert snapshot(node.sessions[name]) == snapshot(state_of(name))
     assert node.retained.all() == [RetainedMessage("t", b"payload", 1, position(7, 3))]
     assert (loaded.mark.sequence, loaded.mark.checkpoints) == (6, [(1, position(3, 0), 99)])
+    assert (loaded.mark.cut, loaded.mark.archived) == (CUT, (position(5, 1), ARCHIVED))
     assert loaded.last == 7
+
+
+def test_a_mark_of_before_there_were_archives_is_read() -> None:
+    mark = Mark(6, "ab" * 32, 3, 1, [4], [], CUT)
+    raw = orjson.loads(mark.body())
+    del raw["archived"]
+    assert mark_of(Entry(MARK, "", 0, 0, orjson.dumps(raw))) == mark
 
 
 def test_what_the_snapshot_holds_is_not_applied_again() -> None:

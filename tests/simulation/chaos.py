@@ -8,7 +8,7 @@ import hashlib
 import logging
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from dataclasses import dataclass
 from typing import Any, NoReturn, cast
 
@@ -18,8 +18,9 @@ from harness import packets as p
 
 from actors import retention
 from actors.inspection.requests import Refused
-from eventstore.events import LogCut
-from eventstore.records import decode_record
+from eventstore.events import LogArchived, LogCut
+from eventstore.records import Record, decode_record
+from projections.turns import Turns
 from simulation.account import Account
 from simulation.devices import Device, Habits, settled
 from simulation.faults import Faults
@@ -76,6 +77,10 @@ class Chaos:
             lazy=chance.choice([0.0, 0.3, 0.8, 1.0]),
             cut=chance.choice([0.0, 0.0, 0.3]),
         )
+        # Who archives the log has a mind of its own too, and may be late, or begin anew.
+        self.archivist = random.Random(f"archivist {seed}")
+        self.archiving = self.archivist.choice([0.0, 0.0, 0.02, 0.2])
+        guarded = self.archivist.random() < 0.3
         window = chance.choice([1, 2, 3, 8, 16, 1024])
         self.expiry = chance.choice([0.0, 0.0, 0.0, 60.0])
         self.world = World(
@@ -91,6 +96,7 @@ class Chaos:
             session_expiry=self.expiry,
             keep=0.0,
             keep_bytes=chance.choice([0, 40_000]),
+            keep_until_archived=guarded,
             jail_time=0.01,
         )
         self.devices = self._population(window)
@@ -156,6 +162,8 @@ class Chaos:
             action(self, chance.choice(self.devices))
             if self.operator.random() < self.meddling:
                 self.meddle()
+            if self.archivist.random() < self.archiving:
+                self.archive()
         # Often several things happen before anybody gets a turn.
         pause = chance.choice(self.pauses)
         if pause == 0:
@@ -298,6 +306,29 @@ class Chaos:
             for device in self.devices:
                 if device.connection is not None:
                     device.connection.alone = False
+        self._begin_to_ask(endpoint, request)
+
+    def archive(self) -> None:
+        """The broker is told how far an archive goes; at times that is wrong, or was once so."""
+        chance, disk = self.archivist, self.world.disk
+        if not disk.stream.history:
+            return
+        through = chance.choice([disk.stream.last, chance.randint(1, disk.stream.last)])
+        told = decode_record(through, disk.stream.history[through])
+        link = told.link if chance.random() < 0.9 else told.previous
+        self.note("archived")
+        self._begin_to_ask(
+            "change",
+            {
+                "do": "archived",
+                "by": "a",
+                "through": through,
+                "link": link.hex(),
+                "where": chance.choice(["/a", "/b"]),
+            },
+        )
+
+    def _begin_to_ask(self, endpoint: str, request: dict[str, Any]) -> None:
         task = asyncio.get_running_loop().create_task(self._ask(endpoint, request))
         self.asked.add(task)
         task.add_done_callback(self.asked.discard)
@@ -305,7 +336,7 @@ class Chaos:
     async def _ask(self, endpoint: str, request: dict[str, Any]) -> None:
         with contextlib.suppress(Refused, pykka.ActorDeadError):
             answer = await self.world.broker.inspector.ask_for(endpoint, request)
-            if endpoint == "change":
+            if "done" in answer:
                 self.counts[f"operator: {request['do']} done"] += len(answer["done"])
 
     def note(self, what: str) -> None:
@@ -412,6 +443,7 @@ class Chaos:
         for records in (history, disk.decoded()):
             wrong = violations(records)
             assert not wrong, wrong
+        check_archived(history, guarded=world.options.keep_until_archived)
         self.look()
 
     def digests(self) -> tuple[str, str]:
@@ -422,6 +454,23 @@ class Chaos:
         for transcript in self.world.transcripts:
             transcripts.update(repr(transcript).encode())
         return log.hexdigest(), transcripts.hexdigest()
+
+
+def check_archived(history: Iterable[Record], *, guarded: bool) -> None:
+    """Raise AssertionError where more was cut off than was archived, or said by another log."""
+    links: dict[int, str] = {}
+    turns = Turns()
+    through = 0
+    for record in history:
+        links[record.sequence] = record.link.hex()
+        _, whole = turns.take(record)
+        for _, event in (found for part in whole for found in part.events()):
+            if isinstance(event, LogArchived):
+                assert links[event.through] == event.link
+                through = event.through
+            elif isinstance(event, LogCut):
+                assert (event.reason == "archived") is guarded
+                assert event.first <= through + 1 or not guarded, (event, through)
 
 
 _WEIGHTS: dict[Callable[[Chaos, Device], None], float] = {

@@ -29,6 +29,7 @@ def described(node: NodeState) -> dict[str, Any]:
     """Return everything that a node's state says as plain values; order where it matters."""
     return {
         "sessions": {name: _session(state) for name, state in node.sessions.items()},
+        "archived": node.archived,
         "retained": [tuple(message) for message in node.retained.all()],
         "retained_size": (len(node.retained), node.retained.size),
         "not_released": {

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from actors import decisions, recovery
+from actors.archiveguard import ArchiveGuard
 from actors.broker import Broker
 from actors.publisher import Publisher
 from actors.router import Router
@@ -179,6 +180,10 @@ def uses_packet_identifiers_twice(patch: Patch) -> None:
     patch.setattr(decisions, "take_packet_ids", lambda _state, count: list(range(1, count + 1)))
 
 
+def cuts_off_what_is_not_archived(patch: Patch) -> None:
+    patch.setattr(ArchiveGuard, "lets_go", lambda _guard, _first: True)
+
+
 MUTANTS: list[Callable[[Patch], None]] = [
     acknowledges_before_it_is_durable,
     acknowledges_what_was_only_sent,
@@ -199,6 +204,7 @@ MUTANTS: list[Callable[[Patch], None]] = [
     ignores_the_window,
     lets_new_messages_overtake_those_that_wait,
     uses_packet_identifiers_twice,
+    cuts_off_what_is_not_archived,
 ]
 
 

@@ -1,0 +1,89 @@
+"""Keeps what no archive has from being cut off the log, where that is wanted.
+
+What an archive has, the broker knows from whoever writes it (``LogArchived``): the log itself says
+it, so that it is known in the next life as well. What was said last counts, also if it is less: an
+archive was begun anew, perhaps because another one is lost.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias
+
+import structlog
+
+from eventstore.positions import INDEX_BITS
+
+if TYPE_CHECKING:
+    from actors.broker import Broker
+    from projections.node import Checkpoint
+
+_log = structlog.get_logger("foldmq")
+
+_LATE = 8 * 86_400.0
+"""Seconds by which the log may be older than ``keep`` without a word: archives that are written
+once a week are no reason to worry."""
+_REMIND = 3600.0
+
+Cut: TypeAlias = "tuple[Checkpoint, str]"
+"""Before which checkpoint the log is cut, and why."""
+
+
+class ArchiveGuard:
+    """Says how much of what is to be cut off may go (``keep_until_archived``)."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._reminded: float | None = None
+        """When it was last said that the log outgrows its bounds; None while it does not."""
+
+    @property
+    def through(self) -> int:
+        """The last record that an archive has, 0 when none is known to have any."""
+        archived = self._broker.node.archived
+        return archived.said.through if archived is not None else 0
+
+    def lets_go(self, first: int) -> bool:
+        """Return whether the log may begin with this record."""
+        return not self._broker.options.keep_until_archived or first - 1 <= self.through
+
+    def allowed(self, wanted: Cut | None, size: int, begins_ms: int) -> Cut | None:
+        """Return the cut to be made in place of one that is wanted, None if there is none.
+
+        ``size`` is that of the log in bytes, ``begins_ms`` the time of its first record.
+        """
+        if wanted is None or not self._broker.options.keep_until_archived:
+            self._reminded = None
+            return wanted
+        checkpoint, _ = wanted
+        if self.lets_go(checkpoint.begun >> INDEX_BITS):
+            self._reminded = None
+            return checkpoint, "archived"
+        self._remind(size, begins_ms)
+        first = self._broker.log.first
+        able = [
+            one
+            for one in self._broker.node.checkpoints
+            if first < one.begun >> INDEX_BITS <= self.through + 1 and one.begun < checkpoint.begun
+        ]
+        return (able[-1], "archived") if able else None
+
+    def _remind(self, size: int, begins_ms: int) -> None:
+        """Warn, once in a while, when the log is larger than it is to be, or much older."""
+        broker, options = self._broker, self._broker.options
+        now, age = broker.clock.monotonic(), (broker.clock.time_ms() - begins_ms) / 1000
+        if options.keep_bytes and size > options.keep_bytes:
+            bound = "keep_bytes"
+        elif options.keep and age > options.keep + _LATE:
+            bound = "keep"
+        else:
+            return
+        if self._reminded is not None and now - self._reminded < _REMIND:
+            return
+        self._reminded = now
+        _log.warning(
+            f"the log outgrows {bound}: it is kept until it is archived",
+            bytes=size,
+            first=broker.log.first,
+            archived=self.through,
+            last=broker.journal.durable,
+        )

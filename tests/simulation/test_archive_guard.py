@@ -1,0 +1,363 @@
+"""With ``keep_until_archived`` only what an archive has, as the broker was told, is cut off."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from typing import Any
+
+import pytest
+from harness import packets as p
+from structlog.testing import capture_logs
+
+from actors import archiveguard, retention
+from actors.inspection.requests import Refused
+from eventstore.events import LogArchived, LogCut
+from eventstore.records import decode_record
+from simulation.fold import compare, described, fold
+from simulation.world import SimClient, World, simulate
+
+BOUND = 40_000
+PLACE = "/archive/node=sim"
+
+
+@pytest.fixture(autouse=True)
+def _small_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retention, "_LEAST", 2000)
+
+
+def guarded(**options: float) -> World:
+    return World(**{"keep": 0.0, "keep_bytes": BOUND, "keep_until_archived": True, **options})
+
+
+async def traffic(world: World, client: SimClient, messages: int) -> None:
+    for number in range(messages):
+        client.send(p.publish("noise", bytes(200), 1, number % 65_535 + 1))
+        await world.go(0.05)
+        client.take()
+
+
+def link_of_record(world: World, sequence: int) -> str:
+    return decode_record(sequence, world.disk.stream.history[sequence]).link.hex()
+
+
+async def tell(
+    world: World, through: int, link: str | None = None, where: str = PLACE
+) -> dict[str, Any]:
+    """Say that an archive has the log up to a record."""
+    request = {
+        "do": "archived",
+        "by": "cron@host",
+        "through": through,
+        "link": link_of_record(world, through) if link is None else link,
+        "where": where,
+    }
+    return await world.broker.inspector.ask_for("change", request)
+
+
+async def archive_all(world: World) -> int:
+    through = world.broker.journal.durable
+    await tell(world, through)
+    return through
+
+
+def size(world: World) -> int:
+    return sum(map(len, world.disk.records))
+
+
+def of(world: World, kind: type) -> list[Any]:
+    return [event for event in world.disk.events() if isinstance(event, kind)]
+
+
+def warnings(lines: list[Any]) -> list[Any]:
+    return [line for line in lines if "outgrows" in line["event"]]
+
+
+def test_nothing_goes_before_it_is_archived_and_then_it_goes() -> None:
+    async def scenario() -> None:
+        async with guarded().running() as world:
+            away = await world.connect("away", filters=[("old/#", 2)])
+            away.drop()
+            noisy = await world.connect("noisy")
+            noisy.send(p.publish("old/1", b"first", 1, 1))
+            await traffic(world, noisy, 400)
+            assert world.disk.stream.first == 1
+            assert size(world) > 1.5 * BOUND
+            through = await archive_all(world)
+            await world.go(5)
+            assert size(world) < BOUND
+            first = world.disk.stream.first
+            assert 1 < first <= through + 1
+            assert of(world, LogCut)[-1].reason == "archived"
+            compare(world)
+
+            # What was written since stays, also over a restart, until there is more archived.
+            await traffic(world, noisy, 400)
+            assert first < world.disk.stream.first <= through + 1
+            await world.restart()
+            noisy = await world.connect("noisy", present=True)
+            await traffic(world, noisy, 100)
+            assert world.disk.stream.first <= through + 1
+            await archive_all(world)
+            await world.go(5)
+            assert world.disk.stream.first > through + 1
+            compare(world)
+            away = await world.connect("away", present=True)
+            assert [one.payload for one in away.take() if isinstance(one, p.Publish)] == [b"first"]
+
+    simulate(scenario)
+
+
+def test_what_is_archived_stays_for_as_long_as_it_is_to_be_kept() -> None:
+    async def scenario() -> None:
+        async with World(keep=800.0, keep_until_archived=True).running() as world:
+            noisy = await world.connect("noisy")
+            for _ in range(30):
+                await traffic(world, noisy, 10)
+                await world.go(50)
+            assert world.disk.stream.first == 1
+            await archive_all(world)
+            await world.go(5)
+            records = world.disk.decoded()
+            assert world.disk.stream.first > 1
+            age = (world.broker.clock.time_ms() - records[0].time_ms) / 1000
+            assert 800 <= age <= 800 * 1.3
+            compare(world)
+
+    simulate(scenario)
+
+
+def test_an_archive_alone_changes_nothing() -> None:
+    async def scenario() -> None:
+        async with World(keep=0.0, keep_bytes=BOUND).running() as world:
+            noisy = await world.connect("noisy")
+            await traffic(world, noisy, 50)
+            through = await archive_all(world)
+            await traffic(world, noisy, 400)
+            assert world.disk.stream.first > through + 1
+            assert {one.reason for one in of(world, LogCut)} == {"keep_bytes"}
+            assert size(world) < BOUND * 1.2
+            # That is gone with the records before it: the log tells of no archive any more.
+            assert world.broker.node.archived is None
+            compare(world)
+
+    simulate(scenario)
+
+
+def test_a_log_that_grows_because_it_is_not_archived_says_so() -> None:
+    async def scenario() -> None:
+        async with guarded().running() as world:
+            noisy = await world.connect("noisy")
+            with capture_logs() as lines:
+                await traffic(world, noisy, 600)
+            (warning,) = warnings(lines)
+            assert warning["log_level"] == "warning"
+            assert warning["event"].startswith("the log outgrows keep_bytes:")
+            assert (warning["first"], warning["archived"]) == (1, 0)
+            assert warning["bytes"] > BOUND
+            with capture_logs() as lines:
+                await world.go(3700)
+            assert len(warnings(lines)) == 1
+            await archive_all(world)
+            await world.go(5)
+            with capture_logs() as lines:
+                await world.go(10_000)
+            assert warnings(lines) == []
+            # It is said at once when that begins anew.
+            with capture_logs() as lines:
+                await traffic(world, noisy, 600)
+            assert len(warnings(lines)) == 1
+
+    simulate(scenario)
+
+
+def test_a_log_that_becomes_much_older_than_it_is_to_be_says_so() -> None:
+    async def scenario() -> None:
+        async with World(keep=80_000.0, keep_until_archived=True).running() as world:
+            noisy = await world.connect("noisy")
+            with capture_logs() as lines:
+                await traffic(world, noisy, 100)
+                await world.go(80_000 + archiveguard._LATE - 10_000)
+            assert warnings(lines) == []
+            with capture_logs() as lines:
+                await world.go(12_000)
+            assert len(warnings(lines)) >= 1
+            assert warnings(lines)[0]["event"].startswith("the log outgrows keep:")
+
+    simulate(scenario)
+
+
+def test_what_was_said_last_counts() -> None:
+    """An archive that was begun anew has less than the one that is gone."""
+
+    async def scenario() -> None:
+        async with guarded().running() as world:
+            noisy = await world.connect("noisy")
+            await traffic(world, noisy, 20)
+            await archive_all(world)
+            await tell(world, 5, where="/another")
+            archived = world.broker.node.archived
+            assert archived is not None
+            assert (archived.said.through, archived.said.where) == (5, "/another")
+            await traffic(world, noisy, 400)
+            assert world.disk.stream.first <= 6
+            await tell(world, world.broker.journal.durable, where="/another")
+            await world.go(5)
+            assert world.disk.stream.first > 20
+
+    simulate(scenario)
+
+
+def test_that_it_was_said_is_nothing_new() -> None:
+    """An archive that is written again and again gives a log at rest nothing to archive."""
+
+    async def scenario() -> None:
+        async with guarded().running() as world:
+            noisy = await world.connect("noisy")
+            await traffic(world, noisy, 5)
+            through = await archive_all(world)
+            (said,) = of(world, LogArchived)
+            assert said == LogArchived(through, link_of_record(world, through), "cron@host", PLACE)
+            end = world.disk.stream.last
+            for _ in range(3):
+                answer = await tell(world, world.disk.stream.last)
+                assert answer["through"] == through
+            assert world.disk.stream.last == end
+            await traffic(world, noisy, 1)
+            answer = await tell(world, world.disk.stream.last)
+            assert answer["through"] > end
+            assert len(of(world, LogArchived)) == 2
+
+    simulate(scenario)
+
+
+@pytest.mark.parametrize("stored", [True, False])
+def test_it_is_known_in_the_next_life(*, stored: bool) -> None:
+    async def scenario() -> None:
+        async with guarded().running() as world:
+            noisy = await world.connect("noisy")
+            await traffic(world, noisy, 400)
+            await archive_all(world)
+            await world.go(10)
+            known = world.broker.node.archived
+            assert known is not None
+            assert world.disk.stream.first > 1
+            await world.crash()
+            if not stored:
+                world.keyed.history.clear()
+            await world.start()
+            assert world.broker.node.archived == known
+            assert fold(world.disk.decoded()).archived == known
+            status = await world.broker.inspector.ask_for("status")
+            assert status["log"]["archived"] == known.said.through
+
+    simulate(scenario)
+
+
+def test_the_archive_of_another_log_is_refused() -> None:
+    async def scenario() -> None:
+        async with guarded().running() as world:
+            noisy = await world.connect("noisy")
+            await traffic(world, noisy, 400)
+            last = world.broker.journal.durable
+            for through, link, why in (
+                (7, link_of_record(world, 8), r"record 7 is another one here than in '/archive"),
+                (last + 9, "ab" * 32, rf"no record {last + 9} here: the log ends with {last}"),
+                (0, "", "record 0 is not here any more: the log begins with 1"),
+            ):
+                with pytest.raises(Refused, match=why):
+                    await tell(world, through, link)
+            for wrong in ({"where": 7}, {"link": None}, {"where": "x" * 5000}, {"through": -1}):
+                with pytest.raises(Refused):
+                    await world.broker.inspector.ask_for(
+                        "change",
+                        {
+                            "do": "archived",
+                            "by": "cron@host",
+                            "through": 7,
+                            "link": link_of_record(world, 7),
+                            "where": PLACE,
+                            **wrong,
+                        },
+                    )
+            assert of(world, LogArchived) == []
+            await archive_all(world)
+            await world.go(5)
+            # The last record that was cut off is still known by its link, those before it are not.
+            first = world.disk.stream.first
+            assert (await tell(world, first - 1, where="/slow"))["through"] == first - 1
+            with pytest.raises(Refused, match="another one here"):
+                await tell(world, first - 1, where="/slower", link="00" * 32)
+            with pytest.raises(Refused, match="not here any more"):
+                await tell(world, first - 2, where="/slower")
+
+    simulate(scenario)
+
+
+def test_a_cut_that_was_decided_before_is_given_up() -> None:
+    """What is set and what is archived are looked at again when the cut is put on record."""
+
+    async def scenario() -> None:
+        async with World(keep=0.0, keep_bytes=0).running() as world:
+            noisy = await world.connect("noisy")
+            await traffic(world, noisy, 100)
+            broker = world.broker
+            await broker.retention.checkpoint()
+            await traffic(world, noisy, 10)
+            options = dataclasses.replace(broker.options, keep_until_archived=True)
+            broker.reload(options, broker.authenticator)
+            (checkpoint,) = broker.node.checkpoints
+            await broker.retention.cut(checkpoint, "keep_bytes")
+            assert of(world, LogCut) == []
+            assert world.disk.stream.first == 1
+            await archive_all(world)
+            await broker.retention.cut(checkpoint, "archived")
+            assert world.disk.stream.first > 1
+            compare(world)
+
+    simulate(scenario)
+
+
+@pytest.mark.parametrize("steps", range(24))
+def test_killed_at_any_step_nothing_is_gone_that_was_not_archived(steps: int) -> None:
+    async def scenario() -> None:
+        async with guarded().running() as world:
+            away = await world.connect("away", filters=[("old", 1)])
+            away.drop()
+            noisy = await world.connect("noisy")
+            noisy.send(p.publish("old", b"first", 1, 1))
+            await traffic(world, noisy, 200)
+            told = 0
+            world.fuse = steps * 9
+            for _ in range(60):
+                if not world.up:
+                    break
+                await traffic(world, noisy, 4)
+                if world.up:
+                    # From the moment at which it is said it may count. Who is dead says nothing.
+                    told = world.broker.journal.durable
+                    asked = asyncio.create_task(tell(world, told))
+                    await world.go(0.1)
+                    assert asked.done() or not world.up
+                    asked.cancel()
+                assert world.disk.stream.first <= told + 1
+            if world.up:
+                world.kill()
+            await world.crash()
+            await world.start_surely()
+            archived = world.broker.node.archived
+            assert (archived.said.through if archived is not None else 0) <= told
+            assert world.disk.stream.first <= told + 1
+            compare(world)
+            noisy = await world.connect("noisy", present=True)
+            await traffic(world, noisy, 300)
+            assert world.disk.stream.first <= told + 1
+            through = await archive_all(world)
+            await world.go(5)
+            assert 1 < world.disk.stream.first <= through + 1
+            compare(world)
+            assert described(fold(world.disk.decoded()))["sessions"].keys() == {"away", "noisy"}
+            away = await world.connect("away", present=True)
+            assert [one.payload for one in away.take() if isinstance(one, p.Publish)] == [b"first"]
+
+    simulate(scenario)
