@@ -35,6 +35,8 @@ class NoBroker(FoldmqError):  # noqa: N818 - named for the condition, as in even
             f"no broker answers for node {text.name(node)} ({why}): start it, or give --stored to "
             "check what is stored"
         )
+        self.node = node
+        self.why = why
 
 
 class Unanswered(FoldmqError):  # noqa: N818

@@ -51,6 +51,8 @@ GENESIS = bytes(32)
 """The link that the first record of a log names as its predecessor."""
 
 _HEAD = struct.Struct(">4s32s32sI")
+HEADER_FROM = _HEAD.size
+"""Where the JSON header of a record begins."""
 _SIGNED_FROM = 36
 """The digest covers everything behind itself."""
 _LINK, _PREVIOUS = slice(4, 36), slice(36, 68)
@@ -124,33 +126,38 @@ class Record:
             index += entries(event)
 
 
-def decode_record(sequence: int, data: bytes) -> Record:
-    """Return the record stored under a stream sequence.
+def check_record(sequence: int, data: bytes) -> int:
+    """Return where the payload area of a record begins, whose checksum is found right.
 
     Raises CorruptLog when it is not a record, is cut off, or its checksum is wrong, and
     UnknownLogFormat when a later foldmq wrote it.
     """
     if len(data) < _HEAD.size or data[:3] != MAGIC[:3]:
         raise CorruptLog(sequence, "is not a foldmq record")
-    magic, digest, previous, header_size = _HEAD.unpack_from(data)
+    magic, digest, _, header_size = _HEAD.unpack_from(data)
     if magic != MAGIC:
         raise UnknownLogFormat(
             f"record {sequence} of the log has format {magic[3]}, this foldmq reads format "
             f"{MAGIC[3]}: use the foldmq that wrote it, or a later one"
         )
-    view = memoryview(data)
-    if hashlib.sha256(view[_SIGNED_FROM:]).digest() != digest:
+    if hashlib.sha256(memoryview(data)[_SIGNED_FROM:]).digest() != digest:
         raise CorruptLog(sequence, "has a wrong checksum")
-    body = _HEAD.size + header_size
+    return _HEAD.size + int(header_size)
+
+
+def decode_record(sequence: int, data: bytes) -> Record:
+    """Return the record stored under a stream sequence; raises as :func:`check_record`."""
+    body = check_record(sequence, data)
+    view = memoryview(data)
     try:
-        header = orjson.loads(view[_HEAD.size : body])
+        header = orjson.loads(view[HEADER_FROM:body])
         events = header["events"]
         if type(events) is not list or not _OBJECTS.issuperset(map(type, events)):
             raise CorruptLog(sequence, "has a header that is none")
         return Record(
             sequence=sequence,
-            link=digest,
-            previous=previous,
+            link=link_of(data),
+            previous=previous_of(data),
             node=header["node"],
             time_ms=header["time"],
             part=header["part"],

@@ -1,8 +1,27 @@
-"""What holds for all tests: none of them fails because the machine is slow."""
+"""What holds for all tests: none fails because the machine is slow, and there is one Spark."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
 from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import SparkSession
 
 settings.register_profile(
     "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("any machine")
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """Spark on two cores of this machine, for all tests that need it."""
+    from spark.session import running_session
+
+    with running_session("local[2]", "1g", {"spark.sql.shuffle.partitions": "2"}) as session:
+        yield session

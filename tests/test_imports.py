@@ -1,4 +1,4 @@
-"""Imports point one way: cli -> actors -> projections -> eventstore -> protocol.
+"""Imports point one way: cli -> actors, spark -> projections -> eventstore -> protocol.
 
 What is pure stays pure: ``protocol`` is sans-IO, ``projections`` know neither clock nor network.
 """
@@ -10,17 +10,21 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-ORDER = ["protocol", "eventstore", "projections", "actors", "cli"]
+ORDER = ["protocol", "eventstore", "projections", "spark", "actors", "cli"]
 
 NETWORK = {"asyncio", "nats", "selectors", "socket", "ssl", "uvloop"}
 CLOCK_AND_CHANCE = {"datetime", "random", "secrets", "time", "uuid"}
+IMPURE = {"os", "pykka", "pyspark", "structlog", "threading"}
 FORBIDDEN = {
-    "protocol": NETWORK | CLOCK_AND_CHANCE | {"os", "pykka", "structlog", "threading"},
-    "projections": NETWORK | CLOCK_AND_CHANCE | {"os", "pykka", "structlog", "threading"},
-    "eventstore": {"pykka", "paho", "typer"},
-    "actors": {"nats", "paho", "typer"},
+    "protocol": NETWORK | CLOCK_AND_CHANCE | IMPURE,
+    "projections": NETWORK | CLOCK_AND_CHANCE | IMPURE,
+    "eventstore": {"pykka", "paho", "pyspark", "typer"},
+    "spark": {"pykka", "paho", "structlog", "typer"},
+    "actors": {"nats", "paho", "pyspark", "spark", "typer"},
     "cli": {"pykka"},
 }
+SPARK = {"py4j", "pyarrow", "pyspark", "spark"}
+"""What only those may load who asked for a job of Spark."""
 
 
 def imported(source: str) -> Iterator[tuple[int, str]]:
@@ -56,6 +60,18 @@ def test_imports_point_one_way(package: str) -> None:
     assert not found
 
 
+def test_spark_is_loaded_for_its_jobs_alone() -> None:
+    jobs = ROOT / "cli" / "sparkjobs"
+    found = [
+        f"{module.relative_to(ROOT)}:{line}: imports {name}"
+        for module in (ROOT / "cli").rglob("*.py")
+        if jobs not in module.parents
+        for line, name in imported(module.read_text("utf-8"))
+        if name.split(".")[0] in SPARK
+    ]
+    assert not found
+
+
 @pytest.mark.parametrize(
     ("package", "source"),
     [
@@ -67,6 +83,9 @@ def test_imports_point_one_way(package: str) -> None:
         ("eventstore", "import projections"),
         ("actors", "from cli.settings import Settings"),
         ("actors", "from . import auth"),
+        ("actors", "import spark.log"),
+        ("spark", "from actors.attestation import digest"),
+        ("projections", "from spark.log import Log"),
     ],
 )
 def test_a_wrong_import_is_found(package: str, source: str) -> None:
@@ -79,6 +98,8 @@ def test_a_wrong_import_is_found(package: str, source: str) -> None:
         ("cli", "from actors import auth\nimport asyncio"),
         ("actors", "import asyncio\nimport pykka\nfrom projections.session import evolve"),
         ("projections", "from eventstore.events import Event"),
+        ("spark", "import asyncio\nimport pyspark\nfrom projections.session import evolve"),
+        ("cli", "from spark.session import spark_session"),
         ("protocol", "import struct\nfrom protocol.errors import FoldmqError"),
     ],
 )

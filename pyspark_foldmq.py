@@ -1,0 +1,7 @@
+"""Makes Spark find the data source ``foldmq`` by itself: it looks for modules ``pyspark_*``."""
+
+from spark.source import FoldmqSource
+
+
+class DefaultSource(FoldmqSource):
+    """The data source under the name by which Spark looks for it."""

@@ -1,0 +1,176 @@
+"""Logs in NATS: how to reach them, which there are, and reading them ahead of who decodes."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import nats.errors
+import orjson
+
+from eventstore.connection import (
+    ConnectionOptions,
+    check_jetstream,
+    check_server,
+    connect,
+    disconnect,
+)
+from eventstore.errors import CorruptLog, LostLog, NatsUnavailable
+from eventstore.log import LogUnavailable, ask, read_bounds, read_stored
+from spark.failures import CutMeanwhile
+from spark.readahead import read_ahead
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator, Mapping
+
+    from nats.aio.client import Client
+
+    from protocol.errors import FoldmqError
+
+PREFIX: Final = "FOLDMQ_LOG_"
+_SECONDS: Final = 10.0
+_TRIES: Final = 3
+"""How often in a row reading may break off without anything having come."""
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """How to reach a NATS server; what is secret in it is never shown."""
+
+    options: Mapping[str, str] = field(repr=False)
+    """``nats`` (URLs, with commas), ``user``, ``password``, ``token``, and paths of files:
+    ``creds``, ``nkey``, ``ca``, ``cert``, ``key``."""
+
+    def connection(self) -> ConnectionOptions:
+        """Return what the connection is made with."""
+        options = self.options
+        return ConnectionOptions(
+            urls=tuple(url.strip() for url in options["nats"].split(",") if url.strip()),
+            user=options.get("user"),
+            password=options.get("password"),
+            token=options.get("token"),
+            credentials=_path(options, "creds"),
+            nkey_seed=_path(options, "nkey"),
+            tls_ca=_path(options, "ca"),
+            tls_cert=_path(options, "cert"),
+            tls_key=_path(options, "key"),
+            name="foldmq spark",
+        )
+
+    @property
+    def where(self) -> str:
+        """The servers as a person may see them."""
+        return f"NATS at {self.connection().where}"
+
+    async def open(self) -> Client:
+        """Connect; raises NatsUnavailable or BadNatsOptions."""
+        client = await connect(self.connection())
+        try:
+            check_server(client)
+            await check_jetstream(client)
+        except BaseException:
+            await disconnect(client)
+            raise
+        return client
+
+
+def _path(options: Mapping[str, str], name: str) -> Path | None:
+    text = options.get(name)
+    return Path(text) if text else None
+
+
+async def list_logs(client: Client) -> list[str]:
+    """Return the names of the streams that are logs of foldmq nodes."""
+    names: list[str] = []
+    seen, total = 0, 1
+    while seen < total:
+        body = orjson.dumps({"offset": seen, "subject": "foldmq.log.>"})
+        try:
+            reply = await client.request("$JS.API.STREAM.NAMES", body, timeout=_SECONDS)
+        except (TimeoutError, nats.errors.Error) as error:
+            raise NatsUnavailable(
+                f"JetStream does not list its streams: {error or 'time-out'}"
+            ) from None
+        answer = orjson.loads(reply.data)
+        page = answer.get("streams") or []
+        total = answer.get("total", 0) if page else 0
+        seen += len(page)
+        names += [stream for stream in page if stream.startswith(PREFIX)]
+    return sorted(names)
+
+
+@dataclass(frozen=True, slots=True)
+class NatsStored:
+    """A log in a JetStream stream."""
+
+    access: Access
+    stream: str
+    first: int
+    last: int
+    size: int
+    borders: tuple[int, ...] = ()
+
+    def read(self, first: int, last: int) -> Iterator[tuple[int, bytes]]:
+        """Yield what is stored between two sequences, over a connection of its own.
+
+        Raises NatsUnavailable when NATS does not answer any more.
+        """
+        return read_ahead(lambda: self._stored(first, last))
+
+    def explain(self, sequence: int) -> FoldmqError | None:
+        """Return what says that the broker cut the record off meanwhile; None: it is missing."""
+        first = asyncio.run(self._first_now())
+        if first <= sequence:
+            return None
+        return CutMeanwhile(
+            f"log {self.stream} was cut while it was read: it begins with record {first} now, and "
+            f"record {sequence} was still to be read; read it again, or from an archive"
+        )
+
+    def place(self, _sequence: int) -> str:
+        """Name what has a record: nothing more than the log."""
+        return ""
+
+    async def _first_now(self) -> int:
+        client = await self.access.open()
+        try:
+            return (await read_bounds(client, self.stream, _SECONDS))[0]
+        finally:
+            await disconnect(client)
+
+    async def _stored(self, first: int, last: int) -> AsyncIterator[tuple[int, bytes]]:
+        client = await self.access.open()
+        try:
+            failures = 0
+            while True:
+                try:
+                    stored = read_stored(client, self.stream, first, last)
+                    async with aclosing(stored):  # type: ignore[type-var] # an async generator
+                        async for sequence, data in stored:
+                            first, failures = sequence + 1, 0
+                            yield sequence, data
+                except LogUnavailable:
+                    # the connection broke, and with it what was on its way; nats-py makes another
+                    failures += 1
+                    if failures == _TRIES:
+                        raise
+                else:
+                    return
+        finally:
+            await disconnect(client)
+
+
+async def look_up(client: Client, access: Access, stream: str) -> NatsStored | None:
+    """Return a log as it is now, None when there is none; raises CorruptLog if it was emptied."""
+    try:
+        answer = await ask(client, stream, f"STREAM.INFO.{stream}", None, _SECONDS)
+    except LostLog:
+        return None
+    state = answer["state"]
+    first, last = state["first_seq"], state["last_seq"]
+    if first > last > 0:
+        raise CorruptLog(1, f"is gone with all others: stream {stream} was emptied")
+    return NatsStored(access, stream, max(1, first), last, state["bytes"])

@@ -1,0 +1,74 @@
+"""What cuts of the log must leave: messages that sessions still need are repeated. Native SQL."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F  # noqa: N812 - the name that everybody knows it by
+
+from spark.audit.facts import CARRIED, EFFECT, SENT, WILL
+from spark.audit.outcome import CHECKPOINT
+from spark.audit.results import NEEDED
+from spark.audit.retained import place, violations
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyspark.sql import DataFrame
+
+    from spark.audit.whole import Whole
+
+
+def carried_otherwise(facts: DataFrame) -> DataFrame:
+    """Return messages that were repeated, but not as they were published."""
+    told = facts.where(F.col("kind") == CARRIED).select("node", "at", "ref", "topic", "check")
+    there = facts.where(F.col("kind").isin(EFFECT, SENT, WILL)).select(
+        "node", "ref", F.col("topic").alias("was_topic"), F.col("check").alias("was")
+    )
+    other = told.join(there, ["node", "ref"]).where(
+        (F.col("topic") != F.col("was_topic")) | (F.col("check") != F.col("was"))
+    )
+    what = F.concat(F.lit("repeats message "), place("ref"), F.lit(" with another content"))
+    return violations(other.dropDuplicates(["node", "at"]), CHECKPOINT, "at", what)
+
+
+def not_carried(
+    facts: DataFrame, results: DataFrame, held: DataFrame | None, logs: Mapping[str, Whole]
+) -> DataFrame | None:
+    """Return messages that are needed behind a cut and were not repeated; None without cuts.
+
+    ``results`` are those of the sessions, ``held`` what was retained when.
+    """
+    rows = [
+        (node, cut.at, cut.first)
+        for node, log in logs.items()
+        for cut in log.cuts
+        if log.whole <= cut.at < log.trusted
+    ]
+    if not rows:
+        return None
+    cuts = facts.sparkSession.createDataFrame(rows, "node string, cut bigint, first bigint")
+    needed = results.where(F.col("kind") == NEEDED).select(
+        "node", F.col("at").alias("cut"), "session", F.explode("refs").alias("ref")
+    )
+    if held is not None:
+        retained = (
+            held.where(F.col("digest") != "")
+            .join(F.broadcast(cuts), "node")
+            .where(
+                (F.col("at") < F.col("cut"))
+                & (F.col("until") > F.col("cut"))
+                & (F.col("ref") < F.col("first"))
+            )
+        )
+        nobody = F.lit(None).cast("string").alias("session")
+        needed = needed.unionByName(retained.select("node", "cut", nobody, "ref"))
+    carriers = facts.where(F.col("kind") == CARRIED).select("node", "at", "ref")
+    kept = (
+        carriers.join(F.broadcast(cuts), "node")
+        .where((F.col("at") >= F.col("first")) & (F.col("at") < F.col("cut")))
+        .select("node", "cut", "ref")
+    )
+    lost = needed.join(kept, ["node", "cut", "ref"], "left_anti")
+    what = F.concat(F.lit("cuts off message "), place("ref"), F.lit(", which is still needed"))
+    return violations(lost, CHECKPOINT, "cut", what)

@@ -1,0 +1,54 @@
+"""Claims as a table, and what of them the logs cannot tell."""
+
+from __future__ import annotations
+
+from dataclasses import astuple
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - the name that everybody knows it by
+
+from spark.audit.outcome import ALL_CLAIM, RETAINED_CLAIM, SESSION_CLAIM, Compared
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from pyspark.sql import SparkSession
+
+    from eventstore.positions import Position
+    from spark.audit.outcome import Claim
+
+COLUMNS: Final = ("where", "node", "kind", "name", "bound", "digest")
+_DDL: Final = "where string, node string, kind string, name string, bound bigint, digest string"
+_AT_ONCE: Final = 10_000
+
+
+def table(spark: SparkSession, claims: Iterable[Claim] | DataFrame | None) -> DataFrame | None:
+    """Return claims as a table, None when there are none."""
+    if claims is None or isinstance(claims, DataFrame):
+        return None if claims is None else claims.select(*COLUMNS)
+    rows = [astuple(claim) for claim in claims]
+    return spark.createDataFrame(rows, _DDL) if rows else None
+
+
+def compared(claims: DataFrame) -> tuple[Compared, ...]:
+    """Return how much is claimed, and up to where."""
+    found = (
+        claims.groupBy("where", "node")
+        .agg(
+            F.count_if((F.col("kind") == SESSION_CLAIM) & F.col("digest").isNotNull()).alias("s"),
+            F.count_if((F.col("kind") == RETAINED_CLAIM) & F.col("digest").isNotNull()).alias("r"),
+            F.max("bound").alias("bound"),
+        )
+        .orderBy("where", "node")
+        .collect()
+    )
+    return tuple(Compared(*row) for row in found)
+
+
+def complete(claims: DataFrame) -> dict[str, list[tuple[Position, str]]]:
+    """Return for each node where somebody claims to have told of all: (bound, who)."""
+    found: dict[str, list[tuple[Position, str]]] = {}
+    for row in claims.where(F.col("kind") == ALL_CLAIM).distinct().collect():
+        found.setdefault(row["node"], []).append((row["bound"], row["where"]))
+    return found

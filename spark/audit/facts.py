@@ -1,0 +1,179 @@
+"""Facts: what the scan makes of the records of a log, as narrow rows of one table.
+
+All kinds of facts share the columns; each uses some of them. Positions are packed, times are Unix
+times in milliseconds.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+NODE: Final = 0
+"""About the log as a whole, for the driver: ``data`` is JSON, see ``chain.Note``."""
+EVENTS: Final = 1
+"""Events of a session (``data``, packed) from ``at`` on; ``payload`` where their fold needs it."""
+SPANS: Final = 2
+"""Events that begin or end subscriptions (``data``, packed), again; ``number`` 1: a snapshot."""
+EFFECT: Final = 3
+"""A message on ``topic``, published at ``ref`` with QoS ``number``, took effect at ``at``.
+
+``check`` is a checksum of its payload, ``time_ms`` when it took effect."""
+SENT: Final = 4
+"""A message published at ``ref`` with QoS 2; it may take effect elsewhere in the log.
+
+``at`` tells where this is said; ``number`` 1: it becomes retained then, ``digest`` is that of the
+retained message, empty if it clears the topic."""
+RELEASED: Final = 5
+"""The message of ``ref`` took effect at ``at``; the scan did not see its publication."""
+RETAINED: Final = 6
+"""What is retained on ``topic`` changed at ``at``: ``number`` is one of the three below, plus four
+times the QoS of the message.
+
+From there on the message is known by ``ref``, and has this ``digest``, empty if there is none."""
+REPLAY: Final = 7
+"""``session`` got the message of ``ref`` as a retained one, for the filter ``topic``, at ``at``.
+
+``time_ms`` is the position where the record of its turn begins; ``number`` 0: it was queued."""
+CARRIED: Final = 8
+"""A message of ``ref`` on ``topic`` was repeated at ``at`` because its record is cut off.
+
+``check`` is a checksum of its payload; the rest as for SENT."""
+WILL: Final = 9
+"""A will was armed at ``at``, its ``ref`` as well; ``topic`` and ``check`` are its message's."""
+GRANT: Final = 10
+"""``session`` was granted the filter ``topic`` at ``at`` with QoS ``number``, 1 or 2."""
+DROPPED: Final = 11
+"""The message of ``ref`` was dropped for ``session`` at ``at`` before it was queued."""
+
+SET, REPEATED_SO, CLEARED = 0, 1, 2
+"""How a retained message came: published, repeated by a checkpoint (then ``check`` is where it
+stood before and ``before`` the digest it had there), or removed by an operator."""
+
+SCHEMA: Final = pa.schema(
+    [
+        ("kind", pa.int8()),
+        ("node", pa.string()),
+        ("session", pa.string()),
+        ("at", pa.int64()),
+        ("ref", pa.int64()),
+        ("time_ms", pa.int64()),
+        ("number", pa.int32()),
+        ("check", pa.int64()),
+        ("topic", pa.string()),
+        ("digest", pa.string()),
+        ("before", pa.string()),
+        ("data", pa.binary()),
+        ("payload", pa.binary()),
+    ]
+)
+DDL: Final = (
+    "kind tinyint, node string, session string, at bigint, ref bigint, time_ms bigint, "
+    "number int, check bigint, topic string, digest string, before string, data binary, "
+    "payload binary"
+)
+
+_ROWS = 8192
+"""Rows of a batch."""
+_BYTES = 4 * 1024 * 1024
+"""Bytes of packed events in a batch, about."""
+
+
+class Rows:
+    """Facts of one kind and one node, gathered column by column."""
+
+    __slots__ = ("_appends", "columns", "kind")
+
+    def __init__(self, kind: int, *columns: str) -> None:
+        self.kind = kind
+        self.columns: dict[str, list[Any]] = {name: [] for name in columns}
+        self._appends = [column.append for column in self.columns.values()]
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return len(next(iter(self.columns.values())))
+
+    def add(self, *values: Any) -> None:
+        """Add one, its values in the order of the columns."""
+        for append, value in zip(self._appends, values, strict=True):
+            append(value)
+
+    def extend(self, *values: Sequence[Any]) -> None:
+        """Add several: for each column a sequence, all of one length."""
+        for column, some in zip(self.columns.values(), values, strict=True):
+            column.extend(some)
+
+    def take(self, node: str) -> pa.RecordBatch:
+        """Return them as a batch, and begin anew."""
+        count = len(self)
+        arrays = []
+        for field in SCHEMA:
+            values = self.columns.get(field.name)
+            if values is not None:
+                arrays.append(pa.array(values, field.type))
+                values.clear()
+            elif field.name == "kind":
+                arrays.append(pa.repeat(pa.scalar(self.kind, field.type), count))
+            elif field.name == "node":
+                arrays.append(pa.repeat(node, count))
+            else:
+                arrays.append(pa.nulls(count, field.type))
+        return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
+
+
+class Facts:
+    """The facts of one node that were not given away yet."""
+
+    def __init__(self, node: str) -> None:
+        self._node = node
+        self._packed = 0
+        self.notes = Rows(NODE, "at", "data")
+        self.events = Rows(EVENTS, "session", "at", "data", "payload")
+        self.spans = Rows(SPANS, "session", "at", "number", "data")
+        self.effects = Rows(EFFECT, "at", "ref", "time_ms", "number", "check", "topic")
+        self.sent = Rows(SENT, "at", "ref", "time_ms", "number", "check", "topic", "digest")
+        self.released = Rows(RELEASED, "at", "ref", "time_ms")
+        self.retained = Rows(RETAINED, "at", "ref", "number", "check", "topic", "digest", "before")
+        self.replays = Rows(REPLAY, "session", "at", "ref", "time_ms", "number", "topic")
+        self.carried = Rows(CARRIED, "at", "ref", "time_ms", "number", "check", "topic", "digest")
+        self.wills = Rows(WILL, "at", "ref", "check", "topic")
+        self.grants = Rows(GRANT, "session", "at", "number", "topic")
+        self.dropped = Rows(DROPPED, "session", "at", "ref")
+        self._all = [one for one in vars(self).values() if isinstance(one, Rows)]
+        self.counts: Counter[int] = Counter()
+        """How many of each kind were given away."""
+
+    def add_events(self, session: str, at: int, data: bytes, payload: bytes | None = None) -> None:
+        """Add packed events of a session."""
+        self.events.add(session, at, data, payload)
+        self._packed += len(data) + len(payload or b"")
+
+    def full(self) -> Iterator[pa.RecordBatch]:
+        """Yield batches of those kinds of which there are many."""
+        for rows in self._all:
+            if len(rows) >= _ROWS:
+                yield self._take(rows)
+        if self._packed >= _BYTES:
+            self._packed = 0
+            if len(self.events):
+                yield self._take(self.events)
+
+    def rest(self) -> Iterator[pa.RecordBatch]:
+        """Yield all that there are but notes."""
+        for rows in self._all:
+            if len(rows) and rows is not self.notes:
+                yield self._take(rows)
+
+    def last(self) -> Iterator[pa.RecordBatch]:
+        """Yield the notes that there are."""
+        if len(self.notes):
+            yield self._take(self.notes)
+
+    def _take(self, rows: Rows) -> pa.RecordBatch:
+        self.counts[rows.kind] += len(rows)
+        return rows.take(self._node)

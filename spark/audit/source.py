@@ -1,0 +1,108 @@
+"""The facts of logs as a table: the records are taken apart where they are read.
+
+So they travel through Spark as facts, not as records; and they are checked and opened once.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, cast
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+from eventstore.records import decode_record
+from spark.access import PREFIX
+from spark.audit.facts import DDL
+from spark.audit.scan import Scan, few_collections
+from spark.checking import Checker
+from spark.failures import marked, marked_iterator, of_log
+from spark.finding import find
+from spark.options import Options
+from spark.planning import plan, split
+from spark.wanted import Pushed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+    from spark.log import Log
+    from spark.planning import Range
+
+_FORMAT: Final = "foldmq_facts"
+_TOGETHER: Final = 8
+"""Tasks that many small logs are spread over."""
+
+
+def facts_of(log: Log) -> DataFrame:
+    """Return the facts of a log, see ``facts``, from what the log is when this is computed."""
+    log.spark.dataSource.register(FactsSource)
+    return log.spark.read.format(_FORMAT).options(**log.options).load()
+
+
+class FactsSource(DataSource):
+    """The facts of the logs that the options of format ``foldmq`` name."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name of the format."""
+        return _FORMAT
+
+    def schema(self) -> str:
+        """Return the columns of facts."""
+        return DDL
+
+    def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002 - Spark's signature
+        """Return what reads the logs as they are now."""
+        with marked():
+            return FactsReader(Options.read(self.options))
+
+
+class FactsPartition(InputPartition):
+    """Ranges of logs that one task reads."""
+
+    def __init__(self, parts: Sequence[Range]) -> None:
+        super().__init__(tuple(parts))
+
+    @property
+    def parts(self) -> Sequence[Range]:
+        """The ranges, those of one log in order."""
+        return cast("Sequence[Range]", self.value)
+
+
+class FactsReader(DataSourceReader):
+    """Reads logs as facts."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Return what is to be read, large logs in parts, small ones together."""
+        options = self._options
+        with marked():
+            found = (plan(stored, options, Pushed()) for stored in find(options))
+            parts = split([one for one in found if one is not None], options.partitions)
+        if len({part.stored.stream for part in parts}) <= _TOGETHER:
+            return [FactsPartition([part]) for part in parts]
+        each = -(-len(parts) // _TOGETHER)
+        large = {part.stored.stream for part in parts if part.first > part.stored.first}
+        small = [part for part in parts if part.stored.stream not in large]
+        return [
+            *(FactsPartition([part]) for part in parts if part.stored.stream in large),
+            *(FactsPartition(small[at : at + each]) for at in range(0, len(small), each)),
+        ]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the facts of ranges; none for the partition that Spark makes without any."""
+        parts = partition.parts if isinstance(partition, FactsPartition) else ()
+        return marked_iterator(batch for part in parts for batch in _facts(part))
+
+
+def _facts(part: Range) -> Iterator[pa.RecordBatch]:
+    with of_log(part.stored.stream), few_collections():
+        scan = Scan(part.stored.stream.removeprefix(PREFIX), part.until)
+        for found in Checker(part, decode_record, strict=False).records():
+            scan.take(found)
+            yield from scan.facts.full()
+        yield from scan.finish()

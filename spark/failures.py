@@ -1,0 +1,97 @@
+"""Errors on their way through Spark: one line for a person, found again in what Spark makes of it.
+
+Spark's Python workers send an exception as text, with a traceback, inside others. So that whoever
+started the job can show the one line that matters, our errors carry a mark in their text.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from eventstore.errors import CorruptLog, UnknownLogFormat
+from eventstore.events import UnreadableEvent
+from protocol.errors import FoldmqError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+_MARK: Final = "FOLDMQ-ERROR "
+
+Item = TypeVar("Item")
+
+
+class BadOption(FoldmqError):  # noqa: N818 - named for the condition, as in eventstore.errors
+    """An option of the source is wrong."""
+
+    exit_code = 64
+
+
+class NoLog(FoldmqError):  # noqa: N818
+    """There is no log to read."""
+
+    exit_code = 66
+
+
+class CutOff(NoLog):
+    """What was asked for stood in a part of the log that was cut off."""
+
+
+class CutMeanwhile(FoldmqError):  # noqa: N818
+    """The broker cut off what was being read, or was still to be."""
+
+    exit_code = 75
+
+
+class SparkFailure(FoldmqError):  # noqa: N818
+    """An error that came through Spark."""
+
+    def __init__(self, line: str, exit_code: int) -> None:
+        super().__init__(line)
+        self.exit_code = exit_code
+
+
+class MarkedError(Exception):
+    """An error with the mark by which :func:`found` finds it."""
+
+    def __init__(self, error: FoldmqError) -> None:
+        code = error.exit_code
+        super().__init__(_MARK + json.dumps({"code": code, "line": " ".join(str(error).split())}))
+
+
+@contextmanager
+def of_log(stream: str) -> Iterator[None]:
+    """Have errors about what a log holds say which log it is."""
+    try:
+        yield
+    except (CorruptLog, UnreadableEvent, UnknownLogFormat) as error:
+        raise SparkFailure(f"log {stream}: {error}", error.exit_code) from None
+
+
+@contextmanager
+def marked() -> Iterator[None]:
+    """Mark the errors of ours that leave the block; for code that Spark's workers run."""
+    try:
+        yield
+    except FoldmqError as error:
+        raise MarkedError(error) from None
+
+
+def marked_iterator(items: Iterable[Item]) -> Iterator[Item]:
+    """Yield the same, with errors of ours marked."""
+    with marked():
+        yield from items
+
+
+def found(error: object) -> SparkFailure | None:
+    """Return our error that a text or an exception of Spark tells of; None: of none."""
+    text = str(error)
+    at = text.find(_MARK)
+    while at >= 0:
+        try:
+            told, _ = json.JSONDecoder().raw_decode(text, at + len(_MARK))
+            return SparkFailure(str(told["line"]), int(told["code"]))
+        except (ValueError, KeyError, TypeError):
+            at = text.find(_MARK, at + 1)
+    return None

@@ -1,0 +1,116 @@
+"""Where the events and entries of a batch of records stand."""
+
+from __future__ import annotations
+
+from itertools import compress
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from eventstore.events import VERSIONS
+from eventstore.positions import INDEX_BITS
+from spark.columns import ENTRIES
+from spark.groups import Group
+from spark.runs import Integers, Misfit, before, integers
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from eventstore.positions import Position
+    from eventstore.records import Record
+    from spark.wanted import Wanted
+
+ROWS: Final = 1 << 15
+"""Rows of an Arrow batch at most."""
+_KINDS: Final = tuple(VERSIONS)
+_CODES: Final = {known: code for code, known in enumerate(VERSIONS.items())}
+_KIND_AND_VERSION: Final = itemgetter("e", "v")
+KIND_NAMES: Final = pa.array(_KINDS, pa.string())
+"""The name of each type of event, by the number that the layout gives it."""
+KIND_VERSIONS: Final = pa.array(list(VERSIONS.values()), ENTRIES["version"])
+"""Today's version of each."""
+
+
+class Made(NamedTuple):
+    """Events of one type, and where their entries go."""
+
+    group: Group
+    rows: Integers
+    """The row of each of its entries."""
+
+
+class Layout:
+    """Where the entries of the events of some records stand."""
+
+    def __init__(self, records: Sequence[Record], wanted: Wanted) -> None:
+        self.raws = raws = list[dict[str, Any]]()
+        for record in records:
+            raws += record.raw_events
+        lengths = np.array([len(record.raw_events) for record in records], np.int64)
+        self.record_of = np.repeat(np.arange(len(records)), lengths)
+        """For each event, the number of its record."""
+        self.codes = _codes(raws)
+        groups = [
+            Group(_KINDS[code], list(compress(raws, mask)), np.flatnonzero(mask))
+            for code in np.flatnonzero(np.bincount(self.codes, minlength=len(_KINDS)))
+            for mask in (self.codes == code,)
+        ]
+        counts = np.zeros(len(raws), np.int64)
+        for group in groups:
+            counts[group.numbers] = group.counts
+        so_far = before(counts)
+        firsts = before(lengths)
+        base = so_far[np.minimum(firsts, max(len(raws) - 1, 0))] if len(raws) else firsts
+        self.index_of = so_far - base[self.record_of]
+        """For each event, the index of its first entry."""
+        self.times = integers([record.time_ms for record in records])
+        """For each record, its time in milliseconds."""
+        self._nodes = [record.node for record in records]
+        self.sequences = np.array([record.sequence for record in records], np.int64)
+        self.groups = [found for group in groups if (found := wanted.of(group)) is not None]
+        """The events of each type that are wanted."""
+        self.counts = np.zeros(len(raws), np.int64)
+        for group in self.groups:
+            self.counts[group.numbers] = group.counts
+        self.total = int(self.counts.sum())
+        self.first_row = before(self.counts)
+        self.made = [
+            Made(group, self.first_row[group.numbers][group.event_of] + group.entry)
+            for group in self.groups
+        ]
+        self.event_of = np.repeat(np.arange(len(raws)), self.counts)
+        """For each row, the number of its event."""
+
+    def nodes(self, records: Integers) -> pa.Array:
+        """Return the name of the node that wrote each of some records."""
+        if len(set(self._nodes)) == 1:
+            return pa.repeat(pa.scalar(self._nodes[0], pa.string()), len(records))
+        return pa.array(self._nodes, pa.string()).take(pa.array(records))
+
+    def between(self, first: Position, last: Position | None) -> tuple[int, int]:
+        """Return which rows stand between two positions, both included."""
+        if not len(self.sequences):
+            return 0, 0
+        low, high = 0, self.total
+        if first > int(self.sequences[0]) << INDEX_BITS:
+            low = int(np.searchsorted(self.positions(0, self.total), first))
+        if last is not None and last < (int(self.sequences[-1]) + 1) << INDEX_BITS:
+            high = int(np.searchsorted(self.positions(0, self.total), last, "right"))
+        return low, high
+
+    def positions(self, start: int, stop: int) -> Integers:
+        """Return the positions of the rows from one to before another."""
+        events = self.event_of[start:stop]
+        index = self.index_of[events] + np.arange(start, stop) - self.first_row[events]
+        return self.sequences[self.record_of[events]] << INDEX_BITS | index
+
+
+def _codes(raws: Sequence[dict[str, Any]]) -> Integers:
+    """Return the number of each event's type; raise Misfit for what is not of today's version."""
+    try:
+        numbers = map(_CODES.__getitem__, map(_KIND_AND_VERSION, raws))
+        return np.fromiter(numbers, np.int64, len(raws))
+    except (KeyError, TypeError):
+        raise Misfit("an event without type, or of another version") from None

@@ -1,0 +1,185 @@
+"""What an archive of a log has: its ledger, a file of one JSON object a line.
+
+The first line says whose log it is. Each other one is a *segment*: consecutive records, checked,
+in Parquet files that are on disk. A line is written when that is so: what has no line is not in
+the archive, whatever files there are, so a writer that is killed leaves nothing half done. The
+links of the segments form the chain of the log: a ledger that does not fit together is damaged.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import orjson
+
+from eventstore.records import GENESIS
+from protocol.errors import FoldmqError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+VERSION: Final = 1
+NAME: Final = "_foldmq/ledger.jsonl"
+"""Where it is below the directory of a node."""
+
+
+class NoArchive(FoldmqError):  # noqa: N818 - named for the condition, as in eventstore.errors
+    """There is no archive where one is looked for."""
+
+    exit_code = 66
+
+
+class ArchiveDamaged(FoldmqError):  # noqa: N818
+    """Something in an archive is not as it was written."""
+
+    exit_code = 65
+
+
+class LaterArchive(FoldmqError):  # noqa: N818
+    """A later foldmq wrote the archive."""
+
+    exit_code = 78
+
+
+class File(NamedTuple):
+    """A file of an archive."""
+
+    name: str
+    """Relative to the directory of the node."""
+    size: int
+    """Bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Consecutive records, in one file; in several if the clock was set back over midnight."""
+
+    first: int
+    """Stream sequence of the first record."""
+    last: int
+    previous: str
+    """Link of the record before the first one, in hexadecimal."""
+    link: str
+    """Link of the last record."""
+    begins_ms: int
+    """The least of the times of its records, Unix time in milliseconds."""
+    ends_ms: int
+    size: int
+    """Bytes of the records, as they are in the log."""
+    files: tuple[File, ...]
+
+    def line(self) -> bytes:
+        """Return its line of the ledger."""
+        found: dict[str, Any] = {name: getattr(self, name) for name in _KINDS}
+        return orjson.dumps({**found, "files": [list(file) for file in self.files]}) + b"\n"
+
+
+_KINDS: Final[dict[str, type]] = {
+    "first": int,
+    "last": int,
+    "previous": str,
+    "link": str,
+    "begins_ms": int,
+    "ends_ms": int,
+    "size": int,
+}
+"""The fields of a segment but for its files."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """What an archive of one log has."""
+
+    stream: str
+    """Name of the log."""
+    segments: tuple[Segment, ...] = ()
+    """In order, without gaps."""
+
+    @property
+    def first(self) -> int:
+        """Stream sequence of the first record, 1 if there is none."""
+        return self.segments[0].first if self.segments else 1
+
+    @property
+    def last(self) -> int:
+        """Stream sequence of the last record, 0 if there is none."""
+        return self.segments[-1].last if self.segments else 0
+
+    @property
+    def link(self) -> str:
+        """Link of the last record, in hexadecimal."""
+        return self.segments[-1].link if self.segments else GENESIS.hex()
+
+    @property
+    def size(self) -> int:
+        """Bytes of the records, as they were in the log."""
+        return sum(one.size for one in self.segments)
+
+    def between(self, first: int, last: int) -> Iterator[Segment]:
+        """Yield the segments that have records between two sequences, both included."""
+        at = bisect_left(self.segments, first, key=lambda one: one.last)
+        while at < len(self.segments) and self.segments[at].first <= last:
+            yield self.segments[at]
+            at += 1
+
+    def head(self) -> bytes:
+        """Return the first line."""
+        return orjson.dumps({"archive": VERSION, "stream": self.stream}) + b"\n"
+
+
+def parse(data: bytes, where: object) -> Ledger:
+    """Return the ledger that a file holds; a last line that was only begun is left out.
+
+    Raises ArchiveDamaged, LaterArchive, or NoArchive when there is not even its first line;
+    ``where`` names the file in the message.
+    """
+    lines = data[: data.rfind(b"\n") + 1].splitlines()
+    if not lines:
+        raise NoArchive(f"{where} was only begun: nothing is archived yet")
+    head = _object(lines[0], where, 1)
+    if head.get("archive") != VERSION:
+        raise LaterArchive(
+            f"{where} has format {str(head.get('archive'))[:20]}, this foldmq reads format "
+            f"{VERSION}: use the foldmq that wrote it, or a later one"
+        )
+    stream = head.get("stream")
+    if not isinstance(stream, str):
+        raise ArchiveDamaged(f"{where} does not say whose log it is")
+    segments: list[Segment] = []
+    for number, line in enumerate(lines[1:], 2):
+        segment = _segment(_object(line, where, number), where, number)
+        if segments and (
+            segment.first != segments[-1].last + 1 or segment.previous != segments[-1].link
+        ):
+            raise ArchiveDamaged(f"{where}, line {number} does not continue the one before")
+        segments.append(segment)
+    return Ledger(stream, tuple(segments))
+
+
+def whole(data: bytes) -> int:
+    """Return how many bytes of a ledger's file are lines that were written to their end."""
+    return data.rfind(b"\n") + 1
+
+
+def _object(line: bytes, where: object, number: int) -> dict[str, Any]:
+    try:
+        found = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        found = None
+    if not isinstance(found, dict):
+        raise ArchiveDamaged(f"{where}, line {number} cannot be read")
+    return found
+
+
+def _segment(found: dict[str, Any], where: object, number: int) -> Segment:
+    try:
+        fields = {name: found[name] for name in _KINDS}
+        files = tuple(File(str(name), int(size)) for name, size in found["files"])
+    except (KeyError, TypeError, ValueError):
+        fields, files = {}, ()
+    fits = all(type(value) is _KINDS[name] for name, value in fields.items())
+    if not files or not fits or not 1 <= fields["first"] <= fields["last"]:
+        raise ArchiveDamaged(f"{where}, line {number} is not a segment")
+    return Segment(**fields, files=files)

@@ -1,0 +1,98 @@
+"""Reading ahead: a thread with a loop of its own fetches what is taken later."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterator
+
+Item: TypeAlias = tuple[int, bytes]
+
+_CHUNK_ITEMS: Final = 256
+_CHUNK_BYTES: Final = 1 << 20
+_CHUNKS: Final = 8
+"""Chunks that are read ahead at most."""
+
+
+def read_ahead(source: Callable[[], AsyncIterator[Item]]) -> Iterator[Item]:
+    """Yield what the source gives; its error is raised here. Closing this ends the source."""
+    reader = _Reader(source)
+    reader.start()
+    try:
+        while (chunk := reader.take()) is not None:
+            yield from chunk
+    finally:
+        reader.end()
+
+
+class _Reader(threading.Thread):
+    """Fills a bounded queue of chunks."""
+
+    def __init__(self, source: Callable[[], AsyncIterator[Item]]) -> None:
+        super().__init__(name="foldmq-read-ahead", daemon=True)
+        self._source = source
+        self._chunks: SimpleQueue[list[Item] | BaseException | None] = SimpleQueue()
+        self._started = threading.Event()
+        self._loop: asyncio.AbstractEventLoop
+        self._task: asyncio.Task[None] | None
+        self._room: asyncio.Semaphore
+
+    def run(self) -> None:
+        """Read until the source ends, fails or nobody takes more."""
+        try:
+            asyncio.run(self._read())
+        except asyncio.CancelledError:
+            pass
+        except BaseException as error:  # noqa: BLE001 - raised in the thread that takes
+            self._chunks.put(error)
+        finally:
+            self._task = None
+            self._started.set()
+            self._chunks.put(None)
+
+    async def _read(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._task = asyncio.current_task()
+        self._room = asyncio.Semaphore(_CHUNKS)
+        self._started.set()
+        chunk: list[Item] = []
+        size = 0
+        source = self._source()
+        try:
+            async for item in source:
+                chunk.append(item)
+                size += len(item[1])
+                if len(chunk) == _CHUNK_ITEMS or size >= _CHUNK_BYTES:
+                    await self._room.acquire()
+                    self._chunks.put(chunk)
+                    chunk, size = [], 0
+            self._chunks.put(chunk)
+        finally:
+            await source.aclose()  # type: ignore[attr-defined]  # an async generator
+
+    def take(self) -> list[Item] | None:
+        """Return the next items, None at the end."""
+        chunk = self._chunks.get()
+        if isinstance(chunk, BaseException):
+            raise chunk
+        if chunk is not None:
+            self._call(lambda: self._room.release())
+        return chunk
+
+    def end(self) -> None:
+        """End the source, wherever it is, and wait until it has freed what it holds."""
+        self._started.wait()
+        task = self._task
+        if task is not None:
+            self._call(task.cancel)
+        self.join()
+
+    def _call(self, what: Callable[[], object]) -> None:
+        try:
+            self._loop.call_soon_threadsafe(what)
+        except RuntimeError:  # the loop has ended meanwhile
+            return

@@ -1,0 +1,49 @@
+"""Rows that Python makes, as Arrow batches of bounded size."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+_MOST_ROWS: Final = 4096
+_MOST_BYTES: Final = 8 * 1024 * 1024
+
+_NAMES: Final = {
+    pa.string(): "string",
+    pa.binary(): "binary",
+    pa.bool_(): "boolean",
+    pa.int32(): "int",
+    pa.int64(): "bigint",
+    pa.timestamp("us", tz="UTC"): "timestamp",
+}
+
+
+def ddl(schema: pa.Schema) -> str:
+    """Return an Arrow schema as Spark reads it."""
+    return ", ".join(f"`{field.name}` {_ddl(field.type)}" for field in schema)
+
+
+def _ddl(kind: pa.DataType) -> str:
+    if pa.types.is_list(kind):
+        return f"array<{_ddl(kind.value_type)}>"
+    if pa.types.is_struct(kind):
+        return f"struct<{', '.join(f'`{one.name}`: {_ddl(one.type)}' for one in kind)}>"
+    return _NAMES[kind]
+
+
+def batches(rows: Iterable[dict[str, Any]], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Yield rows as batches; texts and payloads count for how large one may become."""
+    some: list[dict[str, Any]] = []
+    size = 0
+    for row in rows:
+        some.append(row)
+        size += sum(len(value) for value in row.values() if isinstance(value, (str, bytes)))
+        if len(some) >= _MOST_ROWS or size >= _MOST_BYTES:
+            yield pa.RecordBatch.from_pylist(some, schema)
+            some, size = [], 0
+    if some:
+        yield pa.RecordBatch.from_pylist(some, schema)

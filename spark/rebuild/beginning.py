@@ -1,0 +1,111 @@
+"""From where on the log of a node tells its whole state.
+
+A log that was cut begins with a checkpoint, which repeats the state: the state is known from its
+``CheckpointCompleted`` on, and what is repeated before that counts. See ``projections.node``.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F  # noqa: N812 - its usual name
+
+from eventstore.errors import CorruptLog
+from eventstore.events import CheckpointCompleted
+from eventstore.positions import format_position, position, sequence_of
+from projections.turns import Turns
+from spark.access import PREFIX
+from spark.failures import CutOff
+from spark.finding import find
+from spark.moments import Moments
+from spark.opening import opener
+from spark.options import Options
+from spark.planning import plan
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyspark.sql import Column
+
+    from eventstore.positions import Position
+    from spark.log import Log
+    from spark.stored import Stored
+
+
+@dataclass(frozen=True)
+class Beginnings:
+    """How the logs of some nodes begin."""
+
+    whole: Mapping[str, Position] = field(default_factory=dict)
+    """By node, for logs that were cut: the position from which on the state is known."""
+    ends: Mapping[str, int] = field(default_factory=dict)
+    """The record with which the turn at that position ends."""
+
+    def of(self, node: str) -> Position:
+        """Return from where on the state of a node is known; 0: from its first record on."""
+        return self.whole.get(node, 0)
+
+    def repeated(self) -> Column:
+        """Tell of which rows the position lies where the state of their node is not known yet."""
+        if not self.whole:
+            return F.lit(False)
+        places = chain.from_iterable((F.lit(node), F.lit(at)) for node, at in self.whole.items())
+        known_from = F.create_map(*places)[F.col("node")]
+        return F.coalesce(F.col("position") < known_from, F.lit(False))
+
+    def partial(self, log: Log) -> Log | None:
+        """Return the beginnings of the logs, up to where the states are known; None: none was cut.
+
+        What stands behind these positions, in the same turn, is in them too: see ``repeated``.
+        """
+        if not self.ends:
+            return None
+        ends = {PREFIX + node: str(sequence) for node, sequence in self.ends.items()}
+        return log.having(stream=",".join(ends), until=json.dumps(ends))
+
+
+def beginnings(log: Log) -> Beginnings:
+    """Return how logs begin. Reads the beginnings of those that were cut, in this process.
+
+    Raises CutOff when a log, or what of it is looked at, ends before its state is known, and
+    CorruptLog when it never is.
+    """
+    options = replace(Options.read(log.options), start=Moments())
+    whole: dict[str, Position] = {}
+    ends: dict[str, int] = {}
+    for stored in find(options):
+        if stored.first > 1:
+            node = stored.stream.removeprefix(PREFIX)
+            whole[node], ends[node] = _known_from(stored)
+            _check_until(stored, whole[node], options)
+    return Beginnings(whole, ends)
+
+
+def _known_from(stored: Stored) -> tuple[Position, int]:
+    """Return where the first checkpoint that begins in a log is complete, and its turn."""
+    begin = position(stored.first, 0)
+    open_record = opener([CheckpointCompleted.__name__], None)
+    turns = Turns()
+    for sequence, data in stored.read(stored.first, stored.last):
+        for record in turns.take(open_record(sequence, data))[1]:
+            for index, event in record.events():
+                if isinstance(event, CheckpointCompleted) and event.begun >= begin:
+                    return position(record.sequence, index), sequence
+    raise CorruptLog(stored.first - 1, "is gone, and no whole checkpoint follows it")
+
+
+def _check_until(stored: Stored, known_from: Position, options: Options) -> None:
+    found = plan(stored, options, options.pushed)
+    if (
+        found is None
+        or found.last < sequence_of(known_from)
+        or (found.until is not None and found.until < known_from)
+    ):
+        raise CutOff(
+            f"the state of node {stored.stream.removeprefix(PREFIX)} cannot be known there: its "
+            f"log begins with record {stored.first}, what was before that was cut off; states can "
+            f"be rebuilt from position {format_position(known_from)} on"
+        )

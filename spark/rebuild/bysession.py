@@ -1,0 +1,58 @@
+"""Rows sorted by session, taken up one session at a time.
+
+Spark's own grouping hands a whole group to Python at once; a session can have had more events than
+fit into memory. Here rows stream through, and only what the caller keeps is kept.
+"""
+
+from __future__ import annotations
+
+from itertools import chain, groupby
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+from pyspark.sql import functions as F  # noqa: N812 - its usual name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+Row: TypeAlias = tuple[Any, ...]
+
+_KEY = itemgetter(0, 1)
+
+
+class Group(NamedTuple):
+    """The rows of a session, to be taken before the next group is asked for."""
+
+    node: str
+    session: str
+    rows: Iterator[Row]
+    """All columns, node and session included."""
+
+
+def sorted_by_session(rows: DataFrame, *then: str) -> DataFrame:
+    """Bring the rows of each session together, in the order of their positions.
+
+    The first columns are node and session; there is one named position. ``then`` are columns that
+    order rows of the same position.
+    """
+    return rows.repartition("node", "session").sortWithinPartitions(
+        F.xxhash64("node", "session"),  # one number tells most sessions apart
+        "node",
+        "session",
+        "position",
+        *then,
+    )
+
+
+def grouped(batches: Iterable[pa.RecordBatch]) -> Iterator[Group]:
+    """Yield the sessions in batches of rows that are sorted so."""
+    rows = chain.from_iterable(map(_rows, batches))
+    for (node, session), some in groupby(rows, _KEY):
+        yield Group(node, session, some)
+
+
+def _rows(batch: pa.RecordBatch) -> Iterator[Row]:
+    return zip(*(column.to_pylist() for column in batch.columns), strict=True)

@@ -1,0 +1,139 @@
+"""The events of a log folded session by session, by the fold of ``projections``.
+
+Events are sorted by session and streamed through Python in Arrow batches, so that the very code
+that runs in the broker folds them. One state is in memory at a time.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+from pyspark.sql import functions as F  # noqa: N812 - its usual name
+
+from eventstore.errors import CorruptLog
+from eventstore.events import (
+    RetainedSnapshot,
+    SessionExpired,
+    SessionSnapshot,
+    UnreadableEvent,
+    parse_event,
+)
+from eventstore.frequent import frequent
+from eventstore.positions import format_position, sequence_of
+from projections.alone import SessionFold
+from projections.session import EVOLVE
+from spark.failures import marked_iterator
+from spark.rebuild.arrow import batches, ddl
+from spark.rebuild.bysession import grouped, sorted_by_session
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    import pyarrow as pa
+    from pyspark.sql import Column, DataFrame
+
+    from eventstore.events import Event
+    from eventstore.positions import Position
+    from spark.log import Log
+    from spark.rebuild.beginning import Beginnings
+    from spark.rebuild.bysession import Group, Row
+
+TYPES: Final = tuple(
+    sorted(kind.__name__ for kind in (*EVOLVE, SessionExpired, SessionSnapshot, RetainedSnapshot))
+)
+"""The events that a session is folded from; all others may be left out."""
+_MISFITS: Final = (ValueError, KeyError, IndexError, TypeError, AttributeError)
+
+
+def fold_sessions(
+    log: Log,
+    begin: Beginnings,
+    rows_of: Callable[[str, SessionFold], Iterable[dict[str, Any]]],
+    schema: pa.Schema,
+) -> DataFrame:
+    """Fold every session and return the rows that ``rows_of`` makes of (node, its fold).
+
+    ``begin`` is what :func:`spark.rebuild.beginning.beginnings` found. The job fails with
+    CorruptLog or UnreadableEvent when events do not fit together or cannot be read.
+    """
+    run = partial(_folded, begin=begin, rows_of=rows_of, schema=schema)
+    return sorted_by_session(session_events(log, begin)).mapInArrow(run, ddl(schema))
+
+
+def session_events(log: Log, begin: Beginnings) -> DataFrame:
+    """Return what sessions are folded from.
+
+    Columns: node, session, position, time_ms, json, payload (only where it is looked at).
+    """
+    kind = F.col("type")
+    repeated = kind.isin("SessionSnapshot", "RetainedSnapshot")
+    found = (
+        log.only(types=TYPES)
+        .events("node", "session", "position", "time_ms", "type", "json", "payload")
+        .where(F.col("session").isNotNull() & (~repeated | begin.repeated()))
+    )
+    payload = F.when(_looked_at(), F.col("payload")).alias("payload")
+    return found.select("node", "session", "position", "time_ms", "json", payload)
+
+
+def _looked_at() -> Column:
+    """Tell the payloads of which events matter: retained ones, taken at QoS 2, and wills.
+
+    JSON is not parsed for it: the log's has no white space, and no text in it holds a bare quote.
+    """
+    kind, text = F.col("type"), F.col("json")
+    retained = text.contains('"retain":true') & text.contains('"qos":2')
+    published = (kind == "MessagePublished") & (retained | text.contains('"will":true'))
+    return published | kind.isin("RetainedSnapshot", "WillArmed")
+
+
+def fold(group: Group, whole: Position) -> SessionFold:
+    """Fold the rows of one session."""
+    folded = SessionFold(group.session, whole)
+    for row in group.rows:
+        take(folded, row)
+    return folded
+
+
+def take(folded: SessionFold, row: Row) -> None:
+    """Fold a row of :func:`session_events`. Raises CorruptLog, UnreadableEvent."""
+    node, _, at, time_ms, text, payload = row
+    with fitting(node, at):
+        folded.take(parsed(text, node, at), at, time_ms, payload)
+
+
+@contextmanager
+def fitting(node: str, at: Position) -> Iterator[None]:
+    """Raise CorruptLog for what a fold raises when an event does not fit what was before."""
+    try:
+        yield
+    except _MISFITS as error:
+        what = f"of node {node} holds an event that does not fit: {type(error).__name__}"
+        raise CorruptLog(sequence_of(at), what) from error
+
+
+def parsed(text: str, node: str, at: Position) -> Event:
+    """Return the event of a column ``json``. Raises UnreadableEvent, naming where it stands."""
+    try:
+        raw = orjson.loads(text)
+        return frequent(raw) or parse_event(raw)
+    except UnreadableEvent as error:
+        raise type(error)(f"node {node}, position {format_position(at)}: {error}") from None
+
+
+def _folded(
+    found: Iterable[pa.RecordBatch],
+    *,
+    begin: Beginnings,
+    rows_of: Callable[[str, SessionFold], Iterable[dict[str, Any]]],
+    schema: pa.Schema,
+) -> Iterator[pa.RecordBatch]:
+    rows = (
+        row
+        for group in grouped(found)
+        for row in rows_of(group.node, fold(group, begin.of(group.node)))
+    )
+    yield from marked_iterator(batches(rows, schema))

@@ -1,0 +1,129 @@
+"""The packet identifiers in use: what clients and broker still owe each other at QoS 1 and 2.
+
+Native Spark SQL, one pass, linear: of each packet identifier only the last things that happened to
+it matter, and of each session where it last began anew. So everything is a maximum of positions.
+It gives what the fold of ``projections.session`` gives for every log that a broker wrote: an
+acknowledgement is only recorded for what is on its way.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import Window
+from pyspark.sql import functions as F  # noqa: N812 - its usual name
+
+from spark.rebuild.facts import facts
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+    from spark.log import Log
+    from spark.rebuild.beginning import Beginnings
+
+_OUT: Final = ("Delivered", "Received", "Acked", "Completed", "Redelivered")
+_IN: Final = ("MessagePublished", "Released")
+_GIVEN: Final = ("Delivered", "MessagePublished")
+"""What takes a packet identifier into use."""
+_DONE: Final = ("Acked", "Completed", "Released")
+"""What sets it free."""
+_SENT: Final = ("Delivered", "Received", "Redelivered", "MessagePublished")
+"""What begins the time for which an answer is waited for anew."""
+_SESSION: Final = (
+    "SessionOpened",
+    "SessionClosed",
+    "SessionExpired",
+    "WillArmed",
+    "WillFired",
+    "WillCancelled",
+)
+"""What tells from where on the state of a session counts."""
+
+
+def pending(log: Log, begin: Beginnings) -> DataFrame:
+    """Return the packet identifiers in use at the end of the log.
+
+    ``begin`` is what :func:`spark.rebuild.beginning.beginnings` found. Columns: node, session,
+    direction (``out``: to the client), packet_id, state (``inflight``: PUBACK or PUBREC is awaited,
+    ``releasing``: PUBCOMP, ``inbound``: PUBREL), qos, ref (position of the message), filter (of the
+    subscription; null for what came in), since (when it was last sent, or came in).
+    """
+    kind = F.col("type")
+    told = facts(log, begin, [*_OUT, *_IN, *_SESSION]).where(
+        (kind != "MessagePublished") | ((F.col("qos") == 2) & ~F.col("will"))
+    )
+    alive = _last_of_each(told).where(
+        F.col("packet_id").isNull() | F.col("done").isNull() | (F.col("done") < F.col("given"))
+    )
+    session = Window.partitionBy("node", "session")
+    began = F.max(F.greatest("fresh", "expired", _end_of_clean())).over(session)
+    born = F.min("born").over(session)
+    inbound = F.col("direction") == "in"
+    releasing = F.col("received") >= F.col("given")
+    return (
+        alive.withColumns({"began": began, "first": born})
+        .where(F.col("given") >= F.greatest("began", "first"))
+        .select(
+            "node",
+            "session",
+            "direction",
+            "packet_id",
+            F.when(inbound, "inbound")
+            .when(releasing, "releasing")
+            .otherwise("inflight")
+            .alias("state"),
+            "message.qos",
+            "message.ref",
+            "message.filter",
+            F.timestamp_millis("since").alias("since"),
+        )
+    )
+
+
+def _last_of_each(told: DataFrame) -> DataFrame:
+    """Reduce the facts to a row for each packet identifier, and one for each session."""
+    position = F.col("position")
+    message = F.struct("qos", F.coalesce("ref", "position").alias("ref"), "filter")
+    key = ["node", "session", "direction", "packet_id"]
+    keyed = told.withColumn(
+        "direction", F.when(F.col("type").isin(*_OUT), "out").when(F.col("type").isin(*_IN), "in")
+    )
+    # Rows are sorted to be grouped, as a message has text: by one number that is quickly done.
+    return (
+        keyed.withColumn("hash", F.xxhash64(*key))
+        .groupBy("hash", *key)
+        .agg(
+            _last(*_GIVEN).alias("given"),
+            _last("Received").alias("received"),
+            _last(*_DONE).alias("done"),
+            F.max_by(message, _where(*_GIVEN)).alias("message"),
+            F.max_by("time_ms", _where(*_SENT)).alias("since"),
+            F.min(_where("SessionOpened")).alias("born"),
+            _last("SessionOpened").alias("opened"),
+            F.max(F.when(~F.col("resumed"), position)).alias("fresh"),
+            F.max_by("clean", _where("SessionOpened")).alias("clean"),
+            _last("SessionClosed").alias("closed"),
+            _last("SessionExpired").alias("expired"),
+            _last("WillArmed").alias("armed"),
+            _last("WillFired", "WillCancelled").alias("disarmed"),
+        )
+    )
+
+
+def _where(*kinds: str) -> Column:
+    return F.when(F.col("type").isin(*kinds), F.col("position"))
+
+
+def _last(*kinds: str) -> Column:
+    return F.max(_where(*kinds))
+
+
+def _end_of_clean() -> Column:
+    """Where a clean session ended with its connection: not while its will is still to come."""
+    opened, closed, armed = F.col("opened"), F.col("closed"), F.col("armed")
+    disarmed = F.col("disarmed")
+    will_left = (armed >= opened) & ~F.coalesce(
+        (disarmed > armed) & (disarmed < closed), F.lit(False)
+    )
+    ended = F.col("clean") & (closed > opened) & ~F.coalesce(will_left, F.lit(False))
+    return F.when(ended, closed)

@@ -1,0 +1,118 @@
+"""The retained messages: of every topic the last one that took effect.
+
+Native Spark SQL, linear. A message takes effect where it was published; at QoS 2 where its PUBREL
+came (``Released``). A checkpoint repeats the messages, and from there on they are known by the
+position of the repetition. An empty payload clears a topic, and so does an operator.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import functions as F  # noqa: N812 - its usual name
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+    from spark.log import Log
+
+_PUBLISHED: Final = (
+    "node",
+    "position",
+    "time_ms",
+    "type",
+    "session",
+    "topic",
+    "qos",
+    "retain",
+    "ref",
+    "payload",
+    "will",
+)
+_EFFECT: Final = ("node", "topic", "ref", "qos", "payload", "time_ms", "effect")
+_DIGITS = 16
+
+
+def retained(log: Log) -> DataFrame:
+    """Return the retained messages as of the end of the log.
+
+    Columns: node, topic, qos, ref (position of the publication, or of its repetition in a
+    checkpoint), size, payload, time (of that position), digest (see ``projections.digests``).
+    """
+    message = F.struct("ref", "qos", "payload", "time_ms")
+    # Rows are sorted to be grouped, as payloads are no numbers: by one number that is quickly done.
+    last = (
+        effects(log)
+        .withColumn("hash", F.xxhash64("node", "topic"))
+        .groupBy("hash", "node", "topic")
+        .agg(F.max_by(message, "effect").alias("last"))
+        .select("node", "topic", "last.*")
+    )
+    return last.where(F.length("payload") > 0).select(
+        "node",
+        "topic",
+        "qos",
+        "ref",
+        F.length("payload").alias("size"),
+        "payload",
+        F.timestamp_millis("time_ms").alias("time"),
+        digest().alias("digest"),
+    )
+
+
+def effects(log: Log) -> DataFrame:
+    """Return all that ever happened to retained messages: each sets the message of its topic.
+
+    Columns: node, topic, ref, qos, payload (empty or null: there is none from here on), time_ms,
+    effect (the position from which on it is so).
+    """
+    return _straight(log).unionByName(_released(log))
+
+
+def digest() -> Column:
+    """Return ``projections.digests.retained_digest`` of the columns qos, ref and payload."""
+    head = F.encode(F.concat_ws("", "qos", F.lit(" "), "ref", F.lit("\n")), "utf-8")
+    return F.substring(F.sha2(F.concat(head, F.col("payload")), 256), 1, _DIGITS)
+
+
+def _straight(log: Log) -> DataFrame:
+    """Return what takes effect where it stands, and where; a null payload clears the topic."""
+    kind, position = F.col("type"), F.col("position")
+    published = (kind == "MessagePublished") & F.col("retain") & ~_at_release()
+    repeated = (kind == "RetainedSnapshot") & F.col("session").isNull()
+    return (
+        log.only(types=["MessagePublished", "RetainedSnapshot", "RetainedCleared"])
+        .entries(*_PUBLISHED, "topics")
+        .where(published | repeated | (kind == "RetainedCleared"))
+        .withColumn("topic", F.explode(F.coalesce("topics", F.array("topic"))))
+        .withColumns({"ref": position, "effect": position})
+        .select(*_EFFECT)
+    )
+
+
+def _released(log: Log) -> DataFrame:
+    """Return what was sent at QoS 2 and takes effect with its PUBREL."""
+    kind, position = F.col("type"), F.col("position")
+    published = (kind == "MessagePublished") & F.col("retain") & _at_release()
+    # A checkpoint repeats what waits for its PUBREL under the position that it has.
+    repeated = (kind == "RetainedSnapshot") & F.col("session").isNotNull()
+    released = kind == "Released"
+    message = F.struct("topic", "qos", "payload", "time_ms")
+    return (
+        log.only(types=["MessagePublished", "RetainedSnapshot", "Released"])
+        .entries(*_PUBLISHED)
+        .where(published | repeated | released)
+        .withColumn("ref", F.when(published, position).otherwise(F.col("ref")))
+        .groupBy("ref", "node", "session")
+        .agg(
+            F.min_by(message, F.when(~released, position)).alias("message"),
+            F.max(F.when(released, position)).alias("effect"),
+        )
+        .where(F.col("message").isNotNull() & F.col("effect").isNotNull())
+        .select("node", "ref", "effect", "message.*")
+        .select(*_EFFECT)
+    )
+
+
+def _at_release() -> Column:
+    return (F.col("qos") == 2) & ~F.col("will")

@@ -1,0 +1,63 @@
+"""The wills that are armed: what will be published when connections end without a word."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import functions as F  # noqa: N812 - its usual name
+
+from spark.rebuild.facts import facts
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from spark.log import Log
+    from spark.rebuild.beginning import Beginnings
+
+_ENDS: Final = ("SessionOpened", "SessionExpired", "WillFired", "WillCancelled")
+"""What leaves a session without a will."""
+
+
+def wills(log: Log, begin: Beginnings) -> DataFrame:
+    """Return the wills that are armed at the end of the log, with their payloads.
+
+    ``begin`` is what :func:`spark.rebuild.beginning.beginnings` found. Columns: node, session,
+    topic, qos, retain, ref (position of the WillArmed), delay (seconds; null where that record was
+    cut off), size, payload.
+    """
+    armed = F.col("type") == "WillArmed"
+    will = F.struct("topic", "qos", "retain", F.coalesce("ref", "position").alias("ref"))
+    last = (
+        facts(log, begin, ["WillArmed", *_ENDS])
+        .groupBy("node", "session")
+        .agg(
+            F.max(F.when(armed, F.col("position"))).alias("armed"),
+            F.max(F.when(~armed, F.col("position"))).alias("ended"),
+            F.max_by(will, F.when(armed, F.col("position"))).alias("will"),
+        )
+        .where(F.col("armed") >= F.col("ended"))
+        .select("node", "session", "will.*")
+    )
+    return last.join(_contents(log, begin), ["node", "ref"], "left").select(
+        "node",
+        "session",
+        "topic",
+        "qos",
+        "retain",
+        "ref",
+        "delay",
+        F.length("payload").alias("size"),
+        "payload",
+    )
+
+
+def _contents(log: Log, begin: Beginnings) -> DataFrame:
+    """Return the payloads of wills by position; those that were cut off are carried over."""
+    types = ["WillArmed", "MessagesCarried"] if begin.whole else ["WillArmed"]
+    return (
+        log.only(types=types)
+        .entries("node", "position", "ref", "delay", "payload")
+        .groupBy("node", F.coalesce("ref", "position").alias("ref"))
+        # What is carried over several cuts is the same each time.
+        .agg(F.max("delay").alias("delay"), F.first("payload").alias("payload"))
+    )

@@ -1,0 +1,253 @@
+"""What the log must tell of a session after its broker was started again.
+
+Whatever was acknowledged or on its way when the broker ended is in the log before its
+``BrokerStarted``. What the log tells after it shows what the broker had in memory then: it ends the
+connections there were, publishes their wills, resumes sessions where they were, and sends again
+what was on its way under the same packet identifiers. :class:`SessionRecovery` checks that of one
+session; it is pure.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
+
+from eventstore.events import (
+    Acked,
+    Completed,
+    Delivered,
+    Event,
+    MessageDropped,
+    MessagePublished,
+    Queued,
+    Received,
+    Redelivered,
+    RetainedSnapshot,
+    SessionClosed,
+    SessionExpired,
+    SessionOpened,
+    SessionSnapshot,
+    WillArmed,
+    WillFired,
+)
+from eventstore.positions import Position, from_runs
+from projections.alone import SessionFold
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from projections.session import SessionState, Will
+
+_AT_RESTART: Final = frozenset({"broker_restarted", "session_failed"})
+"""Why connections end that the broker before left open; the second if an actor failed with it."""
+_TO_THE_ABSENT: Final = (Queued, MessageDropped, SessionSnapshot, RetainedSnapshot)
+"""What may happen to a session without its client."""
+_MOST: Final = 100
+"""Findings of one session that are kept."""
+
+
+class Finding(NamedTuple):
+    """Something that is not as it must be after a recovery."""
+
+    at: Position
+    what: str
+
+
+class Before(NamedTuple):
+    """What a session was when the broker was started."""
+
+    connected: bool
+    clean: bool
+    will: bool
+    inflight: int
+    releasing: int
+    inbound: int
+    queued: int
+
+
+class SessionRecovery:
+    """Follows a session over the start of its broker at position ``started``.
+
+    None: the log tells of no start, and the session is only folded. ``whole`` is as for
+    ``projections.alone.SessionFold``.
+    """
+
+    def __init__(self, session: str, started: Position | None, whole: Position = 0) -> None:
+        self.fold = SessionFold(session, whole)
+        self.findings: list[Finding] = []
+        self.before: Before | None = None
+        """None: there was no such session."""
+        self.resumed = False
+        """The client came back, and the session went on where it was."""
+        self._started = started
+        self._check: Callable[[Event, Position, bytes | None], None] | None = None
+        """None until the broker was started."""
+        self._payload: bytes | None = None
+        """Payload of the will that was armed last, where it is known."""
+        self._will: Will | None = None
+        self.fired = False
+        """Its will was published as its connection had ended with the broker before."""
+        self._published = False
+        self._generation = 0
+        self._unsent: dict[int, None] = {}
+        """Packet identifiers that are still to be sent again, in their order."""
+
+    def take(self, event: Event, at: Position, time_ms: int, payload: bytes | None = None) -> None:
+        """Take the session's next event; ``payload`` that of wills and as for ``SessionFold``."""
+        if self._check is None and self._started is not None and at >= self._started:
+            self._begin()
+        if self._check is not None:
+            self._check(event, at, payload)
+        elif type(event) is WillArmed:
+            self._payload = payload
+        self.fold.take(event, at, time_ms, payload)
+
+    def finish(self) -> None:
+        """Say that no more events follow."""
+        if self._started is None:
+            return
+        if self._check is None:
+            self._begin()
+        if self._check == self._ending:
+            self._tell(self._started, "its connection was not ended after the broker was started")
+
+    def _tell(self, at: Position, what: str) -> None:
+        if len(self.findings) < _MOST:
+            self.findings.append(Finding(at, what))
+
+    def _begin(self) -> None:
+        """Look at what there was when the broker was started."""
+        state = self.fold.state
+        if state is None:
+            self._check = self._none
+            return
+        self.before = _before(state)
+        self._will, self._generation = state.will, state.generation
+        self._check = self._ending if state.connected else self._away
+
+    # What may happen, one function for each stage.
+
+    def _ending(self, event: Event, at: Position, payload: bytes | None) -> None:
+        """Its connection ended with the broker before, which is still to be recorded."""
+        if isinstance(event, (WillFired, MessagePublished)):
+            self._about_will(event, at, payload)
+        elif isinstance(event, SessionClosed):
+            if event.reason not in _AT_RESTART:
+                self._tell(at, f"its connection ended as {event.reason!r:.40}, after it had ended")
+            if event.generation != self._generation:
+                self._tell(at, f"connection {event.generation} ended, it was {self._generation}")
+            if self._will is not None and not self.fired:
+                self._tell(at, "its will was not published when its connection ended")
+            if self.fired and not self._published:
+                self._tell(at, "its will was not published though it says so")
+            clean = self.before is not None and self.before.clean
+            self._check = self._none if clean else self._away
+        elif isinstance(event, MessageDropped) and event.reason == "reserved_topic":
+            self._published = True  # a will that nobody may see
+        elif not isinstance(event, _TO_THE_ABSENT):
+            self._tell(at, f"{type(event).__name__} before its connection was ended")
+
+    def _away(self, event: Event, at: Position, payload: bytes | None) -> None:
+        """Its client is not connected."""
+        state = self.fold.state
+        if isinstance(event, SessionOpened) and state is not None:
+            self._opened(event, state, at)
+        elif isinstance(event, SessionExpired):
+            self._check = self._none
+        elif isinstance(event, (WillFired, MessagePublished)):
+            self._about_will(event, at, payload)
+        elif not isinstance(event, _TO_THE_ABSENT):
+            self._tell(at, f"{type(event).__name__} while its client was away")
+
+    def _none(self, event: Event, at: Position, _payload: bytes | None) -> None:
+        """There is no such session."""
+        if isinstance(event, SessionOpened):
+            if event.resumed:
+                self._tell(at, "a session was resumed that there was not")
+            self._check = self._settled
+        elif isinstance(event, (Delivered, Queued, Redelivered)):
+            self._tell(at, f"{type(event).__name__} for a session that there was not")
+
+    def _resuming(self, event: Event, at: Position, _payload: bytes | None) -> None:
+        """Its client is back: what was on its way is sent again before anything else."""
+        follow = self._FOLLOW.get(type(event))
+        if follow is not None:
+            follow(self, event, at)
+
+    def _settled(self, _event: Event, _at: Position, _payload: bytes | None) -> None:
+        """Nothing more is to be looked at: what was before the start does not matter any more."""
+
+    # What is looked at.
+
+    def _about_will(
+        self, event: WillFired | MessagePublished, at: Position, payload: bytes | None
+    ) -> None:
+        will = self._will
+        if isinstance(event, WillFired):
+            if will is None or self.fired:
+                self._tell(at, "a will was published that was not armed")
+            self.fired = True
+            # At QoS 0 only what is retained is recorded.
+            self._published = will is None or not (will.qos or will.retain)
+        elif not event.will or not self.fired or will is None:
+            self._tell(at, "a message was published without its client")
+        else:
+            self._published = True
+            if (event.topics, event.qos, event.retain) != ([will.topic], will.qos, will.retain):
+                self._tell(at, "another message was published than its will")
+            elif None not in (payload, self._payload) and payload != self._payload:
+                self._tell(at, "its will was published with another payload")
+
+    def _opened(self, event: SessionOpened, state: SessionState, at: Position) -> None:
+        kept = not state.clean and not event.clean
+        if event.resumed != kept:
+            self._tell(at, "its state was thrown away" if kept else "it was resumed though clean")
+        if event.generation != state.generation + 1:
+            self._tell(
+                at, f"connection {event.generation} was opened, the last was {state.generation}"
+            )
+        self.resumed = event.resumed
+        self._unsent = dict.fromkeys((*state.releasing, *state.inflight))
+        self._check = self._resuming if event.resumed else self._settled
+
+    def _sent_again(self, event: Redelivered, at: Position) -> None:
+        if event.cause != "resumed":
+            return
+        for number, pid in enumerate(from_runs(event.pids)):
+            if pid not in self._unsent:
+                self._tell(at + number, f"packet {pid} was sent again, it was not on its way")
+            elif pid != next(iter(self._unsent)):
+                self._tell(at + number, f"packet {pid} was sent again out of order")
+            self._unsent.pop(pid, None)
+
+    def _answered(self, event: Acked | Received | Completed, _at: Position) -> None:
+        for pid in from_runs(event.pids):
+            self._unsent.pop(pid, None)
+
+    def _sent(self, _event: Delivered, at: Position) -> None:
+        if self._unsent:
+            self._tell(at, f"a message was sent before packet {next(iter(self._unsent))} was again")
+            self._unsent = {}
+
+    def _left(self, _event: SessionClosed, _at: Position) -> None:
+        self._check = self._settled
+
+    _FOLLOW: ClassVar[dict[type, Callable[[SessionRecovery, Any, Position], None]]] = {
+        Redelivered: _sent_again,
+        Acked: _answered,
+        Received: _answered,
+        Completed: _answered,
+        Delivered: _sent,
+        SessionClosed: _left,
+    }
+
+
+def _before(state: SessionState) -> Before:
+    return Before(
+        state.connected,
+        state.clean,
+        state.will is not None,
+        len(state.inflight),
+        len(state.releasing),
+        len(state.inbound),
+        state.queued,
+    )

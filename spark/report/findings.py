@@ -1,0 +1,152 @@
+"""What all reports of an audit have in common: the verdict, violations by rule, what to run next.
+
+Times are in UTC: a report is read by somebody else, somewhere else.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import groupby
+from operator import attrgetter
+from typing import TYPE_CHECKING, Final
+
+from eventstore.positions import format_position
+from eventstore.shown import counted, escaped, name
+from spark.audit.outcome import CHAIN, RULES, STATE, TURN
+
+if TYPE_CHECKING:
+    from spark.audit.outcome import Latency, Outcome, RuleResult, Violation
+
+_MESSAGE = re.compile(r"\bmessage (\d+\.\d+)\b")
+_WHAT_LIMIT: Final = 500
+_TYPED_LIMIT: Final = 200
+"""Longest client identifier, in characters, that a command is proposed with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """A rule that was broken."""
+
+    result: RuleResult
+    promise: str
+    shown: tuple[Violation, ...]
+    """The first of its violations."""
+
+    @property
+    def more(self) -> int:
+        """How many violations are not among the first."""
+        return self.result.violations - len(self.shown)
+
+
+def entries(outcome: Outcome) -> int:
+    """Return how many entries were audited."""
+    return sum(node.entries for node in outcome.nodes)
+
+
+def verdict(outcome: Outcome) -> str:
+    """Return in one line what the audit found."""
+    rules = len(outcome.rules)
+    where = extent(outcome)
+    if not outcome.kept:
+        broken = [rule for rule in outcome.rules if rule.violations]
+        total = sum(rule.violations for rule in broken)
+        found = f"{len(broken)} of {counted(rules, 'promise')}, {counted(total, 'violation')}"
+        return f"BROKEN: {found}, in {where}"
+    if not entries(outcome):
+        return "nothing to audit: the log is empty"
+    return f"kept: {counted(rules, 'promise')}, in {where}"
+
+
+def extent(outcome: Outcome) -> str:
+    """Return what was audited, in a few words."""
+    reach = extent_ms(outcome)
+    if reach is None:
+        return "an empty log"
+    told = [node for node in outcome.nodes if node.records]
+    nodes = name(told[0].node) if len(told) == 1 else f"the logs of {len(told)} nodes"
+    return f"{counted_entries(entries(outcome))} of {nodes}, {span(*reach)}"
+
+
+def extent_ms(outcome: Outcome) -> tuple[int, int] | None:
+    """Return from when to when the logs reach; None when they are empty."""
+    told = [node for node in outcome.nodes if node.records]
+    if not told:
+        return None
+    return min(node.begins_ms for node in told), max(node.ends_ms for node in told)
+
+
+def counted_entries(count: int) -> str:
+    """Return a number of entries."""
+    return f"{count:,} {'entry' if count == 1 else 'entries'}"
+
+
+def span(begins_ms: int, ends_ms: int) -> str:
+    """Return from when to when, in UTC, the day once if it is one."""
+    begins, ends = utc(begins_ms), utc(ends_ms)
+    if begins[:10] == ends[:10]:
+        ends = ends[11:]
+    return f"{begins} to {ends} UTC"
+
+
+def utc(time_ms: int) -> str:
+    """Return a time (Unix, milliseconds) in UTC, to the second."""
+    return datetime.fromtimestamp(time_ms // 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def milliseconds(value: int) -> str:
+    """Return a span of time as short as it can be read: 12 ms, 3.4 s, 2.1 min, 5 h."""
+    for limit, unit, one in ((1000, "ms", 1), (60, "s", 1000), (60, "min", 60_000)):
+        number = value / one
+        if number < limit:
+            return f"{number:.3g} {unit}"
+    return f"{value / 3_600_000:,.3g} h"
+
+
+def largest(latency: Latency) -> str:
+    """Return the longest latency, which is exact."""
+    return milliseconds(latency.max_ms)
+
+
+def broken(outcome: Outcome, most: int) -> list[Broken]:
+    """Return the rules that were broken, in their order, each with its first violations."""
+    by_rule = {
+        rule: tuple(found)
+        for rule, found in groupby(
+            sorted(outcome.violations, key=attrgetter("rule")), attrgetter("rule")
+        )
+    }
+    return [
+        Broken(result, RULES.get(result.rule, ""), by_rule.get(result.rule, ())[:most])
+        for result in outcome.rules
+        if result.violations
+    ]
+
+
+def what(violation: Violation) -> str:
+    """Return what was wrong on one line, whatever stands in it."""
+    text = violation.what
+    return text if text.isprintable() and len(text) <= _WHAT_LIMIT else escaped(text, _WHAT_LIMIT)
+
+
+def next_step(violation: Violation, *, several: bool) -> str:
+    """Return the command that shows more of a violation; flags that name the log come on top.
+
+    ``several`` says that there is more than one node.
+    """
+    at = format_position(violation.at)
+    node = f" --node {shlex.quote(violation.node)}" if several else ""
+    if violation.rule in (CHAIN, TURN):
+        return f"foldmq log verify{node}"
+    session = violation.session
+    if session is None or not session.isprintable() or not 0 < len(session) <= _TYPED_LIMIT:
+        return f"foldmq log{node} --from {at} -n 1"
+    typed = "=" + shlex.quote(session) if session.startswith("-") else " " + shlex.quote(session)
+    message = _MESSAGE.search(violation.what)
+    if violation.rule == STATE:
+        return f"foldmq replay{node} --session{typed} --at {at}"
+    if message is not None:
+        return f"foldmq why{node} --position {message[1]} --client{typed}"
+    return f"foldmq log{node} --session{typed} --to {at} -n 10"

@@ -1,0 +1,96 @@
+"""The report of an audit as one HTML page: no script, nothing loaded from elsewhere, printable."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Final
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from eventstore import shown
+from eventstore.positions import format_position
+from spark.audit.outcome import RULES
+from spark.report import findings
+from spark.report.plots import plots
+from spark.report.svg import check
+
+if TYPE_CHECKING:
+    from spark.audit.outcome import Outcome
+
+__all__ = ["check", "page"]
+
+VIOLATIONS: Final = 100
+"""Violations of a rule that are shown."""
+SLOWEST: Final = 20
+_NAME: Final = 48
+_TITLE: Final = 2000
+
+
+def page(outcome: Outcome) -> str:
+    """Return the page; the same outcome gives the same page. Raises NoPlots without matplotlib."""
+    return (
+        _environment()
+        .get_template("report.html")
+        .render(
+            outcome=outcome,
+            found=findings.verdict(outcome).partition(": ")[2],
+            entries=findings.entries(outcome),
+            broken=findings.broken(outcome, VIOLATIONS),
+            several=len(outcome.nodes) > 1,
+            violations=sum(rule.violations for rule in outcome.rules),
+            records=sum(node.records for node in outcome.nodes),
+            stored=sum(node.bytes for node in outcome.nodes),
+            plots=plots(outcome),
+            dropped=sum(drop.count for drop in outcome.drops),
+            slowest=outcome.slowest[:SLOWEST],
+            promises=RULES,
+            version=_version(),
+        )
+    )
+
+
+def _version() -> str:
+    try:
+        return version("foldmq")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+@cache
+def _environment() -> Environment:
+    made = Environment(
+        loader=PackageLoader("spark.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters |= {
+        "name": _name,
+        "number": lambda value: f"{value:,}",
+        "size": shown.size,
+        "counted": shown.counted,
+        "escaped": lambda text: shown.escaped(text, 500),
+        "position": format_position,
+        "span": findings.milliseconds,
+        "utc": _utc,
+        "what": findings.what,
+        "next_step": findings.next_step,
+    }
+    return made
+
+
+def _name(value: str, limit: int = _NAME) -> Markup:
+    """Give a name that a client chose: harmless, and apart from what is around it."""
+    text = shown.name(value, limit)
+    if len(value) > limit:
+        title = shown.name(value, _TITLE)
+        return Markup('<bdi class="name" title="{}">{}</bdi>').format(title, text)
+    return Markup('<bdi class="name">{}</bdi>').format(text)
+
+
+def _utc(time_ms: int) -> Markup:
+    text = findings.utc(time_ms)
+    return Markup('<time datetime="{}">{}</time>').format(shown.iso(time_ms), text)

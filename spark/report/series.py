@@ -1,0 +1,145 @@
+"""The numbers behind the plots: what happened in each interval, and latencies by bucket."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from spark.audit.outcome import Drops, Latency, RatePoint
+
+POINTS: Final = 400
+"""Points of a line at most: more are not seen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """What happened a second, in intervals that follow each other without a gap."""
+
+    at_ms: tuple[int, ...]
+    """When each interval begins."""
+    interval_ms: int
+    published: tuple[float, ...]
+    delivered: tuple[float, ...]
+    completed: tuple[float, ...]
+    dropped: tuple[float, ...]
+
+    @property
+    def ends_ms(self) -> int:
+        """When the last interval ends."""
+        return self.at_ms[-1] + self.interval_ms
+
+
+def rates(
+    points: Sequence[RatePoint], interval_ms: int, extent_ms: tuple[int, int] | None = None
+) -> Rates:
+    """Return the rates of all nodes together; intervals are joined when there are many.
+
+    ``extent_ms`` is from when to when the logs reach: an interval may be cut short there.
+    """
+    if not points:
+        return Rates((), interval_ms, (), (), (), ())
+    begins = min(point.at_ms for point in points)
+    ends = max(point.at_ms for point in points) + interval_ms
+    step = interval_ms * -(-(ends - begins) // (interval_ms * POINTS))
+    count = -(-(ends - begins) // step)
+    sums = [[0] * count for _ in range(4)]
+    for point in points:
+        at = (point.at_ms - begins) // step
+        told = (point.published, point.delivered, point.completed, point.dropped)
+        for row, value in zip(sums, told, strict=True):
+            row[at] += value
+    since, until = extent_ms or (begins, ends)
+    seconds = [
+        # Of less than half an interval no rate is made up.
+        max(step / 2, min(start + step, until) - max(start, since)) / 1000
+        for start in range(begins, begins + count * step, step)
+    ]
+    lines = [
+        tuple(value / length for value, length in zip(row, seconds, strict=True)) for row in sums
+    ]
+    return Rates(tuple(begins + at * step for at in range(count)), step, *lines)
+
+
+def powers(low: int, high: int, most: int) -> list[int]:
+    """Return at most so many round numbers that reach from ``low`` to ``high`` or beyond."""
+    tens = [10**power for power in range(len(str(low)) - 1, len(str(high)) + 1)]
+    for factors in ((1, 2, 5), (1, 3), (1,)):
+        found = sorted(ten * factor for ten in tens for factor in factors)
+        first = max(at for at, value in enumerate(found) if value <= low)
+        last = min(at for at, value in enumerate(found) if value >= high)
+        found = found[first : max(last, first + 1) + 1]
+        if len(found) <= most:
+            return found
+    return found[:: -(-len(found) // most)]
+
+
+_SECOND, _MINUTE, _HOUR, _DAY = 1000, 60_000, 3_600_000, 86_400_000
+_STEPS: Final = (
+    *(_SECOND * count for count in (1, 2, 5, 10, 15, 30)),
+    *(_MINUTE * count for count in (1, 2, 5, 10, 15, 30)),
+    *(_HOUR * count for count in (1, 2, 3, 6, 12)),
+    *(_DAY * count for count in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000)),
+)
+
+
+def ticks(begins_ms: int, ends_ms: int, most: int) -> list[tuple[int, str]]:
+    """Return at most so many round moments of a span with what to write there, in UTC.
+
+    Within a day the day stands below the first moment, and below the first one of each other day.
+    """
+    span = max(1, ends_ms - begins_ms)
+    step = next((step for step in _STEPS if span // step < most), span)
+    found: list[tuple[int, str]] = []
+    day = ""
+    for at in range(-(-begins_ms // step) * step, ends_ms + 1, step):
+        moment = datetime.fromtimestamp(at / 1000, UTC)
+        text = f"{moment:%Y-%m-%d}" if span > 300 * _DAY else f"{moment:%d %b}"
+        if step < _DAY:
+            clock = f"{moment:%H:%M:%S}" if step < _MINUTE else f"{moment:%H:%M}"
+            text, day = (clock if text == day else f"{clock}\n{text}"), text
+        found.append((at, text))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    """Shares of the deliveries of each QoS by latency."""
+
+    bounds_ms: tuple[int, ...]
+    """Upper bounds of the buckets, exclusive."""
+    shares: tuple[tuple[int, tuple[float, ...]], ...]
+    """QoS, and for each bucket a share of 1."""
+
+
+def histogram(latencies: Sequence[Latency]) -> Histogram:
+    """Return the latencies from the first bucket to the last one that holds anything."""
+    told = [one for one in latencies if sum(one.counts)]
+    if not told:
+        return Histogram((), ())
+    used = [at for one in told for at, count in enumerate(one.counts) if count]
+    first, last = min(used), max(used)
+    longest = max(told, key=lambda one: len(one.bounds_ms))
+    return Histogram(
+        longest.bounds_ms[first : last + 1],
+        tuple((one.qos, _shares(one.counts, first, last)) for one in told),
+    )
+
+
+def _shares(counts: Sequence[int], first: int, last: int) -> tuple[float, ...]:
+    total = sum(counts)
+    chosen = [*counts[first : last + 1]]
+    chosen += [0] * (last + 1 - first - len(chosen))
+    return tuple(count / total for count in chosen)
+
+
+def by_reason(drops: Sequence[Drops]) -> list[tuple[str, int]]:
+    """Return what all nodes dropped by reason, most first."""
+    reasons: Counter[str] = Counter()
+    for drop in drops:
+        reasons[drop.reason] += drop.count
+    return sorted(reasons.items(), key=lambda one: (-one[1], one[0]))

@@ -1,0 +1,152 @@
+"""The report of an audit for a terminal: the verdict first, then what was broken and where."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+from eventstore.positions import format_position
+from eventstore.shown import counted, escaped, name, size
+from spark.report import findings
+from spark.report.table import table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from spark.audit.outcome import NodeSummary, Outcome
+
+VIOLATIONS: Final = 5
+"""Violations of a rule that are shown."""
+SLOWEST: Final = 5
+"""Sessions that are shown."""
+_NAME: Final = 40
+_WITHIN: Final = (">half within", ">99 %", ">longest")
+
+
+def text(outcome: Outcome) -> str:
+    """Return the report; every line of it is printable."""
+    return "\n".join(lines(outcome)) + "\n"
+
+
+def lines(outcome: Outcome) -> Iterator[str]:
+    """Yield the lines of the report."""
+    yield findings.verdict(outcome)
+    for note in outcome.notes:
+        yield f"note: {escaped(note, 500)}"
+    yield from _violations(outcome)
+    if findings.entries(outcome):
+        yield from _nodes(outcome)
+        yield from _rules(outcome)
+        yield from _compared(outcome)
+        yield from _traffic(outcome)
+    yield ""
+    yield f"audited in {outcome.seconds:,.1f} s"
+
+
+def _violations(outcome: Outcome) -> Iterator[str]:
+    several = len(outcome.nodes) > 1
+    for broken in findings.broken(outcome, VIOLATIONS):
+        yield ""
+        yield f"{broken.result.rule}: {counted(broken.result.violations, 'violation')}"
+        yield f"  the promise: {broken.promise}"
+        for one in broken.shown:
+            where = [name(one.node, _NAME)] if several else []
+            where.append(f"at {format_position(one.at)}")
+            if one.session is not None:
+                where.append(name(one.session))
+            yield f"  {' '.join(where)}: {findings.what(one)}"
+            yield f"    {findings.next_step(one, several=several)}"
+        if broken.more:
+            yield f"  and {broken.more:,} more"
+
+
+def _nodes(outcome: Outcome) -> Iterator[str]:
+    yield ""
+    several = len(outcome.nodes) > 1
+    head = ["node", "records", "events", "entries", ">stored", "first", "last"]
+    yield from table(
+        head + ["from", "to (UTC)"] * several,
+        [
+            [
+                name(node.node, _NAME),
+                node.records,
+                node.events,
+                node.entries,
+                size(node.bytes),
+                node.first,
+                node.last,
+                *([_when(node, node.begins_ms), _when(node, node.ends_ms)] if several else []),
+            ]
+            for node in outcome.nodes
+        ],
+    )
+
+
+def _when(node: NodeSummary, time_ms: int) -> str:
+    return findings.utc(time_ms) if node.records else "-"
+
+
+def _rules(outcome: Outcome) -> Iterator[str]:
+    yield ""
+    yield from table(
+        ("promise", "checked", "", "broken"),
+        [(rule.rule, rule.checked, rule.unit, rule.violations) for rule in outcome.rules],
+    )
+
+
+def _compared(outcome: Outcome) -> Iterator[str]:
+    if outcome.compared:
+        yield ""
+    for one in outcome.compared:
+        yield (
+            f"compared with {escaped(one.where)} of {name(one.node, _NAME)}: "
+            f"{counted(one.sessions, 'session')}, {counted(one.retained, 'retained message')}, "
+            f"as of {format_position(one.as_of)}"
+        )
+
+
+def _traffic(outcome: Outcome) -> Iterator[str]:
+    if outcome.latencies:
+        yield ""
+        yield from table(
+            ("publication to acknowledgement", "deliveries", *_WITHIN),
+            [
+                (
+                    f"QoS {one.qos}",
+                    sum(one.counts),
+                    findings.milliseconds(one.p50_ms),
+                    findings.milliseconds(one.p99_ms),
+                    findings.largest(one),
+                )
+                for one in outcome.latencies
+            ],
+        )
+    else:
+        yield ""
+        yield "no delivery was acknowledged: there are no latencies"
+    if outcome.slowest:
+        yield ""
+        several = len(outcome.nodes) > 1
+        yield from table(
+            ("slowest sessions", *(["node"] if several else []), "deliveries", *_WITHIN),
+            [
+                (
+                    name(one.session, _NAME),
+                    *([name(one.node, _NAME)] if several else []),
+                    one.completed,
+                    findings.milliseconds(one.p50_ms),
+                    findings.milliseconds(one.p99_ms),
+                    findings.milliseconds(one.max_ms),
+                )
+                for one in outcome.slowest[:SLOWEST]
+            ],
+        )
+    if outcome.drops:
+        yield ""
+        reasons: Counter[str] = Counter()
+        for drop in outcome.drops:
+            reasons[drop.reason] += drop.count
+        yield from table(
+            ("dropped because of", "messages"),
+            [(escaped(reason, _NAME), count) for reason, count in reasons.most_common()],
+        )

@@ -1,0 +1,91 @@
+"""Columns of events as numpy arrays, their types checked, and runs expanded many at a time."""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+Integers: TypeAlias = "NDArray[np.int64]"
+
+MOST: Final = 1 << 24
+"""Integers that the runs of one batch may stand for: no event may ask for more memory."""
+_INTEGER: Final = frozenset({int})
+_LOWEST, _BEYOND = -(1 << 63), 1 << 63
+
+
+class Misfit(Exception):  # noqa: N818 - a condition, handled where batches are made
+    """Events are not as they must be, or not written as today's foldmq writes them."""
+
+
+def integers(values: Sequence[Any]) -> Integers:
+    """Return integers as an array; raise Misfit for anything else, and for too large ones."""
+    if not _INTEGER.issuperset(map(type, values)):
+        raise Misfit("not integers")
+    try:
+        return np.array(values, np.int64)
+    except OverflowError:
+        raise Misfit("an integer beyond 64 bits") from None
+
+
+def before(counts: Integers) -> Integers:
+    """Return how many there are before each one: the sums of all earlier counts."""
+    sums = np.cumsum(counts)
+    return sums - counts
+
+
+def numbers_within(counts: Integers) -> Integers:
+    """Return 0, 1, 2 ... for each count, one after the other."""
+    return np.arange(int(counts.sum())) - np.repeat(before(counts), counts)
+
+
+def expand(columns: Sequence[Any]) -> tuple[Integers, Integers]:
+    """Return how many integers each column of runs stands for, and all of them in order.
+
+    Raises Misfit when one is not a list of runs.
+    """
+    if not frozenset({list}).issuperset(map(type, columns)):
+        raise Misfit("not lists of runs")
+    runs = list(chain.from_iterable(columns))
+    lengths = np.fromiter(map(len, columns), np.int64, len(columns))
+    if _INTEGER.issuperset(map(type, runs)):
+        return lengths, integers(runs)
+    firsts, counts, steps = (integers(part) for part in _split(runs))
+    sums = np.concatenate(([0], np.cumsum(counts)))
+    ends = np.cumsum(lengths)
+    values = np.repeat(firsts, counts) + np.repeat(steps, counts) * numbers_within(counts)
+    return sums[ends] - sums[ends - lengths], values
+
+
+def _split(runs: list[Any]) -> tuple[list[int], list[int], list[int]]:
+    firsts: list[int] = []
+    counts: list[int] = []
+    steps: list[int] = []
+    total = 0
+    for run in runs:
+        first, count, step = (run, 1, 0) if type(run) is int else _three(run)
+        total += count
+        last = first + (count - 1) * step
+        if count < 0 or total > MOST or not (_LOWEST <= last < _BEYOND):
+            raise Misfit("a run that is too long")
+        firsts.append(first)
+        counts.append(count)
+        steps.append(step)
+    return firsts, counts, steps
+
+
+def _three(run: Any) -> list[int]:
+    if (
+        type(run) is not list
+        or len(run) != 3
+        or not _INTEGER.issuperset(map(type, run))
+        or not run[2]
+    ):
+        raise Misfit("a run that is none")
+    return run

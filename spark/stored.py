@@ -1,0 +1,65 @@
+"""Where the records of a log are stored: the one interface behind which NATS and archives are."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from protocol.errors import FoldmqError
+
+
+class Stored(Protocol):
+    """The records of one log. Small and picklable: it travels to executors.
+
+    ``first`` and ``last`` are the sequences that it has as of planning, ``last`` one less than
+    ``first`` when there are none; ``size`` is about how many bytes they are together;
+    ``borders`` are the sequences at which a partition had best begin, none: it does not matter.
+    """
+
+    @property
+    def stream(self) -> str:
+        """The name of the log: of its stream in NATS."""
+
+    @property
+    def first(self) -> int:
+        """Sequence of the first record."""
+
+    @property
+    def last(self) -> int:
+        """Sequence of the last record."""
+
+    @property
+    def size(self) -> int:
+        """Bytes, about."""
+
+    @property
+    def borders(self) -> tuple[int, ...]:
+        """Sequences of records with which it is cheap to begin."""
+
+    def read(self, first: int, last: int) -> Iterator[tuple[int, bytes]]:
+        """Yield (sequence, bytes) between two sequences, both included, in order, each once.
+
+        What is missing is not yielded: the caller looks for gaps, checksums and the chain.
+        Closing the iterator frees all that it holds.
+        """
+
+    def explain(self, sequence: int) -> FoldmqError | None:
+        """Return why a record that was there at planning is not now; None: it is missing."""
+
+    def place(self, sequence: int) -> str:
+        """Name what has a record, for a person; empty: there is no more to say than the log."""
+
+
+@contextmanager
+def opened(stored: Stored, first: int, last: int) -> Iterator[Iterator[tuple[int, bytes]]]:
+    """Give the records between two sequences; what they hold is freed when the block is left."""
+    records = stored.read(first, last)
+    try:
+        yield records
+    finally:
+        close = getattr(records, "close", None)
+        if close is not None:
+            close()

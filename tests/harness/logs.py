@@ -1,0 +1,126 @@
+"""Logs made by hand: valid records of any events, stored in a stream as a broker does."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from eventstore.connection import ensure_stream
+from eventstore.positions import position
+from eventstore.records import GENESIS, encode_record, link_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from eventstore.events import Event
+    from harness.nats import Nats
+
+BEGIN_MS = 1_700_000_000_000
+"""Time of the first record, unless a test says otherwise."""
+
+
+class LogBuilder:
+    """The log of a node, written record by record; each continues the one before.
+
+    Each record is `step_ms` later than the one before unless its time is given.
+    """
+
+    def __init__(self, node: str = "n1", begin_ms: int = BEGIN_MS, step_ms: int = 10) -> None:
+        self.node = node
+        self.records: list[bytes] = []
+        self.time_ms = begin_ms
+        self._step_ms = step_ms
+        self._link = GENESIS
+        self._stored = 0
+
+    @property
+    def stream(self) -> str:
+        return f"FOLDMQ_LOG_{self.node}"
+
+    @property
+    def last(self) -> int:
+        """Sequence of the last record."""
+        return len(self.records)
+
+    def record(
+        self,
+        *events: Event | dict[str, Any],
+        payloads: Sequence[bytes] = (),
+        time_ms: int | None = None,
+        part: int = 0,
+        last: bool = True,
+    ) -> int:
+        """Append a record; returns its sequence. An event may be the JSON object of one."""
+        if time_ms is not None:
+            self.time_ms = time_ms
+        elif self.records:
+            self.time_ms += self._step_ms
+        data = encode_record(
+            previous=self._link,
+            node=self.node,
+            time_ms=self.time_ms,
+            events=events,  # type: ignore[arg-type]
+            payloads=payloads,
+            part=part,
+            last=last,
+        )
+        self._link = link_of(data)
+        self.records.append(data)
+        return len(self.records)
+
+    def turn(self, *parts: Sequence[Event | dict[str, Any]], whole: bool = True) -> list[int]:
+        """Append a turn in several records; `whole` False leaves its last one out: it is void."""
+        stored = parts if whole else parts[:-1]
+        return [
+            self.record(*events, part=number, last=number == len(parts) - 1)
+            for number, events in enumerate(stored)
+        ]
+
+    def raw(self, data: bytes) -> int:
+        """Append bytes that need not be a record; the chain goes on from the one before."""
+        self.records.append(data)
+        return len(self.records)
+
+    def at(self, sequence: int, index: int = 0) -> int:
+        """The position of an entry."""
+        return position(sequence, index)
+
+    def damage(self, sequence: int, byte: int = -1) -> None:
+        """Change a byte of a record that is not stored yet; the chain stays that of the log."""
+        data = bytearray(self.records[sequence - 1])
+        data[byte] ^= 1
+        self.records[sequence - 1] = bytes(data)
+
+    def store(self, server: Nats) -> LogBuilder:
+        """Store the records that are not stored yet."""
+        records = self.records[self._stored :]
+        subject = f"foldmq.log.{self.node}"
+
+        async def publish(client: Any) -> None:
+            await ensure_stream(client, self.stream, [subject])
+            for start in range(0, len(records), 256):
+                *before, last = records[start : start + 256]
+                for data in before:
+                    await client.publish(subject, data)
+                # What is stored in order is all stored when the last one is acknowledged.
+                reply = await client.request(subject, last, timeout=60)
+            if records:
+                assert orjson.loads(reply.data)["seq"] == len(self.records)
+
+        server.do(publish)
+        self._stored = len(self.records)
+        return self
+
+    def cut(self, server: Nats, first: int) -> None:
+        """Remove the records before one from the stream, as a broker does that cuts its log."""
+        server.api(f"STREAM.PURGE.{self.stream}", {"seq": first})
+
+    def lose(self, server: Nats, sequences: Iterable[int]) -> None:
+        """Remove records from the middle of the stream."""
+        for sequence in sequences:
+            server.api(f"STREAM.MSG.DELETE.{self.stream}", {"seq": sequence, "no_erase": True})
+
+    def remove(self, server: Nats) -> None:
+        """Remove the whole log."""
+        server.api(f"STREAM.DELETE.{self.stream}")

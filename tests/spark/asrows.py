@@ -1,0 +1,148 @@
+"""The rows of a log as they must be, made one by one from eventstore's own events."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, fields
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from eventstore.events import (
+    Delivered,
+    Event,
+    MessageDropped,
+    MessagePublished,
+    MessagesCarried,
+    Queued,
+    RetainedCleared,
+    RetainedSnapshot,
+    Subscribed,
+    Unsubscribed,
+    WillArmed,
+    entries,
+)
+from eventstore.positions import from_runs, position
+from eventstore.records import Record, payload_bounds
+from spark.columns import ENTRIES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+MESSAGES = (MessagePublished, MessagesCarried, RetainedSnapshot)
+AS_THEY_ARE = set(ENTRIES) - {
+    "topic",
+    "size",
+    "qos",
+    "count",
+    "topics",
+    "filters",
+    "refs",
+    "queued",
+}
+
+
+def entry_rows(records: Iterable[Record]) -> list[dict[str, Any]]:
+    """The rows of rows=entries, without the columns that are null."""
+    return [row for record in records for row in _of_record(record)]
+
+
+def _of_record(record: Record) -> Iterator[dict[str, Any]]:
+    for index, event in record.events():
+        count = entries(event)
+        for number in range(count):
+            row = {
+                "node": record.node,
+                "seq": record.sequence,
+                "index": index + number,
+                "position": position(record.sequence, index + number),
+                "time_ms": record.time_ms,
+                "type": event.e,
+                "version": event.v,
+                "entry": number,
+                "entries": count,
+                **_cells(event, number, record),
+            }
+            yield {name: value for name, value in row.items() if value is not None}
+
+
+def _cells(event: Event, number: int, record: Record) -> dict[str, Any]:
+    cells: dict[str, Any] = {}
+    for field in fields(event):
+        value = getattr(event, field.name)
+        if field.name in AS_THEY_ARE and not isinstance(value, list):
+            cells[field.name] = orjson.dumps(value).decode() if isinstance(value, dict) else value
+    for name, column in (("pids", "packet_id"), ("refs", "ref")):
+        values = from_runs(getattr(event, name, []))
+        if values and not isinstance(event, MessageDropped):
+            cells[column] = values[number]
+    qos = getattr(event, "qos", None)
+    cells["qos"] = qos[number] if isinstance(qos, list) else qos
+    if isinstance(event, MESSAGES):
+        cells |= _message(event, number, record)
+    elif isinstance(event, WillArmed):
+        cells |= {"topic": event.topic, "size": event.size}
+        cells["payload"] = bytes(record.payload[event.at : event.at + event.size])
+    elif isinstance(event, MessageDropped):
+        cells |= {"count": event.count, "refs": from_runs(event.refs), "queued": event.queued}
+    elif isinstance(event, Delivered):
+        cells["queued"] = event.queued if number == 0 else min(event.queued, 0)
+    elif isinstance(event, Queued):
+        cells["queued_bytes"] = event.size if number == 0 else 0
+    elif isinstance(event, Subscribed):
+        cells["filters"] = [{"filter": name, "qos": qos} for name, qos in event.filters]
+    elif isinstance(event, Unsubscribed):
+        cells["filters"] = [{"filter": name, "qos": None} for name in event.filters]
+    elif isinstance(event, RetainedCleared):
+        cells["topics"] = event.topics
+    return cells
+
+
+def _message(
+    event: MessagePublished | MessagesCarried | RetainedSnapshot, number: int, record: Record
+) -> dict[str, Any]:
+    bounds = payload_bounds(event)
+    begin, end = bounds[number], bounds[number + 1]
+    cells: dict[str, Any] = {
+        "size": end - begin,
+        "payload": bytes(record.payload[begin:end]),
+    }
+    if isinstance(event, RetainedSnapshot):
+        return {**cells, "topic": event.topics[number]}
+    cells["topic"] = event.topics[event.which[number] if event.which else 0]
+    if isinstance(event, MessagesCarried):
+        cells["waiting"] = cells_ref(event, number) in from_runs(event.waiting)
+    elif event.properties is not None and event.properties[number] is not None:
+        cells["properties"] = orjson.dumps(event.properties[number]).decode()
+    return cells
+
+
+def cells_ref(event: MessagesCarried, number: int) -> int:
+    return from_runs(event.refs)[number]
+
+
+def event_rows(records: Iterable[Record]) -> list[dict[str, Any]]:
+    """The rows of rows=events, without the columns that are null; `json` as an object."""
+    rows = []
+    for record in records:
+        for index, event in record.events():
+            row = {
+                "node": record.node,
+                "seq": record.sequence,
+                "index": index,
+                "position": position(record.sequence, index),
+                "entries": entries(event),
+                "time_ms": record.time_ms,
+                "type": event.e,
+                "version": event.v,
+                "session": getattr(event, "session", None),
+                "part": record.part,
+                "json": orjson.loads(orjson.dumps(asdict(event))),
+                "payload": None,
+            }
+            if isinstance(event, MESSAGES):
+                bounds = payload_bounds(event)
+                row["payload"] = bytes(record.payload[bounds[0] : bounds[-1]])
+            elif isinstance(event, WillArmed):
+                row["payload"] = bytes(record.payload[event.at : event.at + event.size])
+            rows.append({name: value for name, value in row.items() if value is not None})
+    return rows

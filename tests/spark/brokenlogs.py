@@ -1,0 +1,681 @@
+"""Logs that break one promise each, with the place where; and like logs that keep them all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from harness.logs import LogBuilder
+
+from eventstore.events import (
+    Acked,
+    BrokerStarted,
+    CheckpointBegun,
+    CheckpointCompleted,
+    Completed,
+    Delivered,
+    Event,
+    LogCut,
+    MessageDropped,
+    MessagePublished,
+    MessagesCarried,
+    Queued,
+    Received,
+    Redelivered,
+    Released,
+    RetainedCleared,
+    RetainedSnapshot,
+    SessionClosed,
+    SessionExpired,
+    SessionOpened,
+    SessionSnapshot,
+    SessionTakenOver,
+    Subscribed,
+    Unsubscribed,
+    WillArmed,
+    WillCancelled,
+    WillFired,
+)
+from eventstore.positions import Position, position
+from eventstore.records import decode_record, encode_record, previous_of
+from projections.alone import SessionFold
+from projections.snapshot import encode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from harness.nats import Nats
+
+Broken = tuple[str, Position, str | None]
+"""Rule, position, session."""
+
+
+@dataclass
+class Case:
+    """A log, and all that an audit must find in it."""
+
+    log: LogBuilder
+    expected: list[Broken] = field(default_factory=list)
+    after: Callable[[Nats], None] | None = None
+    """Done to the stream when the log is stored."""
+
+
+# ------------------------------------------------------------------------------- events
+
+
+def opened(
+    session: str = "s", *, resumed: bool = False, clean: bool = False, generation: int = 1
+) -> SessionOpened:
+    return SessionOpened(session, resumed, clean, 4, generation=generation)
+
+
+def closed(session: str = "s", generation: int = 1, reason: str = "closed") -> SessionClosed:
+    return SessionClosed(session, reason, generation)
+
+
+def published(
+    *topics: str, session: str = "p", qos: int = 1, retain: bool = False, pid: int = 1, **more: Any
+) -> MessagePublished:
+    """Messages of three bytes each; their payloads begin at ``at``."""
+    distinct = list(dict.fromkeys(topics))
+    which = [distinct.index(topic) for topic in topics] if len(distinct) > 1 else []
+    pids: list[Any] = list(range(pid, pid + len(topics))) if qos else []
+    at = more.pop("at", 0)
+    return MessagePublished(session, qos, retain, distinct, which, pids, 3, at, len(topics), **more)
+
+
+def delivered(
+    *refs: Position,
+    session: str = "s",
+    topic_filter: str = "t",
+    qos: int = 1,
+    pid: int = 1,
+    retain: bool = False,
+    queued: int = -1,
+) -> Delivered:
+    pids: list[Any] = list(range(pid, pid + len(refs)))
+    return Delivered(session, topic_filter, qos, pids, [*refs], retain, queued)
+
+
+def queued(*refs: Position, session: str = "s", topic_filter: str = "t", qos: int = 1) -> Queued:
+    return Queued(session, topic_filter, qos, [*refs], 3 * len(refs))
+
+
+def at(sequence: int, index: int = 0) -> Position:
+    return position(sequence, index)
+
+
+class Story:
+    """Writes a log; ``s`` is subscribed to ``t`` and ``w/+`` at QoS 2, ``p`` publishes."""
+
+    def __init__(self, name: str, *, clean: bool = False, bare: bool = False) -> None:
+        self.log = LogBuilder(name)
+        if bare:
+            return
+        self.log.record(
+            BrokerStarted("0.1"),
+            opened("p"),
+            opened("s", clean=clean),
+            Subscribed("s", [("t", 2), ("w/+", 2)]),
+        )
+
+    def __call__(self, *events: Event, payloads: int = 0, **given: Any) -> Story:
+        """Append a record, with so many payloads."""
+        texts = [f"{number:03}".encode() for number in range(payloads)]
+        self.log.record(*events, payloads=texts, **given)
+        return self
+
+    def keeps(self) -> Case:
+        return Case(self.log)
+
+    def breaks(self, rule: str, place: Position, session: str | None = "s", *more: Broken) -> Case:
+        return Case(self.log, [(rule, place, session), *more])
+
+
+# ------------------------------------------------------------------- chain and turns
+
+
+def record_missing(name: str) -> Case:
+    story = Story(name)(published("t"), delivered(at(2)), payloads=1)
+    story(Acked("s", [1]))(published("t", pid=2), delivered(at(4), pid=2), payloads=1)
+    case = story.breaks("chain", at(3), None)
+    case.after = lambda nats: story.log.lose(nats, [3])
+    return case
+
+
+def record_changed(name: str) -> Case:
+    story = Story(name)(published("t"), delivered(at(2)), payloads=1)(Acked("s", [1]))
+    story.log.damage(2)
+    return story.breaks("chain", at(2), None)
+
+
+def record_of_another_log(name: str) -> Case:
+    """One that is right in itself, but continues another one."""
+    story = Story(name)(published("t"), delivered(at(2)), payloads=1)(Acked("s", [1]))
+    strange = decode_record(3, story.log.records[2])
+    story.log.records[2] = encode_record(
+        previous=b"\1" * 32,
+        node=strange.node,
+        time_ms=strange.time_ms,
+        events=strange.raw_events,  # type: ignore[arg-type]
+        payloads=[],
+    )
+    return story.breaks("chain", at(3), None)
+
+
+def no_record(name: str) -> Case:
+    story = Story(name)(published("t"), delivered(at(2)), payloads=1)
+    story.log.raw(b"hello")
+    return story.breaks("chain", at(3), None)
+
+
+def beginning_gone(name: str) -> Case:
+    story = Story(name)(published("t"), delivered(at(2)), payloads=1)(Acked("s", [1]))
+    case = story.breaks("chain", at(2), None)
+    case.after = lambda nats: story.log.cut(nats, 2)
+    return case
+
+
+def turn_left_open(name: str) -> Case:
+    """Its last part is missing, and no broker was started."""
+    story = Story(name)
+    story.log.turn([published("t"), queued(at(2))], [delivered(at(2))], whole=False)
+    story(Subscribed("p", [("x", 1)]))
+    return story.breaks("turn", at(3), None)
+
+
+def part_without_a_first(name: str) -> Case:
+    story = Story(name)(Subscribed("p", [("x", 1)]), part=1)
+    return story.breaks("turn", at(2), None)
+
+
+def turn_of_a_crash(name: str) -> Case:
+    """What was left open by a crash is void, and nothing is wrong with that."""
+    story = Story(name)
+    story.log.turn([published("t")], [delivered(at(2))], whole=False)
+    story(
+        BrokerStarted("0.1"),
+        closed("p", reason="broker_restarted"),
+        closed(reason="broker_restarted"),
+    )
+    return story.keeps()
+
+
+def turn_of_three(name: str) -> Case:
+    story = Story(name)
+    story(published("t"), payloads=1, last=False)
+    story(published("t", pid=2), payloads=1, part=1, last=False)
+    story(delivered(at(2), at(3)), part=2)
+    return story.keeps()
+
+
+# ------------------------------------------------------------------- packet identifiers
+
+
+def identifier_in_flight(name: str) -> Case:
+    story = Story(name)(published("t"), delivered(at(2)), payloads=1)
+    story(published("t", pid=2), delivered(at(3), pid=1), payloads=1)
+    return story.breaks("packet_id_reuse", at(3, 1))
+
+
+def identifier_being_released(name: str) -> Case:
+    story = Story(name)(published("t", qos=2), payloads=1)
+    story(Released("p", [1], [at(2)]), delivered(at(2), qos=2))(Received("s", [1]))
+    story(published("t", pid=2), delivered(at(5), pid=1), payloads=1)
+    return story.breaks("packet_id_reuse", at(5, 1))
+
+
+def identifier_zero(name: str) -> Case:
+    story = Story(name)(published("t"), delivered(at(2), pid=0), payloads=1)
+    return story.breaks("packet_id_reuse", at(2, 1))
+
+
+def identifier_of_a_publisher(name: str) -> Case:
+    story = Story(name)(published("x", qos=2), payloads=1)(published("x", qos=2), payloads=1)
+    return story.breaks("packet_id_reuse", at(3), "p")
+
+
+def identifier_free_again(name: str) -> Case:
+    story = Story(name)(published("t"), delivered(at(2)), payloads=1)(Acked("s", [1]))
+    story(published("t", pid=1), delivered(at(4), pid=1), payloads=1)
+    return story.keeps()
+
+
+# --------------------------------------------------------------------------- deliveries
+
+
+def never_delivered(name: str) -> Case:
+    story = Story(name)(published("x", "t"), payloads=2)(Acked("s", []))
+    return story.breaks("undelivered", at(2, 1))
+
+
+def never_delivered_by_wildcard(name: str) -> Case:
+    story = Story(name)(published("w/1", "w/1/2", "$w"), payloads=3)(published("w"), payloads=1)
+    return story.breaks("undelivered", at(2))
+
+
+def never_delivered_when_released(name: str) -> Case:
+    story = Story(name)(published("t", "t", qos=2), payloads=2)
+    story(Released("p", [1, 2], [at(2), at(2, 1)]), delivered(at(2), qos=2))
+    return story.breaks("undelivered", at(3, 1))
+
+
+def never_queued(name: str) -> Case:
+    """The client was away."""
+    story = Story(name)(closed())(published("t"), payloads=1)
+    return story.breaks("undelivered", at(3))
+
+
+def will_never_delivered(name: str) -> Case:
+    story = Story(name)(opened("x"), WillArmed("x", "t", 2, False, 3, 0), payloads=1)(
+        WillFired("x"),
+        published("t", session="x", qos=2, will=True),
+        closed("x"),
+        payloads=1,
+    )
+    return story.breaks("undelivered", at(3, 1))
+
+
+def delivered_too_late(name: str) -> Case:
+    story = Story(name)(published("t"), payloads=1)(delivered(at(2)))
+    return story.breaks("undelivered", at(3))
+
+
+def retained_not_sent(name: str) -> Case:
+    story = Story(name)(published("r", retain=True), payloads=1)(Subscribed("s", [("r", 1)]))
+    story(published("x"), payloads=1)(Acked("p", []))
+    return story.breaks("undelivered", at(3))
+
+
+def dropped_with_a_reason(name: str) -> Case:
+    story = Story(name)(closed())(
+        published("t", "t"),
+        queued(at(3)),
+        MessageDropped("s", "queue_messages", 1, [at(3, 1)], "t"),
+        payloads=2,
+    )
+    return story.keeps()
+
+
+def nothing_owed(name: str) -> Case:
+    """To nobody who unsubscribed, subscribed at QoS 0 or later, or is gone."""
+    story = Story(name)(
+        opened("zero"),
+        Subscribed("zero", [("#", 0)]),
+        opened("gone"),
+        Subscribed("gone", [("#", 1)]),
+    )
+    story(closed("gone"))(SessionExpired("gone", "expired"))(Unsubscribed("s", ["t", "w/+"]))
+    story(published("t"), payloads=1)(opened("late"), Subscribed("late", [("t", 1)]))
+    return story.keeps()
+
+
+def two_filters_one_copy(name: str) -> Case:
+    story = Story(name)(Subscribed("s", [("#", 1), ("+", 2)]))
+    story(published("t"), delivered(at(3), topic_filter="+"), payloads=1)
+    return story.keeps()
+
+
+def ended_in_the_turn(name: str) -> Case:
+    """A clean session that ends in the turn of a publication need not be told of it."""
+    story = Story(name, clean=True)(published("t"), closed(), payloads=1)
+    return story.keeps()
+
+
+def delivered_again(name: str) -> Case:
+    story = Story(name)(published("t", qos=2), payloads=1)
+    story(Released("p", [1], [at(2)]), delivered(at(2), qos=2))(Received("s", [1]))
+    story(Completed("s", [1]))(delivered(at(2), qos=2, pid=2))
+    return story.breaks("delivered_twice", at(6))
+
+
+def queued_after_delivery(name: str) -> Case:
+    story = Story(name)(published("t"), delivered(at(2)), payloads=1)(queued(at(2)))
+    return story.breaks("delivered_twice", at(3))
+
+
+def sent_again(name: str) -> Case:
+    """Under its packet identifier: that is how it must be."""
+    story = Story(name)(published("t"), delivered(at(2)), payloads=1)(closed())
+    story(opened(resumed=True, generation=2), Redelivered("s", [1], "resumed"))(Acked("s", [1]))
+    return story.keeps()
+
+
+def out_of_order(name: str) -> Case:
+    story = Story(name)(
+        published("t", "t"), delivered(at(2, 1)), delivered(at(2), pid=2), payloads=2
+    )
+    return story.breaks("order", at(2, 3))
+
+
+def order_of_two_topics(name: str) -> Case:
+    story = Story(name)(
+        published("t", "w/1"),
+        delivered(at(2, 1), topic_filter="w/+"),
+        delivered(at(2), pid=2),
+        payloads=2,
+    )
+    return story.keeps()
+
+
+def order_of_release(name: str) -> Case:
+    """What counts is the release, not the publication."""
+    story = Story(name)(published("t", "t", qos=2), payloads=2)
+    story(Released("p", [2], [at(2, 1)]), delivered(at(2, 1), qos=2))
+    story(Released("p", [1], [at(2)]), delivered(at(2), qos=2, pid=2))
+    return story.keeps()
+
+
+def not_subscribed(name: str) -> Case:
+    story = Story(name)(published("x"), delivered(at(2)), payloads=1)
+    return story.breaks("no_subscription", at(2, 1))
+
+
+def no_such_filter(name: str) -> Case:
+    story = Story(name)(published("t"), delivered(at(2), topic_filter="#"), payloads=1)
+    return story.breaks("no_subscription", at(2, 1))
+
+
+def after_unsubscribing(name: str) -> Case:
+    story = Story(name)(published("t"), delivered(at(2)), payloads=1)(Unsubscribed("s", ["t"]))
+    story(published("t", pid=2), delivered(at(4), pid=2), payloads=1)
+    return story.breaks("no_subscription", at(4, 1))
+
+
+def retained_for_another_filter(name: str) -> Case:
+    story = Story(name)(published("r", retain=True), payloads=1)
+    story(Subscribed("s", [("q", 1)]), delivered(at(2), topic_filter="q", retain=True))
+    return story.breaks("no_subscription", at(3, 1))
+
+
+# ---------------------------------------------------------------- acknowledgements, queue
+
+
+def acknowledged_unknown(name: str) -> Case:
+    story = Story(name)(published("t"), delivered(at(2)), payloads=1)(Acked("s", [1, 2]))
+    return story.breaks("acknowledgement", at(3, 1))
+
+
+def acknowledged_otherwise(name: str) -> Case:
+    """PUBREC for a delivery at QoS 1."""
+    story = Story(name)(published("t"), delivered(at(2)), payloads=1)(Received("s", [1]))
+    return story.breaks("acknowledgement", at(3))
+
+
+def completed_before_received(name: str) -> Case:
+    story = Story(name)(published("t", qos=2), payloads=1)
+    story(Released("p", [1], [at(2)]), delivered(at(2), qos=2))(Completed("s", [1]))
+    return story.breaks("acknowledgement", at(4))
+
+
+def released_unknown(name: str) -> Case:
+    story = Story(name)(published("x", qos=2), payloads=1)(Released("p", [2], [at(2)]))
+    return story.breaks("acknowledgement", at(3), "p")
+
+
+def sent_again_unknown(name: str) -> Case:
+    story = Story(name)(Redelivered("s", [7], "ack_wait"))
+    return story.breaks("acknowledgement", at(2))
+
+
+def not_from_the_head(name: str) -> Case:
+    story = Story(name)(closed())(published("t", "t"), queued(at(3), at(3, 1)), payloads=2)
+    story(opened(resumed=True, generation=2), delivered(at(3, 1), queued=3))
+    return story.breaks("queue", at(4, 1))
+
+
+def from_the_head(name: str) -> Case:
+    story = Story(name)(closed())(published("t", "t"), queued(at(3), at(3, 1)), payloads=2)
+    story(opened(resumed=True, generation=2), delivered(at(3), at(3, 1), queued=6))
+    return story.keeps()
+
+
+# --------------------------------------------------------------------------- retained
+
+
+def checkpoint(
+    story: Story, *events: Event, sessions: int, retained: int, payloads: int = 0
+) -> Story:
+    """A checkpoint in one record, of sessions in a state that is given or that of nobody."""
+    begun = at(story.log.last + 1)
+    completed = CheckpointCompleted(1, begun, sessions, retained)
+    return story(CheckpointBegun(1), *events, completed, payloads=payloads)
+
+
+def snapshot(story: Story, session: str, **changed: Any) -> SessionSnapshot:
+    """The state of a session as of now, with some of its fields changed."""
+    fold = SessionFold(session)
+    for sequence, data in enumerate(story.log.records, 1):
+        record = decode_record(sequence, data)
+        for index, event in record.events():
+            if getattr(event, "session", None) == session:
+                fold.take(event, at(sequence, index), record.time_ms)
+    assert fold.state is not None
+    (part,) = encode(fold.state)
+    return SessionSnapshot(session, {**part, **changed})
+
+
+def _retained_checkpoint(name: str, ref: Position, payload: bytes = b"000") -> Story:
+    story = Story(name)(published("r", retain=True), payloads=1)
+    story(published("r", retain=True, pid=2), payloads=1)
+    begun = at(4)
+    story.log.record(
+        CheckpointBegun(1),
+        snapshot(story, "p"),
+        snapshot(story, "s"),
+        RetainedSnapshot(["r"], [1], [ref], 3, 0, 1),
+        CheckpointCompleted(1, begun, 2, 1),
+        payloads=[payload],
+    )
+    return story
+
+
+def repeats_the_one_before(name: str) -> Case:
+    return _retained_checkpoint(name, at(2)).breaks("retained", at(4, 3), None)
+
+
+def repeats_other_bytes(name: str) -> Case:
+    return _retained_checkpoint(name, at(3), b"abc").breaks("retained", at(4, 3), None)
+
+
+def repeats_the_last(name: str) -> Case:
+    """And a filter that is subscribed to then gets it under its new position."""
+    story = _retained_checkpoint(name, at(3))
+    story(Subscribed("s", [("r", 1)]), delivered(at(4, 3), topic_filter="r", retain=True))
+    return story.keeps()
+
+
+def repeats_what_was_cleared(name: str) -> Case:
+    story = Story(name)(published("r", retain=True), payloads=1)(RetainedCleared(["r"]))
+    begun = at(4)
+    story(
+        CheckpointBegun(1),
+        snapshot(story, "p"),
+        snapshot(story, "s"),
+        RetainedSnapshot(["r"], [1], [at(2)], 3, 0, 1),
+        CheckpointCompleted(1, begun, 2, 1),
+        payloads=1,
+    )
+    return story.breaks("retained", at(4, 3), None)
+
+
+def replayed_though_replaced(name: str) -> Case:
+    story = Story(name)(published("r", retain=True), payloads=1)
+    story(published("r", retain=True, pid=2), payloads=1)
+    story(Subscribed("s", [("r", 1)]), delivered(at(2), topic_filter="r", retain=True))
+    return story.breaks("retained", at(4, 1), "s", ("undelivered", at(4), "s"))
+
+
+def retained_by_release(name: str) -> Case:
+    """A message of QoS 2 is retained with its PUBREL, not before."""
+    story = Story(name)(published("r", qos=2, retain=True), payloads=1)
+    story(Subscribed("s", [("r", 2)]))(Unsubscribed("s", ["r"]))(Released("p", [1], [at(2)]))
+    story(Subscribed("s", [("r", 2)]), delivered(at(2), topic_filter="r", qos=2, retain=True))
+    return story.keeps()
+
+
+# ------------------------------------------------------------------- checkpoints and cuts
+
+
+def snapshot_of_another_state(name: str) -> Case:
+    story = Story(name)
+    checkpoint(
+        story, snapshot(story, "p"), snapshot(story, "s", last_pid=9), sessions=2, retained=0
+    )
+    return story.breaks("checkpoint", at(2, 2))
+
+
+def session_not_repeated(name: str) -> Case:
+    story = Story(name)
+    checkpoint(story, snapshot(story, "p"), sessions=1, retained=0)
+    return story.breaks("checkpoint", at(2, 2))
+
+
+def retained_not_repeated(name: str) -> Case:
+    story = Story(name)(published("r", retain=True), payloads=1)
+    checkpoint(story, snapshot(story, "p"), snapshot(story, "s"), sessions=2, retained=0)
+    return story.breaks("checkpoint", at(3, 3), None)
+
+
+def counts_of_a_checkpoint(name: str) -> Case:
+    story = Story(name)
+    checkpoint(story, snapshot(story, "p"), snapshot(story, "s"), sessions=3, retained=0)
+    return story.breaks("checkpoint", at(2, 3), None)
+
+
+def cut_anywhere(name: str) -> Case:
+    """No checkpoint begins there."""
+    story = Story(name)(Acked("s", []))
+    link = previous_of(story.log.records[1]).hex()
+    story(LogCut(2, link, story.log.time_ms, "keep"))
+    return story.breaks("checkpoint", at(3), None)
+
+
+def _waiting_over_a_checkpoint(name: str) -> Story:
+    story = Story(name)(closed())(published("t"), queued(at(3)), payloads=1)
+    return checkpoint(story, snapshot(story, "p"), snapshot(story, "s"), sessions=2, retained=0)
+
+
+def _cut(story: Story, first: int) -> LogCut:
+    data = story.log.records[first - 1]
+    return LogCut(first, previous_of(data).hex(), decode_record(first, data).time_ms, "keep")
+
+
+def cut_off_though_needed(name: str) -> Case:
+    story = _waiting_over_a_checkpoint(name)
+    story(_cut(story, 4))
+    return story.breaks("checkpoint", at(5))
+
+
+def carried_over_a_cut(name: str) -> Case:
+    story = _waiting_over_a_checkpoint(name)
+    story(MessagesCarried([at(3)], ["t"], [], 3, 0, 1), payloads=1)(_cut(story, 4))
+    story(opened(resumed=True, generation=2), delivered(at(3), queued=3))(Acked("s", [1]))
+    return story.keeps()
+
+
+def carried_with_other_bytes(name: str) -> Case:
+    story = _waiting_over_a_checkpoint(name)
+    story.log.record(MessagesCarried([at(3)], ["t"], [], 3, 0, 1), payloads=[b"abc"])
+    story(_cut(story, 4))
+    return story.breaks("checkpoint", at(5), None)
+
+
+def cut_log(name: str) -> Case:
+    """A log that begins with a checkpoint, and goes on rightly."""
+    story = carried_over_a_cut(name).log
+    case = Case(story)
+    case.after = lambda nats: story.cut(nats, 4)
+    return case
+
+
+def cut_log_that_goes_wrong(name: str) -> Case:
+    story = _waiting_over_a_checkpoint(name)
+    story(MessagesCarried([at(3)], ["t"], [], 3, 0, 1), payloads=1)(_cut(story, 4))
+    story(published("t"), payloads=1)
+    case = story.breaks("undelivered", at(7))
+    case.after = lambda nats: story.log.cut(nats, 4)
+    return case
+
+
+# --------------------------------------------------------------------- sessions, ownership
+
+
+def resumed_out_of_nothing(name: str) -> Case:
+    story = Story(name)(opened("x", resumed=True))
+    return story.breaks("session", at(2), "x")
+
+
+def thrown_away(name: str) -> Case:
+    story = Story(name)(closed())(opened(generation=2))
+    return story.breaks("session", at(3))
+
+
+def two_connections(name: str) -> Case:
+    story = Story(name)(opened(resumed=True, generation=2))
+    return story.breaks("ownership", at(2))
+
+
+def generations(name: str) -> Case:
+    story = Story(name)(closed())(opened(resumed=True, generation=7))
+    return story.breaks("ownership", at(3))
+
+
+def closed_by_another(name: str) -> Case:
+    story = Story(name)(closed(generation=3))
+    return story.breaks("ownership", at(2))
+
+
+def delivered_to_nobody(name: str) -> Case:
+    story = Story(name)(closed())(published("t"), delivered(at(3)), payloads=1)
+    return story.breaks("ownership", at(3, 1))
+
+
+def taken_over(name: str) -> Case:
+    story = Story(name)(
+        SessionTakenOver("s", 1), closed(reason="taken_over"), opened(resumed=True, generation=2)
+    )
+    story(opened("x", clean=True), WillArmed("x", "q", 1, False, 3, 0), payloads=1)
+    story(WillCancelled("x"), closed("x", reason="disconnect"))(opened("x", clean=True))
+    return story.keeps()
+
+
+# ------------------------------------------------------------------------------- events
+
+
+def unreadable(name: str) -> Case:
+    story = Story(name)
+    story.log.record({"e": "Acked", "v": 1, "session": "s", "pids": "many"})
+    return story.breaks("event", at(2), None)
+
+
+def misfit(name: str) -> Case:
+    """Payloads that the record does not hold."""
+    story = Story(name)(published("t"), delivered(at(2)), payloads=0)
+    return story.breaks("event", at(2), None)
+
+
+BROKEN = (
+    record_missing, record_changed, record_of_another_log, no_record, beginning_gone,
+    turn_left_open, part_without_a_first,
+    identifier_in_flight, identifier_being_released, identifier_zero, identifier_of_a_publisher,
+    never_delivered, never_delivered_by_wildcard, never_delivered_when_released, never_queued,
+    will_never_delivered, delivered_too_late, retained_not_sent, delivered_again,
+    queued_after_delivery, out_of_order, not_subscribed, no_such_filter, after_unsubscribing,
+    retained_for_another_filter,
+    acknowledged_unknown, acknowledged_otherwise, completed_before_received, released_unknown,
+    sent_again_unknown, not_from_the_head,
+    repeats_the_one_before, repeats_other_bytes, repeats_what_was_cleared,
+    replayed_though_replaced,
+    snapshot_of_another_state, session_not_repeated, retained_not_repeated,
+    counts_of_a_checkpoint, cut_anywhere, cut_off_though_needed, carried_with_other_bytes,
+    cut_log_that_goes_wrong,
+    resumed_out_of_nothing, thrown_away, two_connections, generations, closed_by_another,
+    delivered_to_nobody,
+    unreadable, misfit,
+)  # fmt: skip
+KEPT = (
+    turn_of_a_crash, turn_of_three, identifier_free_again, dropped_with_a_reason, nothing_owed,
+    two_filters_one_copy, ended_in_the_turn, sent_again, order_of_two_topics, order_of_release,
+    from_the_head, repeats_the_last, retained_by_release, carried_over_a_cut, cut_log, taken_over,
+)  # fmt: skip

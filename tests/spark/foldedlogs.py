@@ -1,0 +1,239 @@
+"""Logs with what the broker's own fold says their state is: what rebuilt tables must equal."""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from harness.logs import LogBuilder
+from simulation.chaos import Chaos, errors_of_the_broker, small_checkpoints
+from simulation.loop import simulate
+
+from cli.fold import _head
+from eventstore.events import MessagesCarried, WillArmed
+from eventstore.positions import MAX_INDEX, from_runs, index_of, position, sequence_of
+from eventstore.records import Record, decode_record, link_of, payload_bounds
+from projections.digests import retained_digest, session_digest, session_texts
+from projections.node import NodeState
+from projections.waiting import FLAG_BITS, QOS_MASK, RETAIN_FLAG
+
+sys.path.append(str(Path(__file__).parents[1] / "projections"))
+from test_fold_determinism import NAMES, STEPS, Node
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from harness.nats import Nats
+
+    from eventstore.positions import Position
+    from projections.session import InFlight, SessionState
+
+Row = tuple[Any, ...]
+
+
+@dataclass
+class FoldedLog:
+    """A log from its first record on, or cut before another one; looked at up to a position."""
+
+    log: LogBuilder
+    first: int = 1
+    until: Position | None = None
+    """Up to and with this position."""
+
+    @property
+    def node(self) -> str:
+        return self.log.node
+
+    @property
+    def end(self) -> Position:
+        return position(self.log.last, MAX_INDEX) if self.until is None else self.until
+
+    def record(self, sequence: int) -> Record:
+        return decode_record(sequence, self.log.records[sequence - 1])
+
+    def records(self) -> Iterator[Record]:
+        """As `foldmq replay --at` reads them."""
+        for sequence in range(self.first, sequence_of(self.end) + 1):
+            record = self.record(sequence)
+            if sequence == sequence_of(self.end) and index_of(self.end) != MAX_INDEX:
+                record = _head(record, index_of(self.end))
+            yield record
+
+    def fold(self) -> NodeState:
+        node = NodeState(self.first)
+        for record in self.records():
+            node.apply_record(record)
+        return node
+
+    def known_from(self) -> int:
+        """The first record behind which the state is known."""
+        node = NodeState(self.first)
+        for record in self.records():
+            node.apply_record(record)
+            if not node.partial:
+                return record.sequence
+        raise AssertionError("its state is never known")
+
+    def store(self, server: Nats) -> None:
+        self.log.store(server)
+        if self.first > 1:
+            self.log.cut(server, self.first)
+
+
+def moments(logs: Iterable[FoldedLog]) -> str:
+    """The option `until` for logs that are looked at up to different positions."""
+    return json.dumps(
+        {one.log.stream: f"{sequence_of(one.end)}.{index_of(one.end)}" for one in logs}
+    )
+
+
+# ----------------------------------------------------------------------------- logs
+
+
+def simulated(seed: int, name: str) -> list[FoldedLog]:
+    """What the real broker wrote under random clients and crashes: whole, and as it was cut."""
+    with small_checkpoints(), errors_of_the_broker() as errors:
+        chaos = Chaos(seed, errors)
+        simulate(chaos.run)
+    stream = chaos.world.disk.stream
+    records = [data for _, data in sorted(stream.history.items())]
+    firsts = sorted({1, len(records) - len(chaos.world.disk.records) + 1})
+    return [FoldedLog(_built(f"{name}f{first}", records), first) for first in firsts]
+
+
+def random_log(seed: int, name: str, steps: int = 120) -> list[FoldedLog]:
+    """Plausible events in any order, in small records; whole, and cut where it may be."""
+    chance = random.Random(seed)
+    node = Node(chance.choice([600, 2000, 1 << 20]))
+    node.connect("ann", 1)
+    node.connect("bob", 2)
+    for _ in range(steps):
+        getattr(node, chance.choice(STEPS))(chance.choice(NAMES), chance.randrange(31))
+    node.finish()
+    records = [one.data for one in node.log.records]
+    firsts = sorted({1, *(sequence_of(one.begun) for one in node.live.checkpoints[-1:])})
+    return [FoldedLog(_built(f"{name}f{first}", records), first) for first in firsts]
+
+
+def _built(name: str, records: Iterable[bytes]) -> LogBuilder:
+    """Return the log of a node of its own: its name is in every record, and so in every link."""
+    log = LogBuilder(name)
+    links: list[str] = []
+    for sequence, data in enumerate(records, 1):
+        record = decode_record(sequence, data)
+        for event in record.raw_events:
+            if event["e"] == "LogCut":
+                event["link"] = links[event["first"] - 2]
+        log.record(
+            *record.raw_events,
+            payloads=[record.payload],
+            time_ms=record.time_ms,
+            part=record.part,
+            last=record.last,
+        )
+        links.append(link_of(log.records[-1]).hex())
+    return log
+
+
+# ----------------------------------------------------------------------------- expected rows
+
+
+def session_rows(node: str, state: NodeState) -> Iterator[Row]:
+    for name, one in state.sessions.items():
+        texts = session_texts(state, name) or []
+        yield (
+            node,
+            name,
+            one.connected,
+            one.clean,
+            one.generation,
+            one.user,
+            one.last_pid,
+            len(one.inflight),
+            len(one.releasing),
+            len(one.inbound),
+            one.queued,
+            one.queued_bytes,
+            tuple(one.will) if one.will is not None else None,
+            session_digest(state, name),
+            f"[{','.join(text.decode() for text in texts)}]",
+        )
+
+
+def retained_rows(node: str, state: NodeState) -> Iterator[Row]:
+    for one in state.retained.all():
+        yield (
+            node,
+            *one[:1],
+            one.qos,
+            one.ref,
+            len(one.payload),
+            one.payload,
+            retained_digest(one),
+        )
+
+
+def pending_rows(node: str, state: NodeState) -> Iterator[Row]:
+    for name, one in state.sessions.items():
+        yield from _pending(node, name, one)
+
+
+def _pending(node: str, name: str, state: SessionState) -> Iterator[Row]:
+    def sent(pid: int, one: InFlight, what: str) -> Row:
+        held = one.subscription.filter
+        return (node, name, "out", pid, what, one.flags & QOS_MASK, one.ref, held, one.sent_ms)
+
+    for pid, one in state.inflight.items():
+        yield sent(pid, one, "inflight")
+    for pid, one in state.releasing.items():
+        yield sent(pid, one, "releasing")
+    for pid, ref in state.inbound.items():
+        yield (node, name, "in", pid, "inbound", 2, ref, None)
+
+
+def queue_rows(node: str, state: NodeState) -> Iterator[Row]:
+    for name, one in state.sessions.items():
+        for held in one.subscriptions.values():
+            if held.queue:
+                messages = [
+                    (packed >> FLAG_BITS, packed & QOS_MASK, bool(packed & RETAIN_FLAG))
+                    for packed in held.queue
+                ]
+                yield (
+                    node,
+                    name,
+                    held.filter,
+                    held.qos,
+                    held.active,
+                    len(messages),
+                    held.queued_bytes,
+                    messages[0][0],
+                    messages[-1][0],
+                    tuple(messages),
+                )
+
+
+def will_rows(log: FoldedLog, state: NodeState) -> Iterator[Row]:
+    payloads = dict(_will_payloads(log))
+    for name, one in state.sessions.items():
+        if one.will is not None:
+            payload = payloads.get(one.will.ref)
+            size = None if payload is None else len(payload)
+            yield (log.node, name, *one.will, size, payload)
+
+
+def _will_payloads(log: FoldedLog) -> Iterator[tuple[Position, bytes]]:
+    for record in log.records():
+        for index, event in record.events():
+            area = record.payload
+            if isinstance(event, WillArmed):
+                at = position(record.sequence, index)
+                yield at, bytes(area[event.at : event.at + event.size])
+            elif isinstance(event, MessagesCarried):
+                bounds = payload_bounds(event)
+                for number, ref in enumerate(from_runs(event.refs)):
+                    yield ref, bytes(area[bounds[number] : bounds[number + 1]])

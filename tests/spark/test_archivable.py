@@ -1,0 +1,181 @@
+"""What is due to be archived, and that another history than the archive's is refused."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from archives import access, publish, stage
+from harness.logs import LogBuilder
+
+from eventstore.errors import CorruptLog, NatsUnavailable
+from spark.archivable import CutBefore, Due, OtherLog, due, local_path, node_folder, unchanged
+from spark.archivewriter import ArchiveBusy, open_writer
+from spark.failures import BadOption, NoLog
+from spark.ledger import NAME, ArchiveDamaged
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from harness.nats import Nats
+
+    New = Callable[..., LogBuilder]
+
+
+def looked_up(nats: Nats, log: LogBuilder, directory: Path) -> Due:
+    (one,) = asyncio.run(due({**access(nats), "stream": log.stream}, str(directory)))
+    return one
+
+
+def archived(directory: Path, log: LogBuilder, first: int, last: int) -> None:
+    with open_writer(directory, log.stream, node_folder(log.stream)) as writer:
+        writer.add(stage(writer, enumerate(log.records[first - 1 : last], first)))
+
+
+def another(log: LogBuilder, count: int) -> LogBuilder:
+    """A log of the same node with another history."""
+    made = LogBuilder(log.node)
+    publish(made, count, 31)
+    return made
+
+
+def test_what_is_new_is_due(tmp_path: Path, nats: Nats, new_log: New) -> None:
+    log = new_log()
+    publish(log, 20)
+    log.store(nats)
+    one = looked_up(nats, log, tmp_path)
+    assert (one.archived, one.last, one.records, one.problem) == (0, 20, 20, None)
+    assert one.path == tmp_path / f"node={log.node}"
+    assert not any(tmp_path.iterdir())
+    archived(tmp_path, log, 1, 12)
+    assert looked_up(nats, log, tmp_path).records == 8
+    archived(tmp_path, log, 13, 20)
+    one = looked_up(nats, log, tmp_path)
+    assert (one.records, one.problem) == (0, None)
+    outcome = unchanged(one)
+    assert (outcome.through, outcome.records, outcome.where) == (20, 0, str(one.path))
+    with open_writer(tmp_path, log.stream, one.node), pytest.raises(ArchiveBusy):
+        unchanged(one)
+
+
+def test_a_log_that_was_cut_is_archived_from_where_it_begins(
+    tmp_path: Path, nats: Nats, new_log: New
+) -> None:
+    log = new_log()
+    publish(log, 20)
+    log.store(nats)
+    log.cut(nats, 6)
+    one = looked_up(nats, log, tmp_path)
+    assert (one.records, one.problem) == (15, None)
+    archived(tmp_path, log, 6, 10)
+    for first in (7, 10, 11):
+        log.cut(nats, first)
+        one = looked_up(nats, log, tmp_path)
+        assert (one.records, one.problem) == (10, None)
+    log.cut(nats, 12)
+    one = looked_up(nats, log, tmp_path)
+    assert isinstance(one.problem, CutBefore)
+    assert f"records 11 to 11 of log {log.stream} were cut off before" in str(one.problem)
+    with pytest.raises(CutBefore):
+        unchanged(one)
+
+
+@pytest.mark.parametrize(
+    ("records", "cut", "why"),
+    [
+        (20, 0, "has another record 12 than the archive"),
+        (12, 0, "has another record 12 than the archive"),
+        (30, 13, "has another record 12 than the archive"),
+        (11, 0, "reaches record 12, but log .* ends with 11"),
+        (0, 0, "reaches record 12, but log .* ends with 0"),
+    ],
+)
+def test_another_history_is_refused(
+    tmp_path: Path, nats: Nats, new_log: New, records: int, cut: int, why: str
+) -> None:
+    log = new_log()
+    publish(log, 12)
+    archived(tmp_path, log, 1, 12)
+    other = another(log, records).store(nats)
+    if cut:
+        other.cut(nats, cut)
+    one = looked_up(nats, log, tmp_path)
+    assert isinstance(one.problem, OtherLog)
+    assert one.problem.exit_code == 65
+    with pytest.raises(OtherLog, match=why):
+        raise one.problem
+    assert "archive it into another directory" in str(one.problem)
+
+
+def test_another_log_in_the_place_of_a_node_is_refused(
+    tmp_path: Path, nats: Nats, new_log: New
+) -> None:
+    log, other = new_log(), new_log()
+    publish(log, 5)
+    log.store(nats)
+    publish(other, 5)
+    archived(tmp_path, other, 1, 5)
+    (tmp_path / f"node={other.node}").rename(tmp_path / f"node={log.node}")
+    one = looked_up(nats, log, tmp_path)
+    assert isinstance(one.problem, OtherLog)
+    assert f"has log {other.stream}, not {log.stream}" in str(one.problem)
+
+
+def test_one_bad_log_is_told_beside_the_others(tmp_path: Path, nats: Nats, new_log: New) -> None:
+    logs = [new_log() for _ in range(3)]
+    for log in logs:
+        publish(log, 5)
+        log.store(nats)
+        archived(tmp_path, log, 1, 5)
+    (tmp_path / f"node={logs[1].node}" / NAME).write_bytes(b"{}\n")
+    streams = ",".join(log.stream for log in logs)
+    found = asyncio.run(due({**access(nats), "stream": streams}, str(tmp_path)))
+    assert [one.stream for one in found] == [log.stream for log in logs]
+    assert [type(one.problem) for one in found] == [
+        type(None),
+        found[1].problem.__class__,
+        type(None),
+    ]
+    assert found[1].problem is not None
+
+
+def test_a_damaged_record_or_ledger_is_named(tmp_path: Path, nats: Nats, new_log: New) -> None:
+    log = new_log()
+    publish(log, 5)
+    archived(tmp_path, log, 1, 5)
+    log.damage(5)
+    log.store(nats)
+    problem = looked_up(nats, log, tmp_path).problem
+    assert isinstance(problem, CorruptLog)
+    assert "record 5 has a wrong checksum" in str(problem)
+    ledger = tmp_path / f"node={log.node}" / NAME
+    ledger.write_bytes(ledger.read_bytes() + b"x\n")
+    problem = looked_up(nats, log, tmp_path).problem
+    assert isinstance(problem, ArchiveDamaged)
+    assert str(ledger) in str(problem)
+
+
+def test_what_is_no_log_and_no_server(tmp_path: Path, nats: Nats, new_log: New) -> None:
+    with pytest.raises(NoLog):
+        looked_up(nats, new_log(), tmp_path)
+    with pytest.raises(NatsUnavailable):
+        asyncio.run(due({"nats": "nats://127.0.0.1:1"}, str(tmp_path)))
+    with pytest.raises(BadOption, match="give option nats"):
+        asyncio.run(due({"archive": str(tmp_path)}, str(tmp_path)))
+
+
+def test_an_archive_is_written_to_a_directory(tmp_path: Path) -> None:
+    assert local_path(str(tmp_path)) == local_path(f"file://{tmp_path}") == tmp_path
+    assert local_path("a/b") == Path.cwd() / "a" / "b"
+    assert local_path("~/a") == Path.home() / "a"
+    with pytest.raises(BadOption, match="not to s3://bucket/a: one that all machines"):
+        local_path("s3://bucket/a")
+    log = LogBuilder()
+    publish(log, 5)
+    archived(tmp_path, log, 1, 5)
+    with pytest.raises(BadOption, match="of one node: give the directory above it"):
+        local_path(str(tmp_path / "node=n1"))
+    assert node_folder("FOLDMQ_LOG_a-b_1") == "node=a-b_1"
+    assert node_folder("other=x%") == "node=other%3Dx%25"

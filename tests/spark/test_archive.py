@@ -1,0 +1,328 @@
+"""``foldmq spark archive`` as a function: what is new goes into the archive, whatever happens."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from archives import DAY_MS, publish
+from harness.broker import environment, until
+from harness.fixtures import fill, small_disk
+from harness.logs import BEGIN_MS, LogBuilder
+
+from eventstore.events import BrokerStarted, MessagePublished
+from spark import archive as job
+from spark.archivable import OtherLog
+from spark.archive import archive
+from spark.archived import plan
+from spark.archivewriter import ArchiveBusy, Archived, open_writer
+from spark.errors import OutOfDisk, SparkError
+from spark.log import Log
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from harness.nats import Nats
+    from pyspark.sql import SparkSession
+
+    New = Callable[..., LogBuilder]
+    Opened = Callable[..., Log]
+
+ROOT = Path(__file__).parents[2]
+
+pytestmark = pytest.mark.timeout(600)
+
+__all__ = ["small_disk"]  # a fixture
+
+
+def stored(directory: Path, log: LogBuilder) -> list[tuple[int, bytes]]:
+    """What an archive has of a log, as the source reads it."""
+    for one in plan(str(directory)):
+        if one.stream == log.stream:
+            return list(one.read(1, 1 << 40))
+    return []
+
+
+def records(log: LogBuilder, first: int = 1, last: int | None = None) -> list[tuple[int, bytes]]:
+    return list(enumerate(log.records[first - 1 : last], first))
+
+
+def test_each_run_goes_on_behind_the_one_before(
+    tmp_path: Path, new_log: New, opened: Opened
+) -> None:
+    log = new_log()
+    directory = tmp_path / "of 100%25 [a], {b} \u00e9:1#?"
+    publish(log, 60)
+    (first,) = archive(opened(log), str(directory))
+    assert (first.stream, first.through, first.records) == (log.stream, 60, 60)
+    assert first.size == sum(map(len, log.records))
+    assert first.where == str(directory / f"node={log.node}")
+    assert stored(directory, log) == records(log)
+    (again,) = archive(opened(log), str(directory))
+    assert again == dataclasses.replace(first, records=0, size=0, files=0, file_bytes=0)
+    publish(log, 15)
+    (second,) = archive(opened(log), str(directory))
+    assert (second.through, second.records) == (75, 15)
+    assert stored(directory, log) == records(log)
+    names = [path.name for path in Path(first.where).iterdir()]
+    assert sorted(names) == ["_foldmq", "date=2023-11-14"]
+
+
+def test_a_large_log_goes_in_batches_each_of_which_counts(
+    tmp_path: Path, new_log: New, opened: Opened
+) -> None:
+    log = new_log()
+    publish(log, 100, 1000)
+    told: list[Archived] = []
+
+    def committed(archived: Archived) -> None:
+        told.append(archived)
+        assert stored(tmp_path, log) == records(log, 1, archived.through)
+
+    (outcome,) = archive(opened(log), str(tmp_path), committed, batch_bytes=40_000)
+    assert told[-1] == outcome
+    assert len(told) > 2
+    assert [one.through for one in told] == sorted({one.through for one in told})
+    assert [one.records for one in told] == [one.through for one in told]
+
+
+def test_what_of_a_turn_is_not_complete_waits(tmp_path: Path, new_log: New, opened: Opened) -> None:
+    log = new_log()
+    publish(log, 10)
+    event = BrokerStarted("x")
+    log.record(event, part=0, last=False)
+    log.record(event, part=1, last=False)
+    (outcome,) = archive(opened(log), str(tmp_path))
+    assert outcome.through == 10
+    (outcome,) = archive(opened(log), str(tmp_path))
+    assert (outcome.through, outcome.records) == (10, 0)
+    # The turn never ends: another one begins. What is void is kept: it is a part of the chain.
+    publish(log, 1)
+    (outcome,) = archive(opened(log), str(tmp_path))
+    assert (outcome.through, outcome.records) == (13, 3)
+    assert stored(tmp_path, log) == records(log)
+
+
+def test_a_log_that_was_cut(tmp_path: Path, nats: Nats, new_log: New, opened: Opened) -> None:
+    log = new_log()
+    publish(log, 30)
+    log.store(nats).cut(nats, 11)
+    (outcome,) = archive(opened(log), str(tmp_path))
+    assert (outcome.through, outcome.records) == (30, 20)
+    publish(log, 5)
+    log.store(nats).cut(nats, 31)
+    archive(opened(log), str(tmp_path))
+    assert stored(tmp_path, log) == records(log, 11)
+
+
+def test_several_logs_and_other_programs(
+    tmp_path: Path, spark: SparkSession, new_log: New, opened: Opened
+) -> None:
+    """Whoever reads Parquet sees records, their days and nodes."""
+    midnight = (BEGIN_MS // DAY_MS + 1) * DAY_MS
+    logs = [new_log(), new_log()]
+    for log in logs:
+        publish(log, 5, time_ms=midnight - 1)
+        publish(log, 5, time_ms=midnight)
+        publish(log, 5, time_ms=midnight - 2)
+    outcomes = archive(opened(*logs), str(tmp_path))
+    assert [(one.stream, one.through) for one in outcomes] == [(log.stream, 15) for log in logs]
+    for log in logs:
+        assert stored(tmp_path, log) == records(log)
+    table = spark.read.parquet(str(tmp_path))
+    assert dict(table.dtypes) == {
+        "seq": "bigint",
+        "time": "timestamp",
+        "part": "int",
+        "last": "boolean",
+        "bytes": "bigint",
+        "data": "binary",
+        "date": "date",
+        "node": "string",
+    }
+    found = table.selectExpr(
+        "node", "string(date)", "seq", "unix_millis(time)", "part", "last", "bytes", "data"
+    )
+    rows = sorted(tuple(row) for row in found.collect())
+    wanted = []
+    for log in logs:
+        for sequence, data in records(log):
+            late = 5 < sequence <= 10
+            time_ms = midnight - (1 if sequence <= 5 else 0 if late else 2)
+            day = "2023-11-15" if late else "2023-11-14"
+            row = (log.node, day, sequence, time_ms, 0, True, len(data), bytearray(data))
+            wanted.append(row)
+    assert rows == sorted(wanted)
+
+
+def test_a_damaged_record_ends_it_and_is_named(
+    tmp_path: Path, new_log: New, opened: Opened
+) -> None:
+    log = new_log()
+    publish(log, 60, 1000)
+    log.damage(50)
+    with pytest.raises(Exception, match="record 50") as failed:
+        archive(opened(log), str(tmp_path), batch_bytes=25_000)
+    assert "wrong checksum" in str(failed.value)
+    got = stored(tmp_path, log)
+    assert 0 < len(got) < 50
+    assert got == records(log, 1, len(got))
+
+
+def test_records_of_some_megabytes(
+    tmp_path: Path, nats: Nats, new_log: New, opened: Opened
+) -> None:
+    log = new_log()
+    for _ in range(30):
+        publish(log, 1, 3 << 20)
+        log.store(nats)
+    archive(opened(log), str(tmp_path))
+    assert stored(tmp_path, log) == records(log)
+
+
+def test_another_history_is_refused_before_anything_is_written(
+    tmp_path: Path, nats: Nats, new_log: New, opened: Opened
+) -> None:
+    log = new_log()
+    publish(log, 10)
+    archive(opened(log), str(tmp_path))
+    log.remove(nats)
+    restored = LogBuilder(log.node)
+    publish(restored, 20, 33)
+    with pytest.raises(OtherLog, match="has another record 10 than the archive"):
+        archive(opened(restored), str(tmp_path))
+    assert stored(tmp_path, log) == records(log)
+
+
+def test_two_runs_at_once_are_refused(tmp_path: Path, new_log: New, opened: Opened) -> None:
+    log = new_log()
+    publish(log, 10)
+    with (
+        open_writer(tmp_path, log.stream, f"node={log.node}"),
+        pytest.raises(ArchiveBusy, match="is being written by process"),
+    ):
+        archive(opened(log), str(tmp_path))
+
+
+def test_files_that_the_driver_does_not_see(
+    tmp_path: Path, new_log: New, opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where executors have a directory of that name of their own."""
+    log = new_log()
+    publish(log, 10)
+    written = job._write
+
+    def elsewhere(batch: object, after: int, staging: Path) -> int:
+        last: int = written(batch, after, staging)  # type: ignore[arg-type]
+        staging.rename(tmp_path / "elsewhere")
+        return last
+
+    monkeypatch.setattr(job, "_write", elsewhere)
+    with pytest.raises(SparkError, match="needs a directory that all of them have mounted"):
+        archive(opened(log), str(tmp_path / "a"))
+    monkeypatch.undo()
+    archive(opened(log), str(tmp_path / "a"))
+    assert stored(tmp_path / "a", log) == records(log)
+
+
+def test_a_disk_that_is_full(small_disk: Path, nats: Nats, new_log: New, opened: Opened) -> None:
+    """Nothing half done is in the archive, and with room it goes on."""
+    log = new_log()
+    publish(log, 10)
+    found = opened(log)
+    archive(found, str(small_disk / "a"))
+    chance = random.Random(1)
+    for _ in range(40):
+        event = MessagePublished("c", 1, False, ["t"], [], [1], 1 << 20, 0, 1)
+        log.record(event, payloads=[chance.randbytes(1 << 20)])
+        log.store(nats)
+    filler = fill(small_disk)
+    with pytest.raises(OutOfDisk, match="no space left for the archive"):
+        archive(found, str(small_disk / "a"))
+    with filler.open("r+b") as file:
+        file.truncate(filler.stat().st_size - (12 << 20))
+    with pytest.raises(OutOfDisk, match="no space left for the archive"):
+        archive(found, str(small_disk / "a"))
+    assert stored(small_disk / "a", log) == records(log, 1, 10)
+    filler.unlink()
+    archive(found, str(small_disk / "a"))
+    assert stored(small_disk / "a", log) == records(log)
+
+
+# ----------------------------------------------------------------------------------- killed
+
+RUN = """
+import os, sys
+from spark.archive import archive
+from spark.log import Log
+from spark.session import running_session
+
+def committed(archived):
+    print("committed", archived.through, flush=True)
+
+with running_session("local[1]", "700m") as spark:
+    print("session", flush=True)
+    options = dict(one.split("=", 1) for one in sys.argv[2:])
+    archive(Log(spark, options), sys.argv[1], committed, 150_000)
+"""
+
+
+@pytest.mark.parametrize("moment", ["staged", "committed 2"])
+def test_killed_while_it_works(
+    tmp_path: Path, nats: Nats, new_log: New, opened: Opened, moment: str
+) -> None:
+    """``kill -9`` of the driver: the JVM goes with it, and the next run finishes what it began."""
+    log = new_log()
+    publish(log, 500, 1000)
+    found = opened(log)
+    options = [f"{name}={value}" for name, value in found.options.items()]
+    with subprocess.Popen(
+        [sys.executable, "-c", RUN, str(tmp_path / "a"), *options],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env=environment(),
+    ) as process:
+        assert process.stdout is not None
+        commits: list[int] = []
+        for line in process.stdout:
+            if line.startswith("committed"):
+                commits.append(int(line.split()[1]))
+            if line.startswith(moment) or moment == f"committed {len(commits)}":
+                break
+            if moment == "staged" and line.startswith("session"):
+                until(
+                    lambda: list((tmp_path / "a").glob("node=*/_staging/*/batch*/date=*/*")),
+                    "a file of Spark's",
+                    240,
+                )
+                break
+        process.kill()
+    got = stored(tmp_path / "a", log) if (tmp_path / "a").exists() and commits else []
+    assert got == records(log, 1, len(got))
+    assert not commits or len(got) >= commits[-1]
+    told: list[Archived] = []
+    (outcome,) = archive(found, str(tmp_path / "a"), told.append)
+    assert outcome.through == 500
+    assert outcome.records < 500 or not commits
+    assert stored(tmp_path / "a", log) == records(log)
+
+
+def test_an_event_is_where_it_was(tmp_path: Path, new_log: New, opened: Opened) -> None:
+    """The archive alone, and with the log behind it, are the same table."""
+    log = new_log()
+    publish(log, 20)
+    archive(opened(log), str(tmp_path))
+    publish(log, 7)
+    log.record(MessagePublished("c", 1, False, ["t"], [], [9], 2, 0, 1), payloads=[b"hi"])
+    both = opened(log, archive=str(tmp_path))
+    alone = Log(both.spark, {"archive": str(tmp_path)})
+    names = ("node", "position", "type", "topic", "payload")
+    whole = [tuple(row) for row in opened(log).entries(*names).orderBy("position").collect()]
+    assert [tuple(row) for row in both.entries(*names).orderBy("position").collect()] == whole
+    assert [tuple(row) for row in alone.entries(*names).orderBy("position").collect()] == whole[:20]

@@ -1,0 +1,347 @@
+"""An archive is read as the log was, and damage in it is named."""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+from typing import TYPE_CHECKING
+
+import orjson
+import pyarrow as pa
+import pytest
+from archives import DAY_MS, NODE, archived, publish, stage
+from harness.logs import BEGIN_MS, LogBuilder
+from pyarrow import parquet
+
+from eventstore.errors import CorruptLog
+from eventstore.records import decode_record
+from spark import archivefiles
+from spark.archived import ArchivedStored, plan
+from spark.archivewriter import open_writer
+from spark.folders import Folder, NoFolder
+from spark.ledger import NAME, ArchiveDamaged, LaterArchive, NoArchive, parse
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+def built(count: int, size: int = 20) -> LogBuilder:
+    log = LogBuilder()
+    publish(log, count, size)
+    return log
+
+
+def all_of(directory: Path | str) -> list[tuple[int, bytes]]:
+    (stored,) = plan(str(directory))
+    return list(stored.read(1, 1 << 40))
+
+
+def files(directory: Path) -> list[Path]:
+    return sorted(directory.glob("node=*/date=*/*.parquet"))
+
+
+# ------------------------------------------------------------------------------------- whole
+
+
+def test_an_archive_gives_the_records_of_the_log(tmp_path: Path) -> None:
+    log = built(57)
+    archived(tmp_path, log, 23)
+    archived(tmp_path, log)
+    (stored,) = plan(str(tmp_path))
+    assert (stored.stream, stored.first, stored.last) == (log.stream, 1, 57)
+    assert stored.size == sum(map(len, log.records))
+    assert stored.borders == (1, 11, 21, 24, 34, 44, 54)
+    records = list(enumerate(log.records, 1))
+    assert list(stored.read(1, 57)) == records
+    for first, last in itertools.product((1, 2, 10, 23, 24, 40, 57), repeat=2):
+        assert list(stored.read(first, last)) == records[first - 1 : last]
+    assert list(stored.read(0, 999)) == records
+
+
+def test_it_is_found_by_a_path_a_uri_and_as_one_nodes_part(tmp_path: Path) -> None:
+    log = built(5)
+    archived(tmp_path, log)
+    records = list(enumerate(log.records, 1))
+    for place in (
+        f"{tmp_path}/",
+        f"file://{tmp_path}",
+        tmp_path / NODE,
+        f"file://{tmp_path}/{NODE}",
+    ):
+        assert all_of(place) == records
+
+
+def test_it_may_be_moved(tmp_path: Path) -> None:
+    log = built(5)
+    archived(tmp_path / "a", log)
+    (tmp_path / "a").rename(tmp_path / "b")
+    assert all_of(tmp_path / "b") == list(enumerate(log.records, 1))
+
+
+def test_what_travels_to_executors_is_small_and_reads_the_same(tmp_path: Path) -> None:
+    log = built(300)
+    archived(tmp_path, log, per_file=2)
+    (stored,) = plan(str(tmp_path))
+    sent = pickle.dumps(stored)
+    assert len(sent) < 500
+    there: ArchivedStored = pickle.loads(sent)
+    archived(tmp_path, built(300), per_file=7)
+    assert list(there.read(290, 400)) == list(enumerate(log.records, 1))[289:]
+
+
+def test_only_what_the_statistics_allow_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = built(40)
+    archived(tmp_path, log, per_file=20)
+    read: list[tuple[int, int]] = []
+    whole = parquet.ParquetFile.iter_batches
+
+    def counted(
+        self: parquet.ParquetFile, rows: int, groups: list[int], names: list[str]
+    ) -> object:
+        columns = [self.metadata.row_group(group).column(0) for group in groups]
+        read.extend((one.statistics.min, one.statistics.max) for one in columns)
+        return whole(self, rows, groups, names)
+
+    monkeypatch.setattr(parquet.ParquetFile, "iter_batches", counted)
+    (stored,) = plan(str(tmp_path))
+    assert [sequence for sequence, _ in stored.read(27, 31)] == [27, 28, 29, 30, 31]
+    assert read == [(26, 30), (31, 35)]
+
+
+def test_memory_is_bounded_by_what_is_decoded_at_once(tmp_path: Path) -> None:
+    log = built(64, 1 << 20)
+    with open_writer(tmp_path, log.stream, NODE) as writer:
+        writer.add(stage(writer, enumerate(log.records, 1), group=64))
+    (stored,) = plan(str(tmp_path))
+    before, most = pa.total_allocated_bytes(), 0
+    for at, (sequence, data) in enumerate(stored.read(1, 64), 1):
+        assert sequence == at
+        assert data == log.records[at - 1]
+        most = max(most, pa.total_allocated_bytes() - before)
+    assert most < 24 << 20
+
+
+def test_a_clock_that_was_set_back_over_midnight(tmp_path: Path) -> None:
+    """A file is of one day; records of two days in turn are read in order all the same."""
+    midnight = (BEGIN_MS // DAY_MS + 1) * DAY_MS
+    log = LogBuilder()
+    times = [-2000, -1000, 0, 1000, -1500, -500, 500, 1500]
+    for time_ms in times:
+        publish(log, 1, time_ms=midnight + time_ms)
+    publish(log, 4)
+    (segment, behind) = archived(tmp_path, log, per_file=8)
+    assert [segment.first, segment.last, behind.first] == [1, 8, 9]
+    assert [segment.begins_ms, segment.ends_ms] == [midnight - 2000, midnight + 1500]
+    assert len(segment.files) == 2
+    assert len({file.name.split("/")[0] for file in segment.files}) == 2
+    records = list(enumerate(log.records, 1))
+    (stored,) = plan(str(tmp_path))
+    for first, last in itertools.combinations(range(1, 13), 2):
+        assert list(stored.read(first, last)) == records[first - 1 : last]
+
+
+def test_several_nodes_in_one_archive(tmp_path: Path) -> None:
+    logs = [LogBuilder(f"n{number}") for number in range(3)]
+    for log in logs:
+        publish(log, 3)
+        with open_writer(tmp_path, log.stream, f"node={log.node}") as writer:
+            writer.add(stage(writer, enumerate(log.records, 1)))
+    found = plan(str(tmp_path))
+    assert [one.stream for one in found] == [log.stream for log in logs]
+    for one, log in zip(found, logs, strict=True):
+        assert [data for _, data in one.read(1, 3)] == log.records
+
+
+# ------------------------------------------------------------------------------- nothing, damage
+
+
+def test_there_is_no_archive(tmp_path: Path) -> None:
+    with pytest.raises(NoFolder, match=r"there is no directory .*/nowhere") as none:
+        plan(str(tmp_path / "nowhere"))
+    assert none.value.exit_code == 66
+    with pytest.raises(NoArchive, match="there is no archive in"):
+        plan(str(tmp_path))
+    with open_writer(tmp_path, "FOLDMQ_LOG_n1", NODE):
+        pass
+    with pytest.raises(NoArchive):
+        plan(str(tmp_path))
+    with pytest.raises(NoFolder, match="cannot be read"):
+        plan("nosuch://place/a")
+
+
+def test_a_damaged_file_is_named_and_never_read_as_something_else(tmp_path: Path) -> None:
+    log = built(30, 200)
+    archived(tmp_path, log, per_file=30)
+    records = list(enumerate(log.records, 1))
+    (file,) = files(tmp_path)
+    whole = file.read_bytes()
+    found = 0
+    for at in range(0, len(whole), 7):
+        broken = bytearray(whole)
+        broken[at] ^= 0x10
+        file.write_bytes(broken)
+        got, error = read_until_damage(tmp_path)
+        if error is not None:
+            assert str(file) in str(error)
+            assert f"from record {len(got) + 1} on" in str(error)
+            assert "\n" not in str(error)
+            found += 1
+        # What is given before the damage is found is right, or its own checksum says so.
+        for sequence, data in got:
+            if data != records[sequence - 1][1]:
+                with pytest.raises(CorruptLog):
+                    decode_record(sequence, data)
+    assert found > len(whole) // 7 // 5
+
+
+def read_until_damage(
+    directory: Path,
+) -> tuple[list[tuple[int, bytes]], ArchiveDamaged | None]:
+    (stored,) = plan(str(directory))
+    got: list[tuple[int, bytes]] = []
+    try:
+        got.extend(stored.read(1, 30))
+    except ArchiveDamaged as error:
+        return got, error
+    return got, None
+
+
+@pytest.mark.parametrize("what", ["missing", "short", "long", "empty"])
+def test_a_file_that_is_not_the_one_that_was_written(tmp_path: Path, what: str) -> None:
+    archived(tmp_path, built(30))
+    file = files(tmp_path)[1]
+    whole = file.read_bytes()
+    changed = {"short": whole[:-1], "long": whole + b"x", "empty": b""}
+    if what == "missing":
+        file.unlink()
+    else:
+        file.write_bytes(changed[what])
+    (stored,) = plan(str(tmp_path))
+    got = stored.read(1, 30)
+    assert [next(got)[0] for _ in range(10)] == [*range(1, 11)]
+    with pytest.raises(ArchiveDamaged, match=f"file {file} of the archive is") as damage:
+        next(got)
+    assert damage.value.exit_code == 65
+    assert [sequence for sequence, _ in stored.read(21, 30)] == [*range(21, 31)]
+
+
+def test_a_record_is_found_by_its_file(tmp_path: Path) -> None:
+    archived(tmp_path, built(30))
+    (stored,) = plan(str(tmp_path))
+    assert stored.place(12) == f"file {files(tmp_path)[1]} of the archive"
+    assert stored.place(99) == f"the archive {tmp_path}/{NODE}"
+
+
+def test_what_is_checked_is_every_record(tmp_path: Path) -> None:
+    log = built(6)
+    log.damage(4)
+    with open_writer(tmp_path, log.stream, NODE) as writer:
+        path = writer.staging / "date=2023-11-14"
+        path.mkdir()
+
+        def write(rows: list[tuple[int, bytes]]) -> list[archivefiles.Run]:
+            seq, data = zip(*rows, strict=True)
+            parquet.write_table(pa.table({"seq": seq, "data": data}), path / "f.parquet")
+            folder = Folder(str(writer.staging))
+            return list(archivefiles.look_through(folder, "date=2023-11-14/f.parquet"))
+
+        rows = list(enumerate(log.records, 1))
+        with pytest.raises(CorruptLog, match="record 4 has a wrong checksum"):
+            write(rows)
+        with pytest.raises(CorruptLog, match="record 4 does not continue record 3"):
+            write([*rows[:3], (4, log.records[4])])
+        # What is missing ends a run; whoever takes the runs finds out.
+        runs = write([*rows[:2], *rows[4:]])
+        assert [(run.first, run.last) for run in runs] == [(1, 2), (5, 6)]
+
+
+# ------------------------------------------------------------------------------------- ledger
+
+
+def lines(directory: Path) -> list[dict[str, object]]:
+    return [orjson.loads(line) for line in (directory / NODE / NAME).read_bytes().splitlines()]
+
+
+def write_lines(directory: Path, found: list[dict[str, object]]) -> None:
+    (directory / NODE / NAME).write_bytes(b"".join(orjson.dumps(line) + b"\n" for line in found))
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda found: found.pop(2), r"line 3 does not continue the one before"),
+        (lambda found: found[2].update(previous="00" * 32), "line 3 does not continue"),
+        (lambda found: found[1].update(link="00" * 32), "line 3 does not continue"),
+        (lambda found: found[1].update(last=9), "line 3 does not continue"),
+        (lambda found: found[3].pop("link"), "line 4 is not a segment"),
+        (lambda found: found[3].update(first="21"), "line 4 is not a segment"),
+        (lambda found: found[3].update(files=[]), "line 4 is not a segment"),
+        (lambda found: found[3].update(files=[["a"]]), "line 4 is not a segment"),
+        (lambda found: found[3].update(last=20), "line 4 is not a segment"),
+        (lambda found: found[0].pop("stream"), "does not say whose log it is"),
+    ],
+)
+def test_a_ledger_that_does_not_fit_together(
+    tmp_path: Path, change: Callable[[list[dict[str, object]]], object], why: str
+) -> None:
+    archived(tmp_path, built(30))
+    found = lines(tmp_path)
+    change(found)
+    write_lines(tmp_path, found)
+    with pytest.raises(ArchiveDamaged, match=why):
+        plan(str(tmp_path))
+    with (
+        pytest.raises(ArchiveDamaged, match=why),
+        open_writer(tmp_path, "FOLDMQ_LOG_n1", NODE),
+    ):
+        pass
+
+
+def test_a_ledger_with_a_line_that_is_none(tmp_path: Path) -> None:
+    archived(tmp_path, built(30))
+    path = tmp_path / NODE / NAME
+    for line in (b"nonsense\n", b"\x00\x00\n", b"[1]\n"):
+        whole = path.read_bytes()
+        path.write_bytes(whole + line)
+        with pytest.raises(ArchiveDamaged, match="line 5 cannot be read"):
+            plan(str(tmp_path))
+        path.write_bytes(whole)
+
+
+def test_a_later_ledger_is_refused_and_a_field_that_is_added_is_not(tmp_path: Path) -> None:
+    log = built(30)
+    archived(tmp_path, log)
+    found = lines(tmp_path)
+    found[1]["more"] = found[0]["more"] = {"of": "this"}
+    write_lines(tmp_path, found)
+    assert all_of(tmp_path) == list(enumerate(log.records, 1))
+    found[0]["archive"] = 2
+    write_lines(tmp_path, found)
+    with pytest.raises(LaterArchive, match="has format 2, this foldmq reads format 1") as later:
+        plan(str(tmp_path))
+    assert later.value.exit_code == 78
+
+
+def test_a_line_that_is_being_written_is_not_read(tmp_path: Path) -> None:
+    archived(tmp_path, built(30))
+    whole = (tmp_path / NODE / NAME).read_bytes()
+    ends = [at + 1 for at, byte in enumerate(whole) if byte == ord("\n")]
+    for length in range(len(whole) + 1):
+        if length < ends[0]:
+            with pytest.raises(NoArchive, match="nothing is archived yet"):
+                parse(whole[:length], "x")
+        else:
+            segments = sum(end <= length for end in ends) - 1
+            assert len(parse(whole[:length], "x").segments) == segments
+
+
+def test_an_archive_that_was_replaced_meanwhile(tmp_path: Path) -> None:
+    archived(tmp_path / "a", built(30))
+    (stored,) = plan(str(tmp_path / "a"))
+    (tmp_path / "a").rename(tmp_path / "b")
+    archived(tmp_path / "a", built(20))
+    with pytest.raises(NoArchive, match="does not have record 30 any more"):
+        list(stored.read(1, 30))

@@ -1,0 +1,140 @@
+"""Logs from which something was taken, or in which something was changed, at random.
+
+Whatever breaks in the sessions of such a log must be found by Spark as it is found by looking at
+every message and every subscription, without Spark; no more and no less.
+"""
+
+from __future__ import annotations
+
+import random
+from copy import deepcopy
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from conftest import access
+from foldedlogs import simulated
+from harness.logs import LogBuilder
+from simulation.promises import violations
+
+from eventstore.records import decode_record
+from projections.promises import RULES, UNEXPECTED
+from spark.audit.outcome import DELIVERED_TWICE, NO_SUBSCRIPTION
+from spark.audit.run import audit
+from spark.log import Log
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from harness.nats import Nats
+    from pyspark.sql import SparkSession
+
+    from eventstore.positions import Position
+    from spark.audit.outcome import Outcome
+
+SEEDS = (3, 5)
+"""Of the simulation."""
+MUTANTS = 12
+"""Logs made of each."""
+
+Found = set[tuple[str, "Position", str]]
+"""Rule, position, session."""
+
+
+def mutate(raw: list[dict[str, Any]], chance: random.Random) -> None:
+    """Change one of the events of a record so that it can still be read."""
+    at = chance.randrange(len(raw))
+    event, how = raw[at], chance.choice(["drop", "double", "swap", "field"])
+    runs = next((name for name in ("refs", "pids") if event.get(name)), None)
+    if how == "drop":
+        del raw[at]
+    elif how == "double":
+        raw.insert(at, deepcopy(event))
+    elif how == "swap":
+        other = chance.randrange(len(raw))
+        raw[at], raw[other] = raw[other], raw[at]
+    elif runs is not None and event["e"] != "MessagePublished":
+        first = event[runs][0]
+        event[runs][0] = first + 1 if isinstance(first, int) else [first[0] + 1, *first[1:]]
+    elif "filter" in event:
+        event["filter"] = chance.choice(["#", "t/#", "other"])
+    elif "resumed" in event:
+        event["resumed"] = not event["resumed"]
+
+
+def mutants(seed: int) -> Iterator[LogBuilder]:
+    whole = simulated(seed, f"sound{seed}")[0].log
+    chance = random.Random(seed)
+    for number in range(MUTANTS):
+        log = LogBuilder(f"mutant{seed}x{number}")
+        chosen = set(chance.sample(range(2, whole.last), 1 + number % 3))
+        for sequence, data in enumerate(whole.records, 1):
+            record = decode_record(sequence, data)
+            if sequence in chosen and record.raw_events:
+                mutate(record.raw_events, chance)
+            log.record(
+                *record.raw_events,
+                payloads=[record.payload],
+                time_ms=record.time_ms,
+                part=record.part,
+                last=record.last,
+            )
+        yield log
+
+
+@pytest.fixture(scope="module")
+def logs() -> list[LogBuilder]:
+    return [log for seed in SEEDS for log in mutants(seed)]
+
+
+@pytest.fixture(scope="module")
+def outcome(spark: SparkSession, nats: Nats, logs: list[LogBuilder]) -> Outcome:
+    for log in logs:
+        log.store(nats)
+    streams = ",".join(log.stream for log in logs)
+    return audit(Log(spark, {**access(nats), "stream": streams}), cluster=False)
+
+
+def expected(log: LogBuilder) -> Found:
+    """What is found without Spark."""
+    records = [decode_record(sequence, data) for sequence, data in enumerate(log.records, 1)]
+    return {
+        (rule, at, session)
+        for session, found in violations(records).items()
+        for rule, at, _ in found
+    }
+
+
+def told(outcome: Outcome, log: LogBuilder) -> Found:
+    """What Spark found of these rules, whether delivered twice or without a subscription."""
+    return {
+        (one.rule, one.at, one.session or "")
+        for one in outcome.violations
+        if one.node == log.node and (one.rule in RULES or one.rule == DELIVERED_TWICE)
+    }
+
+
+def test_what_breaks_is_found(outcome: Outcome, logs: list[LogBuilder]) -> None:
+    seen: set[str] = set()
+    for log in logs:
+        unexpected = {(at, session) for rule, at, session in expected(log) if rule == UNEXPECTED}
+        known = {one for one in expected(log) if one[0] != UNEXPECTED}
+        found = told(outcome, log)
+        classified = {
+            one
+            for one in found - known
+            if one[0] in (DELIVERED_TWICE, NO_SUBSCRIPTION) and one[1:] in unexpected
+        }
+        assert {one[1:] for one in classified} == unexpected, log.node
+        assert {one for one in found - classified if one[2]} - owed(outcome, log) == known, log.node
+        seen |= {rule for rule, _, _ in found}
+    assert len(seen) >= 6, f"only {seen} were broken"
+
+
+def owed(outcome: Outcome, log: LogBuilder) -> Found:
+    """What only Spark looks for: retained messages that a filter should have been sent."""
+    return {
+        (one.rule, one.at, one.session or "")
+        for one in outcome.violations
+        if one.node == log.node
+        and ("retained message" in one.what or "does not repeat the session" in one.what)
+    }

@@ -1,0 +1,336 @@
+"""The parts of an audit that need no Spark."""
+
+from __future__ import annotations
+
+import random
+import sys
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import pytest
+from brokenlogs import Story, at, delivered, published
+from harness.logs import LogBuilder
+
+from eventstore.events import Acked, BrokerStarted, Delivered, MessagePublished, entries
+from eventstore.records import GENESIS, decode_record
+from projections.promises import BUCKETS
+from spark.audit import figures
+from spark.audit.chain import COUNTS, PIECE, PROBLEM, RATES, Link, Note, Piece, follow, joined
+from spark.audit.facts import EFFECT, EVENTS, NODE, RELEASED, SENT
+from spark.audit.outcome import CHAIN, EVENT, MOST, TURN
+from spark.audit.packing import item, pack, unpack
+from spark.audit.rates import Rates, merged
+from spark.audit.results import SLOWEST, TOTALS, VIOLATION, Results, Totals, bounded, quantile
+from spark.audit.source import FactsPartition, FactsReader
+from spark.audit.whole import BEYOND, wholes
+from spark.options import Options
+from spark.planning import Range
+
+sys.path.append(str(Path(__file__).parents[1] / "eventstore"))
+from samples import every_event
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from eventstore.events import Event
+
+
+# ------------------------------------------------------------------------------ packing
+
+
+@pytest.mark.parametrize("event", every_event(), ids=lambda event: type(event).__name__)
+def test_what_is_packed_is_the_same_again(event: Event) -> None:
+    session = getattr(event, "session", None) or "none"
+    data = pack([item(event, at(3, 4), 1000, 2), item(event, at(3, 5), 1001, 2)])
+    (first, second) = unpack(session, data)
+    assert first[:3] == (at(3, 4), 1000, 2)
+    assert second[:3] == (at(3, 5), 1001, 2)
+    for _, _, _, found in (first, second):
+        assert type(found) is type(event)
+        assert orjson.dumps(found) == orjson.dumps(event)
+        assert entries(found) == entries(event)
+
+
+# -------------------------------------------------------------------------------- chain
+
+
+def link(sequence: int, part: int = 0, *, last: bool = True, **given: Any) -> Link:
+    hexed = {"link": f"{sequence:064x}", "previous": f"{sequence - 1:064x}", "starts": False}
+    return Link(sequence=sequence, part=part, last=last, **{**hexed, **given})
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "rule"),
+    [
+        (link(1), link(2), None),
+        (link(1, last=False), link(2, 1), None),
+        (link(2, 1, last=False), link(3, 2), None),
+        (link(1, last=False), link(2, starts=True), None),
+        (link(1, link=""), link(2), None),
+        (link(1, -1), link(2, 7), None),
+        (link(1), link(3), CHAIN),
+        (link(1), link(2, previous="00"), CHAIN),
+        (link(1, last=False), link(2), TURN),
+        (link(1), link(2, 1), TURN),
+        (link(1, 1, last=False), link(2, 1), TURN),
+    ],
+)
+def test_what_may_follow(one: Link, other: Link, rule: str | None) -> None:
+    assert [found.rule for found in follow(one, other)] == ([] if rule is None else [rule])
+
+
+def piece(first: int, last: int, **given: Any) -> Piece:
+    begin = link(first, previous=GENESIS.hex()) if first == 1 else link(first, **given)
+    return Piece(begin, link(last), 1000 + first, 1000 + last, last - first + 1, 10, 20, 30)
+
+
+def test_pieces_are_put_together_in_any_order() -> None:
+    pieces = [piece(1, 3), piece(4, 6), piece(7, 9)]
+    random.Random(1).shuffle(pieces)
+    whole, breaks = joined(pieces)
+    assert breaks == []
+    assert (whole.first.sequence, whole.last.sequence, whole.records) == (1, 9, 9)
+    assert (whole.events, whole.entries, whole.bytes) == (30, 60, 90)
+    assert (whole.begins_ms, whole.ends_ms) == (1001, 1009)
+
+
+def test_what_is_missing_between_pieces_is_found_once() -> None:
+    _, breaks = joined([piece(1, 3), piece(6, 9)])
+    assert [(one.rule, one.at) for one in breaks] == [(CHAIN, at(4))]
+
+
+def test_the_first_record_continues_nothing() -> None:
+    (broken,) = joined([Piece(link(1, previous="1" * 64), link(1), 0, 0)])[1]
+    assert (broken.rule, broken.at) == (CHAIN, at(1))
+
+
+# --------------------------------------------------------------------------------- scan
+
+
+@dataclass
+class Held:
+    """The records of a log, as something that is stored."""
+
+    log: LogBuilder
+    borders = ()
+    size = 1000
+
+    def __post_init__(self) -> None:
+        self.stream, self.first, self.last = self.log.stream, 1, self.log.last
+
+    def read(self, first: int, last: int) -> Iterator[tuple[int, bytes]]:
+        yield from enumerate(self.log.records[first - 1 : last], first)
+
+    def explain(self, _sequence: int) -> None:
+        return None
+
+    def place(self, _sequence: int) -> str:
+        return ""
+
+
+def scanned(log: LogBuilder, *splits: int, end: int | None = None) -> list[dict[str, Any]]:
+    """The facts of a log, scanned in as many tasks as it is split into."""
+    rows: list[dict[str, Any]] = []
+    for before, last in pairwise([0, *splits, log.last]):
+        part = Range(Held(log), before + 1, last, log.last, until=end)
+        reader = FactsReader(Options.read({"archive": "none"}))
+        for batch in reader.read(FactsPartition([part])):
+            rows += batch.to_pylist()
+    return rows
+
+
+def of_kind(rows: Sequence[dict[str, Any]], kind: int) -> list[dict[str, Any]]:
+    return [row for row in rows if row["kind"] == kind]
+
+
+def notes(rows: Sequence[dict[str, Any]]) -> list[Note]:
+    return [Note.read(row["node"], row["at"], row["data"]) for row in of_kind(rows, NODE)]
+
+
+def test_a_message_released_in_another_task_is_left_to_a_join() -> None:
+    story = Story("n")(published("t", qos=2), payloads=1)
+    story.log.record({"e": "Released", "v": 1, "session": "p", "pids": [1], "refs": [at(2)]})
+    together, apart = scanned(story.log), scanned(story.log, 2)
+    (effect,) = of_kind(together, EFFECT)
+    assert (effect["at"], effect["ref"], effect["topic"]) == (at(3), at(2), "t")
+    assert not of_kind(together, SENT)
+    assert not of_kind(apart, EFFECT)
+    (sent,), (released,) = of_kind(apart, SENT), of_kind(apart, RELEASED)
+    assert (sent["ref"], sent["topic"]) == (at(2), "t")
+    assert (released["at"], released["ref"]) == (at(3), at(2))
+
+
+def test_events_of_a_session_stay_in_order_and_are_not_lost() -> None:
+    story = Story("n")
+    for _ in range(50):
+        story(published("t", "t", pid=1), payloads=2)
+    packed = [row for row in of_kind(scanned(story.log, 10, 30), EVENTS) if row["session"] == "p"]
+    assert len(packed) == 3
+    places = [at for row in packed for at, *_ in unpack("p", row["data"])]
+    assert places == sorted(places)
+    assert len(places) == 51
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        {"e": "Delivered", "v": 1, "session": "s", "filter": "t", "qos": 1, "pids": [1],
+         "refs": [[0, 10**15, 1]], "retain": True, "queued": -1},
+        {"e": "Queued", "v": 1, "session": "s", "filter": "t", "qos": 1,
+         "refs": [1 << 63], "size": 3, "retain": True},
+        {"e": "MessageDropped", "v": 1, "session": "s", "reason": "x", "count": 1,
+         "refs": [[5, -7, 1]], "filter": "t", "queued": -1},
+        {"e": "MessagePublished", "v": 1, "session": "p", "qos": 1, "retain": False,
+         "topics": ["t"], "which": [0, 5], "pids": [1, 2], "sizes": 0, "at": 0, "count": 2},
+        {"e": "MessagePublished", "v": 1, "session": "p", "qos": 1, "retain": False,
+         "topics": [], "which": [], "pids": [1], "sizes": 0, "at": 0, "count": 1},
+        {"e": "RetainedSnapshot", "v": 1, "topics": ["a", "b"], "qos": [1], "refs": [1],
+         "sizes": 0, "at": 0, "count": 2, "session": None},
+        {"e": "Acked", "v": 1, "session": "s"},
+    ],
+)  # fmt: skip
+def test_an_event_that_cannot_be_is_a_violation_and_costs_no_memory(event: dict[str, Any]) -> None:
+    log = LogBuilder("n")
+    log.record(BrokerStarted("0.1"), event, Acked("s", [1]))
+    (problem,) = (note for note in notes(scanned(log)) if note.about == PROBLEM)
+    assert (problem.values["rule"], problem.at) == (EVENT, at(1, 1))
+
+
+def test_positions_beyond_the_end_are_not_looked_at() -> None:
+    story = Story("n")(published("t"), delivered(at(2)), Acked("s", [1]), payloads=1)
+    rows = scanned(story.log, end=at(2, 1))
+    (packed,) = (row for row in of_kind(rows, EVENTS) if row["session"] == "s")
+    assert [place for place, *_ in unpack("s", packed["data"])][-1] == at(2, 1)
+    log = wholes(notes(rows), beginning=True).logs["n"]
+    assert log.unsure == at(2)
+    assert log.trusted == BEYOND
+
+
+def test_a_damaged_record_ends_what_is_judged_at_the_turn_before_it() -> None:
+    story = Story("n")
+    story(published("t"), payloads=1, last=False)(delivered(at(2)), part=1)(Acked("s", [1]))
+    story.log.damage(3)
+    found = wholes(notes(scanned(story.log)), beginning=True)
+    log = found.logs["n"]
+    assert (log.trusted, log.unsure) == (at(3), at(2))
+    assert [one.rule for _, one in found.breaks] == [CHAIN]
+    assert "from 3.0 on is not judged" in found.remarks[0]
+
+
+def test_facts_are_counted() -> None:
+    story = Story("n")
+    for _ in range(20):
+        story(published("t", "t", "t"), payloads=3)
+    rows = scanned(story.log, 7)
+    counts = [note.values for note in notes(rows) if note.about == COUNTS]
+    assert sum(one.get(str(EFFECT), 0) for one in counts) == 60 == len(of_kind(rows, EFFECT))
+    pieces = [Piece.read(note.values) for note in notes(rows) if note.about == PIECE]
+    assert [(one.records, one.entries) for one in pieces] == [(7, 4 + 18), (14, 42)]
+    assert sum(note.values["published"] for note in notes(rows) if note.about == RATES) == 60
+
+
+def test_as_many_pieces_as_one_can_hold() -> None:
+    """A log in which no record follows the other does not become a note for each."""
+    log = LogBuilder("n")
+    for _ in range(1500):
+        log.record(Acked("s", []))
+    shuffled = LogBuilder("n")
+    shuffled.records = log.records[::-1]
+    pieces = [note for note in notes(scanned(shuffled)) if note.about == PIECE]
+    assert 1000 <= len(pieces) <= 1001
+    assert sum(note.values["records"] for note in pieces) == 1500
+
+
+# ------------------------------------------------------------------------------- figures
+
+
+def test_rates_grow_coarser_and_lose_nothing() -> None:
+    rates, chance = Rates(), random.Random(2)
+    times = [chance.randrange(10**10) for _ in range(20_000)]
+    for time_ms in times:
+        rates.of(time_ms)[Delivered] += 1
+        rates.of(time_ms)[MessagePublished] += 2
+    points, length = merged(("n", point) for point in rates.points())
+    assert len(points) <= 241
+    assert sum(point.delivered for point in points) == 20_000
+    assert sum(point.published for point in points) == 40_000
+    for point in points:
+        inside = sum(point.at_ms <= time_ms < point.at_ms + length for time_ms in times)
+        assert point.delivered == inside
+
+
+def test_rates_of_several_readers_are_added() -> None:
+    one, other = Rates(), Rates()
+    one.of(1500)[Acked] += 1
+    other.of(1999)[Acked] += 1
+    other.of(2000)[Acked] += 1
+    told = [("n", point) for rates in (one, other) for point in rates.points()]
+    points, length = merged(told)
+    assert length == 1000
+    assert [(point.at_ms, point.completed) for point in points] == [(1000, 2), (2000, 1)]
+    assert merged([]) == ((), 1000)
+
+
+def latencies(*values_ms: int) -> dict[int, list[int]]:
+    buckets = [0] * BUCKETS
+    for value in values_ms:
+        buckets[value.bit_length()] += 1
+    return {1: buckets}
+
+
+def test_quantiles_are_bounds_of_their_bucket() -> None:
+    values = [0, 1, 5, 6, 7, 300]
+    ((_, buckets),) = latencies(*values).items()
+    assert bounded(quantile(buckets, 0.5), 300) == 7
+    assert bounded(quantile(buckets, 0.99), 300) == 300
+    assert bounded(quantile(buckets, 0.01), 300) == 0
+
+
+def test_totals_of_tasks_are_put_together() -> None:
+    tasks = []
+    for task in range(3):
+        results = Results()
+        for number in range(30):
+            longest = task * 100 + number
+            results.totals.add_session("n", f"s{longest}", latencies(longest), {1: longest})
+        results.totals.counts["expected"] += 5
+        tasks.append(results)
+    totals = Totals()
+    for results in tasks:
+        (batch,) = results.rest()
+        (row,) = batch.to_pylist()
+        assert row["kind"] == TOTALS
+        totals.merge(orjson.loads(row["data"]))
+    assert totals.counts["expected"] == 15
+    (latency,) = figures.latencies(totals)
+    assert (sum(latency.counts), latency.max_ms, latency.qos) == (90, 229, 1)
+    assert len(latency.bounds_ms) == len(latency.counts)
+    slowest = figures.slowest(totals)
+    assert [one.max_ms for one in slowest] == list(range(229, 229 - SLOWEST, -1))
+
+
+def test_violations_that_are_too_many_are_counted() -> None:
+    results = Results()
+    for number in range(MOST + 50):
+        results.violation("order", "n", "s", number, "what")
+    results.violation("queue", "n", "s", 1, "what")
+    rows = [row for batch in (*results.full(), *results.rest()) for row in batch.to_pylist()]
+    kept = [row["rule"] for row in rows if row["kind"] == VIOLATION]
+    assert (kept.count("order"), kept.count("queue")) == (MOST, 1)
+    totals = orjson.loads(rows[-1]["data"])
+    assert totals["counts"]["wrong order"] == MOST + 50
+
+
+def test_decoding_is_that_of_the_broker() -> None:
+    story = Story("n")(published("t"), delivered(at(2)), payloads=1)
+    record = decode_record(2, story.log.records[1])
+    packed = [
+        event
+        for row in of_kind(scanned(story.log), EVENTS)
+        for place, _, _, event in unpack(row["session"], row["data"])
+        if place >= at(2)
+    ]
+    assert sorted(map(str, packed)) == sorted(str(event) for _, event in record.events())

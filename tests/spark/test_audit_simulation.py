@@ -1,0 +1,68 @@
+"""What the real broker wrote under random clients, faults and crashes keeps every promise."""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import TYPE_CHECKING
+
+import pytest
+from conftest import access
+from foldedlogs import simulated
+
+from projections.digests import retained_digest, session_digest
+from spark.audit.outcome import ALL_CLAIM, BROKER, RETAINED_CLAIM, SESSION_CLAIM, Claim
+from spark.audit.run import audit
+from spark.log import Log
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from foldedlogs import FoldedLog
+    from harness.nats import Nats
+    from pyspark.sql import SparkSession
+
+    from spark.audit.outcome import Outcome
+
+SEEDS = range(100, 108)
+
+
+@pytest.fixture(scope="module")
+def logs() -> list[FoldedLog]:
+    """Of each seed the whole log, and the log as it was cut."""
+    return list(chain.from_iterable(simulated(seed, f"audit{seed}") for seed in SEEDS))
+
+
+@pytest.fixture(scope="module")
+def outcome(spark: SparkSession, nats: Nats, logs: list[FoldedLog]) -> Outcome:
+    """All of them in one audit, compared with what the broker's own fold says in the end."""
+    for one in logs:
+        one.store(nats)
+    streams = ",".join(one.log.stream for one in logs)
+    log = Log(spark, {**access(nats), "stream": streams})
+    return audit(log, chain.from_iterable(map(claims, logs)), cluster=False)
+
+
+def claims(one: FoldedLog) -> Iterator[Claim]:
+    """Everything that there is in the end."""
+    state, end = one.fold(), one.log.at(one.log.last + 1)
+    yield Claim(BROKER, one.node, ALL_CLAIM, "", end, None)
+    for name in state.sessions.names():
+        digest = session_digest(state, name)
+        yield Claim(BROKER, one.node, SESSION_CLAIM, name, end, digest)
+    for message in state.retained.all():
+        digest = retained_digest(message)
+        yield Claim(BROKER, one.node, RETAINED_CLAIM, message.topic, end, digest)
+
+
+def test_no_promise_was_broken(outcome: Outcome, logs: list[FoldedLog]) -> None:
+    assert outcome.violations == ()
+    assert outcome.kept
+    assert [one.node for one in outcome.nodes] == sorted(one.node for one in logs)
+
+
+def test_much_was_looked_at(outcome: Outcome, logs: list[FoldedLog]) -> None:
+    checked = {result.rule: result.checked for result in outcome.rules}
+    assert min(checked.values()) > 0, checked
+    assert checked["chain"] == sum(one.log.last - one.first + 1 for one in logs)
+    assert any(one.first > 1 for one in logs), "no log was cut"
+    assert {latency.qos for latency in outcome.latencies} == {1, 2}

@@ -1,0 +1,214 @@
+"""The recovery check: what a broker that crashed and was started again must have, from the log."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+from foldedlogs import FoldedLog, moments, simulated
+from harness.nats import PASSWORD, USER
+
+from eventstore.events import (
+    BrokerStarted,
+    BrokerStopped,
+    Event,
+    MessagePublished,
+    SessionClosed,
+    SessionOpened,
+    Subscribed,
+)
+from eventstore.positions import MAX_INDEX, position, sequence_of
+from projections.digests import retained_digest, session_digest
+from projections.turns import Turns
+from spark.audit.outcome import BROKER, CHAIN, PROJECTIONS, STATE, Claim
+from spark.failures import BadOption
+from spark.log import Log
+from spark.recovery import RECOVERY, NodeRecovery, Start, recovery_check
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from harness.logs import LogBuilder
+    from harness.nats import Nats
+    from pyspark.sql import SparkSession
+
+    from eventstore.positions import Position
+
+pytestmark = pytest.mark.timeout(600)
+SEEDS = range(10, 14)
+NUMBERS = (
+    "sessions", "connected", "clean", "inflight", "releasing", "inbound", "queued", "wills"
+)  # fmt: skip
+
+
+def starts(log: FoldedLog) -> list[Position]:
+    """Where the broker was started, once the state is known."""
+    known, turns, found = log.known_from(), Turns(), []
+    for record in log.records():
+        for part in turns.take(record)[1]:
+            found += [
+                position(part.sequence, index)
+                for index, event in part.events()
+                if isinstance(event, BrokerStarted) and part.sequence > known
+            ]
+    return found
+
+
+def claims_of(log: FoldedLog) -> list[Claim]:
+    """What a broker with the right state says behind the last record."""
+    state, bound = log.fold(), position(sequence_of(log.end) + 1, 0)
+    told = [("all", "", None)]
+    told += [("session", name, session_digest(state, name)) for name in state.sessions.names()]
+    told += [("retained", one.topic, retained_digest(one)) for one in state.retained.all()]
+    told.append(("session", "never there", None))
+    return [Claim(BROKER, log.node, kind, name, bound, said) for kind, name, said in told]
+
+
+@pytest.fixture(scope="module")
+def logs(nats: Nats) -> list[FoldedLog]:
+    """Logs that end before the last start: after it, not all need be done."""
+    made = []
+    for seed in SEEDS:
+        for one in simulated(seed, f"rec{seed}"):
+            found = starts(one)
+            if len(found) > 1:
+                last = position(sequence_of(found[-1]) - 1, MAX_INDEX)
+                made.append(FoldedLog(one.log, one.first, last))
+                one.store(nats)
+    assert len(made) > len(SEEDS) // 2
+    assert any(one.first > 1 for one in made), "none was cut"
+    return made
+
+
+@pytest.fixture
+def log(logs: list[FoldedLog], nats: Nats, spark: SparkSession) -> Log:
+    options = {"nats": nats.url, "user": USER, "password": PASSWORD}
+    streams = ",".join(one.log.stream for one in logs)
+    return Log(spark, {**options, "stream": streams, "until": moments(logs)})
+
+
+def expected(log: FoldedLog) -> Iterator[tuple[str, int]]:
+    at = starts(log)[-1]
+    before = FoldedLog(log.log, log.first, position(sequence_of(at) - 1, MAX_INDEX)).fold()
+    states = list(before.sessions.values())
+    yield "at", at
+    yield "sessions", len(states)
+    yield "connected", sum(one.connected for one in states)
+    yield "clean", sum(one.connected and one.clean for one in states)
+    yield "inflight", sum(len(one.inflight) for one in states)
+    yield "releasing", sum(len(one.releasing) for one in states)
+    yield "inbound", sum(len(one.inbound) for one in states)
+    yield "queued", sum(one.queued for one in states)
+    yield "wills", sum(one.connected and one.will is not None for one in states)
+
+
+def numbers(node: NodeRecovery) -> dict[str, int]:
+    assert node.start is not None
+    return {"at": node.start.at, **{name: getattr(node, name) for name in NUMBERS}}
+
+
+def test_what_there_was_is_there_after_crashes(logs: list[FoldedLog], log: Log) -> None:
+    claims = [claim for one in logs for claim in claims_of(one)]
+    outcome = recovery_check(log, claims)
+    assert outcome.kept, outcome.violations
+    assert not outcome.violations
+    assert {one.node: numbers(one) for one in outcome.nodes} == {
+        one.node: dict(expected(one)) for one in logs
+    }
+    assert all(one.start is not None and one.start.crashed for one in outcome.nodes)
+    assert sum(one.connected for one in outcome.nodes), "nobody was connected"
+    assert sum(one.resumed for one in outcome.nodes), "nobody came back"
+    assert sum(one.sessions for one in outcome.compared) == sum(
+        claim.kind == "session" and claim.digest is not None for claim in claims
+    )
+
+
+CRASHED: list[Event] = [
+    SessionOpened("kept", False, False, 4), Subscribed("kept", [("t", 1)]),
+    SessionOpened("clean", False, True, 4),
+    MessagePublished("kept", 1, True, ["r"], [], [1], 2, 0, 1),
+    MessagePublished("kept", 2, True, ["later"], [], [2], 2, 2, 1),
+]  # fmt: skip
+
+
+def crashed(log: LogBuilder) -> LogBuilder:
+    """A broker that crashes while a turn is being written, and is started again."""
+    log.record(BrokerStarted("1"))
+    log.record(*CRASHED, payloads=[b"ab", b"cd"])
+    log.turn([BrokerStopped()], [], whole=False)
+    log.record(
+        BrokerStarted("1"),
+        SessionClosed("kept", "broker_restarted"),
+        SessionClosed("clean", "broker_restarted"),
+    )
+    return log
+
+
+def test_what_is_wrong_is_told_with_its_position(
+    new_log: Callable[..., LogBuilder], opened: Callable[..., Log]
+) -> None:
+    good, bad, odd, first = (crashed(new_log()), crashed(new_log()), new_log(), new_log())
+    good.record(SessionOpened("kept", True, False, 4, generation=2))
+    bad.record(SessionOpened("kept", False, False, 4, generation=2))
+    odd.record(BrokerStarted("1"))
+    odd.record(BrokerStopped())
+    odd.turn([SessionOpened("c", False, True, 4)], [BrokerStarted("1")])
+    first.record(SessionOpened("c", False, True, 4))
+    outcome = recovery_check(opened(good, bad, odd, first))
+    assert [(one.rule, one.node, one.at, one.session) for one in outcome.violations] == sorted(
+        [
+            (RECOVERY, bad.node, bad.at(5), "kept"),
+            (CHAIN, odd.node, odd.at(4), None),
+            (RECOVERY, odd.node, odd.at(4), "c"),
+        ],
+        key=lambda one: one[1:3],
+    )
+    assert not outcome.kept
+    assert outcome.counts == {RECOVERY: 2, CHAIN: 1}
+    nodes = {one.node: one.start for one in outcome.nodes}
+    assert nodes[good.node] == Start(good.at(4), nodes[good.node].time_ms, True, True)
+    assert nodes[odd.node] == Start(odd.at(4), nodes[odd.node].time_ms, False, False)
+    assert nodes[first.node] is None
+
+
+OTHERWISE = [
+    ("session", "kept", "0" * 16, "has another state of the session"),
+    ("session", "kept", None, "does not have the session"),
+    ("session", "kept", "unsaid", "does not tell of the session"),
+    ("session", "never there", "1" * 16, "has a session that the log does not tell of"),
+    ("retained", "r", "0" * 16, "has another retained message"),
+    ("retained", "r", None, "does not have the retained message"),
+    ("retained", "r", "unsaid", "does not have the retained message"),
+    ("retained", "x", "1" * 16, "has a retained message that the log does not tell of"),
+]
+"""Kind and name of a claim, what the broker says instead, and what is told of it."""
+
+
+def test_claims_of_the_broker_are_compared_both_ways(
+    new_log: Callable[..., LogBuilder], opened: Callable[..., Log]
+) -> None:
+    logs = [crashed(new_log()) for _ in (None, *OTHERWISE)]
+    claims = claims_of(FoldedLog(logs[0]))
+    for log, (kind, name, said, _) in zip(logs[1:], OTHERWISE, strict=True):
+        right = claims_of(FoldedLog(log))
+        claims += [one for one in right if (one.kind, one.name) != (kind, name)]
+        if said != "unsaid":
+            claims.append(replace(right[0], kind=kind, name=name, digest=said))
+    outcome = recovery_check(opened(*logs), claims)
+    assert outcome.counts == {STATE: len(OTHERWISE)}
+    found = {one.node: one for one in outcome.violations}
+    for log, (kind, name, _, what) in zip(logs[1:], OTHERWISE, strict=True):
+        one = found[log.node]
+        assert one.at == position(log.last + 1, 0)
+        assert what in one.what
+        assert one.session == (name if kind == "session" else None)
+        assert kind == "session" or one.what.endswith(f"topic {name}")
+
+
+def test_projections_are_no_witness_of_a_recovery(
+    new_log: Callable[..., LogBuilder], opened: Callable[..., Log]
+) -> None:
+    log = crashed(new_log())
+    with pytest.raises(BadOption, match="not with projections"):
+        recovery_check(opened(log), [Claim(PROJECTIONS, log.node, "all", "", 1, None)])

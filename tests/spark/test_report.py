@@ -1,0 +1,219 @@
+"""The report of an audit as text and as JSON, and the numbers behind its plots."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from dataclasses import replace
+
+import pytest
+from outcomes import BEGINS_MS, HOSTILE, broken, kept, nothing, silent
+
+from eventstore.shown import json_line
+from spark.audit.outcome import RULES, Drops, Latency, Outcome, RatePoint, Violation
+from spark.report import asjson, findings, text
+from spark.report.series import by_reason, histogram, powers, rates, ticks
+from spark.report.table import table
+
+ALL = {"kept": kept, "broken": broken, "nothing": nothing, "silent": silent}
+
+
+@pytest.mark.parametrize("which", ALL)
+def test_every_line_is_printable_and_of_a_bounded_length(which: str) -> None:
+    lines = text.text(ALL[which]()).splitlines()
+    assert all(line.isprintable() for line in lines)
+    assert max(map(len, lines)) < 800
+
+
+def test_the_verdict_comes_first() -> None:
+    found = text.text(kept()).splitlines()
+    assert found[0] == (
+        "kept: 15 promises, in 5,000,083 entries of n1, 2026-05-28 20:26:40 to 20:36:40 UTC"
+    )
+    assert text.text(broken()).startswith(
+        "BROKEN: 4 of 15 promises, 12,356 violations, in 10,000,166 entries of the logs of 2 nodes"
+    )
+
+
+def test_an_empty_log_is_no_success_story() -> None:
+    assert text.text(nothing()) == "nothing to audit: the log is empty\n\naudited in 1.2 s\n"
+    none = replace(nothing(), nodes=())
+    assert text.text(none).startswith("nothing to audit: the log is empty")
+
+
+def test_a_log_without_any_delivery_has_no_latencies() -> None:
+    found = text.text(silent())
+    assert found.startswith(
+        "kept: 14 promises, in 4 entries of n1, 2026-05-28 20:26:40 to 20:26:45"
+    )
+    assert "no delivery was acknowledged" in found
+    assert "slowest" not in found
+    assert "dropped because of" not in found
+
+
+def test_a_broken_log_that_holds_nothing_is_broken() -> None:
+    outcome = nothing()
+    first = replace(outcome.rules[0], violations=1)
+    bad = replace(
+        outcome,
+        rules=(first, *outcome.rules[1:]),
+        violations=(Violation("chain", "n1", 0, None, "record 1 is missing"),),
+    )
+    found = text.text(bad)
+    assert found.startswith("BROKEN: 1 of 14 promises, 1 violation, in an empty log")
+    assert "foldmq log verify" in found
+
+
+def test_violations_say_where_and_what_to_run_next() -> None:
+    lines = text.text(broken()).splitlines()
+    at = lines.index("packet_id_reuse: 9 violations")
+    assert lines[at + 1] == "  the promise: no packet identifier is given out while it is in flight"
+    assert lines[at + 2].startswith("  n1 at 12.0 <script>alert(1)</script>: packet identifier 0")
+    assert lines[at + 3].strip() == (
+        "foldmq log --node n1 --session '<script>alert(1)</script>' --to 12.0 -n 10"
+    )
+    assert "  and 4 more" in lines
+    assert "  and 12,340 more" in lines
+    assert "note: the broker did not answer in time: it was not compared <hr>" in lines
+
+
+@pytest.mark.parametrize("session", [*HOSTILE, "plain", "", None])
+def test_a_proposed_command_is_one_command_and_means_the_session(session: str | None) -> None:
+    found = findings.next_step(
+        Violation("order", "n1", (12 << 20) + 3, session, "came late"), several=False
+    )
+    assert found.isprintable()
+    words = shlex.split(found)
+    assert words[:2] == ["foldmq", "log"]
+    named = [word for word in words if session and session in word and word != "foldmq"]
+    if session and session.isprintable() and len(session) <= 200:
+        assert named in ([session], [f"--session={session}"])
+        assert words[-4:] == ["--to", "12.3", "-n", "10"]
+    else:
+        assert words[2:] == ["--from", "12.3", "-n", "1"]
+
+
+def test_the_next_step_depends_on_what_was_broken() -> None:
+    def step(rule: str, what: str = "") -> str:
+        return findings.next_step(Violation(rule, "n1", 7 << 20, "s", what), several=True)
+
+    assert step("chain") == step("turn") == "foldmq log verify --node n1"
+    assert step("state") == "foldmq replay --node n1 --session s --at 7.0"
+    assert step("undelivered", "message 3.14 was neither") == (
+        "foldmq why --node n1 --position 3.14 --client s"
+    )
+    assert step("queue") == "foldmq log --node n1 --session s --to 7.0 -n 10"
+
+
+def test_json_has_everything_and_survives_a_terminal() -> None:
+    outcome = broken()
+    line = json_line(asjson.report(outcome))
+    assert line.isascii()
+    assert line.isprintable()
+    found = json.loads(line)
+    assert found["kept"] is False
+    assert [rule["rule"] for rule in found["rules"]] == list(RULES)
+    assert len(found["violations"]) == len(outcome.violations)
+    first = found["violations"][0]
+    assert (first["position"], first["at"], first["session"]) == ("12.0", 12 << 20, HOSTILE[0])
+    assert {one["session"] for one in found["slowest"]} == set(HOSTILE)
+    assert found["nodes"][0]["begins"] == "2026-05-28T20:26:40.000Z"
+    assert found["latencies"][0]["bounds_ms"][:3] == [1, 2, 4]
+    assert asjson.report(nothing())["nodes"][0]["begins"] is None
+
+
+def test_rates_are_whole_and_few() -> None:
+    outcome = kept(seconds=3000, nodes=2)
+    found = rates(outcome.rates, outcome.interval_ms)
+    assert len(found.at_ms) == 375
+    assert found.interval_ms == 8000
+    told = sum(point.published for point in outcome.rates)
+    assert sum(found.published) * 8 == pytest.approx(told)
+    quiet = [
+        value
+        for at, value in zip(found.at_ms, found.published, strict=True)
+        if BEGINS_MS + 104_000 <= at < BEGINS_MS + 128_000
+    ]
+    assert quiet == [0.0] * 3
+    assert {
+        later - before for before, later in zip(found.at_ms, found.at_ms[1:], strict=False)
+    } == {8000}
+
+
+def test_intervals_are_cut_short_where_the_log_begins_and_ends() -> None:
+    points = [RatePoint("n", at * 1000, 10, 0, 0, 0) for at in range(801)]
+    found = rates(points, 1000)
+    assert found.interval_ms == 3000
+    assert set(found.published) == {10.0}
+    cut = rates(points[:4], 1000, (250, 3100)).published
+    assert cut == pytest.approx((10 / 0.75, 10, 10, 20))
+    assert rates([], 1000).at_ms == ()
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "most", "expected"),
+    [
+        (1, 1, 4, [1, 2]),
+        (7, 7, 4, [5, 10]),
+        (30, 45_000, 4, [10, 1000, 100_000]),
+        (30, 45_000, 8, [30, 100, 300, 1000, 3000, 10_000, 30_000, 100_000]),
+        (32_800, 47_200, 8, [20_000, 50_000]),
+        (1, 10**9, 4, [1, 1000, 10**6, 10**9]),
+    ],
+)
+def test_an_axis_of_powers_has_round_numbers(
+    low: int, high: int, most: int, expected: list[int]
+) -> None:
+    assert powers(low, high, most) == expected
+
+
+def test_a_histogram_begins_and_ends_where_something_is() -> None:
+    found = histogram(
+        [
+            Latency(1, (1, 2, 4, 8, 16), (0, 3, 0, 1, 0), 2, 8, 7),
+            Latency(2, (1, 2, 4, 8), (0, 0, 5, 0), 4, 4, 3),
+        ]
+    )
+    assert found.bounds_ms == (2, 4, 8)
+    assert found.shares == ((1, (0.75, 0.0, 0.25)), (2, (0.0, 1.0, 0.0)))
+    assert histogram([Latency(1, (1,), (0,), 1, 1, 0)]).shares == ()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [
+        (1, ["20:26:40\n28 May", "20:26:41"]),
+        (240, ["20:27\n28 May", "20:28", "20:29", "20:30"]),
+        (36_000, ["21:00\n28 May", "00:00\n29 May", "03:00", "06:00"]),
+        (86_400 * 40, ["06 Jun", "16 Jun", "26 Jun", "06 Jul"]),
+        (86_400 * 800, ["2026-12-13", "2027-07-01", "2028-01-17", "2028-08-04"]),
+    ],
+)
+def test_moments_on_the_axis_are_round_and_few(seconds: int, expected: list[str]) -> None:
+    found = ticks(BEGINS_MS, BEGINS_MS + seconds * 1000, 5)
+    assert [shown for _, shown in found] == expected
+    assert all(BEGINS_MS <= at <= BEGINS_MS + seconds * 1000 for at, _ in found)
+
+
+def test_drops_of_all_nodes_are_added_up() -> None:
+    found = by_reason([Drops("a", "x", 1), Drops("b", "y", 5), Drops("b", "x", 2)])
+    assert found == [("y", 5), ("x", 3)]
+
+
+def test_spans_of_time_are_short() -> None:
+    shown = [findings.milliseconds(value) for value in (0, 1, 999, 1000, 59_999, 60_000, 7_200_000)]
+    assert shown == ["0 ms", "1 ms", "999 ms", "1 s", "60 s", "1 min", "2 h"]
+
+
+def test_a_table_counts_the_cells_of_wide_letters() -> None:
+    found = list(
+        table(("name", "count", ">size"), [("\u5de5\u5834", 7, "1 B"), ("abcde", None, "20 B")])
+    )
+    assert found == ["name   count  size", "\u5de5\u5834       7   1 B", "abcde      -  20 B"]
+
+
+def test_several_nodes_are_told_apart() -> None:
+    outcome: Outcome = kept(nodes=2)
+    found = text.text(outcome)
+    assert "10,000,166 entries of the logs of 2 nodes" in found
+    assert found.count("2026-05-28 20:36:40") >= 2

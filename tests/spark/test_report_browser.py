@@ -1,0 +1,127 @@
+"""The page of an audit in a real browser: it loads nothing, runs nothing, and fits."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+from outcomes import broken, kept, nothing, silent
+
+from spark.report.page import page
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from playwright.sync_api import Browser
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "chrome"))), None)
+
+pytestmark = pytest.mark.skipif(
+    CHROMIUM is None, reason="there is no chromium (on Debian: apt install)"
+)
+
+_CONTRAST = """
+() => {
+  const light = (colour) => {
+    const parts = colour.match(/[\\d.]+/g).map(Number).slice(0, 3).map((part) => {
+      const share = part / 255;
+      return share <= 0.04045 ? share / 12.92 : ((share + 0.055) / 1.055) ** 2.4;
+    });
+    return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2];
+  };
+  const behind = (element) => {
+    for (let one = element; one; one = one.parentElement) {
+      const colour = getComputedStyle(one).backgroundColor;
+      if (!/, 0\\)$/.test(colour)) return colour;
+    }
+    return "rgb(255, 255, 255)";
+  };
+  const found = [];
+  for (const element of document.querySelectorAll("main *")) {
+    const own = [...element.childNodes].some((node) => node.nodeType === 3 && node.data.trim());
+    if (!own || !element.getClientRects().length) continue;
+    const style = getComputedStyle(element);
+    const ours = element instanceof SVGElement ? style.fill : style.color;
+    const [a, b] = [light(ours), light(behind(element))].sort((x, y) => y - x);
+    const ratio = (a + 0.05) / (b + 0.05);
+    if (ratio < 4.5) found.push([element.tagName, element.textContent.trim().slice(0, 40), ratio]);
+  }
+  return found;
+}
+"""
+"""What is text with less contrast than WCAG's AA asks for."""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    playwright = pytest.importorskip("playwright.sync_api")
+    with playwright.sync_playwright() as started:
+        # In a container chromium runs as root, for which it has no sandbox.
+        made = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield made
+        made.close()
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("pages")
+    found = {}
+    for made in (kept, broken, nothing, silent):
+        found[made.__name__] = folder / f"{made.__name__}.html"
+        found[made.__name__].write_text(page(made()), "utf-8")
+    return found
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [375, 1400])
+@pytest.mark.parametrize("which", ["kept", "broken", "nothing", "silent"])
+def test_a_page_fits_and_can_be_read(
+    browser: Browser, files: dict[str, Path], which: str, width: int, scheme: str
+) -> None:
+    context = browser.new_context(
+        viewport={"width": width, "height": 900},
+        color_scheme=scheme,  # type: ignore[arg-type]
+    )
+    shown = context.new_page()
+    asked: list[str] = []
+    said: list[str] = []
+    shown.on("request", lambda request: asked.append(request.url))
+    shown.on("console", lambda message: said.append(message.text))
+    shown.on("pageerror", lambda error: said.append(str(error)))
+    shown.on("dialog", lambda dialog: said.append(dialog.message))
+    shown.goto(files[which].as_uri())
+    assert asked == [files[which].as_uri()]
+    assert said == []
+    assert shown.evaluate("document.documentElement.scrollWidth") == width
+    assert shown.evaluate(_CONTRAST) == []
+    visible = shown.locator("figure svg:visible")
+    assert visible.count() == shown.locator("figure").count()
+    context.close()
+
+
+def test_plots_have_letters_that_can_be_read_on_a_phone(
+    browser: Browser, files: dict[str, Path]
+) -> None:
+    context = browser.new_context(viewport={"width": 375, "height": 900})
+    shown = context.new_page()
+    shown.goto(files["kept"].as_uri())
+    heights = shown.evaluate(
+        "[...document.querySelectorAll('figure text')].map((text) => "
+        "text.getBoundingClientRect().height).filter((height) => height > 0)"
+    )
+    assert len(heights) > 20
+    assert min(heights) >= 9
+    context.close()
+
+
+def test_a_page_can_be_printed(browser: Browser, files: dict[str, Path]) -> None:
+    context = browser.new_context(viewport={"width": 718, "height": 1000}, color_scheme="dark")
+    shown = context.new_page()
+    shown.emulate_media(media="print")
+    shown.goto(files["broken"].as_uri())
+    assert shown.evaluate("document.documentElement.scrollWidth") == 718  # A4 within its margins
+    assert shown.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert shown.evaluate(_CONTRAST) == []
+    context.close()
