@@ -26,7 +26,7 @@ $(VENV)/python:
 	@touch $@
 
 $(VENV)/installed: $(VENV)/python pyproject.toml
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[spark]'
 	@touch $@
 
 $(VENV)/installed-test: $(VENV)/python pyproject.toml
@@ -38,10 +38,14 @@ run: install
 
 test: java lint types pytest
 
+# As foldmq finds it: that of JAVA_HOME, else the one in PATH.
 java:
-	@v=$$(java -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p' | head -n 1); \
-	 if [ "$${v:-0}" -lt 17 ]; then \
-	   echo "note: no Java 17 or newer found; only foldmq's Spark jobs will need it"; fi
+	@for java in $${JAVA_HOME:+"$$JAVA_HOME/bin/java"} java; do \
+	   v=$$("$$java" -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p' | head -n 1); \
+	   if [ "$${v:-0}" -ge 17 ]; then exit 0; fi; \
+	 done; \
+	 echo "make test needs Java 17 or newer, which foldmq's Spark jobs run on, and finds none" >&2; \
+	 echo "(on Debian: apt install openjdk-17-jre-headless)" >&2; exit 1
 
 lint: $(VENV)/installed-test
 	$(BIN)/ruff check .

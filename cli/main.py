@@ -12,6 +12,7 @@ import typer
 from cli import logcommands, version
 from cli.flags import with_settings_flags
 from cli.operator import commands as operatorcommands
+from cli.sparkjobs import commands as sparkcommands
 from cli.web import command as webcommand
 from protocol.errors import FoldmqError
 
@@ -123,6 +124,7 @@ def _salvage(
 logcommands.register(app)
 operatorcommands.register(app)
 webcommand.register(app)
+sparkcommands.register(app)
 
 
 @app.command("pub")

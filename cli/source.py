@@ -182,6 +182,43 @@ def check_noted(noted: tuple[int, bytes], record: Record) -> None:
         raise CorruptLog(record.sequence, "is not the one that was acknowledged")
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A NATS server that has logs."""
+
+    access: ConnectionOptions
+    where: str
+    """The place, for a person."""
+    live: bool
+    """A broker may be writing there."""
+    named: str | None
+    """The stream that was asked for, or that is the only one that can be meant."""
+    datadir: DataDir | None = None
+    """The data directory, if the server is the embedded one of it."""
+
+    async def streams(self, client: Client) -> list[str]:
+        """Return the streams that may be meant. Raises NoLog when there is none."""
+        found = [self.named] if self.named is not None else await _logs(client)
+        if not found:
+            raise NoLog(f"there is no foldmq log on {self.where}")
+        return found
+
+    async def open(self, client: Client, stream: str) -> Source:
+        """Give a log to be read. Raises NoLog, LostLog, CorruptLog or NatsUnavailable."""
+        mark = None
+        if self.datadir is not None:
+            mark = Watermark(self.datadir.path / "log.mark", stream)
+        return await _opened(client, stream, self.where, live=self.live, mark=mark)
+
+    def reading(self, streams: Iterable[str]) -> str:
+        """Say for a person what is read, and where."""
+        state = ""
+        if self.datadir is not None:
+            how = "running" if self.live else "not running: its NATS server is started to read"
+            state = f" ({how})"
+        return f"reading {', '.join(streams)} at {self.where}{state}"
+
+
 @contextlib.asynccontextmanager
 async def open_source(flags: SourceFlags) -> AsyncIterator[Source]:
     """Find the log that the flags name and give it open.
@@ -190,14 +227,12 @@ async def open_source(flags: SourceFlags) -> AsyncIterator[Source]:
     """
     settings = load(flags.settings, os.environ, flags.config)
     async with contextlib.AsyncExitStack() as stack:
-        if settings.nats_url is not None:
-            source = await _open_foreign(stack, settings, flags)
-        else:
-            source = await _open_directory(stack, settings, flags)
+        place = await find_place(stack, settings, flags)
+        client = await connect_to(stack, place)
+        stream = _only(await place.streams(client), place.where)
+        source = await place.open(client, stream)
         if flags.verbose:
-            state = "running" if source.live else "not running: its NATS server is started to read"
-            note = source.where if settings.nats_url is not None else f"{source.where} ({state})"
-            say(f"reading {source.stream} at {note}")
+            say(place.reading([stream]))
         yield source
 
 
@@ -206,22 +241,25 @@ def say(line: str) -> None:
     sys.stderr.write(f"foldmq: {line}\n")
 
 
-async def _open_foreign(
+async def find_place(
     stack: contextlib.AsyncExitStack, settings: Settings, flags: SourceFlags
-) -> Source:
+) -> Place:
+    """Find the NATS server that has the log; ``stack`` ends one that is started for that.
+
+    Raises UsageError, ConfigError, DataDirError or NatsUnavailable.
+    """
+    if settings.nats_url is None:
+        return await _find_directory(stack, settings, flags)
     access = foreign_access(settings)
-    client = await _connect(stack, access)
     stream = _named(flags)
     if stream is None and "data_dir" in settings.model_fields_set:
         stream = _stream_of(DataDir(settings.data_dir))
-    if stream is None:
-        stream = _only(await _logs(client), f"NATS at {access.where}")
-    return await _opened(client, stream, f"NATS at {access.where}", live=True)
+    return Place(access, f"NATS at {access.where}", live=True, named=stream)
 
 
-async def _open_directory(
+async def _find_directory(
     stack: contextlib.AsyncExitStack, settings: Settings, flags: SourceFlags
-) -> Source:
+) -> Place:
     datadir = DataDir(settings.data_dir)
     if not datadir.path.is_dir():
         raise DataDirError(datadir.path, "is not there")
@@ -236,18 +274,14 @@ async def _open_directory(
     try:
         datadir.lock()
     except DataDirBusy:
-        live = True
         access = _running_access(datadir)
-    else:
-        live = False
-        stack.callback(datadir.unlock)
-        server = EmbeddedServer(datadir, log=say if flags.verbose else lambda _line: None)
-        await server.start()
-        stack.push_async_callback(server.stop)
-        access = ConnectionOptions(urls=(server.url,), user=server.user, password=server.password)
-    client = await _connect(stack, access)
-    mark = Watermark(datadir.path / "log.mark", stream)
-    return await _opened(client, stream, str(datadir.path), live=live, mark=mark)
+        return Place(access, str(datadir.path), live=True, named=stream, datadir=datadir)
+    stack.callback(datadir.unlock)
+    server = EmbeddedServer(datadir, log=say if flags.verbose else lambda _line: None)
+    await server.start()
+    stack.push_async_callback(server.stop)
+    access = ConnectionOptions(urls=(server.url,), user=server.user, password=server.password)
+    return Place(access, str(datadir.path), live=False, named=stream, datadir=datadir)
 
 
 def _running_access(datadir: DataDir) -> ConnectionOptions:
@@ -265,8 +299,9 @@ def _running_access(datadir: DataDir) -> ConnectionOptions:
     )
 
 
-async def _connect(stack: contextlib.AsyncExitStack, access: ConnectionOptions) -> Client:
-    client = await connect(access)
+async def connect_to(stack: contextlib.AsyncExitStack, place: Place) -> Client:
+    """Connect to the server, until ``stack`` is left. Raises NatsUnavailable."""
+    client = await connect(place.access)
     stack.push_async_callback(disconnect, client)
     check_server(client)
     await check_jetstream(client)
@@ -314,8 +349,6 @@ def _stream_of(datadir: DataDir) -> str | None:
 
 
 def _only(streams: list[str], where: str) -> str:
-    if not streams:
-        raise NoLog(f"there is no foldmq log on {where}")
     if len(streams) > 1:
         nodes = ", ".join(stream.removeprefix(_PREFIX) for stream in streams[:_LISTED])
         more = ", ..." if len(streams) > _LISTED else ""

@@ -70,9 +70,14 @@ class SourceFlags:
         )
 
 
-def with_source_flags(command: Callable[..., None]) -> Callable[..., None]:
-    """Give ``command``, whose first parameter is a SourceFlags, the flags that make one."""
-    return _with_flags(command, _HELP, _OTHERS, _VERBOSE)
+def with_source_flags(
+    command: Callable[..., None], *, verbose: str = _VERBOSE
+) -> Callable[..., None]:
+    """Give ``command``, whose first parameter is a SourceFlags, the flags that make one.
+
+    ``verbose`` is the help of the flag of that name.
+    """
+    return _with_flags(command, _HELP, _OTHERS, verbose)
 
 
 def with_broker_flags(command: Callable[..., None]) -> Callable[..., None]:

@@ -1,0 +1,89 @@
+"""``foldmq spark audit``: whether the broker kept its promises, and has the state of the log."""
+
+import dataclasses
+import errno
+import os
+import sys
+from pathlib import Path
+
+from cli import text
+from cli.moments import parse_moment
+from cli.sourceflags import UsageError
+from cli.sparkjobs.claims import Claims, of_brokers, of_nobody, of_projections
+from cli.sparkjobs.flags import SparkFlags
+from cli.sparkjobs.running import Job, run, write
+from spark.audit.outcome import Outcome
+from spark.audit.run import audit
+from spark.errors import NotWritable
+from spark.report import asjson, page
+from spark.report import text as report
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is to be audited and told."""
+
+    at: str | None
+    """As of which moment; then nobody is asked, for who would know what was then."""
+    html: Path | None
+    """File for the report as a page."""
+    as_json: bool
+    stored: bool
+    """Compare with the stored projections, not with the broker."""
+    alone: bool
+    """Compare with nobody."""
+    cluster: bool
+    """The nodes are one cluster."""
+
+
+def run_audit(flags: SparkFlags, wanted: Wanted) -> bool:
+    """Audit, print what was found; return whether all promises were kept.
+
+    Raises NoLiveBroker when the broker is to be asked and does not answer.
+    """
+    if wanted.stored and wanted.alone:
+        raise UsageError("--stored and --no-broker exclude each other: give one")
+    if wanted.stored and wanted.at is not None:
+        raise UsageError("--stored and --at exclude each other: what is stored is of now")
+    if wanted.html is not None:
+        page.check()
+        _check_file(wanted.html)
+    moment = None if wanted.at is None else parse_moment(wanted.at)
+    nobody = wanted.alone or moment is not None
+    gather = of_nobody if nobody else of_projections if wanted.stored else of_brokers
+
+    def work(job: Job, claims: Claims) -> Outcome:
+        with job.busy("auditing") as tell:
+            found = audit(job.log, claims.rows, cluster=wanted.cluster, progress=tell)
+        return dataclasses.replace(found, notes=(*found.notes, *claims.notes))
+
+    outcome = run(flags, moment, gather, work)
+    if wanted.html is not None:
+        _save(wanted.html, page.page(outcome))
+    if wanted.as_json:
+        write(text.json_line(asjson.report(outcome)))
+    else:
+        sys.stdout.write(report.text(outcome))
+    return outcome.kept
+
+
+def _check_file(file: Path) -> None:
+    """Raise NotWritable now for a file that cannot be written in the end."""
+    directory = file.parent
+    if file.is_dir():
+        raise NotWritable(f"{text.escaped(str(file))} is a directory: give a file for --html")
+    if not directory.is_dir():
+        raise _unwritable(file, os.strerror(errno.ENOENT))
+    if not os.access(file if file.exists() else directory, os.W_OK):
+        raise _unwritable(file, os.strerror(errno.EACCES))
+
+
+def _save(file: Path, content: str) -> None:
+    try:
+        file.write_text(content, "utf-8")
+    except OSError as error:
+        raise _unwritable(file, error.strerror or "failed") from None
+
+
+def _unwritable(file: Path, why: str) -> NotWritable:
+    return NotWritable(f"cannot write {text.escaped(str(file))}: {why.lower()}")

@@ -1,0 +1,127 @@
+"""What a running broker, or its stored projections, say the state is: for an audit to compare."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from cli import text
+from cli.attested import Asking, Attested, NoBroker, Unanswered
+from cli.operator.inspecting import NoLiveBroker
+from cli.projected import Held, ProjectionReader, Projections
+from cli.source import Source
+from cli.sparkjobs.place import Found
+from eventstore.positions import Position, position
+from spark.audit.outcome import ALL_CLAIM as ALL
+from spark.audit.outcome import RETAINED_CLAIM as RETAINED
+from spark.audit.outcome import SESSION_CLAIM as SESSION
+from spark.audit.outcome import Claim
+
+BROKER, PROJECTIONS = "broker", "projections"
+_DIGITS = 16
+
+
+@dataclass(slots=True)
+class Claims:
+    """What is said of the state."""
+
+    rows: list[Claim] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    """What cannot be compared, for a person."""
+
+
+async def of_nobody(_found: Found) -> Claims:
+    """Return nothing."""
+    return Claims()
+
+
+async def of_brokers(found: Found) -> Claims:
+    """Return what the brokers of all logs say, when the logs hold all that they tell of.
+
+    Raises NoLiveBroker, or Unanswered.
+    """
+    claims = Claims()
+    for log in found.logs:
+        node = await _node(log)
+        if not log.live:
+            raise _nobody(node, f"none runs on {log.where}")
+        claims.rows += await _of_broker(log, node)
+    return claims
+
+
+async def of_projections(found: Found) -> Claims:
+    """Return what is stored beside all logs. Raises Unsettled, or LogUnavailable."""
+    claims = Claims()
+    for log in found.logs:
+        node = await _node(log)
+        stored = await ProjectionReader(log, node).all()
+        _, last = await log.bounds()
+        claims.rows += _stored(node, stored, position(last + 1, 0))
+        claims.notes += _unusable(node, stored)
+    return claims
+
+
+async def _node(log: Source) -> str:
+    if not log.last:
+        return log.stream.removeprefix("FOLDMQ_LOG_")
+    return (await log.some([log.last]))[-1].node
+
+
+async def _of_broker(log: Source, node: str) -> list[Claim]:
+    asking = Asking(log, node)
+    try:
+        said = await asking.all()
+        await asking.until_stored(said.end)
+    except NoBroker as error:
+        raise _nobody(error.node, error.why) from None
+    except (ValueError, KeyError, TypeError, IndexError) as error:
+        raise Unanswered(
+            f"the broker of node {text.name(node)} answers what this foldmq does not understand "
+            f"({type(error).__name__}): is it of another version?"
+        ) from None
+    return list(_told(node, said))
+
+
+def _nobody(node: str, why: str) -> NoLiveBroker:
+    return NoLiveBroker(
+        f"no broker answers for node {text.name(node)} ({why}): start it, or give --no-broker to "
+        "look at the log alone"
+    )
+
+
+def _told(node: str, said: Attested) -> Iterator[Claim]:
+    yield Claim(BROKER, node, ALL, "", said.begun, None)
+    for page in said.pages:
+        for kind, some in ((SESSION, page.sessions), (RETAINED, page.retained)):
+            for name, digest in some.items():
+                yield Claim(BROKER, node, kind, name, page.bound, _hex(digest))
+
+
+def _stored(node: str, stored: Projections, end: Position) -> Iterator[Claim]:
+    """Yield what is stored as of its mark; what is newer, as of its own version."""
+    mark = position(stored.mark.sequence + 1, 0) if stored.mark is not None else 0
+    if mark and not stored.torn and not stored.damaged:
+        yield Claim(PROJECTIONS, node, ALL, "", min(mark, end), None)
+    for name, held in stored.sessions.items():
+        yield Claim(PROJECTIONS, node, SESSION, name, _bound(mark, held, end), _hex(held.digest))
+    for name, held in stored.retained.items():
+        # It tells where it was published, not when it took effect.
+        bound = min(mark or held.version + 1, end)
+        yield Claim(PROJECTIONS, node, RETAINED, name, bound, _hex(held.digest))
+
+
+def _bound(mark: Position, held: Held, end: Position) -> Position:
+    return min(max(mark, held.version), end)
+
+
+def _unusable(node: str, stored: Projections) -> Iterator[str]:
+    of = f"the projections of node {text.name(node)}"
+    if stored.useless is not None:
+        yield f"{of} would not be used at a start, but all of the log: {stored.useless}"
+    if stored.damaged:
+        some = text.several(map(str, stored.damaged), len(stored.damaged))
+        yield f"{of}: messages {some} cannot be read"
+    if stored.torn:
+        yield f"{of}: {text.counted(len(stored.torn), 'session')} stored in part"
+
+
+def _hex(digest: int | None) -> str | None:
+    return None if digest is None else f"{digest:0{_DIGITS}x}"

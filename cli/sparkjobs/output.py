@@ -1,0 +1,186 @@
+"""What a job found, written: a table or JSON lines on stdout, or a directory of files."""
+
+import contextlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeAlias, get_args
+
+from pyspark import StorageLevel
+from pyspark.sql import Column as SparkColumn
+from pyspark.sql import DataFrame, Observation, Row
+from pyspark.sql import functions as F  # noqa: N812 - its usual name
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    LongType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from cli import text
+from cli.operator.tables import Column, Table
+from cli.sourceflags import UsageError
+from cli.sparkjobs.place import absolute
+from cli.sparkjobs.running import Job, write
+from eventstore.positions import (
+    INDEX_BITS,
+    MAX_INDEX,
+    Position,
+    format_position,
+    index_of,
+    parse_position,
+    sequence_of,
+)
+from spark.errors import NotWritable
+from spark.log import Log
+
+Format: TypeAlias = Literal["table", "json", "parquet"]
+
+_POSITIONS = frozenset({"at", "first", "newest", "oldest", "position", "ref", "step"})
+"""Columns of numbers that are positions."""
+_ISO = "yyyy-MM-dd'T'HH:mm:ss.SSS'Z'"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where to write, and how."""
+
+    format: Format
+    directory: str | None = None
+    """None: stdout."""
+    limit: int | None = None
+
+
+def target(output: str | None, format_: str | None, limit: int | None) -> Target:
+    """Return where to write; raises UsageError for what does not go together, NotWritable."""
+    chosen = format_ or ("table" if output is None else "parquet")
+    if chosen not in get_args(Format):
+        raise UsageError(f"no format {chosen!r}; expected one of {', '.join(get_args(Format))}")
+    if output is None:
+        if chosen == "parquet":
+            raise UsageError("parquet goes into a directory: give --output DIR")
+        return Target("json" if chosen == "json" else "table", None, limit)
+    if chosen == "table":
+        raise UsageError("a table goes to stdout: leave out --output, or --format")
+    directory = absolute(output)
+    if "://" not in directory and Path(directory).exists():
+        raise NotWritable(f"{text.escaped(output)} is there already: give another --output")
+    return Target("json" if chosen == "json" else "parquet", directory, limit)
+
+
+def as_of(log: Log) -> str:
+    """Say for a person up to where a log is read that is pinned."""
+    ends = json.loads(log.options.get("until", "{}"))
+    if not isinstance(ends, dict):
+        return "before the first record"
+    said = [
+        _place(parse_position(end)) + (f" of {stream}" if len(ends) > 1 else "")
+        for stream, end in ends.items()
+    ]
+    return f"as of {', '.join(said)}" if said else "before the first record"
+
+
+def _place(end: Position) -> str:
+    if index_of(end) == MAX_INDEX:
+        return f"record {sequence_of(end)}"
+    return f"position {format_position(end)}"
+
+
+def put(
+    job: Job,
+    found: DataFrame,
+    to: Target,
+    order: Sequence[str],
+    columns: Sequence[Column[Row]],
+    noun: str,
+    when: str,
+) -> None:
+    """Write rows of one ``noun`` each; to stdout in ``order``, as a table with ``columns``."""
+    if to.limit is not None:
+        found = found.orderBy(*order).limit(to.limit)
+    if to.directory is not None:
+        with job.busy("rebuilding and writing"):
+            rows = save(found, to)
+        write(f"{text.counted(rows, noun)} {when} in {text.escaped(to.directory)}")
+        return
+    ordered = found.orderBy(*order)
+    if to.format == "json":
+        with _made(job, told(ordered)) as made:
+            for row in made.toLocalIterator():
+                write(text.json_line(_object(row)))
+        return
+    with _made(job, ordered) as made:
+        table = Table(columns)
+        for row in made.toLocalIterator():
+            table.add(row)
+        table.close()
+    write(f"{text.counted(table.rows, noun)} {when}")
+
+
+def told(found: DataFrame) -> DataFrame:
+    """Give rows as people and JSON have them: positions as 5.0, times as text, payloads as text.
+
+    A payload that is no UTF-8 is in base64, in a column named so.
+    """
+    columns: list[SparkColumn] = []
+    for field in found.schema:
+        column = F.col(f"`{field.name}`")
+        if isinstance(field.dataType, BinaryType):
+            readable = F.try_validate_utf8(column.cast("string"))
+            base64 = F.when(readable.isNull(), F.base64(column))
+            columns += [readable.alias(field.name), base64.alias(f"{field.name}_base64")]
+        else:
+            columns.append(_told(column, field.dataType, field.name).alias(field.name))
+    return found.select(*columns)
+
+
+def _told(column: SparkColumn, kind: DataType, name: str) -> SparkColumn:
+    if isinstance(kind, StructType):
+        inner = [_told(column[one.name], one.dataType, one.name).alias(one.name) for one in kind]
+        return F.when(column.isNotNull(), F.struct(*inner))
+    if isinstance(kind, ArrayType) and isinstance(kind.elementType, StructType):
+        element = kind.elementType
+        return F.transform(column, lambda one: _told(one, element, name))
+    if isinstance(kind, TimestampType | TimestampNTZType):
+        return F.date_format(column, _ISO)
+    if isinstance(kind, LongType) and name in _POSITIONS:
+        index = column.bitwiseAND(F.lit(MAX_INDEX))
+        return F.concat(F.shiftright(column, INDEX_BITS), F.lit("."), index)
+    return column
+
+
+def _object(row: Row) -> dict[str, Any]:
+    """Give a row as a JSON object; of a payload in text or base64, only the one that it is in."""
+    found = row.asDict(recursive=True)
+    for name in [key for key in found if key.endswith("_base64")]:
+        plain = name.removesuffix("_base64")
+        found.pop(name if found[name] is None else plain)
+    return found
+
+
+@contextlib.contextmanager
+def _made(job: Job, found: DataFrame) -> Iterator[DataFrame]:
+    """Give rows that are ready, so that nothing but them is written while they are."""
+    kept = found.persist(StorageLevel.DISK_ONLY)
+    try:
+        with job.busy("rebuilding"):
+            kept.count()
+        yield kept
+    finally:
+        kept.unpersist()
+
+
+def save(found: DataFrame, to: Target) -> int:
+    """Write rows into the directory; return how many."""
+    counted = Observation("rows")
+    seen = found.observe(counted, F.count(F.lit(1)).alias("rows"))
+    directory = to.directory or ""
+    if to.format == "json":
+        told(seen).write.json(directory)
+    else:
+        seen.write.parquet(directory)
+    return int(counted.get["rows"])

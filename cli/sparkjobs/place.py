@@ -1,0 +1,142 @@
+"""The log that a job reads: found and looked at before Spark starts, and said in its options."""
+
+import contextlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from nats.aio.client import Client
+
+from cli import text
+from cli.moments import Moment, cut_at, cut_off
+from cli.settings import Settings, load
+from cli.source import CutOff, Place, Source, connect_to, find_place, say
+from cli.sourceflags import UsageError
+from cli.sparkjobs.flags import MASTER, SparkFlags
+from eventstore.connection import ConnectionOptions
+from spark.session import is_local, is_submitted
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Where the records are that a job reads."""
+
+    options: Mapping[str, str]
+    """For the source of Spark; they hold a password where there is one."""
+    logs: list[Source] = field(default_factory=list)
+    """The logs on a NATS server, open as long as they are looked at; none: an archive alone."""
+    where: str = ""
+    """The place, for a person."""
+
+    @property
+    def live(self) -> bool:
+        """A broker may be writing."""
+        return any(log.live for log in self.logs)
+
+
+async def find(
+    stack: contextlib.AsyncExitStack, client: contextlib.AsyncExitStack, flags: SparkFlags
+) -> Found:
+    """Find the log; ``stack`` ends a server that is started to read it, ``client`` what we use.
+
+    Raises ConfigError, UsageError, NoLog, DataDirError, LostLog, CorruptLog or NatsUnavailable.
+    """
+    settings = load(flags.source.settings, os.environ, flags.source.config)
+    archive = {} if flags.archive is None else {"archive": absolute(flags.archive)}
+    if archive and not _names_log(settings, flags):
+        where = f"archive {text.escaped(flags.archive or '')}"
+        if flags.source.verbose:
+            say(f"reading {where}")
+        return Found(archive, where=where)
+    _require_reachable(settings, flags)
+    place = await find_place(stack, settings, flags.source)
+    connected = await connect_to(client, place)
+    logs = await _logs(place, connected)
+    streams = [log.stream for log in logs]
+    if flags.source.verbose:
+        say(place.reading(streams))
+    options = {**_access(place.access), "stream": ",".join(streams), **archive}
+    return Found(options, logs, place.where)
+
+
+def absolute(path: str) -> str:
+    """Give a directory as Spark's workers find it; a URI is left as it is."""
+    return path if "://" in path else str(Path(path).expanduser().absolute())
+
+
+async def until(found: Found, at: Moment | None) -> dict[str, str]:
+    """Return the option for up to where the log is read.
+
+    Raises UsageError for a moment that the log has not reached, CutOff for one cut off.
+    """
+    if at is None:
+        return {}
+    for log in found.logs:
+        await _check_kept(found, log, at)
+    if at.position is not None:
+        for log in found.logs:
+            await cut_at(log, at)
+    return {"until": _said(found, at)}
+
+
+def since(found: Found, begin: Moment | None) -> dict[str, str]:
+    """Return the option for from where the log is read; raises UsageError."""
+    return {} if begin is None else {"from": _said(found, begin)}
+
+
+def _said(found: Found, moment: Moment) -> str:
+    if moment.time_ms is not None:
+        return text.iso(moment.time_ms)
+    if len(found.logs) > 1:
+        raise UsageError(
+            f"a position is one of a single log, and {found.where} has {len(found.logs)}: "
+            "give --node, or a time"
+        )
+    return moment.text
+
+
+async def _check_kept(found: Found, log: Source, at: Moment) -> None:
+    if "archive" not in found.options and await cut_off(log, at):
+        raise CutOff(f"nothing is known of {at.text}: {log.beginning()}")
+
+
+async def _logs(place: Place, client: Client) -> list[Source]:
+    logs = [await place.open(client, stream) for stream in await place.streams(client)]
+    for log in logs:
+        log.require_whole()
+    return logs
+
+
+def _names_log(settings: Settings, flags: SparkFlags) -> bool:
+    """Tell whether a log was asked for, in any way, beside an archive."""
+    named = flags.source.node is not None or flags.source.stream is not None
+    return named or bool({"data_dir", "nats_url"} & settings.model_fields_set)
+
+
+def _require_reachable(settings: Settings, flags: SparkFlags) -> None:
+    """Raise UsageError when executors on other machines could not reach the log."""
+    elsewhere = is_submitted() or not is_local(flags.master or MASTER)
+    if elsewhere and settings.nats_url is None:
+        raise UsageError(
+            "executors on other machines cannot read a data directory of this one: give "
+            "--nats-url with a NATS server that they reach, or --archive"
+        )
+
+
+def _access(access: ConnectionOptions) -> dict[str, str]:
+    given = {
+        "nats": ",".join(access.urls),
+        "user": access.user,
+        "password": access.password,
+        "creds": _path(access.credentials),
+        "nkey": _path(access.nkey_seed),
+        "ca": _path(access.tls_ca),
+        "cert": _path(access.tls_cert),
+        "key": _path(access.tls_key),
+    }
+    return {key: value for key, value in given.items() if value is not None}
+
+
+def _path(path: Path | None) -> str | None:
+    return None if path is None else str(path.expanduser().absolute())

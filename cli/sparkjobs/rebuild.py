@@ -1,0 +1,142 @@
+"""``foldmq spark rebuild``: what the broker knows, from the log alone."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pyspark.sql import Row
+
+from cli import text
+from cli.moments import parse_moment
+from cli.operator.tables import Column
+from cli.sparkjobs.flags import SparkFlags
+from cli.sparkjobs.output import as_of, put, target
+from cli.sparkjobs.running import Job, nothing, run
+from eventstore.positions import format_position
+from spark.rebuild import rebuild
+
+
+@dataclass(frozen=True, slots=True)
+class _View:
+    """How a projection is printed."""
+
+    noun: str
+    order: Sequence[str]
+    columns: Sequence[Column[Row]]
+
+
+def _plain(title: str, field: str = "", *, right: bool = False, wide: bool = False) -> Column[Row]:
+    key = field or title
+    return Column(title, lambda row: row[key], right=right, wide=wide)
+
+
+def _name(title: str) -> Column[Row]:
+    return Column(title, lambda row: row[title], name=True)
+
+
+def _size(title: str, field: str) -> Column[Row]:
+    return Column(title, lambda row: text.size(row[field]), right=True)
+
+
+def _position(title: str, field: str) -> Column[Row]:
+    return Column(title, lambda row: format_position(row[field]), right=True)
+
+
+def _time(title: str, field: str) -> Column[Row]:
+    return Column(title, lambda row: row[field] and text.clock(row[field]), wide=True)
+
+
+def _yes(title: str, field: str) -> Column[Row]:
+    return Column(title, lambda row: "yes" if row[field] else "no")
+
+
+_NODE = _plain("node", wide=True)
+_SESSION, _TOPIC, _FILTER = _name("session"), _name("topic"), _name("filter")
+_QOS = _plain("qos", right=True)
+_PAYLOAD: Column[Row] = Column("payload", lambda row: text.payload_text(row["payload"]))
+
+_VIEWS = {
+    "sessions": _View(
+        "session",
+        ("node", "session"),
+        (
+            _NODE,
+            _SESSION,
+            Column("state", lambda row: "connected" if row["connected"] else "away"),
+            _yes("clean", "clean"),
+            Column("subscriptions", lambda row: len(row["subscriptions"]), right=True),
+            Column("in flight", lambda row: row["inflight"] + row["releasing"], right=True),
+            _plain("inbound", right=True),
+            _plain("queued", right=True),
+            _size("bytes", "queued_bytes"),
+        ),
+    ),
+    "retained": _View(
+        "retained message",
+        ("node", "topic"),
+        (
+            _NODE,
+            _TOPIC,
+            _QOS,
+            _position("position", "ref"),
+            _size("size", "size"),
+            _PAYLOAD,
+        ),
+    ),
+    "pending": _View(
+        "packet identifier",
+        ("node", "session", "direction", "packet_id"),
+        (
+            _NODE,
+            _SESSION,
+            _plain("direction"),
+            _plain("packet", "packet_id", right=True),
+            _plain("state"),
+            _QOS,
+            _position("message", "ref"),
+            _FILTER,
+        ),
+    ),
+    "queues": _View(
+        "queue",
+        ("node", "session", "filter"),
+        (
+            _NODE,
+            _SESSION,
+            _FILTER,
+            _QOS,
+            _plain("queued", right=True),
+            _size("bytes", "queued_bytes"),
+            _position("oldest", "oldest"),
+        ),
+    ),
+    "wills": _View(
+        "will",
+        ("node", "session"),
+        (_NODE, _SESSION, _TOPIC, _QOS, _yes("retain", "retain"), _PAYLOAD),
+    ),
+}
+
+
+def run_rebuild(
+    flags: SparkFlags,
+    what: str,
+    at: str | None,
+    output: str | None,
+    format_: str | None,
+    limit: int | None,
+) -> None:
+    """Rebuild one of the projections and write it.
+
+    Raises UsageError for flags that make no sense, CutOff for a moment that is not known any more.
+    """
+    view = _VIEWS[what]
+    to = target(output, format_, limit)
+    moment = None if at is None else parse_moment(at)
+
+    def work(job: Job, _nothing: None) -> None:
+        with job.busy("looking at the log"):
+            log = job.log.pinned()
+            found = rebuild(log, what)
+        put(job, found, to, view.order, view.columns, view.noun, as_of(log))
+
+    run(flags, moment, nothing, work)

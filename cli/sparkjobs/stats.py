@@ -1,0 +1,71 @@
+"""``foldmq spark stats``: the traffic of a log, by topic, client and QoS."""
+
+import sys
+
+from cli import text
+from cli.moments import parse_moment
+from cli.sourceflags import UsageError
+from cli.sparkjobs.flags import SparkFlags
+from cli.sparkjobs.output import save, target
+from cli.sparkjobs.place import Found, since
+from cli.sparkjobs.running import Job, run
+from cli.units import seconds
+from spark.report import traffic
+from spark.stats import KEYS, stats
+
+TOP = 20
+
+
+def run_stats(
+    flags: SparkFlags,
+    between: tuple[str | None, str | None],
+    by: str,
+    levels: int,
+    window: str,
+    output: str | None,
+    top: int | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Print the traffic of a log, or write it window by window into a directory.
+
+    Raises UsageError for what is no window or nothing that traffic can be told apart by.
+    """
+    keys = tuple(part.strip() for part in by.split(",") if part.strip())
+    unknown = [key for key in keys if key not in KEYS]
+    if unknown:
+        raise UsageError(f"no traffic by {unknown[0]!r}: give some of {','.join(KEYS)}")
+    span = _window(window)
+    to = target(output, None, None) if output is not None else None
+    begin, end = (None if one is None else parse_moment(one) for one in between)
+
+    async def beginning(found: Found) -> dict[str, str]:
+        return since(found, begin)
+
+    def work(job: Job, options: dict[str, str]) -> None:
+        with job.busy("counting") as tell:
+            log = job.log.having(**options)
+            found = stats(log, by=keys, levels=levels, window_s=span, tell=tell)
+            try:
+                if to is not None:
+                    rows = save(found.windows, to)
+                    said = f"{text.counted(rows, 'row')} in {text.escaped(to.directory or '')}\n"
+                elif as_json:
+                    said = text.json_line(traffic.report(found, top)) + "\n"
+                else:
+                    said = traffic.text(found, top or TOP)
+            finally:
+                found.close()
+        sys.stdout.write(said)
+
+    run(flags, end, beginning, work)
+
+
+def _window(given: str) -> int:
+    try:
+        span = seconds(given)
+    except ValueError as error:
+        raise UsageError(f"--window {given!r} {error}") from None
+    if not isinstance(span, float) or span < 1 or not span.is_integer():
+        raise UsageError(f"--window {given!r} must be a number of whole seconds, 1s or more")
+    return int(span)

@@ -1,0 +1,138 @@
+"""What ``foldmq spark archive`` says, and with what it ends."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from cli.operator.inspecting import NoAnswer, NoLiveBroker, Refused
+from cli.sourceflags import SourceFlags
+from cli.sparkjobs import archiving
+from cli.sparkjobs.archiving import Brokers, Report, run_archive
+from cli.sparkjobs.flags import SparkFlags
+from cli.sparkjobs.place import Found
+from protocol.errors import FoldmqError
+from spark.archivewriter import Archived
+
+LOG = "FOLDMQ_LOG_a"
+NEW = Archived(LOG, "/a/node=a", 1234, "ab" * 32, 1_700_000_000_000, 1234, 5 << 20, 2, 1 << 19)
+OLD = Archived(LOG, "/a/node=a", 7, "ab" * 32, 1_700_000_000_000)
+NOTHING = Archived(LOG, "/a/node=a", 0, "00" * 32, 0)
+
+
+class Run:
+    """Stands for Spark and the broker."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, report: Report) -> None:
+        self.told: list[int] = []
+        self.answer: FoldmqError | None = None
+        self.live = True
+        monkeypatch.setattr(archiving, "run", self.run)
+        monkeypatch.setattr(Brokers, "_tell", self.tell)
+        self.report = report
+
+    def run(self, _flags: Any, _at: Any, look: Any, _work: Any, _idle: Any) -> Report:
+        found = Found({"nats": "nats://n"}, [], "NATS at n")
+        with pytest.raises(StopIteration):  # nothing is there to be looked at
+            look(found).send(None)
+        return self.report
+
+    async def tell(self, _node: str, archived: Archived) -> None:
+        self.told.append(archived.through)
+        if self.answer is not None:
+            raise self.answer
+
+
+@pytest.fixture(autouse=True)
+def _no_nats(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def nothing_due(_options: Any, _directory: str) -> list[Any]:
+        return []
+
+    monkeypatch.setattr(archiving, "due", nothing_due)
+    monkeypatch.setattr(Found, "live", True)
+
+
+def archive(*, as_json: bool = False) -> None:
+    run_archive(SparkFlags(SourceFlags()), "/a", as_json=as_json)
+
+
+def test_what_was_archived_is_said(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = Run(monkeypatch, Report([NEW, OLD, NOTHING]))
+    archive()
+    out, err = capsys.readouterr()
+    new, old, nothing = out.splitlines()
+    assert new.startswith(
+        "FOLDMQ_LOG_a: archived 1,234 records (5.0 MiB, 512.0 KiB in 2 files), "
+        "up to record 1234 of 20"
+    )
+    assert old.startswith("FOLDMQ_LOG_a: nothing new, archived up to record 7 of 20")
+    assert nothing == "FOLDMQ_LOG_a has no record yet"
+    assert err == ""
+    assert run.told == [1234, 7]
+
+
+def test_the_same_for_machines(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Run(monkeypatch, Report([NEW, NOTHING]))
+    archive(as_json=True)
+    new, nothing = map(json.loads, capsys.readouterr().out.splitlines())
+    assert new == {
+        "stream": LOG,
+        "where": "/a/node=a",
+        "through": 1234,
+        "link": "ab" * 32,
+        "records": 1234,
+        "size": 5 << 20,
+        "files": 2,
+        "file_bytes": 1 << 19,
+        "time": "2023-11-14T22:13:20.000Z",
+        "told": True,
+    }
+    assert (nothing["through"], nothing["time"], nothing["told"]) == (0, None, False)
+
+
+def test_a_broker_that_does_not_run_is_told_the_next_time(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = Run(monkeypatch, Report([NEW]))
+    run.answer = NoLiveBroker("no broker of node a answers")
+    archive(as_json=True)
+    out, err = capsys.readouterr()
+    assert json.loads(out)["told"] is False
+    assert err == "foldmq: the broker is told the next time: no broker of node a answers\n"
+
+
+@pytest.mark.parametrize("answer", [Refused("another record"), NoAnswer("time-out")])
+def test_a_broker_that_refuses_or_does_not_answer_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], answer: FoldmqError
+) -> None:
+    run = Run(monkeypatch, Report([NEW, OLD]))
+    run.answer = answer
+    with pytest.raises(type(answer)) as raised:
+        archive()
+    assert raised.value.exit_code == answer.exit_code
+    # All that was done is said, and the others are told.
+    out, err = capsys.readouterr()
+    assert [line.split(",")[0] for line in out.splitlines()] == [
+        "FOLDMQ_LOG_a: archived 1",
+        "FOLDMQ_LOG_a: nothing new",
+    ]
+    assert run.told == [1234, 7]
+    assert err == f"foldmq: {answer}\n"
+
+
+def test_one_log_that_cannot_be_archived_does_not_keep_the_others_from_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = Run(monkeypatch, Report([NEW], [FoldmqError("first"), FoldmqError("second")]))
+    with pytest.raises(FoldmqError, match="first"):
+        archive()
+    out, err = capsys.readouterr()
+    assert "archived 1,234 records" in out
+    assert err == "foldmq: second\n"
+    assert run.told == [1234]

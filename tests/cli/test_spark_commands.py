@@ -1,0 +1,388 @@
+"""``foldmq spark`` before Spark starts: flags, Java, PySpark, and what errors of Spark mean."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from harness.broker import environment
+
+from cli.attested import Attested, Page
+from cli.moments import parse_moment
+from cli.projected import Held, Projections
+from cli.sourceflags import UsageError
+from eventstore.errors import CorruptLog
+from eventstore.positions import position
+from projections.stored import Mark
+from spark.errors import NoJava, NoSpark
+from spark.failures import MarkedError
+from spark.java import find_java
+from spark.session import is_local, require_pyspark
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+ROOT = Path(__file__).resolve().parents[2]
+JAVA_17 = 'openjdk version "17.0.15" 2025-04-15'
+JAVA_11 = 'openjdk version "11.0.22" 2024-01-16'
+JAVA_8 = 'java version "1.8.0_402"'
+
+
+def foldmq(
+    *arguments: str, env: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "cli.main", *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**environment(), **(env or {})},
+    )
+
+
+def refused(result: subprocess.CompletedProcess[str], exit_code: int) -> str:
+    """The one line on stderr, without ``foldmq: ``; there is nothing else."""
+    assert result.returncode == exit_code, result.stderr
+    assert result.stdout == ""
+    assert result.stderr.startswith("foldmq: ")
+    assert result.stderr.count("\n") == 1
+    return result.stderr.removeprefix("foldmq: ").rstrip("\n")
+
+
+@pytest.fixture
+def java(tmp_path: Path) -> Callable[..., Path]:
+    """Make a directory with a java that says a version; gives the home above it."""
+
+    def make(says: str, name: str = "jvm", exit_code: int = 0) -> Path:
+        program = tmp_path / name / "bin" / "java"
+        program.parent.mkdir(parents=True)
+        program.write_text(f"#!/bin/sh\necho '{says}' >&2\nexit {exit_code}\n")
+        program.chmod(0o755)
+        return program.parent.parent
+
+    return make
+
+
+# ------------------------------------------------------------------------------------ Java
+
+
+def test_the_java_of_java_home_goes_first(java: Callable[..., Path]) -> None:
+    home, other = java(JAVA_17), java('openjdk version "21" 2023-09-19', "other")
+    found = find_java({"JAVA_HOME": str(home), "PATH": str(other / "bin")})
+    assert (found.home, found.version) == (str(home), 17)
+    found = find_java({"PATH": str(other / "bin")})
+    assert (found.home, found.version) == (None, 21)
+
+
+@pytest.mark.parametrize("says", [JAVA_11, JAVA_8, "no java at all"])
+def test_a_java_home_that_is_no_use_is_passed_over(java: Callable[..., Path], says: str) -> None:
+    old, good = java(says), java(JAVA_17, "good")
+    found = find_java({"JAVA_HOME": str(old), "PATH": str(good / "bin")})
+    assert (found.home, found.version) == (None, 17)
+
+
+@pytest.mark.parametrize(("says", "version"), [(JAVA_11, "11"), (JAVA_8, "8")])
+def test_java_that_is_too_old(java: Callable[..., Path], says: str, version: str) -> None:
+    home = java(says)
+    with pytest.raises(NoJava, match=f"needs Java 17 or newer, but .*bin/java is Java {version}:"):
+        find_java({"PATH": str(home / "bin")})
+    with pytest.raises(NoJava, match=f"JAVA_HOME is .*, and .*bin/java is Java {version}:"):
+        find_java({"JAVA_HOME": str(home), "PATH": ""})
+
+
+def test_java_that_does_not_run(java: Callable[..., Path], tmp_path: Path) -> None:
+    with pytest.raises(NoJava, match="does not run"):
+        find_java({"PATH": str(java(JAVA_17, exit_code=1) / "bin")})
+    with pytest.raises(NoJava, match=r"JAVA_HOME is .*nowhere.* does not run"):
+        find_java({"JAVA_HOME": str(tmp_path / "nowhere"), "PATH": ""})
+
+
+@pytest.mark.parametrize(
+    "job", [("rebuild", "sessions"), ("audit",)], ids=lambda words: " ".join(words)
+)
+def test_without_java_a_job_says_so_in_one_line(tmp_path: Path, job: tuple[str, ...]) -> None:
+    said = refused(foldmq("spark", *job, env={"PATH": str(tmp_path), "JAVA_HOME": ""}), 69)
+    assert said.startswith("Spark needs Java, and there is none in PATH: install Java 17")
+
+
+# --------------------------------------------------------------------------------- PySpark
+
+
+@pytest.mark.parametrize(
+    ("missing", "says"),
+    [
+        ({"pyspark", "pyarrow"}, "Spark is not installed: pip install 'foldmq\\[spark\\]'"),
+        ({"pandas"}, "Spark needs the package pandas: pip install 'foldmq\\[spark\\]'"),
+    ],
+)
+def test_without_pyspark(monkeypatch: pytest.MonkeyPatch, missing: set[str], says: str) -> None:
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name in missing else found(name)
+    )
+    with pytest.raises(NoSpark, match=says) as refusal:
+        require_pyspark()
+    assert refusal.value.exit_code == 69
+
+
+def test_other_commands_do_not_load_spark() -> None:
+    loaded = (
+        "import sys, cli.main\n"
+        "print([name for name in sys.modules if name.split('.')[0] in "
+        "('pyspark', 'py4j', 'pyarrow', 'pandas', 'spark')])"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", loaded], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert ran.stdout == "[]\n"
+
+
+# ----------------------------------------------------------------------------------- flags
+
+
+@pytest.mark.parametrize(
+    ("arguments", "exit_code", "says"),
+    [
+        (("audit", "--conf", "memory=2g"), 2, "not a setting of Spark: 'memory=2g'; expected"),
+        (("audit", "--conf", "spark.x"), 2, "not a setting of Spark"),
+        (("audit", "--stored", "--no-broker"), 2, "--stored and --no-broker exclude each other"),
+        (("audit", "--stored", "--at", "12"), 2, "--stored and --at exclude each other"),
+        (("audit", "--at", "soon"), 2, 'not a moment: "soon"'),
+        (("audit", "--html", "/nowhere/at/all.html"), 73, "cannot write /nowhere/at/all.html: no"),
+        (("audit", "--html", "/"), 73, "/ is a directory: give a file for --html"),
+        (("audit", "--memory", "much"), 2, "not a size of memory: 'much'"),
+        (("audit", "--master", "lokal"), 2, "not a master of Spark: 'lokal'"),
+        (("audit", "--data-dir", "/nowhere"), 73, "data directory /nowhere: is not there"),
+        (("audit", "--master", "spark://h:7077"), 2, "executors on other machines cannot read a"),
+        (("audit", "--node", "a", "--stream", "b", "--nats-url", "nats://127.0.0.1:1"), 2, "--no"),
+        (("audit", "--nats-url", "nats://127.0.0.1:1"), 69, "cannot connect to NATS at"),
+        (("rebuild", "sessions", "--format", "xml"), 2, "no format 'xml'; expected one of table"),
+        (("rebuild", "wills", "--format", "parquet"), 2, "parquet goes into a directory: give"),
+        (("rebuild", "wills", "--output", "x", "--format", "table"), 2, "a table goes to stdout"),
+        (("rebuild", "queues", "--output", "/"), 73, "/ is there already: give another --output"),
+        (("rebuild", "pending", "--at", "1.x"), 2, 'not a moment: "1.x"'),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
+)
+def test_what_cannot_be_is_said_before_spark_starts(
+    arguments: tuple[str, ...], exit_code: int, says: str
+) -> None:
+    assert says in refused(foldmq("spark", *arguments), exit_code)
+
+
+def test_spark_submit_has_the_flags_of_the_session() -> None:
+    result = foldmq("spark", "audit", "--memory", "2g", env={"PYSPARK_GATEWAY_PORT": "1"})
+    assert "spark-submit starts Spark" in refused(result, 2)
+
+
+@pytest.mark.parametrize("master", ["local", "local[*]", "local[4]", "local[2,3]"])
+def test_masters_on_this_machine(master: str) -> None:
+    assert is_local(master)
+
+
+@pytest.mark.parametrize("master", ["yarn", "spark://h:7077", "local-cluster[2,1,1024]", "k8s://x"])
+def test_masters_elsewhere(master: str) -> None:
+    assert not is_local(master)
+
+
+# ---------------------------------------------------------------------------------- errors
+
+IN_EXECUTOR = """An error occurred while calling o87.count.
+: org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 1.0 failed
+Caused by: org.apache.spark.api.python.PythonException: Traceback (most recent call last):
+  File "/a/pyspark.zip/pyspark/worker.py", line 1, in main
+    process()
+{error}
+
+\tat org.apache.spark.api.python.BasePythonRunner$ReaderIterator.handlePythonException(X.scala:1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "exit_code", "says"),
+    [
+        (
+            IN_EXECUTOR.format(error="ModuleNotFoundError: No module named 'projections.alone'"),
+            69,
+            "the executors do not have foldmq: ship foldmq and what it needs with the job",
+        ),
+        (
+            IN_EXECUTOR.format(error="ModuleNotFoundError: No module named 'orjson'"),
+            69,
+            "the executors do not have the package orjson: ",
+        ),
+        (
+            "[PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.9 than that in\
+ driver: 3.11, PySpark cannot run with different minor versions.",
+            69,
+            "the executors have another Python (3.9) than the driver (3.11)",
+        ),
+        (
+            'Caused by: java.io.IOException: Cannot run program "./environment/bin/python": error',
+            69,
+            "the executors cannot run ./environment/bin/python",
+        ),
+        (
+            "Caused by: java.io.IOException: No space left on device",
+            74,
+            "no space left on device for what Spark keeps while it works",
+        ),
+        ("java.lang.OutOfMemoryError: Java heap space", 71, "Spark ran out of memory"),
+        ("System memory 99614720 must be at least 471859200.", 2, "--memory 450m at least"),
+        ("Python worker exited unexpectedly (crashed)", 71, "a Python worker of Spark ended"),
+        (
+            "[PATH_ALREADY_EXISTS] Path hdfs://h/out already exists. Set mode as overwrite",
+            73,
+            "hdfs://h/out is there already",
+        ),
+        ("Could not parse Master URL: 'mesos://x'", 2, "not a master of Spark: mesos://x"),
+        ("All masters are unresponsive! Giving up.", 69, "the master of the Spark cluster does"),
+        (
+            IN_EXECUTOR.format(error="ValueError: what nobody thought of\x1b[2J"),
+            70,
+            "Spark failed: ValueError: what nobody thought of?[2J",
+        ),
+        ("java.lang.IllegalStateException: odd\nCaused by: java.io.IOException: even", 70, "even"),
+    ],
+)
+def test_what_an_error_of_spark_means(text: str, exit_code: int, says: str) -> None:
+    from spark.explain import explained
+
+    error = explained(RuntimeError(text))
+    assert says in str(error)
+    assert error.exit_code == exit_code
+    assert str(error).isprintable()
+
+
+def test_an_error_of_ours_goes_before_what_spark_made_of_it() -> None:
+    from spark.explain import explained
+
+    ours = MarkedError(CorruptLog(7, "has a wrong checksum"))
+    error = explained(RuntimeError(IN_EXECUTOR.format(error=f"spark.failures.MarkedError: {ours}")))
+    assert str(error).startswith("the log is damaged: record 7 has a wrong checksum; ")
+    assert error.exit_code == CorruptLog.exit_code
+
+
+def test_a_jvm_that_has_gone() -> None:
+    from spark.explain import explained
+
+    assert explained(ConnectionRefusedError("x"), "", gone=True).exit_code == 71
+    said = "# java.lang.OutOfMemoryError: Java heap space"
+    assert "--memory" in str(explained(ConnectionRefusedError("x"), said, gone=True))
+
+
+YARN = """WARNING: Using incubator modules: jdk.incubator.vector
+26/11/21 17:20:02 WARN Utils: Your hostname resolves to a loopback address
+Exception in thread "main" org.apache.spark.SparkException: HADOOP_CONF_DIR must be set
+\tat org.apache.spark.X(Y.scala:1)
+"""
+NO_MODULE = """Error occurred during initialization of boot layer
+java.lang.module.FindException: Module jdk.incubator.vector not found
+"""
+NO_ROOM = """Error occurred during initialization of VM
+Could not reserve enough space for 966367641600KB object heap
+"""
+
+
+@pytest.mark.parametrize(
+    ("said", "says"),
+    [
+        (YARN, "Spark does not start: HADOOP_CONF_DIR must be set"),
+        (NO_MODULE, "this Java lacks a module that Spark needs"),
+        (NO_ROOM, "--memory is nothing that this machine can give"),
+        ("", "Spark does not start: it ends at once"),
+    ],
+)
+def test_a_jvm_that_does_not_start(said: str, says: str) -> None:
+    from spark.explain import not_started
+
+    assert says in str(not_started(said))
+
+
+# ---------------------------------------------------------------------------------- claims
+
+
+def test_what_a_broker_says_becomes_claims() -> None:
+    from cli.sparkjobs.claims import _told
+
+    said = Attested("n", position(5, 0), [Page(position(6, 2), {"a": 255, "b": None}, {"t": 1})])
+    rows = [(one.kind, one.name, one.bound, one.digest) for one in _told("n", said)]
+    assert rows == [
+        ("all", "", position(5, 0), None),
+        ("session", "a", position(6, 2), "00000000000000ff"),
+        ("session", "b", position(6, 2), None),
+        ("retained", "t", position(6, 2), "0000000000000001"),
+    ]
+
+
+def test_what_is_stored_becomes_claims_as_of_its_mark_or_later() -> None:
+    from cli.sparkjobs.claims import _stored
+
+    old, new = Held(position(3, 0), 1), Held(position(9, 1), 2)
+    stored = Projections({"old": old, "new": new}, {"t": old}, mark=Mark(7, "00", 0, 0))
+    end = position(20, 0)
+    mark = position(8, 0)
+    bounds = {(one.kind, one.name): one.bound for one in _stored("n", stored, end)}
+    assert bounds == {
+        ("all", ""): mark,
+        ("session", "old"): mark,
+        ("session", "new"): position(9, 1),
+        ("retained", "t"): mark,
+    }
+    stored.torn = {"other"}
+    assert "all" not in {one.kind for one in _stored("n", stored, end)}
+    unmarked = Projections({}, {"t": old})
+    assert [one.bound for one in _stored("n", unmarked, end)] == [position(3, 1)]
+
+
+# ------------------------------------------------------------------------------------ place
+
+
+def test_an_archive_alone_is_read_without_a_broker(tmp_path: Path) -> None:
+    import asyncio
+    import contextlib
+
+    from cli.sourceflags import SourceFlags
+    from cli.sparkjobs.flags import SparkFlags
+    from cli.sparkjobs.place import Found, find, until
+
+    async def found(flags: SparkFlags) -> Found:
+        async with contextlib.AsyncExitStack() as stack:
+            return await find(stack, stack, flags)
+
+    place = asyncio.run(found(SparkFlags(SourceFlags(), archive="a")))
+    assert place.options == {"archive": str(Path("a").absolute())}
+    assert not place.logs
+    place = asyncio.run(found(SparkFlags(SourceFlags(), archive="s3://bucket/a")))
+    assert place.options == {"archive": "s3://bucket/a"}
+    assert asyncio.run(until(place, parse_moment("12.3"))) == {"until": "12.3"}
+    assert asyncio.run(until(place, parse_moment("2026-11-20T09:30:00Z"))) == {
+        "until": "2026-11-20T09:30:00.000Z"
+    }
+    assert asyncio.run(until(place, None)) == {}
+    with pytest.raises(UsageError, match="cannot read a data directory"):
+        asyncio.run(
+            found(SparkFlags(SourceFlags({"data_dir": str(tmp_path)}), archive="a", master="yarn"))
+        )
+
+
+def test_results_are_json_that_can_be_read_back() -> None:
+    from pyspark.sql import Row
+
+    from cli.sparkjobs.output import _object
+
+    row = Row(topic="t", payload=None, payload_base64="/w==", will=Row(ref="1.0"))
+    assert json.loads(json.dumps(_object(row))) == {
+        "topic": "t",
+        "payload_base64": "/w==",
+        "will": {"ref": "1.0"},
+    }
+    assert _object(Row(payload="a", payload_base64=None)) == {"payload": "a"}
+    assert _object(Row(payload=None, payload_base64=None)) == {"payload": None}

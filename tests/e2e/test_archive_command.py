@@ -1,0 +1,118 @@
+"""``foldmq spark archive`` with a real broker: what is archived may go, and nothing else."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+from harness import packets as p
+from harness.broker import until
+from harness.fixtures import EXTERNAL, Clients
+from harness.packets import Puback
+
+from e2e.tools import run
+from eventstore.records import ChainChecker, decode_record
+from spark.archived import plan
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from harness.broker import Broker
+    from harness.rawclient import RawClient
+
+pytestmark = [
+    pytest.mark.skipif(bool(EXTERNAL), reason="needs to start its own foldmq"),
+    pytest.mark.timeout(600),
+]
+
+PAYLOAD = bytes(32 * 1024)
+SPARK = ("--master", "local[2]", "--memory", "700m")
+CONFIG = 'keep_bytes = "16MiB"\nkeep_until_archived = true\nlog_format = "json"\n'
+
+
+def load(client: RawClient, mebibytes: int) -> None:
+    """Publishes so much to nobody, at QoS 1."""
+    for _ in range(mebibytes):
+        client.send(*(p.publish("filler", PAYLOAD, 1, pid) for pid in range(1, 33)))
+        for pid in range(1, 33):
+            client.expect(Puback(pid))
+
+
+def records_of(directory: Path) -> list[tuple[int, bytes]]:
+    (stored,) = plan(str(directory))
+    return list(stored.read(1, 1 << 40))
+
+
+def test_what_is_archived_is_cut_off_and_nothing_else(
+    make_broker: Callable[..., Broker], tmp_path: Path
+) -> None:
+    broker = make_broker(CONFIG)
+    broker.start()
+    where = ("--data-dir", str(broker.data_dir))
+    archive = tmp_path / "archive"
+    with contextlib.closing(Clients("127.0.0.1", broker.port)) as clients:
+        filler = clients.connect("filler")
+        until(lambda: load(filler, 4) or broker.told("log outgrows keep_bytes"), "a warning", 120)
+        (warning,) = broker.told("log outgrows keep_bytes")
+        assert (warning["level"], warning["archived"], warning["first"]) == ("warning", 0, 1)
+        assert not broker.told("log cut")
+
+        ran = run("spark", "archive", str(archive), *where, *SPARK, timeout=300)
+        (line,) = ran.lines
+        found = re.fullmatch(
+            r"FOLDMQ_LOG_\w+: archived ([\d,]+) records \([\d.]+ MiB, [\d.]+ [KM]iB in \d+ "
+            r"files?\), up to record (\d+) of [\d :.-]+",
+            line,
+        )
+        assert found is not None, line
+        assert found[1].replace(",", "") == found[2]
+        assert ran.err == ""
+        through = int(found[2])
+        until(lambda: broker.told("log cut"), "a cut")
+        (news,) = broker.told("log archived")
+        assert (news["through"], news["where"]) == (through, str(next(archive.iterdir())))
+        cut = run("log", *where, "--type", "LogCut", "--json").objects[-1]
+        assert cut["reason"] == "archived"
+        assert 1 < cut["first"] <= through + 1
+        load(filler, 24)
+
+    # What is left continues what is archived, and is archived in turn.
+    told = []
+    for _ in range(4):
+        (one,) = run(
+            "spark", "archive", str(archive), *where, *SPARK, "--json", timeout=300
+        ).objects
+        told.append(one)
+        if not one["records"]:
+            break
+    assert told[-1]["records"] == 0, told
+    assert all(one["told"] for one in told)
+    records = records_of(archive)
+    checker = ChainChecker()
+    for sequence, data in records:
+        checker.check(decode_record(sequence, data))
+    assert checker.sequence == told[-1]["through"] > through
+    assert checker.link.hex() == told[-1]["link"]
+    assert "intact" in run("log", "verify", *where).out
+    assert run("log", *where, "--type", "LogArchived", "--json").objects[-1]["by"].count("@") == 1
+
+    # Without a broker it works as well; it is told the next time.
+    broker.stop()
+    ran = run("spark", "archive", str(archive), *where, *SPARK, timeout=300)
+    assert "archived" in ran.out
+    assert re.fullmatch(
+        r"foldmq: the broker is told the next time: no broker runs on .*\n", ran.err
+    )
+    # A ledger of another history is refused, in one line, before Spark starts.
+    ledger = next(archive.glob("node=*/_foldmq/ledger.jsonl"))
+    lines = ledger.read_bytes().splitlines(keepends=True)
+    link = re.search(rb'"link":"(\w{64})"', lines[-1])
+    assert link is not None
+    ledger.write_bytes(b"".join([*lines[:-1], lines[-1].replace(link[1], b"ab" * 32)]))
+    ran = run("spark", "archive", str(archive), *where, code=65)
+    assert ran.out == ""
+    (line,) = ran.err.splitlines()
+    assert "it was lost, restored or begun anew; archive it into another directory" in line
