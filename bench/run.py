@@ -19,6 +19,7 @@ from brokers import BROKERS, ROOT, BenchError, Broker, Foldmq, output, running
 from inspection import INSPECTION
 from loads import LOADS, Load, Target
 from measuring import Row, compile_loader, median, number, report, run_load, say
+from sparkload import SPARK_LOADS
 from timemachine import TIME_MACHINE
 
 
@@ -140,12 +141,25 @@ of the pairs, CPU time is that of the broker's process alone:
   inspector worked at a time, in CPU time of its thread; garbage collections that came meanwhile
   are apart, and the time by the wall has in it whatever else the machine did. "JSON of a page"
   follows when others had their turn.
+
+Spark on a log (`bench/sparkload.py`): 5 million events of one message each, written by
+`bench/loggen.py` as a broker writes them under load, in a plain NATS server on the same machine;
+`local[2]`, a heap of 2 GiB, every job in a process of its own, timed from when its session has
+started:
+
+- "read and count": every event with node, position, time, type and session; "entries with their
+  fields": also topic, QoS, packet identifier and what it refers to.
+- "audit": all promises, with the figures of its report. "of half", "of a quarter": up to there;
+  "another 1 M events" is what the second half costs, by the million. Its memory is the largest sum
+  of the resident memory of all processes, JVM and Python workers, in which what they share counts
+  for each.
+- "stats": the traffic by topic, as `foldmq spark stats` prints it.
 """
 
 
 def parse_arguments() -> argparse.Namespace:
     """Read the command line."""
-    names = [*(load.name for load in LOADS), *TIME_MACHINE, *INSPECTION]
+    names = [*(load.name for load in LOADS), *TIME_MACHINE, *INSPECTION, *SPARK_LOADS]
     parser = argparse.ArgumentParser(description=__doc__, prog="make bench ARGS='...'")
     parser.add_argument("--load", action="append", choices=names, help="only these loads")
     parser.add_argument("--broker", action="append", choices=[broker.name for broker in BROKERS])
@@ -191,7 +205,7 @@ def run(options: argparse.Namespace) -> int:
         if load.name in options.load
         for row in measure(load, brokers, options)
     ]
-    for name, measure_own in (TIME_MACHINE | INSPECTION).items():
+    for name, measure_own in (TIME_MACHINE | INSPECTION | SPARK_LOADS).items():
         if name in options.load and Foldmq in brokers:
             rows += measure_own(options)
     queued_like_qos1(rows)
