@@ -8,6 +8,8 @@ COPY protocol protocol
 COPY eventstore eventstore
 COPY projections projections
 COPY actors actors
+COPY spark spark
+COPY pyspark_foldmq.py ./
 COPY cli cli
 RUN /opt/foldmq/bin/pip install --no-cache-dir --no-compile . \
  && /opt/foldmq/bin/python -m compileall -q /opt/foldmq/lib

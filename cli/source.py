@@ -251,7 +251,7 @@ async def find_place(
     if settings.nats_url is None:
         return await _find_directory(stack, settings, flags)
     access = foreign_access(settings)
-    stream = _named(flags)
+    stream = named_stream(flags)
     if stream is None and "data_dir" in settings.model_fields_set:
         stream = _stream_of(DataDir(settings.data_dir))
     return Place(access, f"NATS at {access.where}", live=True, named=stream)
@@ -268,7 +268,7 @@ async def _find_directory(
         raise DataDirError(
             datadir.path, "holds no log (is it on a NATS server elsewhere? Then give --nats-url)"
         )
-    stream = _named(flags) or _PREFIX + datadir.node()
+    stream = named_stream(flags) or _PREFIX + datadir.node()
     if stream not in {path.name for path in stored}:
         raise DataDirError(datadir.path, f"holds no log {name(stream)}")
     try:
@@ -335,7 +335,8 @@ async def _opened(
     return Source(client, stream, where, live, first, last, noted, cut)
 
 
-def _named(flags: SourceFlags) -> str | None:
+def named_stream(flags: SourceFlags) -> str | None:
+    """Return the stream that the flags name, None: none. Raises UsageError."""
     if flags.stream is not None and flags.node is not None:
         raise UsageError("--node and --stream exclude each other: give one")
     stream = flags.stream if flags.node is None else _PREFIX + flags.node

@@ -9,20 +9,30 @@ from __future__ import annotations
 
 from dataclasses import fields
 from types import UnionType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, get_args, get_type_hints
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Final,
+    NamedTuple,
+    TypeAlias,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import numpy as np
-import orjson
 import pyarrow as pa
 
 from eventstore.events import Event
 from spark.columns import ENTRIES
-from spark.groups import BOOL, COUNTED_BY, DICT, INT, LIST, MESSAGES, NONE, STR, Group
+from spark.groups import COUNTED_BY, MESSAGES, Group
 from spark.runs import Integers, Misfit, before
 from spark.singles import json_array
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+    import msgspec
 
 
 class Cells(NamedTuple):
@@ -34,8 +44,6 @@ class Cells(NamedTuple):
 
 
 Maker: TypeAlias = "Callable[[Group], Cells]"
-
-_SCALARS: Final[Mapping[type, frozenset[type]]] = {str: STR, int: INT, bool: BOOL}
 
 
 def _array(values: Any, column: str) -> pa.Array:
@@ -50,37 +58,33 @@ def of_events(group: Group, values: pa.Array) -> Cells:
     return Cells(values, None if group.single else group.event_of)
 
 
-def _simple(field: str, kinds: frozenset[type], column: str) -> Maker:
-    if kinds >= INT:  # Arrow takes 1.0 for an integer
-
-        def make(group: Group) -> Cells:
-            return of_events(group, _array(group.field(field, kinds), column))
-
-    else:
-
-        def make(group: Group) -> Cells:
-            array = _array(group.raw_field(field), column)
-            if array.null_count and not kinds >= NONE:
-                raise Misfit(f"{group.kind} without {field}")
-            return of_events(group, array)
-
-    return make
-
-
-def _json(field: str, kinds: frozenset[type]) -> Maker:
+def _simple(name: str) -> Maker:
     def make(group: Group) -> Cells:
-        values = group.field(field, kinds)
-        texts = [None if value is None else orjson.dumps(value) for value in values]
-        return of_events(group, json_array(texts))
+        return of_events(group, _array(group.field(name), name))
 
     return make
+
+
+def _json(name: str) -> Maker:
+    def make(group: Group) -> Cells:
+        return of_events(group, json_array([_object(one) for one in group.field(name)]))
+
+    return make
+
+
+def _object(text: msgspec.Raw) -> msgspec.Raw | None:
+    """Return the JSON of an object, None for null; raise Misfit for anything else."""
+    first = bytes(memoryview(text)[:1])
+    if first not in (b"{", b"n"):
+        raise Misfit("a field that is no object")
+    return text if first == b"{" else None
 
 
 def _total(field: str, column: str) -> Maker:
     """Make cells of a sum over an event: at its first entry, 0 at the others."""
 
     def make(group: Group) -> Cells:
-        totals = np.array(group.field(field, INT), np.int64)
+        totals = group.integers(field)
         each = totals[group.event_of]
         each[(group.entry > 0) & (each > 0)] = 0
         return Cells(_array(each, column), None)
@@ -107,10 +111,7 @@ def _topics(group: Group) -> Cells:
 
 
 def _each_qos(group: Group) -> Cells:
-    values = group.for_each("qos")
-    if not INT.issuperset(map(type, values)):
-        raise Misfit("a QoS that is none")
-    return Cells(_array(values, "qos"), None)
+    return Cells(_array(group.for_each("qos"), "qos"), None)
 
 
 def _waiting(group: Group) -> Cells:
@@ -120,15 +121,14 @@ def _waiting(group: Group) -> Cells:
 
 
 def _each_properties(group: Group) -> Cells:
-    lists = group.field("properties", LIST | NONE)
-    if NONE.issuperset(map(type, lists)):
+    lists = group.field("properties")
+    if not any(lists):
         return Cells(pa.nulls(1, pa.string()), np.zeros(group.total, np.int64))
-    texts: list[bytes | None] = []
+    texts: list[msgspec.Raw | None] = []
     for properties, count in zip(lists, group.counts.tolist(), strict=True):
-        each = properties if properties is not None else [None] * count
-        if len(each) != count:
-            raise Misfit("another number of properties than of messages")
-        texts += [None if one is None else orjson.dumps(one) for one in each]
+        if properties is not None and len(properties) != count:
+            raise Misfit("MessagePublished with another number of properties than of messages")
+        texts += [None] * count if properties is None else map(_object, properties)
     return Cells(json_array(texts), None)
 
 
@@ -140,24 +140,15 @@ def _dropped_refs(group: Group) -> Cells:
 
 
 def _granted(group: Group) -> Cells:
-    lists = group.field("filters", LIST)
-    pairs = [pair for pairs in lists for pair in pairs]
-    if not LIST.issuperset(map(type, pairs)) or not {2}.issuperset(map(len, pairs)):
-        raise Misfit("Subscribed with filters that are none")
-    names = [name for name, _ in pairs]
-    if not STR.issuperset(map(type, names)):
-        raise Misfit("Subscribed with filters that are none")
-    granted = [qos for _, qos in pairs]
-    if not INT.issuperset(map(type, granted)):
-        raise Misfit("Subscribed with a QoS that is none")
+    lists = group.field("filters")
+    names = [name for pairs in lists for name, _ in pairs]
+    granted = [qos for pairs in lists for _, qos in pairs]
     return _filters(group, lists, names, _array(granted, "qos"))
 
 
 def _taken(group: Group) -> Cells:
-    lists = group.field("filters", LIST)
+    lists = group.field("filters")
     names = [name for names in lists for name in names]
-    if not STR.issuperset(map(type, names)):
-        raise Misfit("Unsubscribed with filters that are none")
     return _filters(group, lists, names, pa.nulls(len(names), ENTRIES["qos"]))
 
 
@@ -172,11 +163,7 @@ def _filters(group: Group, lists: list[Any], names: list[str], qos: pa.Array) ->
 
 
 def _cleared(group: Group) -> Cells:
-    topics = group.field("topics", LIST)
-    for some in topics:
-        if not STR.issuperset(map(type, some)):
-            raise Misfit("RetainedCleared with topics that are none")
-    return of_events(group, _array(topics, "topics"))
+    return of_events(group, _array(group.field("topics"), "topics"))
 
 
 _OWN: Final[Mapping[tuple[str, str], Maker]] = {
@@ -238,13 +225,12 @@ def _maker_of(name: str, hint: Any) -> Maker | None:
     """Return what makes a column of a field with such a type; None: it has none of its own."""
     if name not in ENTRIES:
         return None
-    nullable = isinstance(hint, UnionType) and type(None) in get_args(hint)
-    kind = get_args(hint)[0] if nullable else hint
-    null: frozenset[type] = NONE if nullable else frozenset()
-    if kind in _SCALARS:
-        return _simple(name, _SCALARS[kind] | null, name)
-    if getattr(kind, "__origin__", None) is dict:
-        return _json(name, DICT | null)
+    several = isinstance(hint, UnionType)
+    kinds = {one for one in (get_args(hint) if several else (hint,)) if one is not type(None)}
+    if kinds <= {str} or kinds <= {int} or kinds <= {bool}:
+        return _simple(name)
+    if all(get_origin(kind) is dict for kind in kinds):
+        return _json(name)
     return None
 
 

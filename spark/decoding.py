@@ -8,12 +8,12 @@ it (an older version, a field with a default, a wrong type) has the batch read a
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
-import orjson
 import pyarrow as pa
 
 from eventstore.events import UnreadableEvent
+from eventstore.records import decode_record, encode_record
 from spark.columns import GRAINS
 from spark.entries import Entries
 from spark.events import Events
@@ -73,9 +73,22 @@ def _article(what: str) -> str:
 
 
 def as_today(record: Record) -> Record:
-    """Return the record with its events in today's versions and with all fields."""
-    events = [orjson.loads(orjson.dumps(event)) for _, event in record.events()]
-    return replace(record, raw_events=events)
+    """Return the record with its events in today's versions and with all fields.
+
+    Raises CorruptLog when its header is none, UnreadableEvent, and UnknownEvent.
+    """
+    record = decode_record(record.sequence, cast("bytes", record.payload.obj))
+    events = [event for _, event in record.events()]
+    data = encode_record(
+        previous=record.previous,
+        node=record.node,
+        time_ms=record.time_ms,
+        events=events,
+        payloads=[bytes(record.payload)],
+        part=record.part,
+        last=record.last,
+    )
+    return replace(record, payload=memoryview(data)[len(data) - len(record.payload) :])
 
 
 def rows_of(columns: Columns, rows: Sequence[dict[str, Any]]) -> pa.RecordBatch:

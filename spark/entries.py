@@ -86,7 +86,7 @@ class _Table:
             self.cells(name)
         for made in self.layout.made:
             if "json" in columns:
-                as_json(made.group, 0, 0)
+                as_json(self.layout, made.group, 0, 0)
             if "payload" in columns and (found := self.payloads(made)) is not None:
                 self.areas.check(*found)
 
@@ -201,5 +201,5 @@ class _Piece:
         for made in self._layout.made:
             low, high = self._within[id(made)]
             if low < high:
-                pieces.append((made, json_array(as_json(made.group, low, high))))
+                pieces.append((made, json_array(as_json(self._layout, made.group, low, high))))
         return self._sliced("json", pieces)

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING
 
 import numpy as np
-import orjson
 import pyarrow as pa
 
 from eventstore.positions import INDEX_BITS
 from spark.columns import EVENTS
-from spark.groups import MESSAGES, NONE, STR
+from spark.groups import MESSAGES
 from spark.layout import KIND_NAMES, KIND_VERSIONS, ROWS, Layout
 from spark.payloads import Areas
-from spark.runs import Integers, Misfit, before
+from spark.runs import Integers, before
 from spark.singles import json_array
 
 if TYPE_CHECKING:
@@ -21,8 +20,6 @@ if TYPE_CHECKING:
 
     from eventstore.records import Record
     from spark.wanted import Wanted
-
-_NAMES: Final = STR | NONE
 
 
 class Events:
@@ -44,9 +41,6 @@ class Events:
         last = self._wanted.last
         high = len(at) if last is None else int(np.searchsorted(at, last, "right"))
         payloads = _Payloads(records, layout) if "payload" in self._columns else None
-        sessions = [raw.get("session") for raw in layout.raws]
-        if not _NAMES.issuperset(map(type, sessions)):
-            raise Misfit("an event with a session that is none")
         for start in range(low, high, ROWS):
             piece = _Piece(records, layout, numbers[start : min(start + ROWS, high)])
             arrays = [
@@ -64,8 +58,8 @@ class _Payloads:
     def __init__(self, records: Sequence[Record], layout: Layout) -> None:
         self._areas = Areas(records)
         self._owners = layout.record_of
-        self._starts = np.full(len(layout.raws), -1, np.int64)
-        self._sizes = np.zeros(len(layout.raws), np.int64)
+        self._starts = np.full(len(layout.events), -1, np.int64)
+        self._sizes = np.zeros(len(layout.events), np.int64)
         for group in layout.groups:
             if group.kind in MESSAGES:
                 sums = np.concatenate(([0], np.cumsum(group.sizes)))
@@ -106,10 +100,6 @@ class _Piece:
         array: pa.Array = getattr(self, f"_of_{name}")()
         return array
 
-    def _raws(self) -> Iterator[dict[str, Any]]:
-        raws = self._layout.raws
-        return (raws[number] for number in self._chosen)
-
     def _of_node(self) -> pa.Array:
         return self._layout.nodes(self._record_of)
 
@@ -139,14 +129,17 @@ class _Piece:
         return KIND_VERSIONS.take(pa.array(self._layout.codes[self.numbers]))
 
     def _of_session(self) -> pa.Array:
-        return pa.array([raw.get("session") for raw in self._raws()], pa.string())
+        events = self._layout.events
+        sessions = [getattr(events[number], "session", None) for number in self._chosen]
+        return pa.array(sessions, pa.string())
 
     def _of_part(self) -> pa.Array:
         parts = np.array([record.part for record in self._records], np.int32)
         return pa.array(parts[self._record_of])
 
     def _of_json(self) -> pa.Array:
-        return json_array([orjson.dumps(raw) for raw in self._raws()])
+        texts = self._layout.texts()
+        return json_array([texts[number] for number in self._chosen])
 
     def _of_damage(self) -> pa.Array:
         return pa.nulls(len(self.numbers), pa.string())

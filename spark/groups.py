@@ -1,15 +1,14 @@
 """The events of one type in a batch of records, read column by column.
 
-Each field that is needed is taken from all events at once and its type is checked; what is not
-needed is not looked at. A field that is missing, or of another type, is a Misfit: the batch is
-then read again by ``parse_event``, which knows defaults and older versions and says what is wrong.
+A field that is needed is taken from all events at once; what is not needed is not looked at. Lists
+that do not fit each other are a Misfit.
 """
 
 from __future__ import annotations
 
 from functools import cached_property
 from itertools import chain
-from operator import itemgetter
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -33,51 +32,41 @@ COUNTED_BY: Final = {
 }
 """Events with an entry for each integer of a column of runs."""
 
-STR, INT, BOOL, LIST, DICT = (frozenset({kind}) for kind in (str, int, bool, list, dict))
-NONE: Final = frozenset({type(None)})
+
+_INT: Final = frozenset({int})
 
 
 class Group:
     """The events of one type, in the order of the log."""
 
-    def __init__(self, kind: str, raws: list[dict[str, Any]], numbers: Integers) -> None:
+    def __init__(self, kind: str, events: list[Any], numbers: Integers) -> None:
         self.kind = kind
-        self.raws = raws
+        self.events = events
         self.numbers = numbers
         """The number of each event in the batch."""
         self._expanded: dict[str, tuple[Integers, Integers]] = {}
 
-    def raw_field(self, name: str) -> list[Any]:
-        """Return a field of all events, of whatever type; raise Misfit when one has none."""
-        try:
-            return list(map(itemgetter(name), self.raws))
-        except KeyError:
-            raise Misfit(f"{self.kind} without {name}") from None
-
-    def field(self, name: str, kinds: frozenset[type]) -> list[Any]:
-        """Return a field of all events; raise Misfit unless it is of one of some types in all."""
-        values = self.raw_field(name)
-        if not kinds.issuperset(map(type, values)):
-            raise Misfit(f"{self.kind} with {name} of another type")
-        return values
+    def field(self, name: str) -> list[Any]:
+        """Return a field of all events."""
+        return list(map(attrgetter(name), self.events))
 
     def integers(self, name: str) -> Integers:
         """Return a field of integers of all events."""
-        return integers(self.field(name, INT))
+        return integers(self.field(name))
 
     def some(self, keep: Sequence[int]) -> Group:
         """Return the group of some of the events only."""
-        return Group(self.kind, [self.raws[at] for at in keep], self.numbers[list(keep)])
+        return Group(self.kind, [self.events[at] for at in keep], self.numbers[list(keep)])
 
     @cached_property
     def counts(self) -> Integers:
         """How many entries each event has."""
         if self.kind in MESSAGES:
-            counts = integers(self.field("count", INT))
+            counts = self.integers("count")
         elif self.kind in COUNTED_BY:
             counts = self.runs(COUNTED_BY[self.kind])[0]
         else:
-            return np.ones(len(self.raws), np.int64)
+            return np.ones(len(self.events), np.int64)
         if len(counts) and (int(counts.min()) < 0 or int(counts.max()) > MAX_INDEX + 1):
             raise Misfit(f"{self.kind} with a count that cannot be")
         return counts
@@ -95,7 +84,7 @@ class Group:
     @cached_property
     def event_of(self) -> Integers:
         """For each entry, which of the events it belongs to."""
-        numbers = np.arange(len(self.raws))
+        numbers = np.arange(len(self.events))
         return numbers if self.single else np.repeat(numbers, self.counts)
 
     @cached_property
@@ -129,14 +118,14 @@ class Group:
         """Return a column of runs: how many integers for each event, and all of them."""
         found = self._expanded.get(name)
         if found is None:
-            found = self._expanded[name] = expand(self.field(name, LIST))
+            found = self._expanded[name] = expand(self.field(name))
         return found
 
     @cached_property
     def sizes(self) -> Integers:
         """The payload bytes of each message."""
-        sizes = self.field("sizes", INT | LIST)
-        if INT.issuperset(map(type, sizes)):
+        sizes = self.field("sizes")
+        if _INT.issuperset(map(type, sizes)):
             each = integers(sizes)[self.event_of]
         else:
             spread = (
@@ -151,7 +140,7 @@ class Group:
     @cached_property
     def starts(self) -> Integers:
         """Where each payload begins in its record's payload area."""
-        at = integers(self.field("at", INT))
+        at = self.integers("at")
         so_far = before(self.sizes)
         firsts = before(self.counts)
         inside = np.minimum(firsts, max(self.total - 1, 0))
@@ -160,16 +149,14 @@ class Group:
 
     def topics(self) -> tuple[list[str], Integers | None]:
         """Return topics, and which of them each message has; None: one each, in order."""
-        topics = self.field("topics", LIST)
+        topics = self.field("topics")
         flat = list(chain.from_iterable(topics))
-        if not STR.issuperset(map(type, flat)):
-            raise Misfit(f"{self.kind} with topics that are none")
         lengths = np.fromiter(map(len, topics), np.int64, len(topics))
         if self.kind == "RetainedSnapshot":
             if not np.array_equal(lengths, self.counts):
                 raise Misfit("RetainedSnapshot with another number of topics than of messages")
             return flat, None
-        which = self.field("which", LIST)
+        which = self.field("which")
         if not any(which):
             if len(lengths) and int(lengths[self.counts > 0].min(initial=1)) < 1:
                 raise Misfit(f"{self.kind} without a topic")
@@ -186,14 +173,13 @@ class Group:
 
     def _for_each(self, lists: list[Any], name: str) -> Integers:
         """Return one integer for each entry from one list for each event."""
-        lengths = np.fromiter(map(len, lists), np.int64, len(lists))
-        if not np.array_equal(lengths, self.counts):
-            raise Misfit(f"{self.kind} with another number of {name} than of messages")
-        return integers(list(chain.from_iterable(lists)))
+        return integers(self._joined(lists, name))
 
     def for_each(self, name: str) -> list[Any]:
         """Return what a list in each event has for each entry."""
-        lists = self.field(name, LIST)
+        return self._joined(self.field(name), name)
+
+    def _joined(self, lists: list[Any], name: str) -> list[Any]:
         lengths = np.fromiter(map(len, lists), np.int64, len(lists))
         if not np.array_equal(lengths, self.counts):
             raise Misfit(f"{self.kind} with another number of {name} than of messages")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import compress
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -13,10 +12,13 @@ from eventstore.events import VERSIONS
 from eventstore.positions import INDEX_BITS
 from spark.columns import ENTRIES
 from spark.groups import Group
-from spark.runs import Integers, Misfit, before, integers
+from spark.runs import Integers, before, integers
+from spark.structs import STRUCTS, events_of, texts_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    import msgspec
 
     from eventstore.positions import Position
     from eventstore.records import Record
@@ -25,8 +27,7 @@ if TYPE_CHECKING:
 ROWS: Final = 1 << 15
 """Rows of an Arrow batch at most."""
 _KINDS: Final = tuple(VERSIONS)
-_CODES: Final = {known: code for code, known in enumerate(VERSIONS.items())}
-_KIND_AND_VERSION: Final = itemgetter("e", "v")
+_CODES: Final = {STRUCTS[kind]: code for code, kind in enumerate(_KINDS)}
 KIND_NAMES: Final = pa.array(_KINDS, pa.string())
 """The name of each type of event, by the number that the layout gives it."""
 KIND_VERSIONS: Final = pa.array(list(VERSIONS.values()), ENTRIES["version"])
@@ -45,24 +46,29 @@ class Layout:
     """Where the entries of the events of some records stand."""
 
     def __init__(self, records: Sequence[Record], wanted: Wanted) -> None:
-        self.raws = raws = list[dict[str, Any]]()
-        for record in records:
-            raws += record.raw_events
-        lengths = np.array([len(record.raw_events) for record in records], np.int64)
+        self._records = records
+        self._texts: list[msgspec.Raw] | None = None
+        self.events = events = list[Any]()
+        lengths = np.zeros(len(records), np.int64)
+        for number, record in enumerate(records):
+            some = events_of(record)
+            lengths[number] = len(some)
+            events += some
         self.record_of = np.repeat(np.arange(len(records)), lengths)
         """For each event, the number of its record."""
-        self.codes = _codes(raws)
+        self.codes = np.fromiter(map(_CODES.__getitem__, map(type, events)), np.int64, len(events))
+        """For each event, the number of its type."""
         groups = [
-            Group(_KINDS[code], list(compress(raws, mask)), np.flatnonzero(mask))
+            Group(_KINDS[code], list(compress(events, mask)), np.flatnonzero(mask))
             for code in np.flatnonzero(np.bincount(self.codes, minlength=len(_KINDS)))
             for mask in (self.codes == code,)
         ]
-        counts = np.zeros(len(raws), np.int64)
+        counts = np.zeros(len(events), np.int64)
         for group in groups:
             counts[group.numbers] = group.counts
         so_far = before(counts)
         firsts = before(lengths)
-        base = so_far[np.minimum(firsts, max(len(raws) - 1, 0))] if len(raws) else firsts
+        base = so_far[np.minimum(firsts, max(len(events) - 1, 0))] if len(events) else firsts
         self.index_of = so_far - base[self.record_of]
         """For each event, the index of its first entry."""
         self.times = integers([record.time_ms for record in records])
@@ -71,7 +77,7 @@ class Layout:
         self.sequences = np.array([record.sequence for record in records], np.int64)
         self.groups = [found for group in groups if (found := wanted.of(group)) is not None]
         """The events of each type that are wanted."""
-        self.counts = np.zeros(len(raws), np.int64)
+        self.counts = np.zeros(len(events), np.int64)
         for group in self.groups:
             self.counts[group.numbers] = group.counts
         self.total = int(self.counts.sum())
@@ -80,8 +86,14 @@ class Layout:
             Made(group, self.first_row[group.numbers][group.event_of] + group.entry)
             for group in self.groups
         ]
-        self.event_of = np.repeat(np.arange(len(raws)), self.counts)
+        self.event_of = np.repeat(np.arange(len(events)), self.counts)
         """For each row, the number of its event."""
+
+    def texts(self) -> list[msgspec.Raw]:
+        """Return the JSON of each event."""
+        if self._texts is None:
+            self._texts = [text for record in self._records for text in texts_of(record)]
+        return self._texts
 
     def nodes(self, records: Integers) -> pa.Array:
         """Return the name of the node that wrote each of some records."""
@@ -105,12 +117,3 @@ class Layout:
         events = self.event_of[start:stop]
         index = self.index_of[events] + np.arange(start, stop) - self.first_row[events]
         return self.sequences[self.record_of[events]] << INDEX_BITS | index
-
-
-def _codes(raws: Sequence[dict[str, Any]]) -> Integers:
-    """Return the number of each event's type; raise Misfit for what is not of today's version."""
-    try:
-        numbers = map(_CODES.__getitem__, map(_KIND_AND_VERSION, raws))
-        return np.fromiter(numbers, np.int64, len(raws))
-    except (KeyError, TypeError):
-        raise Misfit("an event without type, or of another version") from None

@@ -76,7 +76,7 @@ class Log:
         return self.having(**chosen)
 
     def having(self, **options: str) -> Log:
-        """Return the log with some options set otherwise; ``stream`` takes the place of ``node``."""
+        """Return the log with some options set otherwise; ``stream`` replaces ``node``."""
         kept = {
             name: value
             for name, value in self.options.items()

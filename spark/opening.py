@@ -41,8 +41,23 @@ def frame_of(sequence: int, data: bytes) -> Record:
         part=int(part),
         last=last == b"true",
         raw_events=[],
-        payload=memoryview(b""),
+        payload=memoryview(data)[body:],
     )
+
+
+def mentioning(
+    types: Iterable[str] | None, sessions: Iterable[str] | None
+) -> Callable[[bytes], bool] | None:
+    """Return what tells by a record's bytes whether it may have events of types and sessions.
+
+    None: any record may.
+    """
+    needed = [
+        [orjson.dumps(name) for name in names] for names in (types, sessions) if names is not None
+    ]
+    if not needed:
+        return None
+    return lambda data: all(any(word in data for word in words) for words in needed)
 
 
 def opener(
@@ -52,16 +67,10 @@ def opener(
 
     Records in which none of their names occurs are opened without their events.
     """
-    needed = [
-        [orjson.dumps(name) for name in names] for names in (types, sessions) if names is not None
-    ]
-    if not needed:
-        return decode_record
+    mentions = mentioning(types, sessions)
 
     def open_record(sequence: int, data: bytes) -> Record:
-        for words in needed:
-            if not any(word in data for word in words):
-                return frame_of(sequence, data)
-        return decode_record(sequence, data)
+        whole = mentions is None or mentions(data)
+        return (decode_record if whole else frame_of)(sequence, data)
 
     return open_record

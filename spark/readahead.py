@@ -16,6 +16,7 @@ _CHUNK_ITEMS: Final = 256
 _CHUNK_BYTES: Final = 1 << 20
 _CHUNKS: Final = 8
 """Chunks that are read ahead at most."""
+_CANCEL_EVERY: Final = 0.2
 
 
 def read_ahead(source: Callable[[], AsyncIterator[Item]]) -> Iterator[Item]:
@@ -86,10 +87,12 @@ class _Reader(threading.Thread):
     def end(self) -> None:
         """End the source, wherever it is, and wait until it has freed what it holds."""
         self._started.wait()
-        task = self._task
-        if task is not None:
-            self._call(task.cancel)
-        self.join()
+        # Once may not be enough: what awaits with a time limit can swallow a cancellation.
+        while self.is_alive():
+            task = self._task
+            if task is not None:
+                self._call(task.cancel)
+            self.join(_CANCEL_EVERY)
 
     def _call(self, what: Callable[[], object]) -> None:
         try:

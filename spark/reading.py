@@ -7,29 +7,30 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from eventstore.errors import CorruptLog
 from eventstore.events import UnknownEvent, UnreadableEvent
 from eventstore.positions import position
-from eventstore.records import Record, decode_record
 from spark.access import PREFIX
 from spark.checking import Checked, Checker
 from spark.decoding import Decoder, rows_of
 from spark.failures import of_log
-from spark.opening import frame_of, opener
+from spark.opening import frame_of, mentioning
 from spark.options import DROPMALFORMED, FAILFAST
-from spark.records import NEED_EVENTS, record_rows
+from spark.records import record_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     import pyarrow as pa
 
+    from eventstore.records import Record
     from spark.columns import Columns
     from spark.planning import Range
     from spark.wanted import Pushed
 
-_EVENTS: Final = 1 << 11
-"""Events that are decoded together at most: what they are made of stays in the caches."""
-_FEWEST: Final = 1 << 6
+_HEADERS: Final = 384 << 10
+"""Bytes of headers that are decoded together: what becomes of them stays in the caches."""
+_FEWEST: Final = 4 << 10
 _ROWS: Final = 1 << 15
 _BYTES: Final = 8 << 20
 _YOUNG: Final = 200_000
@@ -55,17 +56,12 @@ class Reading:
             yield from self._batches(part)
 
     def _batches(self, part: Range) -> Iterator[pa.RecordBatch]:
-        found = Checker(part, self._opener(), strict=self.mode == FAILFAST).records()
+        found = Checker(part, frame_of, strict=self.mode == FAILFAST).records()
         if self.mode == DROPMALFORMED:
             found = (one for one in found if one.damage is None)
         if self.columns.rows == "records":
             return self._records(part, found)
         return self._events(part, found)
-
-    def _opener(self) -> Callable[[int, bytes], Record]:
-        if self.columns.rows != "records":
-            return opener(self.pushed.types, self.pushed.sessions)
-        return decode_record if NEED_EVENTS & set(self.columns.names) else frame_of
 
     def _records(self, part: Range, found: Iterator[Checked]) -> Iterator[pa.RecordBatch]:
         for some in _gathered(found, _Bound()):
@@ -73,8 +69,9 @@ class Reading:
 
     def _events(self, part: Range, found: Iterator[Checked]) -> Iterator[pa.RecordBatch]:
         decoder = Decoder(self.columns, self.pushed.wanted(part.start, part.until))
+        mentions = mentioning(self.pushed.types, self.pushed.sessions)
         bound = _Bound()
-        for some in _gathered((one for one in found if not one.void), bound):
+        for some in _gathered(_wanted(found, mentions), bound):
             rows = 0
             for piece in _pieces(some):
                 for batch in (
@@ -93,7 +90,7 @@ class Reading:
             yield from decoder.batches(records)
         except UnknownEvent:
             raise
-        except UnreadableEvent as error:
+        except (CorruptLog, UnreadableEvent) as error:
             if self.mode == FAILFAST:
                 raise
             if len(records) > 1:
@@ -135,30 +132,45 @@ def _node(part: Range) -> str:
     return part.stored.stream.removeprefix(PREFIX)
 
 
+def _wanted(
+    found: Iterable[Checked], mentions: Callable[[bytes], bool] | None
+) -> Iterator[Checked]:
+    """Yield what may have rows: not what is void, nor what mentions nothing that is wanted."""
+    for one in found:
+        if one.void:
+            continue
+        if mentions is None or one.record is None or one.data is None or mentions(one.data):
+            yield one
+
+
 class _Bound:
-    """How many events are decoded together: fewer if they have many entries."""
+    """How many bytes of headers are decoded together: fewer if they stand for many rows."""
 
     def __init__(self) -> None:
-        self.events = _EVENTS
+        self.size = _HEADERS
 
     def learn(self, some: Sequence[Checked], rows: int) -> None:
         """Take how many rows some records have become."""
-        events = sum(len(one.record.raw_events) for one in some if one.record is not None)
-        self.events = max(_FEWEST, min(_EVENTS, _ROWS * events // max(rows, 1)))
+        size = sum(map(_header_size, some))
+        self.size = max(_FEWEST, min(_HEADERS, _ROWS * size // max(rows, 1)))
+
+
+def _header_size(one: Checked) -> int:
+    return 0 if one.record is None or one.data is None else len(one.data) - len(one.record.payload)
 
 
 def _gathered(found: Iterable[Checked], bound: _Bound) -> Iterator[list[Checked]]:
-    """Yield records in groups that are bounded in events and bytes."""
+    """Yield records in groups that are bounded in what must be decoded, and in bytes."""
     some: list[Checked] = []
-    events = size = 0
+    headers = size = 0
     for one in found:
         some.append(one)
         size += len(one.data or b"")
-        events += 1 if one.record is None else 1 + len(one.record.raw_events)
-        if events >= bound.events or size >= _BYTES:
+        headers += _header_size(one)
+        if headers >= bound.size or size >= _BYTES:
             yield some
             some = []
-            events = size = 0
+            headers = size = 0
     if some:
         yield some
 

@@ -26,10 +26,13 @@ NEED_EVENTS: Final = frozenset({"events", "entries"})
 def record_rows(node: str, found: Sequence[Checked], columns: Sequence[str]) -> pa.RecordBatch:
     """Return a row for each record that was found; raises UnreadableEvent."""
     rows = [_row(node, one) for one in found]
-    if "entries" in columns:
-        counts = _entries([one.record for one in found if one.record is not None])
+    if NEED_EVENTS & set(columns):
+        records = [one.record for one in found if one.record is not None]
+        counts = {
+            record.sequence: count for record, count in zip(records, _counts(records), strict=True)
+        }
         for row, one in zip(rows, found, strict=True):
-            row["entries"] = counts.get(one.sequence)
+            row["events"], row["entries"] = counts.get(one.sequence, (None, None))
     arrays = [pa.array([row.get(name) for row in rows], RECORDS[name]) for name in columns]
     schema = pa.schema([(name, RECORDS[name]) for name in columns])
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
@@ -55,17 +58,16 @@ def _row(node: str, found: Checked) -> dict[str, Any]:
             "part": record.part,
             "last": record.last,
             "void": found.void,
-            "events": len(record.raw_events),
         }
     return row
 
 
-def _entries(records: Sequence[Record]) -> dict[int, int]:
-    """Return how many entries each record has, by its sequence."""
+def _counts(records: Sequence[Record]) -> Sequence[tuple[int, int]]:
+    """Return how many events and entries each record has."""
     try:
         layout = Layout(records, Wanted())
     except Misfit:
         layout = Layout([as_today(record) for record in records], Wanted())
-    counts = np.bincount(layout.record_of, layout.counts, minlength=len(records))
-    sequences = [record.sequence for record in records]
-    return dict(zip(sequences, counts.astype(np.int64).tolist(), strict=True))
+    events = np.bincount(layout.record_of, minlength=len(records))
+    entries = np.bincount(layout.record_of, layout.counts, minlength=len(records))
+    return list(zip(events.tolist(), entries.astype(np.int64).tolist(), strict=True))

@@ -27,7 +27,7 @@ APP_NAME = "foldmq"
 _LOCAL = re.compile(r"local(?:\[(\*|[1-9][0-9]*)(?:,[0-9]+)?\])?")
 _CLUSTER = re.compile(r"spark://.|yarn$|k8s://.|local-cluster\[")
 _MEMORY = re.compile(r"[1-9][0-9]*[kmgtKMGT]?b?")
-_NEEDED = ("pyspark", "pyarrow", "pandas")
+_NEEDED = ("pyspark", "pyarrow", "pandas", "msgspec")
 _PARTITIONS_PER_CORE = 4
 _OF_EVERY_SESSION = {"spark.sql.session.timeZone": "UTC"}
 """What the jobs count on; to be set in any session, also one that was started by others."""

@@ -6,51 +6,90 @@ entered or left a queue) stand in the first one and are 0 in the others.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+import numpy as np
 import orjson
 import pyarrow as pa
 
-from spark.groups import LIST, MESSAGES, NONE, Group
+from spark.groups import MESSAGES, Group
 from spark.runs import Misfit
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import msgspec
+
+    from spark.layout import Layout
+
+Text: TypeAlias = "bytes | msgspec.Raw"
+"""JSON: bytes, or a part of bytes."""
+
 _TOTALS: Final = {"Delivered": "queued", "Queued": "size"}
 
 
-def as_json(group: Group, first: int, last: int) -> Sequence[bytes]:
+def as_json(layout: Layout, group: Group, first: int, last: int) -> Sequence[Text]:
     """Return the entries of a group from one to before another, each as an event of its own.
 
     Raises Misfit as the group does.
     """
+    texts = layout.texts()
     if group.single:
-        return [orjson.dumps(raw) for raw in group.raws[first:last]]
-    if group.kind in MESSAGES:
-        return _messages(group, first, last)
-    return _of_runs(group, first, last)
+        return [texts[number] for number in group.numbers[first:last].tolist()]
+    raws = _Raws(texts, group.numbers.tolist())
+    some: list[Text] = list(
+        (_messages if group.kind in MESSAGES else _of_runs)(group, raws, first, last)
+    )
+    for at in np.flatnonzero(group.counts[group.event_of[first:last]] == 1).tolist():
+        some[at] = texts[int(group.numbers[group.event_of[first + at]])]
+    return some
 
 
-def json_array(texts: Sequence[bytes | None]) -> pa.Array:
-    """Return JSON as strings; Arrow would take 50 times as long to look whether it is UTF-8."""
-    return pa.array(texts, pa.binary()).view(pa.string())
+def json_array(texts: Sequence[Text | None]) -> pa.Array:
+    """Return JSON as an array of strings.
+
+    The texts are joined soon, not kept: many small ones of uneven size wear out the allocator.
+    """
+    some = [b"" if text is None else text for text in texts]
+    offsets = np.zeros(len(some) + 1, np.int32)
+    np.cumsum(np.fromiter(map(len, some), np.int64, len(some)), out=offsets[1:])
+    valid = None
+    if None in texts:
+        known = np.fromiter((text is not None for text in texts), np.bool_, len(texts))
+        valid = pa.py_buffer(np.packbits(known, bitorder="little"))
+    data = pa.py_buffer(b"".join(some))
+    return pa.Array.from_buffers(pa.string(), len(some), [valid, pa.py_buffer(offsets), data])
 
 
-def _of_runs(group: Group, first: int, last: int) -> list[bytes]:
-    names: list[str] = [name for name in ("pids", "refs") if name in group.raws[0]]
+class _Raws(dict[int, dict[str, Any]]):
+    """The events of a group as JSON objects, each parsed when it is asked for."""
+
+    def __init__(self, texts: Sequence[msgspec.Raw], numbers: Sequence[int]) -> None:
+        super().__init__()
+        self._texts = texts
+        self._numbers = numbers
+
+    def __missing__(self, event: int) -> dict[str, Any]:
+        self[event] = raw = orjson.loads(memoryview(self._texts[self._numbers[event]]))
+        return raw  # type: ignore[no-any-return]
+
+
+def _of_runs(group: Group, raws: _Raws, first: int, last: int) -> list[bytes]:
+    names: list[str] = [name for name in ("pids", "refs") if hasattr(group.events[0], name)]
     columns = [group.pids()[0] if name == "pids" else group.refs() for name in names]
-    texts = [_Pieces(raw, names, _TOTALS.get(group.kind)) for raw in group.raws]
-    single = (group.counts == 1).tolist()
-    return [
-        orjson.dumps(group.raws[event]) if single[event] else texts[event].filled(entry, numbers)
-        for event, entry, *numbers in zip(
-            group.event_of[first:last].tolist(),
-            group.entry[first:last].tolist(),
-            *(column[first:last].tolist() for column in columns),
-            strict=True,
-        )
-    ]
+    total = _TOTALS.get(group.kind)
+    pieces: dict[int, _Pieces] = {}
+    found: list[bytes] = []
+    for event, entry, *numbers in zip(
+        group.event_of[first:last].tolist(),
+        group.entry[first:last].tolist(),
+        *(column[first:last].tolist() for column in columns),
+        strict=True,
+    ):
+        if event not in pieces:
+            pieces[event] = _Pieces(raws[event], names, total)
+        found.append(pieces[event].filled(entry, numbers))
+    return found
 
 
 class _Pieces:
@@ -83,7 +122,7 @@ def _split(one: dict[str, Any], names: Sequence[str]) -> list[str]:
     return [*pieces, rest]
 
 
-def _messages(group: Group, first: int, last: int) -> list[bytes]:
+def _messages(group: Group, raws: _Raws, first: int, last: int) -> list[bytes]:
     """Return the entries of events that bring messages."""
     topics, pick = group.topics()
     each: dict[str, Sequence[Any]] = {}
@@ -92,7 +131,7 @@ def _messages(group: Group, first: int, last: int) -> list[bytes]:
         pids = values.tolist()
         of = range(group.total) if which is None else which.tolist()
         each["pids"] = [[pids[at]] if at >= 0 else [] for at in of[first:last]]
-        each["properties"] = _properties(group)[first:last]
+        each["properties"] = _properties(group, raws, first, last)
     else:
         refs: list[int] = group.refs()[first:last].tolist()
         each["refs"] = [[ref] for ref in refs]
@@ -106,13 +145,9 @@ def _messages(group: Group, first: int, last: int) -> list[bytes]:
     each["sizes"] = group.sizes[first:last].tolist()
     each["at"] = group.starts[first:last].tolist()
     names = list(each)
-    single = (group.counts == 1).tolist()
     found: list[bytes] = []
     for event, *parts in zip(group.event_of[first:last].tolist(), *each.values(), strict=True):
-        if single[event]:
-            found.append(orjson.dumps(group.raws[event]))
-            continue
-        one = {**group.raws[event], "count": 1}
+        one = {**raws[event], "count": 1}
         if "which" in one:
             one["which"] = []
         one.update(zip(names, parts, strict=True))
@@ -120,11 +155,13 @@ def _messages(group: Group, first: int, last: int) -> list[bytes]:
     return found
 
 
-def _properties(group: Group) -> list[Any]:
-    each: list[Any] = []
-    lists = group.field("properties", LIST | NONE)
-    for properties, count in zip(lists, group.counts.tolist(), strict=True):
+def _properties(group: Group, raws: _Raws, first: int, last: int) -> list[Any]:
+    """Return the properties of each message, in a list of their own."""
+    for properties, count in zip(group.field("properties"), group.counts.tolist(), strict=True):
         if properties is not None and len(properties) != count:
             raise Misfit("MessagePublished with another number of properties than of messages")
-        each += [None] * count if properties is None else [[one] for one in properties]
-    return each
+    places = zip(group.event_of[first:last].tolist(), group.entry[first:last].tolist(), strict=True)
+    return [
+        None if (each := raws[event].get("properties")) is None else [each[entry]]
+        for event, entry in places
+    ]

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from spark.access import PREFIX
-from spark.groups import NONE, STR, Group
 
 if TYPE_CHECKING:
     from eventstore.positions import Position
+    from spark.groups import Group
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +27,9 @@ class Wanted:
             return None
         if self.sessions is None:
             return group
-        if "session" not in group.raws[0]:
+        if not hasattr(group.events[0], "session"):
             return None
-        found = group.field("session", STR | NONE)
+        found = group.field("session")
         keep = [at for at, session in enumerate(found) if session in self.sessions]
         if len(keep) == len(found):
             return group

@@ -36,6 +36,8 @@ class Column(Generic[T]):
     """What clients chose: escaped, and cut to what room there is."""
     wide: bool = False
     """Left out on a terminal of less than a hundred cells."""
+    ready: bool = False
+    """Escaped already."""
 
 
 class Table(Generic[T]):
@@ -70,6 +72,8 @@ class Table(Generic[T]):
             return "-"
         if isinstance(value, int):
             return f"{value:,}" if self.terminal else str(value)
+        if column.ready:
+            return value
         if not column.name:
             return text.escaped(value)
         if not self.terminal:

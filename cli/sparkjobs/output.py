@@ -113,12 +113,18 @@ def put(
             for row in made.toLocalIterator():
                 write(text.json_line(_object(row)))
         return
-    with _made(job, ordered) as made:
+    with _made(job, _in_milliseconds(ordered)) as made:
         table = Table(columns)
         for row in made.toLocalIterator():
             table.add(row)
         table.close()
     write(f"{text.counted(table.rows, noun)} {when}")
+
+
+def _in_milliseconds(found: DataFrame) -> DataFrame:
+    """Give rows whose times are Unix times, which no time zone can turn."""
+    times = [one.name for one in found.schema if isinstance(one.dataType, TimestampType)]
+    return found.withColumns({name: F.unix_millis(name) for name in times})
 
 
 def told(found: DataFrame) -> DataFrame:

@@ -11,7 +11,7 @@ from nats.aio.client import Client
 from cli import text
 from cli.moments import Moment, cut_at, cut_off
 from cli.settings import Settings, load
-from cli.source import CutOff, Place, Source, connect_to, find_place, say
+from cli.source import CutOff, Place, Source, connect_to, find_place, named_stream, say
 from cli.sourceflags import UsageError
 from cli.sparkjobs.flags import MASTER, SparkFlags
 from eventstore.connection import ConnectionOptions
@@ -44,11 +44,11 @@ async def find(
     """
     settings = load(flags.source.settings, os.environ, flags.source.config)
     archive = {} if flags.archive is None else {"archive": absolute(flags.archive)}
-    if archive and not _names_log(settings, flags):
+    if archive and not {"data_dir", "nats_url"} & settings.model_fields_set:
         where = f"archive {text.escaped(flags.archive or '')}"
         if flags.source.verbose:
             say(f"reading {where}")
-        return Found(archive, where=where)
+        return Found({**archive, "stream": named_stream(flags.source) or "*"}, where=where)
     _require_reachable(settings, flags)
     place = await find_place(stack, settings, flags.source)
     connected = await connect_to(client, place)
@@ -72,12 +72,12 @@ async def until(found: Found, at: Moment | None) -> dict[str, str]:
     """
     if at is None:
         return {}
+    said = _said(found, at)
     for log in found.logs:
         await _check_kept(found, log, at)
-    if at.position is not None:
-        for log in found.logs:
+        if at.position is not None:
             await cut_at(log, at)
-    return {"until": _said(found, at)}
+    return {"until": said}
 
 
 def since(found: Found, begin: Moment | None) -> dict[str, str]:
@@ -106,12 +106,6 @@ async def _logs(place: Place, client: Client) -> list[Source]:
     for log in logs:
         log.require_whole()
     return logs
-
-
-def _names_log(settings: Settings, flags: SparkFlags) -> bool:
-    """Tell whether a log was asked for, in any way, beside an archive."""
-    named = flags.source.node is not None or flags.source.stream is not None
-    return named or bool({"data_dir", "nats_url"} & settings.model_fields_set)
 
 
 def _require_reachable(settings: Settings, flags: SparkFlags) -> None:

@@ -14,6 +14,8 @@ from cli.sparkjobs.running import Job, nothing, run
 from eventstore.positions import format_position
 from spark.rebuild import rebuild
 
+_PAYLOAD_LIMIT = 40
+
 
 @dataclass(frozen=True, slots=True)
 class _View:
@@ -41,8 +43,8 @@ def _position(title: str, field: str) -> Column[Row]:
     return Column(title, lambda row: format_position(row[field]), right=True)
 
 
-def _time(title: str, field: str) -> Column[Row]:
-    return Column(title, lambda row: row[field] and text.clock(row[field]), wide=True)
+def _since(row: Row) -> str | None:
+    return None if row["since"] is None else text.clock(row["since"])
 
 
 def _yes(title: str, field: str) -> Column[Row]:
@@ -52,7 +54,10 @@ def _yes(title: str, field: str) -> Column[Row]:
 _NODE = _plain("node", wide=True)
 _SESSION, _TOPIC, _FILTER = _name("session"), _name("topic"), _name("filter")
 _QOS = _plain("qos", right=True)
-_PAYLOAD: Column[Row] = Column("payload", lambda row: text.payload_text(row["payload"]))
+_SINCE = Column("since", _since, wide=True)
+_PAYLOAD: Column[Row] = Column(
+    "payload", lambda row: text.payload_text(row["payload"], _PAYLOAD_LIMIT), ready=True
+)
 
 _VIEWS = {
     "sessions": _View(
@@ -93,6 +98,7 @@ _VIEWS = {
             _plain("state"),
             _QOS,
             _position("message", "ref"),
+            _SINCE,
             _FILTER,
         ),
     ),
@@ -107,6 +113,7 @@ _VIEWS = {
             _plain("queued", right=True),
             _size("bytes", "queued_bytes"),
             _position("oldest", "oldest"),
+            _SINCE,
         ),
     ),
     "wills": _View(

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from cli.moments import Moment
 from cli.sourceflags import UsageError
-from cli.sparkjobs.busy import Busy
+from cli.sparkjobs.busy import Tasks, busy
 from cli.sparkjobs.flags import MASTER, MEMORY, SparkFlags
 from cli.sparkjobs.place import Found, find, until
 from spark.log import Log
@@ -29,12 +29,12 @@ class Job:
         self.spark = spark
         self.log = log
         self.found = found
-        self._busy = Busy(spark.sparkContext)
+        self._tasks = Tasks(spark.sparkContext)
 
     @contextlib.contextmanager
     def busy(self, doing: str) -> Iterator[Callable[[str], None]]:
         """Show how far Spark is; gives what is called with what it does next."""
-        with self._busy.shown(doing) as tell:
+        with busy(doing, self._tasks) as tell:
             yield tell
 
 
@@ -74,16 +74,20 @@ def run(
         result = idle(gathered)
         if result is not None:
             return result
-        with (
-            running_session(
-                flags.master or MASTER,
-                flags.memory or MEMORY,
-                flags.conf,
-                verbose=flags.source.verbose,
-            ) as spark,
-            _ended_by(signal.SIGINT, signal.SIGTERM, signal.SIGHUP),
-        ):
+        with contextlib.ExitStack() as session:
+            with busy("starting Spark"):
+                spark = session.enter_context(_session(flags))
+            session.enter_context(_ended_by(signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
             return work(Job(spark, Log(spark, {**found.options, **option}), found), gathered)
+
+
+def _session(flags: SparkFlags) -> contextlib.AbstractContextManager[SparkSession]:
+    return running_session(
+        flags.master or MASTER,
+        flags.memory or MEMORY,
+        flags.conf,
+        verbose=flags.source.verbose,
+    )
 
 
 def write(line: str) -> None:

@@ -16,13 +16,14 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
+    from spark.audit.tables import Facts
     from spark.audit.whole import Whole
 
 
-def carried_otherwise(facts: DataFrame) -> DataFrame:
+def carried_otherwise(facts: Facts) -> DataFrame:
     """Return messages that were repeated, but not as they were published."""
-    told = facts.where(F.col("kind") == CARRIED).select("node", "at", "ref", "topic", "check")
-    there = facts.where(F.col("kind").isin(EFFECT, SENT, WILL)).select(
+    told = facts.of(CARRIED).select("node", "at", "ref", "topic", "check")
+    there = facts.of(EFFECT, SENT, WILL).select(
         "node", "ref", F.col("topic").alias("was_topic"), F.col("check").alias("was")
     )
     other = told.join(there, ["node", "ref"]).where(
@@ -33,7 +34,7 @@ def carried_otherwise(facts: DataFrame) -> DataFrame:
 
 
 def not_carried(
-    facts: DataFrame, results: DataFrame, held: DataFrame | None, logs: Mapping[str, Whole]
+    facts: Facts, results: DataFrame, held: DataFrame | None, logs: Mapping[str, Whole]
 ) -> DataFrame | None:
     """Return messages that are needed behind a cut and were not repeated; None without cuts.
 
@@ -47,7 +48,7 @@ def not_carried(
     ]
     if not rows:
         return None
-    cuts = facts.sparkSession.createDataFrame(rows, "node string, cut bigint, first bigint")
+    cuts = results.sparkSession.createDataFrame(rows, "node string, cut bigint, first bigint")
     needed = results.where(F.col("kind") == NEEDED).select(
         "node", F.col("at").alias("cut"), "session", F.explode("refs").alias("ref")
     )
@@ -63,7 +64,7 @@ def not_carried(
         )
         nobody = F.lit(None).cast("string").alias("session")
         needed = needed.unionByName(retained.select("node", "cut", nobody, "ref"))
-    carriers = facts.where(F.col("kind") == CARRIED).select("node", "at", "ref")
+    carriers = facts.of(CARRIED).select("node", "at", "ref")
     kept = (
         carriers.join(F.broadcast(cuts), "node")
         .where((F.col("at") >= F.col("first")) & (F.col("at") < F.col("cut")))

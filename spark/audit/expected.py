@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame
 
+    from spark.audit.tables import Facts
     from spark.audit.whole import Whole
 
 _SPANS = "node string, session string, filter string, qos int, since bigint, until bigint"
@@ -56,33 +57,29 @@ class Sent(NamedTuple):
     """Those of them that were released apart, with ``number`` and ``digest``; None: none was."""
 
 
-def sent(facts: DataFrame, *, apart: bool) -> Sent:
-    """Return where QoS 1 and 2 messages took effect.
-
-    ``apart`` says that there are such that were sent in another part of the log.
-    """
-    here = facts.where(F.col("kind") == EFFECT).select("node", "at", "ref", "time_ms", "topic")
-    if not apart:
+def sent(facts: Facts) -> Sent:
+    """Return where QoS 1 and 2 messages took effect."""
+    here = facts.of(EFFECT).select("node", "at", "ref", "time_ms", "topic")
+    if not facts.has(RELEASED):
         return Sent(here, None)
     waiting = (
-        facts.where(F.col("kind").isin(SENT, CARRIED))
+        facts.of(SENT, CARRIED)
         .select("node", "ref", "topic", "number", "digest")
         # Said again after a cut: what was said is compared elsewhere.
         .dropDuplicates(["node", "ref"])
     )
     released = (
-        facts.where(F.col("kind") == RELEASED)
-        .select("node", "at", "ref", "time_ms")
-        .join(waiting, ["node", "ref"])
+        facts.of(RELEASED).select("node", "at", "ref", "time_ms").join(waiting, ["node", "ref"])
     )
     return Sent(here.unionByName(released.select(here.columns)), released)
 
 
-def spans(facts: DataFrame, logs: Mapping[str, Whole], partitions: int) -> DataFrame:
+def spans(facts: Facts, logs: Mapping[str, Whole], partitions: int) -> DataFrame:
     """Return from where to where each filter of a session was subscribed to, at QoS 1 or 2."""
     counts = (F.col("number") == 0) | (F.col("at") < position_of("whole", logs))
     told = (
-        facts.where((F.col("kind") == SPANS) & counts)
+        facts.of(SPANS)
+        .where(counts)
         .select("node", "session", "at", "data")
         .repartition(partitions, "node", "session")
         .sortWithinPartitions("node", "session", "at")
@@ -93,12 +90,15 @@ def spans(facts: DataFrame, logs: Mapping[str, Whole], partitions: int) -> DataF
 
 def position_of(what: str, logs: Mapping[str, Whole]) -> Column:
     """Return a field of ``Whole`` as a column, by the column ``node``; 0 for unknown nodes."""
-    found: Any = F.lit(0).cast("bigint")
-    values = {node: getattr(log, what) for node, log in logs.items()}
-    for value in set(values.values()) - {0}:
-        nodes = [node for node in values if values[node] == value]
-        found = F.when(F.col("node").isin(nodes), F.lit(value).cast("bigint")).otherwise(found)
-    return found  # type: ignore[no-any-return]
+    nodes: dict[int, list[str]] = {}
+    for node, log in logs.items():
+        nodes.setdefault(getattr(log, what), []).append(node)
+    nothing = F.lit(0).cast("bigint")
+    found: Column | None = None
+    for value, some in nodes.items():
+        there, told = F.col("node").isin(some), F.lit(value).cast("bigint")
+        found = F.when(there, told) if found is None else found.when(there, told)
+    return nothing if found is None else found.otherwise(nothing)
 
 
 def _spans(

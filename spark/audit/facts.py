@@ -48,8 +48,9 @@ WILL: Final = 9
 """A will was armed at ``at``, its ``ref`` as well; ``topic`` and ``check`` are its message's."""
 GRANT: Final = 10
 """``session`` was granted the filter ``topic`` at ``at`` with QoS ``number``, 1 or 2."""
-DROPPED: Final = 11
-"""The message of ``ref`` was dropped for ``session`` at ``at`` before it was queued."""
+
+MANY: Final = (EVENTS, EFFECT, RETAINED)
+"""Kinds of which there may be as many as entries in the log; there are fewer of the others."""
 
 SET, REPEATED_SO, CLEARED = 0, 1, 2
 """How a retained message came: published, repeated by a checkpoint (then ``check`` is where it
@@ -143,7 +144,6 @@ class Facts:
         self.carried = Rows(CARRIED, "at", "ref", "time_ms", "number", "check", "topic", "digest")
         self.wills = Rows(WILL, "at", "ref", "check", "topic")
         self.grants = Rows(GRANT, "session", "at", "number", "topic")
-        self.dropped = Rows(DROPPED, "session", "at", "ref")
         self._all = [one for one in vars(self).values() if isinstance(one, Rows)]
         self.counts: Counter[int] = Counter()
         """How many of each kind were given away."""

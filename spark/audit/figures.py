@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from projections.promises import BUCKETS
-from spark.audit.facts import REPLAY, RETAINED
+from spark.audit.facts import REPLAY
 from spark.audit.outcome import (
     ACKNOWLEDGEMENT,
     CHAIN,
@@ -60,12 +60,14 @@ def rule_results(
     violations: Mapping[str, int],
     *,
     checkpoints: int,
+    retained: int,
     claims: bool,
     retained_claims: int,
 ) -> tuple[RuleResult, ...]:
     """Return how much was looked at for each rule, and how much was wrong.
 
-    ``facts`` are counts by kind, ``checkpoints`` those and cuts.
+    ``facts`` are counts by kind, ``checkpoints`` those and cuts, ``retained`` the changes of what
+    is retained.
     """
     delivered = completed = 0
     for point in rates:
@@ -80,7 +82,7 @@ def rule_results(
         CHECKPOINT: checkpoints,
         UNDELIVERED: counts["expected"] + counts["owed"],
         ACKNOWLEDGEMENT: completed,
-        RETAINED_RULE: facts.get(RETAINED, 0) + facts.get(REPLAY, 0),
+        RETAINED_RULE: retained + facts.get(REPLAY, 0),
         SESSION: counts["sessions"],
         OWNERSHIP: counts["opened"],
         EVENT: sum(one.events for one in nodes),

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
     from eventstore.positions import Position
+    from spark.audit.tables import Facts
     from spark.audit.whole import Whole
 
 VIOLATION: Final = ("rule", "node", "session", "at", "ref", "topic", "what")
@@ -57,14 +58,14 @@ def violations(found: DataFrame, rule: str, at: str, what: Column) -> DataFrame:
     return row.select(*VIOLATION)
 
 
-def intervals(facts: DataFrame, released: DataFrame | None) -> DataFrame:
+def intervals(facts: Facts, released: DataFrame | None) -> DataFrame:
     """Return (node, topic, at, until, ref, digest, how, qos, old, before, previous, last).
 
     The message of ``ref`` was retained from ``at`` to before ``until``; none if its digest is
     empty. ``how`` it came is said in ``facts``; ``old`` and ``before`` are the position and digest
     that a repetition names, ``previous`` and ``last`` those that there were.
     """
-    told = facts.where(F.col("kind") == RETAINED).select(
+    told = facts.of(RETAINED).select(
         "node",
         "topic",
         "at",
@@ -145,21 +146,23 @@ def not_repeated(held: DataFrame, logs: Mapping[str, Whole]) -> DataFrame | None
 # ------------------------------------------------------------------------------------ replays
 
 
-def replays(facts: DataFrame, held: DataFrame, logs: Mapping[str, Whole]) -> DataFrame:
+def replays(facts: Facts, held: DataFrame, logs: Mapping[str, Whole]) -> DataFrame:
     """Return deliveries of retained messages that were not retained, or do not match.
 
     What was retained when the turn began may go in it, before it is delivered.
     """
-    told = facts.where(
-        (F.col("kind") == REPLAY) & (F.col("at") >= position_of("whole", logs))
-    ).select(
-        "node",
-        "session",
-        "ref",
-        F.col("at").alias("place"),
-        F.col("time_ms").alias("turn"),
-        (F.col("number") == 1).alias("sent"),
-        F.col("topic").alias("filter"),
+    told = (
+        facts.of(REPLAY)
+        .where(F.col("at") >= position_of("whole", logs))
+        .select(
+            "node",
+            "session",
+            "ref",
+            F.col("at").alias("place"),
+            F.col("time_ms").alias("turn"),
+            (F.col("number") == 1).alias("sent"),
+            F.col("topic").alias("filter"),
+        )
     )
     known = held.where(F.col("digest") != "").select("node", "topic", "ref", "at", "until")
     both = told.join(known, ["node", "ref"], "left").where(
@@ -193,15 +196,17 @@ def _unlike(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             yield batch.filter(pa.array(unlike, pa.bool_()))
 
 
-def owed(facts: DataFrame, held: DataFrame, logs: Mapping[str, Whole]) -> DataFrame:
+def owed(facts: Facts, held: DataFrame, logs: Mapping[str, Whole]) -> DataFrame:
     """Return (node, session, at, ref): retained messages of QoS 1 and 2 to be sent for a filter.
 
     ``at`` is where the filter was granted: what was retained then on topics that it matches is to
     be sent. Once for each filter.
     """
-    grants = facts.where(
-        (F.col("kind") == GRANT) & (F.col("at") >= position_of("whole", logs))
-    ).select("node", "session", "at", F.col("topic").alias("filter"))
+    grants = (
+        facts.of(GRANT)
+        .where(F.col("at") >= position_of("whole", logs))
+        .select("node", "session", "at", F.col("topic").alias("filter"))
+    )
     filters = grants.select("node", "filter").distinct()
     topics = held.where((F.col("digest") != "") & (F.col("qos") > 0)).select("node", "topic")
     asked = grants.join(topics_to_filters(topics.distinct(), filters), ["node", "filter"]).select(

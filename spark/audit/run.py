@@ -22,7 +22,7 @@ from spark.audit import figures, retained
 from spark.audit.chain import COUNTS, DROPS, RATES, Note
 from spark.audit.checkpoints import carried_otherwise, not_carried
 from spark.audit.expected import expectations, position_of, sent, spans
-from spark.audit.facts import CARRIED, EVENTS, GRANT, NODE, RELEASED, REPLAY, RETAINED
+from spark.audit.facts import CARRIED, EVENTS, GRANT, MANY, NODE, REPLAY, RETAINED
 from spark.audit.outcome import MOST, RULES, SESSION_CLAIM, Outcome, Violation
 from spark.audit.ownership import owned_twice
 from spark.audit.rates import merged
@@ -31,6 +31,7 @@ from spark.audit.results import TOTALS, VIOLATION, Totals
 from spark.audit.session import marks_of
 from spark.audit.sessions import CLAIMED, EXPECTED, HAPPENED, OWED, Plan, audit_sessions
 from spark.audit.source import facts_of
+from spark.audit.tables import Facts
 from spark.audit.twice import classified
 from spark.audit.whole import BEYOND, Found, wholes
 
@@ -122,20 +123,29 @@ class _Audit:
         self._complete: dict[str, list[tuple[Position, str]]] = {}
         self._wrong = _Wrong()
         self._totals = Totals()
+        self._retained = 0
+        """Times that something was retained, repeated or cleared."""
 
     def outcome(self) -> Outcome:
         """Do it."""
         self._tell("reading the log")
-        facts, notes = self._scan()
+        facts = self._keep(facts_of(self._log))
+        few = self._keep(facts.where(~F.col("kind").isin(*MANY)))
+        # Both are made as soon as some of the few are asked for.
+        rows = few.where(F.col("kind") == NODE).select("node", "at", "data").collect()
+        notes = [Note.read(row["node"], row["at"], bytes(row["data"])) for row in rows]
         counts: Counter[int] = Counter()
         for note in notes:
             if note.about == COUNTS:
                 counts.update({int(kind): count for kind, count in note.values.items()})
-        found = wholes(notes, beginning="from" not in self._log.options)
+        found = wholes(notes)
         for node, (rule, at, what) in found.breaks:
             self._wrong.add(Violation(rule, node, at, None, what))
         if found.logs:
-            self._audit(facts, found, counts)
+            if any(log.trusted < BEYOND for log in found.logs.values()):
+                trusted = F.col("at") < position_of("trusted", found.logs)
+                facts, few = facts.where(trusted), few.where(trusted)
+            self._audit(Facts(facts, few, counts), found)
         return self._told(notes, found, counts)
 
     def _keep(self, table: DataFrame) -> DataFrame:
@@ -144,45 +154,38 @@ class _Audit:
         self._keeping.callback(table.unpersist)
         return table
 
-    def _scan(self) -> tuple[DataFrame, list[Note]]:
-        facts = self._keep(facts_of(self._log))
-        rows = facts.where(F.col("kind") == NODE).select("node", "at", "data").collect()
-        return facts, [Note.read(row["node"], row["at"], bytes(row["data"])) for row in rows]
-
-    def _audit(self, facts: DataFrame, found: Found, counts: Mapping[int, int]) -> None:
+    def _audit(self, facts: Facts, found: Found) -> None:
         logs = found.logs
-        if any(log.trusted < BEYOND for log in logs.values()):
-            facts = facts.where(F.col("at") < position_of("trusted", logs))
         if self._claims is not None:
             self._complete = claimed.complete(self._claims)
-        messages = sent(facts, apart=counts[RELEASED] > 0)
-        released = messages.released
+        messages = sent(facts)
         held = None
-        if counts[RETAINED] or counts[RELEASED] or self._claims is not None:
-            held = self._keep(retained.intervals(facts, released))
+        if facts.has(RETAINED) or messages.released is not None or self._claims is not None:
+            held = self._keep(retained.intervals(facts, messages.released))
         self._tell("auditing sessions")
-        results = self._sessions(facts, messages, held, found, counts)
+        results = self._sessions(facts, messages, held, found)
         self._tell("auditing what is retained and repeated")
-        self._natively(facts, held, results, logs, counts)
+        self._natively(facts, held, results, logs)
+        if held is not None:
+            self._retained = held.count()
 
     # Sessions.
 
     def _sessions(
         self,
-        facts: DataFrame,
+        facts: Facts,
         messages: Sent,
         held: DataFrame | None,
         found: Found,
-        counts: Mapping[int, int],
     ) -> DataFrame:
         logs = found.logs
         tasks = self._tasks(found)
         subscribed = self._keep(spans(facts, logs, tasks))
         rows = [
-            _row(facts.where(F.col("kind") == EVENTS), HAPPENED),
+            _row(facts.of(EVENTS), HAPPENED),
             _row(expectations(messages.effects, subscribed), EXPECTED),
         ]
-        if held is not None and counts[GRANT]:
+        if held is not None and facts.has(GRANT):
             rows.append(_row(retained.owed(facts, held, logs), OWED))
         if self._claims is not None:
             rows.append(_row(self._claims_of_sessions(self._claims, logs), CLAIMED))
@@ -233,7 +236,7 @@ class _Audit:
             if rule != what and rule != UNEXPECTED:
                 self._wrong.counts[rule] += count
 
-    def _classify(self, facts: DataFrame, unexpected: list[Any]) -> None:
+    def _classify(self, facts: Facts, unexpected: list[Any]) -> None:
         """Say why deliveries were not expected; those that are not kept count as the most are."""
         unexpected.sort(key=lambda row: (row["node"], row["at"]))
         some = unexpected[:MOST]
@@ -248,18 +251,17 @@ class _Audit:
 
     def _natively(
         self,
-        facts: DataFrame,
+        facts: Facts,
         held: DataFrame | None,
         results: DataFrame,
         logs: Mapping[str, Whole],
-        counts: Mapping[int, int],
     ) -> None:
         tables: list[DataFrame | None] = [not_carried(facts, results, held, logs)]
-        if counts[CARRIED]:
+        if facts.has(CARRIED):
             tables.append(carried_otherwise(facts))
         if held is not None:
             tables += [retained.repeated(held, logs), retained.not_repeated(held, logs)]
-            if counts[REPLAY]:
+            if facts.has(REPLAY):
                 tables.append(retained.replays(facts, held, logs))
             if self._claims is not None:
                 tables.append(retained.claims(self._claims, held, logs, self._complete))
@@ -301,6 +303,7 @@ class _Audit:
                 totals,
                 self._wrong.counts,
                 checkpoints=found.checkpoints,
+                retained=self._retained,
                 claims=self._claims is not None,
                 retained_claims=sum(one.retained for one in compared),
             ),

@@ -75,9 +75,8 @@ class Scan:
         """Take the next record. Raises UnknownEvent for what a later foldmq wrote."""
         record, data = found.record, found.data
         if record is None:
-            # What is missing shows by the record that follows, or by the end.
+            self._problem(position(found.sequence, 0), CHAIN, f"record {found.damage}")
             if data is not None:
-                self._problem(position(found.sequence, 0), CHAIN, found.damage or "is damaged")
                 known = link_of(data).hex() if len(data) > HEADER_FROM else ""
                 damaged = Link(found.sequence, known, "", -1, last=True, starts=False)
                 self._extend(damaged, 0, len(data))
@@ -180,4 +179,5 @@ class Scan:
 
 def _parts(one: Link, other: Link) -> bool:
     """Return whether a new piece begins with the second of two records."""
-    return one.part < 0 or other.part < 0 or any(follow(one, other))
+    missing = other.sequence != one.sequence + 1
+    return missing or one.part < 0 or other.part < 0 or any(follow(one, other))

@@ -52,6 +52,7 @@ _OF_CONNECTIONS: Final = frozenset(
         Acked,
         Completed,
         Delivered,
+        MessagePublished,
         Received,
         Redelivered,
         Released,
@@ -60,7 +61,7 @@ _OF_CONNECTIONS: Final = frozenset(
         WillArmed,
     }
 )
-"""Events that only happen to a session that has a connection."""
+"""Events that only happen to a session that has a connection, but for wills."""
 _CHANGES: Final = frozenset({SessionOpened, SessionClosed, SessionTakenOver})
 
 
@@ -196,7 +197,11 @@ class SessionRun:
             state = fold.state
             if kind in _CHANGES:
                 self._change(state, event, at, time_ms)
-            elif state is not None and not state.connected and _needs_connection(event):
+            elif (
+                not (state.connected if state is not None else at < log.whole)
+                and kind in _OF_CONNECTIONS
+                and not (kind is MessagePublished and event.will)  # type: ignore[union-attr]
+            ):
                 self._tell(OWNERSHIP, at, f"{kind.__name__} without a connection")
             elif kind is SessionSnapshot:
                 self._repeating = False
@@ -315,9 +320,3 @@ class SessionRun:
                 self._results.needed(self._log.node, self._session, mark.at, refs)
         elif state is not None:
             self._existed.append((mark.at, mark.value))
-
-
-def _needs_connection(event: Event) -> bool:
-    return type(event) in _OF_CONNECTIONS or (
-        isinstance(event, MessagePublished) and not event.will
-    )

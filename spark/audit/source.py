@@ -31,14 +31,19 @@ if TYPE_CHECKING:
     from spark.planning import Range
 
 _FORMAT: Final = "foldmq_facts"
+_NOT_OURS: Final = frozenset({"rows", "columns", "from", "types", "sessions", "mode", "pushdown"})
 _TOGETHER: Final = 8
 """Tasks that many small logs are spread over."""
 
 
 def facts_of(log: Log) -> DataFrame:
-    """Return the facts of a log, see ``facts``, from what the log is when this is computed."""
+    """Return the facts of a log, see ``facts``, as the log is when this is computed.
+
+    All of it up to ``until``: options that leave out what came before do not count.
+    """
     log.spark.dataSource.register(FactsSource)
-    return log.spark.read.format(_FORMAT).options(**log.options).load()
+    options = {name: value for name, value in log.options.items() if name.lower() not in _NOT_OURS}
+    return log.spark.read.format(_FORMAT).options(**options).load()
 
 
 class FactsSource(DataSource):

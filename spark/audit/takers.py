@@ -76,6 +76,7 @@ class Takers:
 
     def _published(self, event: MessagePublished, at: Position) -> bool:
         qos, count = event.qos, event.count
+        _check(event.pids)
         if not qos and not event.retain:
             return False
         refs = range(at, at + count)
@@ -109,6 +110,7 @@ class Takers:
 
     def _released(self, event: Released, at: Position) -> None:
         time_ms, facts = self.record.time_ms, self._facts
+        _check(event.pids)
         for number, ref in enumerate(_positions(event.refs), at):
             row = self._sent.pop(ref, None)
             if row is None:
@@ -125,6 +127,7 @@ class Takers:
         self._sent.clear()
 
     def _delivered(self, event: Delivered, at: Position) -> None:
+        _check(event.pids)
         if event.retain and event.queued < 0:
             self._replayed(event, at)
 
@@ -141,11 +144,9 @@ class Takers:
         numbers, filters = [int(isinstance(event, Delivered))] * count, [event.filter] * count
         self._facts.replays.extend(sessions, places, refs, turns, numbers, filters)
 
-    def _dropped(self, event: MessageDropped, at: Position) -> None:
+    def _dropped(self, event: MessageDropped, _at: Position) -> None:
+        _check(event.refs)
         self._drops[event.reason] += event.count
-        if event.queued < 0 and event.refs:
-            refs = _positions(event.refs)
-            self._facts.dropped.extend([event.session] * len(refs), [at] * len(refs), refs)
 
     # Subscriptions.
 
@@ -283,13 +284,18 @@ def _topics(event: MessagePublished | MessagesCarried) -> list[str]:
 
 def _positions(runs: Sequence[Run]) -> list[Position]:
     """Return positions; raise ValueError for what cannot be any, before it takes much memory."""
-    for run in runs:
-        if not isinstance(run, int) and not 0 <= run[1] <= MAX_INDEX:
-            raise ValueError("a run that is too long")
+    _check(runs)
     found = from_runs(runs)
     if found and not (min(found) >= 0 and max(found) < _MOST_REF):
         raise ValueError("a position that is none")
     return found
+
+
+def _check(runs: Iterable[Run]) -> None:
+    """Raise ValueError for runs that would take much memory."""
+    for run in runs:
+        if type(run) is not int and not 0 <= run[1] <= MAX_INDEX:  # type: ignore[index]
+            raise ValueError("a run that is too long")
 
 
 def _digests(

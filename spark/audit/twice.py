@@ -19,9 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
-    from pyspark.sql import DataFrame
-
     from eventstore.positions import Position
+    from spark.audit.tables import Facts
 
 _DDL: Final = "node string, session string, ref bigint, at bigint"
 _SCHEMA: Final = pa.schema(
@@ -29,7 +28,7 @@ _SCHEMA: Final = pa.schema(
 )
 
 
-def classified(facts: DataFrame, found: Sequence[Any]) -> list[tuple[str, str]]:
+def classified(facts: Facts, found: Sequence[Any]) -> list[tuple[str, str]]:
     """Return (rule, what) for deliveries that were not expected.
 
     ``found`` are rows with node, session, at and ref. Their sessions are read once more.
@@ -37,9 +36,8 @@ def classified(facts: DataFrame, found: Sequence[Any]) -> list[tuple[str, str]]:
     wanted: dict[tuple[str, str], set[Position]] = {}
     for row in found:
         wanted.setdefault((row["node"], row["session"]), set()).add(row["ref"])
-    told = facts.where(F.col("kind") == EVENTS)
-    spark = facts.sparkSession
-    sessions = spark.createDataFrame(list(wanted), "node string, session string")
+    told = facts.of(EVENTS)
+    sessions = told.sparkSession.createDataFrame(list(wanted), "node string, session string")
     rows = (
         told.join(F.broadcast(sessions), ["node", "session"], "left_semi")
         .select("node", "session", "data")

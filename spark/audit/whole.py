@@ -79,22 +79,19 @@ class Found:
     """Checkpoints and cuts that were looked at."""
 
 
-def wholes(notes: Iterable[Note], *, beginning: bool) -> Found:
-    """Put together what the notes tell.
-
-    ``beginning`` says that the logs were read from where they begin.
-    """
+def wholes(notes: Iterable[Note]) -> Found:
+    """Put together what the notes tell."""
     by_node: dict[str, dict[str, list[Note]]] = defaultdict(lambda: defaultdict(list))
     for note in notes:
         by_node[note.node][note.about].append(note)
     found = Found()
     for node in sorted(by_node):
         if PIECE in by_node[node]:
-            _add(found, node, by_node[node], beginning=beginning)
+            _add(found, node, by_node[node])
     return found
 
 
-def _add(found: Found, node: str, notes: dict[str, list[Note]], *, beginning: bool) -> None:
+def _add(found: Found, node: str, notes: dict[str, list[Note]]) -> None:
     pieces = [Piece.read(note.values) for note in notes[PIECE]]
     piece, breaks = joined(pieces)
     breaks += [Break(note.values["rule"], note.at, note.values["what"]) for note in notes[PROBLEM]]
@@ -102,7 +99,7 @@ def _add(found: Found, node: str, notes: dict[str, list[Note]], *, beginning: bo
     begin = position(piece.first.sequence, 0)
     end = position(piece.last.sequence + 1, 0)
     cuts = sorted(notes[CUT], key=_at)
-    if beginning and piece.first.sequence > 1:
+    if piece.first.sequence > 1:
         breaks += _beginning(piece, cuts)
     if trusted < BEYOND:
         found.remarks.append(

@@ -311,8 +311,10 @@ def test_what_is_installed_is_copied_and_nothing_else() -> None:
         for source in rest.split()[:-1]
     ]
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
-    packages = {package.split(".")[0] for package in project["tool"]["setuptools"]["packages"]}
+    installed = project["tool"]["setuptools"]
+    packages = {package.split(".")[0] for package in installed["packages"]}
     files = {"pyproject.toml", project["project"]["readme"], *project["project"]["license-files"]}
+    files |= {f"{module}.py" for module in installed["py-modules"]}
     assert set(copied) == packages | files
     rules = [
         line

@@ -358,10 +358,10 @@ def test_an_archive_alone_is_read_without_a_broker(tmp_path: Path) -> None:
             return await find(stack, stack, flags)
 
     place = asyncio.run(found(SparkFlags(SourceFlags(), archive="a")))
-    assert place.options == {"archive": str(Path("a").absolute())}
+    assert place.options == {"archive": str(Path("a").absolute()), "stream": "*"}
     assert not place.logs
-    place = asyncio.run(found(SparkFlags(SourceFlags(), archive="s3://bucket/a")))
-    assert place.options == {"archive": "s3://bucket/a"}
+    place = asyncio.run(found(SparkFlags(SourceFlags(node="n"), archive="s3://bucket/a")))
+    assert place.options == {"archive": "s3://bucket/a", "stream": "FOLDMQ_LOG_n"}
     assert asyncio.run(until(place, parse_moment("12.3"))) == {"until": "12.3"}
     assert asyncio.run(until(place, parse_moment("2026-11-20T09:30:00Z"))) == {
         "until": "2026-11-20T09:30:00.000Z"

@@ -1,10 +1,10 @@
-"""The state that a running broker has, compared with what its log says: replayed, and in Spark."""
+"""A broker that recovered: what it has, what its log says, and what Spark makes of that."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from cli.fold import Replay
 from cli.moments import Cut
@@ -13,56 +13,70 @@ from cli.source import connect_to, find_place
 from cli.sourceflags import SourceFlags
 from cli.sparkjobs.claims import of_brokers
 from cli.sparkjobs.place import Found, _access
+from eventstore.events import BrokerStarted
+from harness.staterows import assert_same, rebuilt_rows, state_rows, will_payloads
 from projections.digests import retained_digest, session_digest
 from spark.log import Log
-from spark.rebuild import rebuild
+from spark.rebuild import JOBS
 from spark.recovery import recovery_check
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pyspark.sql import SparkSession
 
+    from cli.source import Source
     from harness.broker import Broker
+    from harness.staterows import Row
     from projections.node import NodeState
     from spark.audit.outcome import Claim
     from spark.recovery import RecoveryOutcome
 
 
+class _Gathered(NamedTuple):
+    options: Mapping[str, str]
+    """For the source of Spark."""
+    claims: list[Claim]
+    last: int
+    """The last record."""
+    crash: int
+    """The last record before the last start."""
+    then: dict[str, list[Row]]
+    """The state there."""
+    state: NodeState
+    """The state now."""
+
+
 def check_recovered(broker: Broker, spark: SparkSession) -> RecoveryOutcome:
     """Asserts that a broker which runs, without clients, recovered as its log demands.
 
-    Its own state, the replayed one and the one that Spark rebuilds must be the same.
+    Its own state, the replayed one and the one that Spark rebuilds are the same, now and as of
+    the crash.
     """
-    found, claims, state, last = asyncio.run(_gathered(broker))
-    log = Log(spark, found.options).until(last)
-    outcome = recovery_check(log, claims)
-    assert outcome.kept, "\n".join(
-        f"{one.at}: {one.session}: {one.what}" for one in outcome.violations
-    )
-    [node] = outcome.nodes
-    assert node.start is not None
-    assert node.sessions, "there was nothing to recover"
-    replayed = {name: session_digest(state, name) for name in state.sessions.names()}
-    retained = {one.topic: retained_digest(one) for one in state.retained.all()}
-    live = {
-        kind: {one.name: one.digest for one in claims if one.kind == kind}
-        for kind in ("session", "retained")
-    }
-    rebuilt = {
-        row["session"]: row["digest"]
-        for row in rebuild(log, "sessions").select("session", "digest").collect()
-    }
-    assert live["session"] == replayed == rebuilt
-    rebuilt = {
-        row["topic"]: row["digest"]
-        for row in rebuild(log, "retained").select("topic", "digest").collect()
-    }
-    assert live["retained"] == retained == rebuilt
+    found = asyncio.run(_gathered(broker))
+    log = Log(spark, found.options).until(found.last)
+    outcome = recovery_check(log, found.claims)
+    wrong = [f"{one.at}: {one.session}: {one.what}" for one in outcome.violations]
+    assert outcome.kept, "\n".join(wrong)
+    live = {(one.kind, one.name): one.digest for one in found.claims if one.digest is not None}
+    assert live == _digests(found.state)
+    assert found.then["sessions"], "there was nothing to recover"
+    for job in JOBS:
+        assert_same(rebuilt_rows(log.until(found.crash), job), found.then[job])
     return outcome
 
 
-async def _gathered(broker: Broker) -> tuple[Found, list[Claim], NodeState, int]:
+def _digests(state: NodeState) -> dict[tuple[str, str], str | None]:
+    names, retained = state.sessions.names(), state.retained.all()
+    return {
+        **{("session", name): session_digest(state, name) for name in names},
+        **{("retained", one.topic): retained_digest(one) for one in retained},
+    }
+
+
+async def _gathered(broker: Broker) -> _Gathered:
     """Asks the broker, and folds its log up to where it ends then."""
-    given = {"data_dir": broker.data_dir}
+    given: dict[str, object] = {"data_dir": broker.data_dir}
     async with contextlib.AsyncExitStack() as stack:
         place = await find_place(stack, load(given, {}, None), SourceFlags(given))
         client = await connect_to(stack, place)
@@ -71,6 +85,21 @@ async def _gathered(broker: Broker) -> tuple[Found, list[Claim], NodeState, int]
         found = Found({**_access(place.access), "stream": stream}, [source])
         claims = (await of_brokers(found)).rows
         last = (await source.bounds())[1]
+        crash = await _last_start(source, last) - 1
         replay = Replay(source, last)
+        await replay.to(Cut(crash))
+        payloads = dict(
+            [pair async for one in source.records(1, crash) for pair in will_payloads(one)]
+        )
+        then = state_rows(claims[0].node, replay.state, payloads)
         await replay.to(Cut(last))
-        return found, claims, replay.state, last
+        return _Gathered(found.options, claims, last, crash, then, replay.state)
+
+
+async def _last_start(source: Source, last: int) -> int:
+    """The record with the last start."""
+    found = 0
+    async for record in source.records(1, last):
+        if any(isinstance(event, BrokerStarted) for _, event in record.events()):
+            found = record.sequence
+    return found

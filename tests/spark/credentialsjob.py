@@ -33,8 +33,9 @@ def main(events: str, port: str, stream: str) -> None:
         .getOrCreate()
     )
     session.sparkContext.setLogLevel("DEBUG")
-    inside = {"nats": f"nats://broker:secret@127.0.0.1:{port}"}
-    given = {"nats": f"nats://127.0.0.1:{port}", "user": "broker", "password": "secret"}
+    password = sys.stdin.read()
+    inside = {"nats": f"nats://broker:{password}@127.0.0.1:{port}"}
+    given = {"nats": f"nats://127.0.0.1:{port}", "user": "broker", "password": password}
     for options in (inside, given):
         reader = session.read.format("foldmq").options(**options, stream=stream)
         reader.load().explain(True)

@@ -7,19 +7,17 @@ import random
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from harness.logs import LogBuilder
+from harness.staterows import Row, state_rows, will_payloads
 from simulation.chaos import Chaos, errors_of_the_broker, small_checkpoints
 from simulation.loop import simulate
 
 from cli.fold import _head
-from eventstore.events import MessagesCarried, WillArmed
-from eventstore.positions import MAX_INDEX, from_runs, index_of, position, sequence_of
-from eventstore.records import Record, decode_record, link_of, payload_bounds
-from projections.digests import retained_digest, session_digest, session_texts
+from eventstore.positions import MAX_INDEX, index_of, position, sequence_of
+from eventstore.records import Record, decode_record, link_of
 from projections.node import NodeState
-from projections.waiting import FLAG_BITS, QOS_MASK, RETAIN_FLAG
 
 sys.path.append(str(Path(__file__).parents[1] / "projections"))
 from test_fold_determinism import NAMES, STEPS, Node
@@ -30,9 +28,6 @@ if TYPE_CHECKING:
     from harness.nats import Nats
 
     from eventstore.positions import Position
-    from projections.session import InFlight, SessionState
-
-Row = tuple[Any, ...]
 
 
 @dataclass
@@ -68,6 +63,11 @@ class FoldedLog:
         for record in self.records():
             node.apply_record(record)
         return node
+
+    def rows(self) -> dict[str, list[Row]]:
+        """What must be rebuilt of it, by job."""
+        payloads = dict(pair for record in self.records() for pair in will_payloads(record))
+        return state_rows(self.node, self.fold(), payloads)
 
     def known_from(self) -> int:
         """The first record behind which the state is known."""
@@ -119,6 +119,16 @@ def random_log(seed: int, name: str, steps: int = 120) -> list[FoldedLog]:
     return [FoldedLog(_built(f"{name}f{first}", records), first) for first in firsts]
 
 
+def golden(file: Path, name: str) -> FoldedLog:
+    """A log that an earlier version wrote (see tests/eventstore/golden)."""
+    data, records, at = file.read_bytes(), [], 0
+    while at < len(data):
+        size = int.from_bytes(data[at : at + 4], "big")
+        records.append(data[at + 4 : at + 4 + size])
+        at += 4 + size
+    return FoldedLog(_built(name, records))
+
+
 def _built(name: str, records: Iterable[bytes]) -> LogBuilder:
     """Return the log of a node of its own: its name is in every record, and so in every link."""
     log = LogBuilder(name)
@@ -137,103 +147,3 @@ def _built(name: str, records: Iterable[bytes]) -> LogBuilder:
         )
         links.append(link_of(log.records[-1]).hex())
     return log
-
-
-# ----------------------------------------------------------------------------- expected rows
-
-
-def session_rows(node: str, state: NodeState) -> Iterator[Row]:
-    for name, one in state.sessions.items():
-        texts = session_texts(state, name) or []
-        yield (
-            node,
-            name,
-            one.connected,
-            one.clean,
-            one.generation,
-            one.user,
-            one.last_pid,
-            len(one.inflight),
-            len(one.releasing),
-            len(one.inbound),
-            one.queued,
-            one.queued_bytes,
-            tuple(one.will) if one.will is not None else None,
-            session_digest(state, name),
-            f"[{','.join(text.decode() for text in texts)}]",
-        )
-
-
-def retained_rows(node: str, state: NodeState) -> Iterator[Row]:
-    for one in state.retained.all():
-        yield (
-            node,
-            *one[:1],
-            one.qos,
-            one.ref,
-            len(one.payload),
-            one.payload,
-            retained_digest(one),
-        )
-
-
-def pending_rows(node: str, state: NodeState) -> Iterator[Row]:
-    for name, one in state.sessions.items():
-        yield from _pending(node, name, one)
-
-
-def _pending(node: str, name: str, state: SessionState) -> Iterator[Row]:
-    def sent(pid: int, one: InFlight, what: str) -> Row:
-        held = one.subscription.filter
-        return (node, name, "out", pid, what, one.flags & QOS_MASK, one.ref, held, one.sent_ms)
-
-    for pid, one in state.inflight.items():
-        yield sent(pid, one, "inflight")
-    for pid, one in state.releasing.items():
-        yield sent(pid, one, "releasing")
-    for pid, ref in state.inbound.items():
-        yield (node, name, "in", pid, "inbound", 2, ref, None)
-
-
-def queue_rows(node: str, state: NodeState) -> Iterator[Row]:
-    for name, one in state.sessions.items():
-        for held in one.subscriptions.values():
-            if held.queue:
-                messages = [
-                    (packed >> FLAG_BITS, packed & QOS_MASK, bool(packed & RETAIN_FLAG))
-                    for packed in held.queue
-                ]
-                yield (
-                    node,
-                    name,
-                    held.filter,
-                    held.qos,
-                    held.active,
-                    len(messages),
-                    held.queued_bytes,
-                    messages[0][0],
-                    messages[-1][0],
-                    tuple(messages),
-                )
-
-
-def will_rows(log: FoldedLog, state: NodeState) -> Iterator[Row]:
-    payloads = dict(_will_payloads(log))
-    for name, one in state.sessions.items():
-        if one.will is not None:
-            payload = payloads.get(one.will.ref)
-            size = None if payload is None else len(payload)
-            yield (log.node, name, *one.will, size, payload)
-
-
-def _will_payloads(log: FoldedLog) -> Iterator[tuple[Position, bytes]]:
-    for record in log.records():
-        for index, event in record.events():
-            area = record.payload
-            if isinstance(event, WillArmed):
-                at = position(record.sequence, index)
-                yield at, bytes(area[event.at : event.at + event.size])
-            elif isinstance(event, MessagesCarried):
-                bounds = payload_bounds(event)
-                for number, ref in enumerate(from_runs(event.refs)):
-                    yield ref, bytes(area[bounds[number] : bounds[number + 1]])

@@ -142,7 +142,7 @@ def retained_missing(name: str) -> Made:
 def retained_invented(name: str) -> Made:
     log = story(name).log
     strange = Claim(BROKER, name, RETAINED_CLAIM, "x\n\x1b[2J", at(7), NO_DIGEST)
-    return log, [*claims(log, at(7)), strange], [(at(7), None, 'topic "x\\n\\u001b[2J"')]
+    return log, [*claims(log, at(7)), strange], [(at(7), None, "topic x\\n\\u001b[2J")]
 
 
 def retained_cleared(name: str) -> Made:

@@ -33,7 +33,7 @@ sys.path.append(str(Path(__file__).parents[1] / "eventstore"))
 from samples import every_event
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from eventstore.events import Event
 
@@ -71,7 +71,7 @@ def link(sequence: int, part: int = 0, *, last: bool = True, **given: Any) -> Li
         (link(1, last=False), link(2, starts=True), None),
         (link(1, link=""), link(2), None),
         (link(1, -1), link(2, 7), None),
-        (link(1), link(3), CHAIN),
+        (link(1), link(3), None),
         (link(1), link(2, previous="00"), CHAIN),
         (link(1, last=False), link(2), TURN),
         (link(1), link(2, 1), TURN),
@@ -97,9 +97,19 @@ def test_pieces_are_put_together_in_any_order() -> None:
     assert (whole.begins_ms, whole.ends_ms) == (1001, 1009)
 
 
-def test_what_is_missing_between_pieces_is_found_once() -> None:
-    _, breaks = joined([piece(1, 3), piece(6, 9)])
-    assert [(one.rule, one.at) for one in breaks] == [(CHAIN, at(4))]
+@pytest.mark.parametrize("gone", [{2}, {4, 5}, {9}, {3, 7}])
+@pytest.mark.parametrize("splits", [(), (3,), (4, 7), (5, 8)])
+def test_what_is_missing_is_found_once(gone: set[int], splits: tuple[int, ...]) -> None:
+    log = LogBuilder("n")
+    for _ in range(9):
+        log.record(Acked("s", []))
+    rows = scanned(log, *splits, gone=gone)
+    found = wholes(notes(rows))
+    broken = [one.at for _, one in found.breaks]
+    assert all(one.rule == CHAIN for _, one in found.breaks)
+    assert min(broken) == at(min(gone)) == found.logs["n"].trusted
+    assert {place >> 20 for place in broken} <= gone
+    assert found.nodes[0].records == 9 - len(gone)
 
 
 def test_the_first_record_continues_nothing() -> None:
@@ -115,6 +125,7 @@ class Held:
     """The records of a log, as something that is stored."""
 
     log: LogBuilder
+    gone: frozenset[int] | set[int] = frozenset()
     borders = ()
     size = 1000
 
@@ -122,7 +133,9 @@ class Held:
         self.stream, self.first, self.last = self.log.stream, 1, self.log.last
 
     def read(self, first: int, last: int) -> Iterator[tuple[int, bytes]]:
-        yield from enumerate(self.log.records[first - 1 : last], first)
+        for sequence in range(first, last + 1):
+            if sequence not in self.gone:
+                yield sequence, self.log.records[sequence - 1]
 
     def explain(self, _sequence: int) -> None:
         return None
@@ -131,11 +144,13 @@ class Held:
         return ""
 
 
-def scanned(log: LogBuilder, *splits: int, end: int | None = None) -> list[dict[str, Any]]:
+def scanned(
+    log: LogBuilder, *splits: int, end: int | None = None, gone: Iterable[int] = ()
+) -> list[dict[str, Any]]:
     """The facts of a log, scanned in as many tasks as it is split into."""
     rows: list[dict[str, Any]] = []
     for before, last in pairwise([0, *splits, log.last]):
-        part = Range(Held(log), before + 1, last, log.last, until=end)
+        part = Range(Held(log, frozenset(gone)), before + 1, last, log.last, until=end)
         reader = FactsReader(Options.read({"archive": "none"}))
         for batch in reader.read(FactsPartition([part])):
             rows += batch.to_pylist()
@@ -204,7 +219,7 @@ def test_positions_beyond_the_end_are_not_looked_at() -> None:
     rows = scanned(story.log, end=at(2, 1))
     (packed,) = (row for row in of_kind(rows, EVENTS) if row["session"] == "s")
     assert [place for place, *_ in unpack("s", packed["data"])][-1] == at(2, 1)
-    log = wholes(notes(rows), beginning=True).logs["n"]
+    log = wholes(notes(rows)).logs["n"]
     assert log.unsure == at(2)
     assert log.trusted == BEYOND
 
@@ -213,7 +228,7 @@ def test_a_damaged_record_ends_what_is_judged_at_the_turn_before_it() -> None:
     story = Story("n")
     story(published("t"), payloads=1, last=False)(delivered(at(2)), part=1)(Acked("s", [1]))
     story.log.damage(3)
-    found = wholes(notes(scanned(story.log)), beginning=True)
+    found = wholes(notes(scanned(story.log)))
     log = found.logs["n"]
     assert (log.trusted, log.unsure) == (at(3), at(2))
     assert [one.rule for _, one in found.breaks] == [CHAIN]

@@ -1,51 +1,42 @@
 """What Spark rebuilds from logs is what the broker's own fold says, at the end and at any moment.
 
-All logs are read in one go, each as a node of its own: by the real broker under random clients and
-crashes (``tests/simulation``), and of random events; whole, and cut at checkpoints.
+All logs are read in one go, each as a node of its own: what the real broker wrote under random
+clients and crashes (``tests/simulation``), random events, and golden logs; whole, and cut.
 """
 
 from __future__ import annotations
 
 import random
-from collections import Counter
-from typing import TYPE_CHECKING, Any
+from collections import defaultdict
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-from foldedlogs import (
-    FoldedLog,
-    Row,
-    moments,
-    pending_rows,
-    queue_rows,
-    random_log,
-    retained_rows,
-    session_rows,
-    simulated,
-    will_rows,
-)
+from foldedlogs import FoldedLog, golden, moments, random_log, simulated
 from harness.nats import PASSWORD, USER
+from harness.staterows import assert_same, rebuilt_rows
 
 from eventstore.positions import MAX_INDEX, position
 from spark.log import Log
-from spark.rebuild import JOBS, rebuild
+from spark.rebuild import JOBS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
     from harness.nats import Nats
-    from pyspark.sql import DataFrame, SparkSession
-
-    from projections.node import NodeState
+    from harness.staterows import Row
+    from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.timeout(600)
 SEEDS = range(4)
-Logs = tuple[list[FoldedLog], Log]
+GOLDEN = Path(__file__).parents[1] / "eventstore" / "golden"
+WHOLE = ["v1"]
+"""Golden logs that have the payloads of all their messages."""
 
 
 @pytest.fixture(scope="module")
 def logs(nats: Nats) -> list[FoldedLog]:
     made = [one for seed in SEEDS for one in simulated(seed, f"sim{seed}")]
     made += [one for seed in range(2 * len(SEEDS)) for one in random_log(seed, f"rnd{seed}")]
+    made += [golden(GOLDEN / f"{name}.records", f"golden-{name}") for name in WHOLE]
     for one in made:
         one.store(nats)
     assert any(one.first > 1 for one in made if one.node.startswith("sim")), "none was cut"
@@ -53,15 +44,11 @@ def logs(nats: Nats) -> list[FoldedLog]:
 
 
 @pytest.fixture(scope="module", params=["at the end", "at a moment"])
-def opened_logs(
-    request: pytest.FixtureRequest, logs: list[FoldedLog], nats: Nats, spark: SparkSession
-) -> Logs:
-    if request.param == "at a moment":
-        chance = random.Random(5)
-        logs = [FoldedLog(one.log, one.first, some_moment(one, chance)) for one in logs]
-    options = {"nats": nats.url, "user": USER, "password": PASSWORD}
-    streams = ",".join(one.log.stream for one in logs)
-    return logs, Log(spark, {**options, "stream": streams, "until": moments(logs)})
+def looked_at(request: pytest.FixtureRequest, logs: list[FoldedLog]) -> list[FoldedLog]:
+    if request.param == "at the end":
+        return logs
+    chance = random.Random(5)
+    return [FoldedLog(one.log, one.first, some_moment(one, chance)) for one in logs]
 
 
 def some_moment(log: FoldedLog, chance: random.Random) -> int:
@@ -72,80 +59,25 @@ def some_moment(log: FoldedLog, chance: random.Random) -> int:
     return position(sequence, chance.choice([MAX_INDEX, *indexes]))
 
 
-def rows(table: DataFrame, *columns: str) -> list[Row]:
-    return [tuple(_plain(value) for value in row) for row in table.select(*columns).collect()]
+@pytest.fixture(scope="module")
+def opened_logs(looked_at: list[FoldedLog], nats: Nats, spark: SparkSession) -> Log:
+    options = {"nats": nats.url, "user": USER, "password": PASSWORD}
+    streams = ",".join(one.log.stream for one in looked_at)
+    return Log(spark, {**options, "stream": streams, "until": moments(looked_at)})
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, bytearray):
-        return bytes(value)
-    if isinstance(value, tuple | list):
-        return tuple(_plain(one) for one in value)
-    return value
+@pytest.fixture(scope="module")
+def expected(looked_at: list[FoldedLog]) -> dict[str, list[Row]]:
+    rows = defaultdict(list)
+    for one in looked_at:
+        for job, some in one.rows().items():
+            rows[job] += some
+    return rows
 
 
-def expected(logs: Sequence[FoldedLog], of: Callable[[str, NodeState], Iterable[Row]]) -> list[Row]:
-    return [row for log in logs for row in of(log.node, log.fold())]
-
-
-def assert_same(found: Iterable[Row], wanted: Iterable[Row]) -> None:
-    found, wanted = Counter(found), Counter(wanted)
-    assert wanted, "nothing to compare"
-    assert not found - wanted
-    assert not wanted - found
-
-
-def test_sessions(opened_logs: Logs) -> None:
-    logs, log = opened_logs
-    found = rows(
-        rebuild(log, "sessions"), "node", "session", "connected", "clean", "generation", "user",
-        "last_packet_id", "inflight", "releasing", "inbound", "queued", "queued_bytes", "will",
-        "digest", "state",
-    )  # fmt: skip
-    assert_same(found, expected(logs, session_rows))
-
-
-def test_retained(opened_logs: Logs) -> None:
-    logs, log = opened_logs
-    found = rows(
-        rebuild(log, "retained"), "node", "topic", "qos", "ref", "size", "payload", "digest"
-    )
-    assert_same(found, expected(logs, retained_rows))
-
-
-def test_pending(opened_logs: Logs) -> None:
-    logs, log = opened_logs
-    table = rebuild(log, "pending")
-    columns = ["node", "session", "direction", "packet_id", "state", "qos", "ref", "filter"]
-    out = table.where("direction = 'out'").selectExpr(*columns, "unix_millis(since) as since")
-    received = table.where("direction = 'in'")
-    found = rows(out, *columns, "since") + rows(received, *columns)
-    assert_same(found, expected(logs, pending_rows))
-
-
-def test_queues(opened_logs: Logs) -> None:
-    logs, log = opened_logs
-    found = rows(
-        rebuild(log, "queues"), "node", "session", "filter", "qos", "active", "queued",
-        "queued_bytes", "oldest", "newest", "messages",
-    )  # fmt: skip
-    spread = [(*row[:-1], tuple(each(row[-1]))) for row in found]
-    assert_same(spread, expected(logs, queue_rows))
-
-
-def each(runs: Iterable[Row]) -> Iterable[Row]:
-    for first, count, step, qos, retain in runs:
-        yield from ((first + number * step, qos, retain) for number in range(count))
-
-
-def test_wills(opened_logs: Logs) -> None:
-    logs, log = opened_logs
-    found = rows(
-        rebuild(log, "wills"), "node", "session", "topic", "qos", "retain", "ref", "size", "payload"
-    )
-    wanted = [row for one in logs for row in will_rows(one, one.fold())]
-    assert_same(found, wanted)
-
-
-def test_there_is_a_job_for_each_projection() -> None:
-    assert JOBS == ("sessions", "retained", "pending", "queues", "wills")
+@pytest.mark.parametrize("job", JOBS)
+def test_rebuilt_is_what_is_folded(
+    opened_logs: Log, expected: dict[str, list[Row]], job: str
+) -> None:
+    assert expected[job], "nothing to compare"
+    assert_same(rebuilt_rows(opened_logs, job), expected[job])

@@ -1,0 +1,69 @@
+"""The log of a broker under real load, killed twice, and what the broker says then."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING
+
+import pytest
+from harness.drill import SEED, Drill
+from harness.fixtures import make_broker
+
+from cli.settings import load
+from cli.source import connect_to, find_place
+from cli.sourceflags import SourceFlags
+from cli.sparkjobs.claims import of_brokers, of_projections
+from cli.sparkjobs.place import Found, _access
+from spark.audit.outcome import BROKER, PROJECTIONS, UNDELIVERED
+from spark.audit.run import audit
+from spark.log import Log
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from harness.broker import Broker
+    from pyspark.sql import SparkSession
+
+    from spark.audit.outcome import Claim
+
+pytestmark = [pytest.mark.drill, pytest.mark.timeout(600)]
+__all__ = ["make_broker"]
+
+
+async def gathered(broker: Broker) -> tuple[dict[str, str], list[Claim]]:
+    """How the log is read, and what the broker and its projections say of the state."""
+    given = {"data_dir": broker.data_dir}
+    async with contextlib.AsyncExitStack() as stack:
+        place = await find_place(stack, load(given, {}, None), SourceFlags(given))
+        client = await connect_to(stack, place)
+        [stream] = await place.streams(client)
+        found = Found(
+            {**_access(place.access), "stream": stream}, [await place.open(client, stream)]
+        )
+        told = (await of_brokers(found)).rows + (await of_projections(found)).rows
+        return dict(found.options), told
+
+
+def test_a_broker_that_was_killed_kept_its_promises(
+    make_broker: Callable[..., Broker], spark: SparkSession
+) -> None:
+    broker = make_broker()
+    broker.start()
+    drill = Drill(broker, SEED)
+    drill.start()
+    drill.strike(lambda: broker.restart(kill=True))
+    # While clients publish, come and go, and some wills are due.
+    options, claims = asyncio.run(gathered(broker))
+    drill.strike(lambda: broker.restart(kill=True))
+    drill.judge()
+    last, more = asyncio.run(gathered(broker))
+    outcome = audit(Log(spark, last), [*claims, *more])
+    broker.stop()
+    assert outcome.violations == ()
+    assert outcome.kept
+    assert options == last
+    assert {one.where for one in outcome.compared} == {BROKER, PROJECTIONS}
+    checked = {result.rule: result.checked for result in outcome.rules}
+    assert checked[UNDELIVERED] > 100, checked
+    assert min(latency.qos for latency in outcome.latencies) == 1

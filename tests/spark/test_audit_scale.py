@@ -1,0 +1,135 @@
+"""Logs as the generator writes them: nothing is found, whatever way they are cut into tasks."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from conftest import access
+from harness.logs import LogBuilder
+
+from eventstore.events import (
+    Acked,
+    Completed,
+    Delivered,
+    MessageDropped,
+    MessagePublished,
+    entries,
+)
+from eventstore.records import decode_record
+from spark.audit.run import audit
+from spark.log import Log
+
+sys.path.append(str(Path(__file__).parents[2] / "bench"))
+from loggen import Plan, Written, records
+
+if TYPE_CHECKING:
+    from harness.nats import Nats
+    from pyspark.sql import SparkSession
+
+    from spark.audit.outcome import Outcome
+
+PLANS = (
+    Plan(6000, "single", clients=60, node="single"),
+    Plan(20_000, "bulk", clients=60, node="bulk"),
+    Plan(12_000, "mixed", clients=60, node="mixed"),
+    # Nearly all of it in one session.
+    Plan(6000, "mixed", clients=2, node="skewed"),
+)
+
+
+class Generated:
+    """The log of a plan, and what is to be told of it."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.written = Written()
+        self.log = LogBuilder(plan.node)
+        self.log.records = list(records(plan, self.written))
+        self.counts: Counter[str] = Counter()
+        self.reasons: Counter[str] = Counter()
+        held: list[list[object]] = []
+        for sequence, data in enumerate(self.log.records, 1):
+            record = decode_record(sequence, data)
+            if record.part == 0:
+                held = []
+            held.append([event for _, event in record.events()])
+            if record.last:
+                for event in (event for part in held for event in part):
+                    self._count(event)
+                held = []
+
+    def _count(self, event: object) -> None:
+        if isinstance(event, MessagePublished):
+            self.counts["published"] += event.count
+        elif isinstance(event, Delivered):
+            self.counts["delivered"] += entries(event)
+        elif isinstance(event, Acked | Completed):
+            self.counts["completed"] += entries(event)
+        elif isinstance(event, MessageDropped):
+            self.counts["dropped"] += event.count
+            self.reasons[event.reason] += event.count
+
+
+@pytest.fixture(scope="module")
+def logs(nats: Nats) -> list[Generated]:
+    made = [Generated(plan) for plan in PLANS]
+    for one in made:
+        one.log.store(nats)
+    return made
+
+
+def audited(spark: SparkSession, nats: Nats, logs: list[Generated], **options: str) -> Outcome:
+    streams = ",".join(one.log.stream for one in logs)
+    return audit(Log(spark, {**access(nats), "stream": streams, **options}), cluster=False)
+
+
+@pytest.fixture(scope="module")
+def outcome(spark: SparkSession, nats: Nats, logs: list[Generated]) -> Outcome:
+    return audited(spark, nats, logs)
+
+
+def test_no_promise_is_broken(outcome: Outcome) -> None:
+    assert outcome.violations == ()
+    assert outcome.kept
+    assert outcome.notes == ()
+
+
+def test_what_is_told_is_what_there_is(outcome: Outcome, logs: list[Generated]) -> None:
+    nodes = {one.node: one for one in outcome.nodes}
+    for one in logs:
+        node = nodes[one.log.node]
+        assert (node.first, node.last, node.records) == (1, one.log.last, one.log.last)
+        assert (node.entries, node.events) == (one.written.entries, one.written.events)
+        assert node.bytes == one.written.bytes
+        points = [point for point in outcome.rates if point.node == one.log.node]
+        for name in ("published", "delivered", "completed", "dropped"):
+            assert sum(getattr(point, name) for point in points) == one.counts[name]
+        drops = {drop.reason: drop.count for drop in outcome.drops if drop.node == one.log.node}
+        assert drops == dict(one.reasons)
+    assert any(one.reasons for one in logs)
+
+
+def test_latencies_are_told(outcome: Outcome) -> None:
+    assert [latency.qos for latency in outcome.latencies] == [1, 2]
+    for latency in outcome.latencies:
+        assert 0 < latency.p50_ms <= latency.p99_ms <= latency.max_ms
+        assert sum(latency.counts) > 50
+        assert latency.max_ms < latency.bounds_ms[-1]
+    slowest = [one.p99_ms for one in outcome.slowest]
+    assert slowest == sorted(slowest, reverse=True)
+    assert max(one.max_ms for one in outcome.slowest) == max(
+        latency.max_ms for latency in outcome.latencies
+    )
+
+
+def test_the_number_of_tasks_does_not_matter(
+    spark: SparkSession, nats: Nats, logs: list[Generated], outcome: Outcome
+) -> None:
+    """Messages are released, and parts of turns stand, in other tasks than what they belong to."""
+    apart = audited(spark, nats, logs, partitions="24")
+    assert apart.rules == outcome.rules
+    assert replace(apart, seconds=0) == replace(outcome, seconds=0)
