@@ -115,9 +115,15 @@ def _each_qos(group: Group) -> Cells:
 
 
 def _waiting(group: Group) -> Cells:
-    _, values = group.runs("waiting")
-    waiting = np.isin(group.refs(), values) if len(values) else np.zeros(group.total, np.bool_)
-    return Cells(_array(waiting, "waiting"), None)
+    counts, values = group.runs("waiting")
+    if not len(values):
+        return Cells(_array(np.zeros(group.total, np.bool_), "waiting"), None)
+    # What waits is said event by event: another one may carry the same message.
+    refs = group.refs()
+    _, number = np.unique(np.concatenate((refs, values)), return_inverse=True)
+    owners = np.concatenate((group.event_of, np.repeat(np.arange(len(counts)), counts)))
+    named = owners * len(number) + number
+    return Cells(_array(np.isin(named[: len(refs)], named[len(refs) :]), "waiting"), None)
 
 
 def _each_properties(group: Group) -> Cells:

@@ -450,3 +450,13 @@ def test_columns_that_are_not_there_are_refused(grain: str, wrong: list[str], to
 
 def test_the_columns_of_events_are_a_part_of_those_of_entries() -> None:
     assert {name for name in EVENTS if name not in ENTRIES} == set()
+
+
+def test_what_waits_is_told_by_each_event_that_carries_it() -> None:
+    ref = position(1, 0)
+    carried = [
+        MessagesCarried([ref], ["c"], [], 0, 0, 1, []),
+        MessagesCarried([ref, ref + 1], ["c"], [], 0, 0, 2, [ref]),
+    ]
+    found = rows([record(*carried)], "entries", "ref", "waiting")
+    assert [row["waiting"] for row in found] == [False, True, False]

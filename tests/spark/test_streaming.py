@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from conftest import access
 from harness.broker import environment, until
+from harness.nats import Nats
 from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 from test_reading import expected, random_log, without
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from harness.logs import LogBuilder
-    from harness.nats import Nats
     from pyspark.sql import DataFrame, SparkSession
 
     NewLog = Callable[..., LogBuilder]
@@ -53,6 +53,19 @@ def make_reader(nats: Nats) -> Iterator[MakeReader]:
     yield make
     for reader in readers:
         reader.stop()
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Iterator[Nats]:
+    """A NATS server that has the logs of one test only."""
+    server = Nats(tmp_path, sync_interval="2m")
+    server.start()
+    yield server
+    server.kill()
+
+
+def all_of(server: Nats) -> LogStreamReader:
+    return LogStreamReader(Options.read({**access(server), "stream": "*"}))
 
 
 def rows(reader: LogStreamReader, start: dict[str, int], end: dict[str, int]) -> list[Any]:
@@ -189,22 +202,32 @@ def test_where_a_stream_begins(
     assert make_reader(log, startingOffset=named).initialOffset() == {log.stream: 2}
 
 
-def test_a_log_that_comes_later_is_read_from_its_beginning(
-    make_reader: MakeReader, new_log: NewLog, nats: Nats
-) -> None:
+def test_a_log_that_comes_later_is_read_from_its_beginning(new_log: NewLog, own: Nats) -> None:
     one, two = new_log("late"), new_log("late")
     one.record(WillFired("a"))
-    reader = make_reader(one, stream="*")
+    one.store(own)
+    reader = all_of(own)
     start = {one.stream: 0}
     two.record(WillFired("b"))
-    two.store(nats)
+    two.store(own)
     middle = reader.latestOffset(start, LIMITED)
-    assert (middle[one.stream], middle[two.stream]) == (1, 0)
-    mine = {one.node, two.node}  # other tests have logs too
-    assert {row["node"] for row in rows(reader, start, middle)} & mine == {one.node}
+    assert middle == {one.stream: 1, two.stream: 0}
+    assert {row["node"] for row in rows(reader, start, middle)} == {one.node}
     end = reader.latestOffset(middle, LIMITED)
     assert end[two.stream] == 1
-    assert {row["node"] for row in rows(reader, middle, end)} & mine == {two.node}
+    assert {row["node"] for row in rows(reader, middle, end)} == {two.node}
+    reader.stop()
+
+
+def test_a_log_that_is_gone_is_missed(new_log: NewLog, own: Nats) -> None:
+    log = new_log()
+    log.record(WillFired("a"))
+    log.store(own)
+    reader = all_of(own)
+    told = refused(lambda: reader.latestOffset({log.stream: 1, "FOLDMQ_LOG_gone": 3}, LIMITED))
+    assert told.exit_code == NoLog.exit_code
+    assert "FOLDMQ_LOG_gone is not there any more" in str(told)
+    reader.stop()
 
 
 def test_a_log_that_was_cut_begins_where_it_does(
@@ -251,10 +274,6 @@ def test_what_a_stream_cannot_go_on_from_is_one_clear_error(
     told = refused(lambda: reader.latestOffset({log.stream: 12}, LIMITED))
     assert told.exit_code == BadOption.exit_code
     assert "ends with record 9, before record 12" in str(told)
-    gone = {log.stream: 9, "FOLDMQ_LOG_gone": 3}
-    told = refused(lambda: make_reader(log, stream="*").latestOffset(gone, LIMITED))
-    assert told.exit_code == NoLog.exit_code
-    assert "FOLDMQ_LOG_gone is not there any more" in str(told)
 
 
 def test_a_stream_has_neither_until_nor_from(nats: Nats) -> None:
