@@ -115,15 +115,7 @@ def _each_qos(group: Group) -> Cells:
 
 
 def _waiting(group: Group) -> Cells:
-    counts, values = group.runs("waiting")
-    if not len(values):
-        return Cells(_array(np.zeros(group.total, np.bool_), "waiting"), None)
-    # What waits is said event by event: another one may carry the same message.
-    refs = group.refs()
-    _, number = np.unique(np.concatenate((refs, values)), return_inverse=True)
-    owners = np.concatenate((group.event_of, np.repeat(np.arange(len(counts)), counts)))
-    named = owners * len(number) + number
-    return Cells(_array(np.isin(named[: len(refs)], named[len(refs) :]), "waiting"), None)
+    return Cells(_array(group.waits(), "waiting"), None)
 
 
 def _each_properties(group: Group) -> Cells:

@@ -121,6 +121,18 @@ class Group:
             found = self._expanded[name] = expand(self.field(name))
         return found
 
+    def waits(self) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+        """Return for each entry of MessagesCarried whether its event names it as waiting."""
+        counts, values = self.runs("waiting")
+        if not len(values):
+            return np.zeros(self.total, np.bool_)
+        # Event by event: another one may carry the same message.
+        refs = self.refs()
+        _, number = np.unique(np.concatenate((refs, values)), return_inverse=True)
+        owners = np.concatenate((self.event_of, np.repeat(np.arange(len(counts)), counts)))
+        named = owners * len(number) + number
+        return np.isin(named[: len(refs)], named[len(refs) :])
+
     @cached_property
     def sizes(self) -> Integers:
         """The payload bytes of each message."""

@@ -136,8 +136,8 @@ def _messages(group: Group, raws: _Raws, first: int, last: int) -> list[bytes]:
         refs: list[int] = group.refs()[first:last].tolist()
         each["refs"] = [[ref] for ref in refs]
         if group.kind == "MessagesCarried":
-            waiting = set(group.runs("waiting")[1].tolist())
-            each["waiting"] = [[ref] if ref in waiting else [] for ref in refs]
+            waits = group.waits()[first:last].tolist()
+            each["waiting"] = [[ref] if wait else [] for ref, wait in zip(refs, waits, strict=True)]
         else:
             each["qos"] = [[qos] for qos in group.for_each("qos")[first:last]]
     where = range(group.total) if pick is None else pick.tolist()
