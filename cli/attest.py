@@ -27,6 +27,7 @@ from cli.parting import FieldDifference, Parting, find, show_message
 from cli.projected import ProjectionReader, Projections
 from cli.source import CutMeanwhile, Source, open_source
 from cli.sourceflags import SourceFlags, UsageError
+from eventstore.logs import PREFIX
 from eventstore.positions import Position, format_position
 
 _TRIES = 2
@@ -101,7 +102,7 @@ async def _run(flags: SourceFlags, session: str | None, *, stored: bool, as_json
 async def _node(source: Source) -> str:
     """Return whose log it is."""
     if not source.last:
-        return source.stream.removeprefix("FOLDMQ_LOG_")
+        return source.stream.removeprefix(PREFIX)
     return (await source.some([source.last]))[-1].node
 
 

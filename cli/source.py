@@ -12,8 +12,6 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-import nats.errors
-import orjson
 from nats.aio.client import Client
 
 from cli.settings import Settings, load
@@ -32,13 +30,12 @@ from eventstore.datadir import DataDir
 from eventstore.embedded import EmbeddedServer
 from eventstore.errors import CorruptLog, DataDirBusy, DataDirError, LostLog, NatsUnavailable
 from eventstore.log import read_bounds, read_records, read_some, read_stored
+from eventstore.logs import PREFIX, list_logs
 from eventstore.positions import sequence_of
 from eventstore.records import ChainChecker, Record, decode_record
 from eventstore.watermark import Watermark
 from protocol.errors import FoldmqError
 
-_PREFIX = "FOLDMQ_LOG_"
-_LIST_SECONDS = 10.0
 _LISTED = 10
 
 
@@ -198,7 +195,7 @@ class Place:
 
     async def streams(self, client: Client) -> list[str]:
         """Return the streams that may be meant. Raises NoLog when there is none."""
-        found = [self.named] if self.named is not None else await _logs(client)
+        found = [self.named] if self.named is not None else await list_logs(client)
         if not found:
             raise NoLog(f"there is no foldmq log on {self.where}")
         return found
@@ -263,12 +260,12 @@ async def _find_directory(
     datadir = DataDir(settings.data_dir)
     if not datadir.path.is_dir():
         raise DataDirError(datadir.path, "is not there")
-    stored = sorted(datadir.jetstream.glob(f"jetstream/*/streams/{_PREFIX}*"))
+    stored = sorted(datadir.jetstream.glob(f"jetstream/*/streams/{PREFIX}*"))
     if not stored:
         raise DataDirError(
             datadir.path, "holds no log (is it on a NATS server elsewhere? Then give --nats-url)"
         )
-    stream = named_stream(flags) or _PREFIX + datadir.node()
+    stream = named_stream(flags) or PREFIX + datadir.node()
     if stream not in {path.name for path in stored}:
         raise DataDirError(datadir.path, f"holds no log {name(stream)}")
     try:
@@ -339,40 +336,19 @@ def named_stream(flags: SourceFlags) -> str | None:
     """Return the stream that the flags name, None: none. Raises UsageError."""
     if flags.stream is not None and flags.node is not None:
         raise UsageError("--node and --stream exclude each other: give one")
-    stream = flags.stream if flags.node is None else _PREFIX + flags.node
+    stream = flags.stream if flags.node is None else PREFIX + flags.node
     if stream is not None and (not stream.isprintable() or any(bad in stream for bad in " .*>/\\")):
         raise UsageError(f"not the name of a node or stream: {stream!r}")
     return stream
 
 
 def _stream_of(datadir: DataDir) -> str | None:
-    return _PREFIX + datadir.node() if (datadir.path / "node").is_file() else None
+    return PREFIX + datadir.node() if (datadir.path / "node").is_file() else None
 
 
 def _only(streams: list[str], where: str) -> str:
     if len(streams) > 1:
-        nodes = ", ".join(stream.removeprefix(_PREFIX) for stream in streams[:_LISTED])
+        nodes = ", ".join(stream.removeprefix(PREFIX) for stream in streams[:_LISTED])
         more = ", ..." if len(streams) > _LISTED else ""
         raise UsageError(f"{where} has {len(streams)} logs: give --node, one of {nodes}{more}")
     return streams[0]
-
-
-async def _logs(client: Client) -> list[str]:
-    """Return the names of the streams that are logs of foldmq nodes."""
-    names: list[str] = []
-    total = 1
-    seen = 0
-    while seen < total:
-        body = orjson.dumps({"offset": seen, "subject": "foldmq.log.>"})
-        try:
-            reply = await client.request("$JS.API.STREAM.NAMES", body, timeout=_LIST_SECONDS)
-        except (TimeoutError, nats.errors.Error) as error:
-            raise NatsUnavailable(
-                f"JetStream does not list its streams: {error or 'time-out'}"
-            ) from None
-        answer = orjson.loads(reply.data)
-        page = answer.get("streams") or []
-        total = answer.get("total", 0) if page else 0
-        seen += len(page)
-        names += [stream for stream in page if stream.startswith(_PREFIX)]
-    return sorted(names)

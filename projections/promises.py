@@ -164,6 +164,8 @@ class SessionAudit:
         try:
             if check is not None:
                 check(self, event, at, time_ms)
+            elif self._known:
+                self._check_with_state(event, at, time_ms)
             fold.take(event, at, time_ms, payload)
         except _MISFITS as error:
             self._broken = True
@@ -171,6 +173,15 @@ class SessionAudit:
             return
         if fold.state is None:
             self._forget()
+
+    def _check_with_state(self, event: Event, at: Position, time_ms: int) -> None:
+        state = self.fold.state
+        if state is not None:
+            check = self._CHECKS_WITH_STATE.get(type(event))
+            if check is not None:
+                check(self, state, event, at, time_ms)
+        elif isinstance(event, Delivered | Queued):
+            self._tell(NO_SUBSCRIPTION, at, "there is no session to deliver to")
 
     def finish(self) -> None:
         """Say that no more events follow."""
@@ -235,11 +246,7 @@ class SessionAudit:
 
     # What it gets.
 
-    def _delivered(self, event: Delivered, at: Position, _ms: int) -> None:
-        state = self.fold.state
-        if state is None or not self._known:
-            self._stranger(event, at)
-            return
+    def _delivered(self, state: SessionState, event: Delivered, at: Position, _ms: int) -> None:
         refs = from_runs(event.refs)
         self._check_identifiers(from_runs(event.pids), len(refs), state, at)
         held = state.subscriptions.get(event.filter)
@@ -287,11 +294,7 @@ class SessionAudit:
             elif not 0 < pid <= _MOST_PID:
                 self._tell(PACKET_ID_REUSE, at + number, f"{pid} is no packet identifier")
 
-    def _queued(self, event: Queued, at: Position, _ms: int) -> None:
-        state = self.fold.state
-        if state is None or not self._known:
-            self._stranger(event, at)
-            return
+    def _queued(self, state: SessionState, event: Queued, at: Position, _ms: int) -> None:
         held = state.subscriptions.get(event.filter)
         if held is None:
             self._tell(NO_SUBSCRIPTION, at, f"no subscription {event.filter!r:.200}")
@@ -308,20 +311,13 @@ class SessionAudit:
             self._open[ref] = message
             self._check_turn(message, at + number)
 
-    def _dropped(self, event: MessageDropped, at: Position, _ms: int) -> None:
-        state = self.fold.state
-        if state is None or not self._known:
-            return
+    def _dropped(self, state: SessionState, event: MessageDropped, at: Position, _ms: int) -> None:
         refs = from_runs(event.refs)
         if event.queued >= 0 and refs:
             self._left_queue(state.subscriptions.get(event.filter), refs, None, at)
         for ref in refs:
             if self._expected.pop(ref, None) is None:
                 self._open.pop(ref, None)
-
-    def _stranger(self, _event: Delivered | Queued, at: Position) -> None:
-        if self._known:
-            self._tell(NO_SUBSCRIPTION, at, "there is no session to deliver to")
 
     def _unexpected(self, ref: Position, at: Position) -> None:
         if ref >= self._begin:
@@ -366,10 +362,7 @@ class SessionAudit:
 
     # What its client answers, and sends.
 
-    def _acked(self, event: Acked, at: Position, ms: int) -> None:
-        state = self.fold.state
-        if state is None or not self._known:
-            return
+    def _acked(self, state: SessionState, event: Acked, at: Position, ms: int) -> None:
         for number, pid in enumerate(from_runs(event.pids)):
             sent = state.inflight.get(pid)
             if sent is None or sent.flags & ~RETAIN_FLAG != 1:
@@ -379,19 +372,13 @@ class SessionAudit:
             if message is not None and not sent.flags & RETAIN_FLAG:
                 self._count(1, ms - message.time_ms)
 
-    def _received(self, event: Received, at: Position, _ms: int) -> None:
-        state = self.fold.state
-        if state is None or not self._known:
-            return
+    def _received(self, state: SessionState, event: Received, at: Position, _ms: int) -> None:
         for number, pid in enumerate(from_runs(event.pids)):
             sent = state.inflight.get(pid)
             if sent is None or sent.flags & ~RETAIN_FLAG != 2:
                 self._tell(ACKNOWLEDGEMENT, at + number, f"PUBREC {pid}: not on its way at QoS 2")
 
-    def _completed(self, event: Completed, at: Position, ms: int) -> None:
-        state = self.fold.state
-        if state is None or not self._known:
-            return
+    def _completed(self, state: SessionState, event: Completed, at: Position, ms: int) -> None:
         for number, pid in enumerate(from_runs(event.pids)):
             sent = state.releasing.get(pid)
             if sent is None:
@@ -401,17 +388,15 @@ class SessionAudit:
             if message is not None and not sent.flags & RETAIN_FLAG:
                 self._count(2, ms - message.time_ms)
 
-    def _redelivered(self, event: Redelivered, at: Position, _ms: int) -> None:
-        state = self.fold.state
-        if state is None or not self._known:
-            return
+    def _redelivered(self, state: SessionState, event: Redelivered, at: Position, _ms: int) -> None:
         for number, pid in enumerate(from_runs(event.pids)):
             if pid not in state.inflight and pid not in state.releasing:
                 self._tell(ACKNOWLEDGEMENT, at + number, f"{pid} was sent again, not on its way")
 
-    def _published(self, event: MessagePublished, at: Position, _ms: int) -> None:
-        state = self.fold.state
-        if event.qos != 2 or event.will or state is None or not self._known:
+    def _published(
+        self, state: SessionState, event: MessagePublished, at: Position, _ms: int
+    ) -> None:
+        if event.qos != 2 or event.will:
             return
         for number, pid in enumerate(from_runs(event.pids)):
             if pid in state.inbound:
@@ -421,10 +406,7 @@ class SessionAudit:
                     f"PUBLISH {pid} was taken as new, the one before was not released",
                 )
 
-    def _released(self, event: Released, at: Position, _ms: int) -> None:
-        state = self.fold.state
-        if state is None or not self._known:
-            return
+    def _released(self, state: SessionState, event: Released, at: Position, _ms: int) -> None:
         pids, refs = from_runs(event.pids), from_runs(event.refs)
         for number, (pid, ref) in enumerate(zip(pids, refs, strict=True)):
             if state.inbound.get(pid) != ref:
@@ -448,6 +430,12 @@ class SessionAudit:
         SessionClosed: _ended,
         SessionExpired: _ended,
         SessionSnapshot: _snapshot,
+    }
+    """What looks at the events that begin, end and repeat the state."""
+
+    _CHECKS_WITH_STATE: ClassVar[
+        dict[type, Callable[[SessionAudit, SessionState, Any, Position, int], None]]
+    ] = {
         Delivered: _delivered,
         Queued: _queued,
         MessageDropped: _dropped,
@@ -458,3 +446,4 @@ class SessionAudit:
         MessagePublished: _published,
         Released: _released,
     }
+    """What looks at all others, where the state is known."""

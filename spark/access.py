@@ -8,9 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import nats.errors
-import orjson
-
 from eventstore.connection import (
     ConnectionOptions,
     check_jetstream,
@@ -18,7 +15,7 @@ from eventstore.connection import (
     connect,
     disconnect,
 )
-from eventstore.errors import CorruptLog, LostLog, NatsUnavailable
+from eventstore.errors import CorruptLog, LostLog
 from eventstore.log import LogUnavailable, ask, read_bounds, read_stored
 from spark.failures import CutMeanwhile
 from spark.readahead import read_ahead
@@ -30,7 +27,6 @@ if TYPE_CHECKING:
 
     from protocol.errors import FoldmqError
 
-PREFIX: Final = "FOLDMQ_LOG_"
 _SECONDS: Final = 10.0
 _TRIES: Final = 3
 """How often in a row reading may break off without anything having come."""
@@ -80,26 +76,6 @@ class Access:
 def _path(options: Mapping[str, str], name: str) -> Path | None:
     text = options.get(name)
     return Path(text) if text else None
-
-
-async def list_logs(client: Client) -> list[str]:
-    """Return the names of the streams that are logs of foldmq nodes."""
-    names: list[str] = []
-    seen, total = 0, 1
-    while seen < total:
-        body = orjson.dumps({"offset": seen, "subject": "foldmq.log.>"})
-        try:
-            reply = await client.request("$JS.API.STREAM.NAMES", body, timeout=_SECONDS)
-        except (TimeoutError, nats.errors.Error) as error:
-            raise NatsUnavailable(
-                f"JetStream does not list its streams: {error or 'time-out'}"
-            ) from None
-        answer = orjson.loads(reply.data)
-        page = answer.get("streams") or []
-        total = answer.get("total", 0) if page else 0
-        seen += len(page)
-        names += [stream for stream in page if stream.startswith(PREFIX)]
-    return sorted(names)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,10 +11,11 @@ from urllib.parse import quote
 from eventstore.connection import disconnect
 from eventstore.errors import CorruptLog
 from eventstore.log import read_stored
+from eventstore.logs import PREFIX
 from eventstore.records import Record, decode_record
 from eventstore.shown import escaped
 from protocol.errors import FoldmqError
-from spark.access import PREFIX, look_up
+from spark.access import look_up
 from spark.archived import NODE, ledger_of
 from spark.archivewriter import open_writer
 from spark.failures import BadOption, NoLog

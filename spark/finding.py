@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Final
 
 from eventstore.connection import disconnect
 from eventstore.errors import CorruptLog
+from eventstore.logs import list_logs
 from eventstore.shown import escaped
 from spark import archived
-from spark.access import list_logs, look_up
+from spark.access import look_up
 from spark.failures import BadOption, NoLog
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ import json
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from eventstore.logs import PREFIX
 from eventstore.positions import MAX_INDEX, format_position, position
-from spark.access import PREFIX
 from spark.finding import find
 from spark.options import Options
 from spark.planning import plan

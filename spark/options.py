@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from eventstore.events import VERSIONS
+from eventstore.logs import PREFIX
 from eventstore.shown import escaped
-from spark.access import PREFIX, Access
+from spark.access import Access
 from spark.columns import Columns
 from spark.failures import BadOption
 from spark.moments import Moments

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 
 from eventstore.errors import CorruptLog
 from eventstore.events import UnknownEvent, UnreadableEvent
+from eventstore.logs import PREFIX
 from eventstore.positions import position
-from spark.access import PREFIX
 from spark.checking import Checked, Checker
 from spark.decoding import Decoder, rows_of
 from spark.failures import of_log

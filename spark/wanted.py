@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from spark.access import PREFIX
+from eventstore.logs import PREFIX
 
 if TYPE_CHECKING:
     from eventstore.positions import Position

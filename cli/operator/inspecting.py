@@ -25,6 +25,7 @@ from cli.store import foreign_access
 from cli.text import escaped, name
 from eventstore.connection import ConnectionOptions, connect, disconnect
 from eventstore.datadir import DataDir
+from eventstore.logs import PREFIX
 from protocol.errors import FoldmqError
 
 SERVICE = "foldmq"
@@ -33,7 +34,6 @@ SUBJECTS = "foldmq.inspect"
 ASK_SECONDS = 10.0
 """How long an answer may take."""
 
-_LOG_PREFIX = "FOLDMQ_LOG_"
 _NODE = re.compile(r"[A-Za-z0-9_-]{1,32}")
 _FOUND_SECONDS = 2.0
 """How long the first broker may take to make itself known on a foreign NATS."""
@@ -290,7 +290,7 @@ def _named(flags: SourceFlags) -> str | None:
         raise UsageError("--node and --stream exclude each other: give one")
     node = flags.node
     if flags.stream is not None:
-        node = flags.stream.removeprefix(_LOG_PREFIX)
+        node = flags.stream.removeprefix(PREFIX)
         if node == flags.stream:
             raise UsageError(f"no broker is known by its stream {name(flags.stream)}: give --node")
     if node is not None and not _NODE.fullmatch(node):

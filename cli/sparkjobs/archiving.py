@@ -13,8 +13,9 @@ from cli.sparkjobs.flags import SparkFlags
 from cli.sparkjobs.place import Found, absolute
 from cli.sparkjobs.running import Job, run, write
 from eventstore.connection import disconnect
+from eventstore.logs import PREFIX
 from protocol.errors import FoldmqError
-from spark.access import PREFIX, Access
+from spark.access import Access
 from spark.archivable import Due, due, unchanged
 from spark.archive import archive_one
 from spark.archivewriter import Archived

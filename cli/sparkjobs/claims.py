@@ -9,6 +9,7 @@ from cli.operator.inspecting import NoLiveBroker
 from cli.projected import Held, ProjectionReader, Projections
 from cli.source import Source
 from cli.sparkjobs.place import Found
+from eventstore.logs import PREFIX
 from eventstore.positions import Position, position
 from spark.audit.outcome import ALL_CLAIM as ALL
 from spark.audit.outcome import RETAINED_CLAIM as RETAINED
@@ -61,7 +62,7 @@ async def of_projections(found: Found) -> Claims:
 
 async def _node(log: Source) -> str:
     if not log.last:
-        return log.stream.removeprefix("FOLDMQ_LOG_")
+        return log.stream.removeprefix(PREFIX)
     return (await log.some([log.last]))[-1].node
 
 

@@ -1,5 +1,6 @@
 """``foldmq spark``: jobs on the whole log, by Spark."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -43,86 +44,40 @@ def register(app: typer.Typer) -> None:
 # Spark, and the packages that read the log, are not loaded for the other commands.
 
 
-@rebuild_app.command("sessions")
-@with_spark_flags
-def _sessions(
-    spark: SparkFlags,
-    at: _At = None,
-    output: _Output = None,
-    format_: _Format = None,
-    limit: _Limit = None,
-) -> None:
-    """Rebuild the sessions.
+_REBUILT = {
+    "sessions": """Rebuild the sessions.
 
     Each by the code that the broker folds it with: subscriptions, packet identifiers in use,
     queues, will. With --output, all of its state.
-    """
-    from cli.sparkjobs import rebuild
-
-    rebuild.run_rebuild(spark, "sessions", at, output, format_, limit)
-
-
-@rebuild_app.command("retained")
-@with_spark_flags
-def _retained(
-    spark: SparkFlags,
-    at: _At = None,
-    output: _Output = None,
-    format_: _Format = None,
-    limit: _Limit = None,
-) -> None:
-    """Rebuild the retained messages."""
-    from cli.sparkjobs import rebuild
-
-    rebuild.run_rebuild(spark, "retained", at, output, format_, limit)
-
-
-@rebuild_app.command("pending")
-@with_spark_flags
-def _pending(
-    spark: SparkFlags,
-    at: _At = None,
-    output: _Output = None,
-    format_: _Format = None,
-    limit: _Limit = None,
-) -> None:
-    """Rebuild the packet identifiers in use.
+    """,
+    "retained": "Rebuild the retained messages.",
+    "pending": """Rebuild the packet identifiers in use.
 
     What clients and broker still owe each other at QoS 1 and 2, in both directions.
-    """
-    from cli.sparkjobs import rebuild
-
-    rebuild.run_rebuild(spark, "pending", at, output, format_, limit)
-
-
-@rebuild_app.command("queues")
-@with_spark_flags
-def _queues(
-    spark: SparkFlags,
-    at: _At = None,
-    output: _Output = None,
-    format_: _Format = None,
-    limit: _Limit = None,
-) -> None:
-    """Rebuild the queues: what waits for which subscription."""
-    from cli.sparkjobs import rebuild
-
-    rebuild.run_rebuild(spark, "queues", at, output, format_, limit)
+    """,
+    "queues": "Rebuild the queues: what waits for which subscription.",
+    "wills": "Rebuild the wills that are armed.",
+}
+"""What can be rebuilt, and the help of its command."""
 
 
-@rebuild_app.command("wills")
-@with_spark_flags
-def _wills(
-    spark: SparkFlags,
-    at: _At = None,
-    output: _Output = None,
-    format_: _Format = None,
-    limit: _Limit = None,
-) -> None:
-    """Rebuild the wills that are armed."""
-    from cli.sparkjobs import rebuild
+def _rebuilding(what: str) -> Callable[..., None]:
+    def rebuilt(
+        spark: SparkFlags,
+        at: _At = None,
+        output: _Output = None,
+        format_: _Format = None,
+        limit: _Limit = None,
+    ) -> None:
+        from cli.sparkjobs import rebuild
 
-    rebuild.run_rebuild(spark, "wills", at, output, format_, limit)
+        rebuild.run_rebuild(spark, what, at, output, format_, limit)
+
+    return with_spark_flags(rebuilt)
+
+
+for _what, _help in _REBUILT.items():
+    rebuild_app.command(_what, help=_help)(_rebuilding(_what))
 
 
 @spark_app.command("audit")

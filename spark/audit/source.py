@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final, cast
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
+from eventstore.logs import PREFIX
 from eventstore.records import decode_record
-from spark.access import PREFIX
 from spark.audit.facts import DDL
 from spark.audit.scan import Scan, few_collections
 from spark.checking import Checker

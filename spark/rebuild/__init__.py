@@ -8,8 +8,6 @@
     Native Spark SQL, the latter two over ``facts``.
 ``beginning``
     From where on the state of a log that was cut is known.
-``compare``
-    What one of two tables has and the other has not.
 """
 
 from __future__ import annotations
@@ -18,7 +16,6 @@ from typing import TYPE_CHECKING, Final
 
 from spark.failures import BadOption
 from spark.rebuild.beginning import beginnings
-from spark.rebuild.compare import compare
 from spark.rebuild.pending import pending
 from spark.rebuild.queues import queues
 from spark.rebuild.retained import retained
@@ -36,7 +33,6 @@ if TYPE_CHECKING:
 __all__ = [
     "JOBS",
     "beginnings",
-    "compare",
     "pending",
     "queues",
     "rebuild",

@@ -15,9 +15,9 @@ from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 from eventstore.errors import CorruptLog
 from eventstore.events import CheckpointCompleted
+from eventstore.logs import PREFIX
 from eventstore.positions import format_position, position, sequence_of
 from projections.turns import Turns
-from spark.access import PREFIX
 from spark.failures import CutOff
 from spark.finding import find
 from spark.moments import Moments
