@@ -35,6 +35,7 @@ class Meters:
         "connects",
         "expired",
         "lag",
+        "most_clients",
         "most_connections",
         "packets_in",
         "packets_out",
@@ -67,6 +68,8 @@ class Meters:
         """CONNECT packets."""
         self.most_connections = 0
         """The most that were open at a time."""
+        self.most_clients = 0
+        """The most sessions that were connected at a time."""
         self.expired = 0
         """Sessions that expired."""
         self.lag = Histogram(_LAG_SECONDS)

@@ -202,6 +202,8 @@ class Session(LoopActor):
                 self._start_subscription(subscriber)
             self._delivery.resume()
         connection.attached(self, connect.keep_alive)
+        meters = self._broker.meters
+        meters.most_clients = max(meters.most_clients, self._broker.attached)
 
     def _arm_will(self, connect: Connect) -> None:
         will = connect.will

@@ -216,7 +216,7 @@ class SysTree:
             "clients/active": connected,
             "clients/disconnected": sessions - connected,
             "clients/inactive": sessions - connected,
-            "clients/maximum": meters.most_connections,
+            "clients/maximum": meters.most_clients,
             "clients/expired": meters.expired,
             "messages/received": meters.packets_in,
             "messages/sent": meters.packets_out,

@@ -100,6 +100,18 @@ def test_a_client_of_mosquitto_sees_it(own: Broker) -> None:
     assert "$SYS/broker/clients/maximum 1" in lines
 
 
+def test_only_connected_clients_count_for_the_maximum(own: Broker) -> None:
+    clients = Clients("127.0.0.1", own.port)
+    idle = [clients.raw() for _ in range(3)]
+    for known in (False, True):
+        first = clients.connect("first", clean=False, session_present=known)
+        second = clients.connect("second")
+        first.disconnect()
+        second.disconnect()
+    assert told(clients.connect())["clients/maximum"] == "2"
+    assert len(idle) == 3
+
+
 def test_updates_come_by_themselves(own: Broker) -> None:
     client = Clients("127.0.0.1", own.port).connect()
     client.subscribe(("$SYS/broker/uptime", 1))
