@@ -197,6 +197,8 @@ class _Piece:
         return self._sliced("payload", pieces)
 
     def _of_json(self) -> pa.Array:
+        if self._layout.plain:
+            return json_array(self._layout.texts()[self._start : self._start + self._length])
         pieces: list[tuple[Made, pa.Array]] = []
         for made in self._layout.made:
             low, high = self._within[id(made)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import compress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -13,12 +12,12 @@ from eventstore.positions import INDEX_BITS
 from spark.columns import ENTRIES
 from spark.groups import Group
 from spark.runs import Integers, before, integers
-from spark.structs import STRUCTS, events_of, texts_of
+from spark.structs import STRUCTS, Text, events_of, texts_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
-    import msgspec
+    from numpy.typing import NDArray
 
     from eventstore.positions import Position
     from eventstore.records import Record
@@ -42,27 +41,35 @@ class Made(NamedTuple):
     """The row of each of its entries."""
 
 
+def _groups(events: list[Any], codes: NDArray[np.int8]) -> Iterator[Group]:
+    """Yield the events of each type."""
+    order = np.argsort(codes, kind="stable")
+    ordered = [events[number] for number in order.tolist()]
+    start = 0
+    for code, size in enumerate(np.bincount(codes, minlength=len(_KINDS)).tolist()):
+        if size:
+            yield Group(_KINDS[code], ordered[start : start + size], order[start : start + size])
+            start += size
+
+
 class Layout:
     """Where the entries of the events of some records stand."""
 
     def __init__(self, records: Sequence[Record], wanted: Wanted) -> None:
         self._records = records
-        self._texts: list[msgspec.Raw] | None = None
+        self._texts: list[Text] | None = None
         self.events = events = list[Any]()
         lengths = np.zeros(len(records), np.int64)
         for number, record in enumerate(records):
             some = events_of(record)
             lengths[number] = len(some)
             events += some
+        self._lengths = lengths.tolist()
         self.record_of = np.repeat(np.arange(len(records)), lengths)
         """For each event, the number of its record."""
-        self.codes = np.fromiter(map(_CODES.__getitem__, map(type, events)), np.int64, len(events))
+        self.codes = np.fromiter(map(_CODES.__getitem__, map(type, events)), np.int8, len(events))
         """For each event, the number of its type."""
-        groups = [
-            Group(_KINDS[code], list(compress(events, mask)), np.flatnonzero(mask))
-            for code in np.flatnonzero(np.bincount(self.codes, minlength=len(_KINDS)))
-            for mask in (self.codes == code,)
-        ]
+        groups = list(_groups(events, self.codes))
         counts = np.zeros(len(events), np.int64)
         for group in groups:
             counts[group.numbers] = group.counts
@@ -88,11 +95,15 @@ class Layout:
         ]
         self.event_of = np.repeat(np.arange(len(events)), self.counts)
         """For each row, the number of its event."""
+        self.plain = bool((self.counts == 1).all())
+        """Whether the rows are the events: all are wanted, and each has one entry."""
 
-    def texts(self) -> list[msgspec.Raw]:
+    def texts(self) -> list[Text]:
         """Return the JSON of each event."""
         if self._texts is None:
-            self._texts = [text for record in self._records for text in texts_of(record)]
+            self._texts = texts = list[Text]()
+            for record, length in zip(self._records, self._lengths, strict=True):
+                texts += texts_of(record, length)
         return self._texts
 
     def nodes(self, records: Integers) -> pa.Array:

@@ -6,7 +6,7 @@ entered or left a queue) stand in the first one and are 0 in the others.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import orjson
@@ -18,12 +18,8 @@ from spark.runs import Misfit
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import msgspec
-
     from spark.layout import Layout
-
-Text: TypeAlias = "bytes | msgspec.Raw"
-"""JSON: bytes, or a part of bytes."""
+    from spark.structs import Text
 
 _TOTALS: Final = {"Delivered": "queued", "Queued": "size"}
 
@@ -64,7 +60,7 @@ def json_array(texts: Sequence[Text | None]) -> pa.Array:
 class _Raws(dict[int, dict[str, Any]]):
     """The events of a group as JSON objects, each parsed when it is asked for."""
 
-    def __init__(self, texts: Sequence[msgspec.Raw], numbers: Sequence[int]) -> None:
+    def __init__(self, texts: Sequence[Text], numbers: Sequence[int]) -> None:
         super().__init__()
         self._texts = texts
         self._numbers = numbers
