@@ -162,6 +162,12 @@ class Retry(NamedTuple):
     """How often."""
 
 
+class Regrant(NamedTuple):
+    """A subscription was made again, at another QoS: for what matches from here on."""
+
+    qos: int
+
+
 class Writable(NamedTuple):
     """The connection takes more bytes again."""
 

@@ -11,6 +11,7 @@ Routes are looked up by raw topic in a dict that forgets everything when a subsc
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from weakref import WeakSet
 
 from protocol.topics import is_reserved_topic
 from protocol.trie import FilterTrie
@@ -28,7 +29,7 @@ _CACHED_BYTES = 16 * 1024 * 1024
 class Subscriber:
     """One subscription of one session, as the index knows it."""
 
-    __slots__ = ("actor", "ended", "filter", "qos", "session")
+    __slots__ = ("__weakref__", "actor", "ended", "filter", "qos", "session")
 
     def __init__(self, session: str, topic_filter: str, qos: int) -> None:
         self.session = session
@@ -100,6 +101,8 @@ class Router:
         self._subscribers: dict[str, dict[str, Subscriber]] = {}
         self._activate = activate
         self.routes = Routes(self)
+        self._leaving: dict[str, WeakSet[Subscriber]] = {}
+        """Subscriptions that ended before their session, while something is on its way for them."""
         self.system: set[Subscriber] = set()
         """Subscriptions below ``$SYS`` of sessions that are not passive."""
 
@@ -158,6 +161,7 @@ class Router:
         if found is not None:
             self._index.remove(topic_filter, session)
             self.system.discard(found)
+            self._leaving.setdefault(session, WeakSet()).add(found)
             self.routes.forget()
             if not held:
                 del self._subscribers[session]
@@ -168,16 +172,18 @@ class Router:
         return list(self._subscribers.get(session, {}).values())
 
     def remove_session(self, session: str) -> list[Subscriber]:
-        """Remove all subscriptions of a session; return what they were."""
+        """Remove all subscriptions of a session, which is gone; return what they were."""
         gone = list(self._subscribers.get(session, {}).values())
         for found in gone:
             self.unsubscribe(session, found.filter)
-            found.ended = True
+        for left in self._leaving.pop(session, ()):
+            left.ended = True
         return gone
 
     def passivate(self, session: str, filters: Iterable[str]) -> None:
         """Keep nothing but the filters of a session whose state is frozen."""
         self.system.difference_update(self._subscribers.pop(session, {}).values())
+        self._leaving.pop(session, None)
         for topic_filter in filters:
             self._index.insert(topic_filter, session, session)
         self.routes.forget()

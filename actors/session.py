@@ -27,6 +27,7 @@ from actors.messages import (
     Loaded,
     Outgoing,
     Packets,
+    Regrant,
     Remove,
     Retire,
     Retry,
@@ -455,7 +456,10 @@ class Session(LoopActor):
         # Of a filter that stands there twice the last one counts, and it is replayed once.
         for topic_filter, qos in dict(grant.granted).items():
             subscriber = broker.router.subscribe(self.name, topic_filter, qos)
+            known = subscriber.actor is not None
             actor = self._start_subscription(subscriber)
+            if known:
+                self.kernel.tell(actor, Regrant(qos))
             retained = broker.node.retained.match(topic_filter)
             if retained:
                 self.kernel.tell(actor, retained)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pykka
 
 from actors.kernel import LoopActor
-from actors.messages import Batch, Outgoing
+from actors.messages import Batch, Outgoing, Regrant
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,12 +25,15 @@ if TYPE_CHECKING:
 class Subscription(LoopActor):
     """Delivers what matches one topic filter to one session."""
 
-    __slots__ = ("_session", "_subscriber", "matched", "replayed")
+    __slots__ = ("_qos", "_session", "_subscriber", "matched", "replayed")
 
     def __init__(self, session: Session, subscriber: Subscriber) -> None:
         super().__init__()
         self._session = session
         self._subscriber = subscriber
+        self._qos = subscriber.qos
+        """What was granted when the message that is handled next was sent here: who made the
+        subscription again meanwhile may have had the message from another one before."""
         self.matched = 0
         """Messages that matched since the session connected."""
         self.replayed = 0
@@ -51,6 +54,8 @@ class Subscription(LoopActor):
         if type(message) is Batch:
             self.matched += len(message)
             self._forward(message)
+        elif type(message) is Regrant:
+            self._qos = message.qos
         else:
             self._replay(message)
 
@@ -61,9 +66,8 @@ class Subscription(LoopActor):
 
     def outgoing(self, batch: Batch) -> Outgoing:
         """Return what the session is told about a batch: its QoS is capped by the granted one."""
-        subscriber = self._subscriber
-        qos = batch.qos if batch.qos < subscriber.qos else subscriber.qos
-        return Outgoing(subscriber, batch, qos)
+        qos = batch.qos if batch.qos < self._qos else self._qos
+        return Outgoing(self._subscriber, batch, qos)
 
     def outgoings(self, failed: Failed) -> list[Outgoing]:
         """Return what the session would have been told, had this actor not failed."""
@@ -71,6 +75,8 @@ class Subscription(LoopActor):
         for told in (failed.message, *failed.unseen):
             if isinstance(told, Batch):
                 found.append(self.outgoing(told))
+            elif isinstance(told, Regrant):
+                self._qos = told.qos
             elif isinstance(told, list):
                 found += map(self.outgoing, _retained_batches(told))
         return found

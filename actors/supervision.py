@@ -43,6 +43,11 @@ def succeed(broker: Broker, broken: Session) -> None:
     fresh = Session(broker, broken.name, None)
     fresh.begin_rebuild()
     broker.rebuilding.add(broken.name)
+    node = broker.node
+    if node.touched is not None:
+        # What is recorded for it until then is in no state: the projections must wait for it.
+        before = node.sessions.live.get(broken.name)
+        node.touched.setdefault(broken.name, before.saved if before is not None else 0)
     broker.install(fresh)
     broker.kernel.spawn(fresh, broker)
     connection, broken.connection = broken.connection, None

@@ -255,6 +255,7 @@ class Inspector(LoopActor):
             return
         if isinstance(found, Exception):
             job.answer.set_exception(found)
+            job.answer.exception()  # who asked may be gone: then nobody has to know
         else:
             job.answer.set_result(found)
 

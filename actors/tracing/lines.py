@@ -25,6 +25,7 @@ from actors.messages import (
     Loaded,
     Outgoing,
     Packets,
+    Regrant,
     Retry,
 )
 from eventstore.positions import to_runs
@@ -253,6 +254,7 @@ _MESSAGES_MADE: dict[type, Callable[[Any], dict[str, Any]]] = {
     Loaded: lambda message: {"count": len(message.found)},
     Outgoing: _outgoing,
     Packets: _packets,
+    Regrant: lambda message: {"qos": message.qos},
     Retry: lambda message: {**_detached(message.message), "attempts": message.attempts},
     bytes: lambda message: {"size": len(message)},
 }

@@ -111,6 +111,10 @@ class Chaos:
         self.operator = random.Random(f"operator {seed}")
         self.meddling = self.operator.choice([0.0, 0.0, 0.05, 0.2])
         self.asked: set[asyncio.Task[None]] = set()
+        # Bursts come from elsewhere too, and where no operator restarts sessions: what one is owed
+        # is queued without its state then, and may be overtaken.
+        self.burster = random.Random(f"burst {seed}")
+        self.bursting = 0.0 if self.meddling else self.burster.choice([0.01, 0.02, 0.05])
 
     def _population(self, window: int) -> list[Device]:
         chance = self.chance
@@ -164,6 +168,8 @@ class Chaos:
                 self.meddle()
             if self.archivist.random() < self.archiving:
                 self.archive()
+            if self.burster.random() < self.bursting:
+                self.burst()
         # Often several things happen before anybody gets a turn.
         pause = chance.choice(self.pauses)
         if pause == 0:
@@ -249,6 +255,21 @@ class Chaos:
         if device.connection is not None and device.pool:
             self.note("unsubscribe")
             device.connection.unsubscribe()
+
+    def burst(self) -> None:
+        """Several packets of several clients come in one wake-up, subscriptions among them."""
+        chance = self.burster
+        connected = [one for one in self.devices if one.connection is not None]
+        for device in chance.sample(connected, min(len(connected), 3)):
+            connection = device.connection
+            if connection is None:
+                continue
+            deeds = [connection.publish] if device.topics else []
+            if device.pool:
+                deeds += [connection.subscribe, connection.unsubscribe, connection.pay]
+            for _ in range(chance.randint(1, 3) if deeds else 0):
+                chance.choice(deeds)()
+        self.note("burst")
 
     def stall(self, device: Device) -> None:
         if device.connection is not None:

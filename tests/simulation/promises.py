@@ -19,7 +19,8 @@ from eventstore.events import (
 from eventstore.positions import INDEX_BITS, from_runs, position
 from eventstore.records import payload_bounds
 from projections.digests import digest, session_digest
-from projections.promises import SessionAudit, Violation
+from projections.promises import SessionAudit
+from projections.rules import Violation
 from projections.snapshot import encode
 from projections.spans import TYPES, Span, SubscriptionSpans
 from projections.turns import Turns
@@ -76,23 +77,40 @@ def _topics(event: MessagePublished | MessagesCarried) -> list[str]:
     return [event.topics[which] for which in event.which or [0] * event.count]
 
 
-def _effects(
-    events: list[_Told],
-) -> list[tuple[Position, Position, str, int]]:
-    """Return (where it took effect, where it was published, topic, time) of all QoS 1 and 2."""
+class _Effect(NamedTuple):
+    """A message of QoS 1 or 2 that took effect."""
+
+    at: Position
+    turn: Position
+    """Where the turn begins in which it did."""
+    ref: Position
+    topic: str
+    time_ms: int
+    origin: str
+    """Its publisher."""
+    qos: int
+
+
+def _turn(at: Position, part: int) -> Position:
+    return position((at >> INDEX_BITS) - part, 0)
+
+
+def _effects(events: list[_Told]) -> list[_Effect]:
+    """Return all messages of QoS 1 and 2 where they took effect."""
     found = []
     waiting: dict[Position, str] = {}
-    for at, time_ms, event, _, _ in events:
+    for at, time_ms, event, _, part in events:
+        turn = _turn(at, part)
         if isinstance(event, MessagePublished) and event.qos:
             for ref, topic in enumerate(_topics(event), at):
                 if event.qos == 2 and not event.will:
                     waiting[ref] = topic
                 else:
-                    found.append((ref, ref, topic, time_ms))
+                    found.append(_Effect(ref, turn, ref, topic, time_ms, event.session, event.qos))
         elif isinstance(event, Released):
-            for number, ref in enumerate(from_runs(event.refs)):
+            for place, ref in enumerate(from_runs(event.refs), at):
                 if ref in waiting:
-                    found.append((at + number, ref, waiting[ref], time_ms))
+                    found.append(_Effect(place, turn, ref, waiting[ref], time_ms, event.session, 2))
         elif isinstance(event, MessagesCarried):
             waiting.update(zip(from_runs(event.refs), _topics(event), strict=True))
         elif isinstance(event, RetainedSnapshot) and event.session is not None:
@@ -123,18 +141,19 @@ def violations(records: Sequence[Record]) -> dict[str, list[Violation]]:
     wrong: dict[str, list[Violation]] = {}
     for name, own in sessions.items():
         spans = SubscriptionSpans(name, whole)
-        for at, time_ms, event, _, _ in own:
-            if isinstance(event, TYPES):
-                spans.take(event, at, time_ms)
+        for told in own:
+            if isinstance(told.event, TYPES):
+                spans.take(told.event, told.at, told.time_ms, told.part)
         held = [span for span in spans.finish() if span.qos]
-        owed = [one for one in effects if _covered(one, held)]
+        owed = [(one, some) for one in effects if (some := _covering(one, held))]
+        owed.reverse()
         audit = SessionAudit(name, whole, begin)
         for told in own:
-            while owed and owed[0][0] <= told.at:
-                audit.expect(*owed.pop(0))
+            while owed and owed[-1][0].at <= told.at:
+                _expect(audit, *owed.pop())
             audit.take(told.event, told.at, told.time_ms, told.payload, told.part)
-        for one in owed:
-            audit.expect(*one)
+        while owed:
+            _expect(audit, *owed.pop())
         audit.finish()
         assert _digest(audit) == session_digest(node, name), name
         if audit.violations:
@@ -142,9 +161,26 @@ def violations(records: Sequence[Record]) -> dict[str, list[Violation]]:
     return wrong
 
 
-def _covered(effect: tuple[Position, Position, str, int], spans: list[Span]) -> bool:
-    at, _, topic, _ = effect
-    return any(
-        span.since < at and (span.until is None or at < span.until) and matches(span.filter, topic)
+def _covering(effect: _Effect, spans: list[Span]) -> list[Span]:
+    """Return the subscriptions that match and that there were in some part of its turn."""
+    return [
+        span
         for span in spans
-    )
+        if span.begins <= effect.turn
+        and (span.ends is None or effect.turn <= span.ends)
+        and matches(span.filter, effect.topic)
+    ]
+
+
+def _expect(audit: SessionAudit, effect: _Effect, spans: list[Span]) -> None:
+    for span in spans:
+        audit.expect(
+            effect.at,
+            effect.ref,
+            effect.topic,
+            effect.time_ms,
+            origin=effect.origin,
+            qos=effect.qos,
+            granted=span.qos,
+            owed=span.since < effect.at and (span.ends is None or effect.turn < span.ends),
+        )

@@ -35,7 +35,7 @@ def test_every_fault_happened() -> None:
         "crash", "crash while it recovers", "killed before an append",
         "killed before bytes are sent", "killed stored, not acknowledged",
         "connection to NATS lost", "JetStream stands still", "client stops reading",
-        "take over", "leave", "drop", "subscribe", "unsubscribe",
+        "take over", "leave", "drop", "subscribe", "unsubscribe", "burst",
         "live state compared with the log after a restart",
     ]  # fmt: skip
     assert not [what for what in wanted if not seen[what]]

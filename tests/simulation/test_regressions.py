@@ -173,3 +173,34 @@ def test_a_login_that_nobody_waits_for_is_given_up() -> None:
             assert (slow.begun, slow.cancelled) == (2, 2)
 
     simulate(scenario)
+
+
+@pytest.mark.mqtt("MQTT-3.1.2-6")
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_new_session_gets_nothing_that_was_meant_for_the_one_before(*, clean: bool) -> None:
+    """Not even if the one before unsubscribed in the very turn in which it ended."""
+
+    async def scenario() -> None:
+        async with World().running() as world:
+            old = await world.connect("c", clean=clean, filters=[("t", 1)])
+            sender, new = await world.connect("s"), SimClient(world)
+            sender.send(p.publish("t", b"x", 1, 1))
+            old.send(p.publish("t", b"y", 1, 2), p.unsubscribe(3, "t"), p.disconnect())
+            new.send(p.connect("c", clean=True))
+            await world.go(1)
+            assert new.take() == [Connack(0)]
+
+    simulate(scenario)
+
+
+@pytest.mark.mqtt("MQTT-3.3.5-1")
+def test_a_message_keeps_its_qos_when_one_of_two_filters_is_lowered_in_its_turn() -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            receiver = await world.connect("r", filters=[("t", 2), ("#", 1)])
+            receiver.send(p.publish("t", b"x", 1, 5), p.subscribe(6, ("t", 0)))
+            await world.go(1)
+            got = [one for one in receiver.take() if isinstance(one, Publish)]
+            assert [(one.payload, one.qos) for one in got] == [(b"x", 1)]
+
+    simulate(scenario)

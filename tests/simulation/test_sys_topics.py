@@ -235,7 +235,7 @@ def test_the_figures_are_right() -> None:
                 "clients/active": 2,
                 "clients/disconnected": 1,
                 "clients/inactive": 1,
-                "clients/maximum": 3,
+                "clients/maximum": 2,
                 "clients/expired": 0,
                 "publish/messages/received": 5,
                 "publish/messages/sent": 4,
