@@ -30,6 +30,7 @@ from pydantic_settings import (
 )
 
 from cli.units import Address, address, seconds, size
+from eventstore.paths import NoHome, expanded
 from protocol.errors import FoldmqError
 
 PREFIX = "FOLDMQ_"
@@ -64,13 +65,20 @@ def _address_or_off(value: object) -> object:
     return None if value is None or value == OFF else address(value)
 
 
+def _expanded(path: Path) -> Path:
+    try:
+        return expanded(path)
+    except NoHome:
+        raise ValueError("no such home directory is known here") from None
+
+
 Size = Annotated[int, BeforeValidator(size)]
 Seconds = Annotated[float, BeforeValidator(seconds), Field(allow_inf_nan=False)]
 Addresses = Annotated[
     tuple[Annotated[Address, BeforeValidator(address)], ...], NoDecode, BeforeValidator(_several)
 ]
 OptionalAddress = Annotated[Address | None, NoDecode, BeforeValidator(_address_or_off)]
-ExpandedPath = Annotated[Path, AfterValidator(Path.expanduser)]
+ExpandedPath = Annotated[Path, AfterValidator(_expanded)]
 
 
 class Settings(BaseSettings):
@@ -333,8 +341,10 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, object]:
 
 def _from_file(path: Path) -> dict[str, object]:
     try:
-        with path.expanduser().open("rb") as file:
+        with expanded(path).open("rb") as file:
             values = tomllib.load(file)
+    except NoHome as error:
+        raise ConfigError(str(error)) from None
     except OSError as error:
         raise ConfigError(f"{path}: cannot read: {error.strerror}") from None
     except UnicodeDecodeError:

@@ -172,6 +172,21 @@ class Source:
                 f"is missing: the log had reached record {self.noted[0]} and ends before it",
             )
 
+    async def require_noted(self) -> None:
+        """Raise CorruptLog when the record that was noted outside the log is another one in it.
+
+        For who does not read with :meth:`records`, which looks by itself. One that cannot be read
+        is told of by who reads it.
+        """
+        if self.noted is not None and self.begin <= self.noted[0] <= self.last:
+            sequence = self.noted[0]
+            async for found, data in self.stored(sequence, sequence):
+                try:
+                    record = decode_record(found, data)
+                except CorruptLog:
+                    return
+                check_noted(self.noted, record)
+
 
 def check_noted(noted: tuple[int, bytes], record: Record) -> None:
     """Raise CorruptLog when the record is not the one that was noted under its sequence."""

@@ -25,12 +25,13 @@ import os
 import re
 import secrets
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from eventstore.errors import DataDirBusy, DataDirError, DiskFull, EventStoreError
+from eventstore.paths import expanded
 
 if TYPE_CHECKING:
+    from pathlib import Path
     from types import TracebackType
 
 _NODE = re.compile(r"[A-Za-z0-9_-]{1,32}")
@@ -59,7 +60,8 @@ class DataDir:
     """
 
     def __init__(self, path: Path | str) -> None:
-        self.path = Path(path).expanduser().absolute()
+        """Raise NoHome for a home directory that is not known."""
+        self.path = expanded(path).absolute()
         self._lock: int | None = None
 
     @property

@@ -141,7 +141,7 @@ class EventTooLarge(EventStoreError):
         )
 
 
-_SALVAGE = "foldmq salvage --data-dir DIR --to NEWDIR"
+SALVAGE = "foldmq salvage --data-dir DIR --to NEWDIR"
 """What helps; for a log on a foreign server, its own backup does."""
 
 
@@ -156,7 +156,7 @@ class CorruptLog(EventStoreError):
     def __init__(self, sequence: int, what: str) -> None:
         super().__init__(
             f"the log is damaged: record {sequence} {what}; records up to {sequence - 1} are "
-            f"intact; put a backup back, or go on with the intact ones: {_SALVAGE}"
+            f"intact; put a backup back, or go on with the intact ones: {SALVAGE}"
             if sequence > 1
             else f"the log is damaged: record {sequence} {what}; no record before it; "
             "put a backup back, or begin with another --data-dir"
@@ -174,7 +174,7 @@ class LostLog(EventStoreError):
         super().__init__(
             f"the log is damaged: stream {stream} lies in the store but the NATS server did not "
             f"recover it; nothing was changed, the reason is in the server's log; put a backup "
-            f"back, or go on with what can be read: {_SALVAGE}"
+            f"back, or go on with what can be read: {SALVAGE}"
             if stored
             else f"the log is lost: stream {stream} was there before and is not now: is this the "
             "right NATS server? Put a backup back, or begin with another --data-dir"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from eventstore.events import (
     Event,
@@ -16,10 +16,8 @@ from eventstore.events import (
     WillCancelled,
     WillFired,
 )
+from eventstore.positions import INDEX_BITS, Position
 from projections.alone import SessionFold
-
-if TYPE_CHECKING:
-    from eventstore.positions import Position
 
 TYPES = (
     SessionOpened,
@@ -36,13 +34,20 @@ TYPES = (
 
 
 class Span(NamedTuple):
-    """A subscription between two positions; what took effect there and matches was its."""
+    """A subscription between two positions; what took effect there and matches was its.
+
+    What took effect in the turn in which it began or ended may have been its as well.
+    """
 
     filter: str
     qos: int
     since: Position
     until: Position | None
     """None: it goes on."""
+    begins: Position
+    """Where the turn begins in which it began."""
+    ends: Position | None
+    """Where the turn begins in which it ended."""
 
 
 class SubscriptionSpans:
@@ -50,11 +55,14 @@ class SubscriptionSpans:
 
     def __init__(self, session: str, whole: Position = 0) -> None:
         self._fold = SessionFold(session, whole)
-        self._open: dict[str, tuple[int, Position]] = {}
+        self._open: dict[str, tuple[int, Position, Position]] = {}
+        """QoS, where it began, and where that turn began."""
         self._closed: list[Span] = []
+        self._turn: Position = 0
 
-    def take(self, event: Event, at: Position, time_ms: int = 0) -> None:
-        """Take the next event of one of the ``TYPES``."""
+    def take(self, event: Event, at: Position, time_ms: int = 0, part: int = 0) -> None:
+        """Take the next event of one of the ``TYPES``, of that part of its turn."""
+        self._turn = (at >> INDEX_BITS) - part << INDEX_BITS
         fold = self._fold
         before = fold.state
         fold.take(event, at, time_ms)
@@ -75,13 +83,18 @@ class SubscriptionSpans:
             for topic_filter, qos in held.items():
                 self._grant(topic_filter, qos, at)
 
+    def ended(self) -> list[Span]:
+        """Return the spans that ended since this was asked for last."""
+        ended, self._closed = self._closed, []
+        return ended
+
     def finish(self) -> list[Span]:
-        """Return all spans, those that go on last."""
+        """Return all spans that are left, those that go on last."""
         going_on = [
-            Span(topic_filter, qos, since, None)
-            for topic_filter, (qos, since) in self._open.items()
+            Span(topic_filter, qos, since, None, begins, None)
+            for topic_filter, (qos, since, begins) in self._open.items()
         ]
-        return self._closed + going_on
+        return self.ended() + going_on
 
     def _grant(self, topic_filter: str, qos: int, at: Position) -> None:
         known = self._open.get(topic_filter)
@@ -89,10 +102,11 @@ class SubscriptionSpans:
             if known[0] == qos:
                 return
             self._close([topic_filter], at)
-        self._open[topic_filter] = qos, at
+        self._open[topic_filter] = qos, at, self._turn
 
     def _close(self, filters: list[str], at: Position) -> None:
         for topic_filter in filters:
             known = self._open.pop(topic_filter, None)
             if known is not None:
-                self._closed.append(Span(topic_filter, *known, at))
+                qos, since, begins = known
+                self._closed.append(Span(topic_filter, qos, since, at, begins, self._turn))

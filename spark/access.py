@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +17,7 @@ from eventstore.connection import (
 from eventstore.errors import CorruptLog, LostLog
 from eventstore.log import LogUnavailable, ask, read_bounds, read_stored
 from spark.failures import CutMeanwhile
+from spark.loops import run
 from spark.readahead import read_ahead
 
 if TYPE_CHECKING:
@@ -96,9 +96,16 @@ class NatsStored:
         """
         return read_ahead(lambda: self._stored(first, last))
 
+    def link_before(self, _sequence: int) -> None:
+        """Return that the link of a record is not known before it is read."""
+
+    def around(self, _time_ms: int) -> tuple[int, int]:
+        """Return all records: none of their times is known."""
+        return self.first - 1, self.last
+
     def explain(self, sequence: int) -> FoldmqError | None:
         """Return what says that the broker cut the record off meanwhile; None: it is missing."""
-        first = asyncio.run(self._first_now())
+        first = run(self._first_now())
         if first <= sequence:
             return None
         return CutMeanwhile(

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
@@ -12,20 +10,23 @@ from eventstore.connection import disconnect
 from eventstore.errors import CorruptLog
 from eventstore.log import read_stored
 from eventstore.logs import PREFIX
+from eventstore.paths import expanded
 from eventstore.records import Record, decode_record
 from eventstore.shown import escaped
 from protocol.errors import FoldmqError
 from spark.access import look_up
 from spark.archived import NODE, ledger_of
 from spark.archivewriter import open_writer
-from spark.failures import BadOption, NoLog
+from spark.failures import BadOption, NoLog, OtherLog
 from spark.finding import find_with, in_nats
-from spark.folders import Folder
+from spark.folders import Folder, shown
 from spark.ledger import NAME, Ledger
+from spark.loops import run
 from spark.options import Options
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from nats.aio.client import Client
 
@@ -33,13 +34,7 @@ if TYPE_CHECKING:
     from spark.archivewriter import Archived
 
 
-class OtherLog(FoldmqError):  # noqa: N818 - named for the condition, as in eventstore.errors
-    """An archive has another history than the log that is to go into it."""
-
-    exit_code = 65
-
-
-class CutBefore(FoldmqError):  # noqa: N818
+class CutBefore(FoldmqError):  # noqa: N818 - named for the condition, as in eventstore.errors
     """Records were cut off a log before they were archived."""
 
     exit_code = 66
@@ -104,21 +99,21 @@ async def due(options: Mapping[str, str], directory: str) -> list[Due]:
     client = await access.open()
     try:
         found = await in_nats(client, access, wanted.streams)
-        logs = find_with(wanted, found)
+        logs = find_with(wanted, found, [])
         return [await _compared(client, access, one, path) for one in found if one in logs]
     finally:
         await disconnect(client)
 
 
 def local_path(directory: str) -> Path:
-    """Return where an archive is written. Raises BadOption for what is no such place."""
+    """Return where an archive is written. Raises BadOption or NoHome for what is no such place."""
     place = directory.removeprefix("file://")
     if "://" in place:
         raise BadOption(
-            f"an archive is written to a directory, not to {escaped(directory)}: one that all "
+            f"an archive is written to a directory, not to {shown(directory)}: one that all "
             "machines of the cluster have mounted; copy it from there, see docs/archive.md"
         )
-    path = Path(place).expanduser().absolute()
+    path = expanded(place).absolute()
     if (path / NAME).exists():
         raise BadOption(
             f"{escaped(str(path), 4096)} is what an archive has of one node: give the directory "
@@ -132,7 +127,7 @@ def check_same(access: Access, stream: str, path: Path, ledger: Ledger) -> NatsS
 
     Raises NoLog, CorruptLog or NatsUnavailable, too.
     """
-    return asyncio.run(_same(access, stream, path, ledger))
+    return run(_same(access, stream, path, ledger))
 
 
 async def _same(access: Access, stream: str, path: Path, ledger: Ledger) -> NatsStored:

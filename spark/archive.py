@@ -9,7 +9,6 @@ with it: it is not synced, and knows nothing of what became of the files.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 import shutil
@@ -24,12 +23,15 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Observation
 from pyspark.sql import functions as F  # noqa: N812 - as everywhere
 
+from protocol.errors import FoldmqError
 from spark.archivable import check_same, due
 from spark.archivefiles import Run, look_through
 from spark.archivewriter import no_room, open_writer
 from spark.errors import SparkError
 from spark.failures import marked_iterator
 from spark.folders import Folder
+from spark.loops import run
+from spark.session import named_errors
 from spark.source import register
 
 if TYPE_CHECKING:
@@ -88,12 +90,24 @@ def archive(
 ) -> list[Archived]:
     """Add what is new of one or several logs to an archive; return how far it goes then.
 
-    ``committed`` is told whenever more is in the archive, which survives whatever happens then.
+    ``committed`` is told whenever more is in the archive, which survives whatever happens then. A
+    log that cannot be archived does not keep the others from it: the first error is raised in the
+    end.
+
     Raises what :func:`spark.archivable.due` does, OtherLog, CutBefore, ArchiveBusy, OutOfDisk,
     NotWritable, and what reading a log or a ledger raises.
     """
-    logs = asyncio.run(due(log.options, directory))
-    return [archive_one(log.spark, one, committed, batch_bytes) for one in logs]
+    logs = run(due(log.options, directory))
+    archived: list[Archived] = []
+    problems: list[FoldmqError] = []
+    for one in logs:
+        try:
+            archived.append(archive_one(log.spark, one, committed, batch_bytes))
+        except FoldmqError as error:
+            problems.append(error)
+    if problems:
+        raise problems[0]
+    return archived
 
 
 def archive_one(
@@ -102,10 +116,13 @@ def archive_one(
     committed: Callable[[Archived], None] | None = None,
     batch_bytes: int = BATCH_BYTES,
 ) -> Archived:
-    """Add what is new of one log to an archive; as :func:`archive`."""
+    """Add what is new of one log to an archive; as :func:`archive`.
+
+    An error of Spark is raised as the one of ours that says what it means, if Spark still works.
+    """
     if one.problem is not None:
         raise one.problem
-    with open_writer(one.directory, one.stream, one.node) as writer:
+    with named_errors(), open_writer(one.directory, one.stream, one.node) as writer:
         log = check_same(one.access, one.stream, writer.path, writer.ledger)
         if log.last > writer.ledger.last:
             job = _Job(spark, writer, committed, batch_bytes)

@@ -59,6 +59,26 @@ class ArchivedStored:
                 for part in parts:
                     part.close()
 
+    def link_before(self, sequence: int) -> bytes | None:
+        """Return the link of the record before one where files meet; there the ledger has it."""
+        for segment in self._ledger().between(sequence - 1, sequence):
+            if segment.first == sequence:
+                return bytes.fromhex(segment.previous)
+            if segment.last == sequence - 1:
+                return bytes.fromhex(segment.link)
+        return None
+
+    def around(self, time_ms: int) -> tuple[int, int]:
+        """Return between which records the last one lies that is not later than a time.
+
+        Only that file needs to be looked into whose times are around it.
+        """
+        for segment in reversed([*self._ledger().between(self.first, self.last)]):
+            if segment.begins_ms <= time_ms:
+                last = min(segment.last, self.last)
+                return (last if segment.ends_ms <= time_ms else segment.first - 1), last
+        return self.first - 1, self.first - 1
+
     def explain(self, _sequence: int) -> None:
         """Return why a record is not there: an archive has all between its first and its last."""
 

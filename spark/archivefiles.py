@@ -13,6 +13,7 @@ from pyarrow import parquet
 
 from eventstore.errors import CorruptLog
 from eventstore.shown import escaped
+from spark.folders import without_secrets
 from spark.ledger import ArchiveDamaged
 from spark.opening import frame_of
 
@@ -64,9 +65,10 @@ def read(
     except FileNotFoundError:
         raise ArchiveDamaged(f"file {shown(folder, name)} of the archive is missing") from None
     except _UNREADABLE as error:
+        why = without_secrets(str(error), folder.where)
         raise ArchiveDamaged(
             f"file {shown(folder, name)} of the archive is damaged: it cannot be read from record "
-            f"{behind + 1} on: {escaped(' '.join(str(error).split()), _SENTENCE)}"
+            f"{behind + 1} on: {escaped(' '.join(why.split()), _SENTENCE)}"
         ) from None
 
 

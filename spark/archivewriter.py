@@ -3,7 +3,7 @@
 Files come from a staging directory. They are synced, moved to their place and, when all that is
 on disk, told in the ledger, which is synced too: from then on they are in the archive, and a power
 cut does not change that. Whatever a process leaves behind that is killed before is removed by the
-next one.
+next one, which knows by the staging directory that there may be something.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import re
 import shutil
 import socket
 import uuid
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from fcntl import LOCK_EX, LOCK_NB, flock
 from pathlib import Path
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _LOCK: Final = "_foldmq/lock"
 _STAGING: Final = "_staging"
-_FILE: Final = re.compile(r"(\d{12,})-\d{12,}\.parquet")
+_FILE: Final = re.compile(r"\d{12,}-\d{12,}\.parquet")
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -74,6 +74,8 @@ class ArchiveWriter:
         self.ledger = ledger
         self.staging = staging
         """A directory of this process for what is not in the archive yet."""
+        self.unsure = False
+        """Adding failed: there may be files in their place that are not in the archive."""
         self._added: list[Segment] = []
 
     @property
@@ -103,11 +105,13 @@ class ArchiveWriter:
         grouped = _grouped(runs)
         _check_chain(self.ledger, [run for group in grouped for run in group])
         with writing(self.path):
+            self.unsure = True
             segments = [self._moved(group) for group in grouped]
             for folder in {Path(file.name).parent for one in segments for file in one.files}:
                 sync(self.path / folder)
             sync(self.path)
             self._tell(segments)
+            self.unsure = False
         self.ledger = Ledger(self.ledger.stream, (*self.ledger.segments, *segments))
         self._added += segments
         return segments
@@ -152,8 +156,9 @@ class ArchiveWriter:
 def open_writer(directory: Path, stream: str, node: str) -> Iterator[ArchiveWriter]:
     """Open the part of an archive that belongs to a log, for this process alone.
 
-    It is made when it is not there; what a killed process left behind is removed. Raises
-    ArchiveBusy, ArchiveDamaged, LaterArchive, OutOfDisk or NotWritable.
+    It is made when it is not there; what a killed process left behind is removed, and in the end
+    what this one has not brought into the archive. Raises ArchiveBusy, ArchiveDamaged,
+    LaterArchive, OutOfDisk or NotWritable.
     """
     path = directory / node
     with ExitStack() as stack:
@@ -161,9 +166,9 @@ def open_writer(directory: Path, stream: str, node: str) -> Iterator[ArchiveWrit
             make(path / Path(NAME).parent)
             stack.enter_context(_alone(path))
             ledger = _mended(path, stream)
-            staging = _swept(path, ledger)
-        stack.callback(shutil.rmtree, path / _STAGING, ignore_errors=True)
-        yield ArchiveWriter(path, ledger, staging)
+            writer = ArchiveWriter(path, ledger, _staging(path, ledger))
+        stack.callback(_clear, writer)
+        yield writer
 
 
 @contextmanager
@@ -190,11 +195,17 @@ def no_room(path: Path) -> OutOfDisk:
 
 
 def make(path: Path) -> None:
-    """Make a directory with those above it, so that it is there after a power cut."""
-    missing = [one for one in (path, *path.parents) if not one.exists()]
+    """Make a directory with those above it, so that it is there after a power cut.
+
+    Those that are there already are synced as well: who made them may have been killed before.
+    """
     path.mkdir(parents=True, exist_ok=True)
-    for one in missing:
-        sync(one.parent)
+    device = path.stat().st_dev
+    for one in path.parents:
+        if one.stat().st_dev != device:
+            break  # what is mounted there was there before
+        if os.access(one, os.W_OK):  # else nobody has made anything in it
+            sync(one)
 
 
 def sync(path: Path) -> None:
@@ -241,25 +252,47 @@ def _mended(path: Path, stream: str) -> Ledger:
     if end < len(data):
         os.truncate(file, end)
     sync(file)  # who wrote the last line may have been killed before that
+    sync(file.parent)
     return ledger
 
 
-def _swept(path: Path, ledger: Ledger) -> Path:
-    """Remove what a killed process left behind, and make a staging directory of our own.
+def _staging(path: Path, ledger: Ledger) -> Path:
+    """Remove what another process left behind, and make a staging directory of our own.
 
     It has a name that no other process ever used: a Spark that outlived its driver may still
     write into its own.
     """
     staging = path / _STAGING
     if staging.exists():
-        for file in path.glob("date=*/*.parquet"):
-            named = _FILE.fullmatch(file.name)
-            if named is not None and int(named[1]) > ledger.last:
-                file.unlink()
+        _sweep(path, ledger)
         shutil.rmtree(staging, ignore_errors=True)
     own = staging / uuid.uuid4().hex
     own.mkdir(parents=True)
+    sync(path)  # the next one must find it if any file is moved
     return own
+
+
+def _sweep(path: Path, ledger: Ledger) -> None:
+    """Remove the files of ours that no line of the ledger tells of; that is on disk then."""
+    told = {file.name for segment in ledger.segments for file in segment.files}
+    for folder in path.glob("date=*"):
+        files = [file for file in folder.glob("*.parquet") if _FILE.fullmatch(file.name)]
+        left = [file for file in files if f"{folder.name}/{file.name}" not in told]
+        for file in left:
+            file.unlink()
+        if left:
+            sync(folder)
+
+
+def _clear(writer: ArchiveWriter) -> None:
+    """Remove what is not in the archive. What cannot be removed now is by the next process."""
+    path = writer.path
+    with suppress(OSError, FoldmqError):
+        if writer.unsure:  # the ledger is asked: a line that was to be taken back may be there
+            _sweep(path, parse((path / NAME).read_bytes(), path))
+        shutil.rmtree(path / _STAGING, ignore_errors=True)
+        return
+    shutil.rmtree(writer.staging, ignore_errors=True)
 
 
 def _grouped(runs: Iterable[Run]) -> list[list[Run]]:

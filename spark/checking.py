@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from eventstore.errors import CorruptLog
-from eventstore.records import GENESIS, Record, link_of
+from eventstore.errors import CorruptLog, UnknownLogFormat
+from eventstore.records import GENESIS, Record, check_record, link_of
 from spark.opening import frame_of
 from spark.stored import opened
 
@@ -27,7 +27,11 @@ class Checked:
     """None: it cannot be read."""
     damage: str | None = None
     void: bool = False
-    """It is part of a turn that never finished."""
+    """It is part of a turn that never finished.
+
+    One behind which a record is damaged or missing did finish: that was its last part. If it was
+    not, at least the damage is told right behind.
+    """
 
 
 class Checker:
@@ -57,25 +61,26 @@ class Checker:
                 anywhere = True  # it may have been the first part of a turn
                 yield one
                 continue
-            if one.record is not None and one.record.part == 0:
-                yield from _void(held)
+            if one.record is not None and _begins_another(one.record, held, _is_damaged(held)):
+                yield from _turn(held, anywhere, finished=_is_damaged(held))
                 held = []
+                anywhere = anywhere or one.record.part > 0
             held.append(one)
             if one.record is not None and one.record.last:
-                begins = next(item.record for item in held if item.record is not None)
-                yield from held if begins.part == 0 or anywhere else _void(held)
+                yield from _turn(held, anywhere, finished=True)
                 held = []
                 anywhere = False
-        yield from held if held and self._goes_on() else _void(held)
+        yield from _turn(held, anywhere, finished=bool(held) and self._goes_on(held))
 
     def _in_order(self) -> Iterator[Checked]:
         part = self._part
         expected = part.first
-        link: bytes | None = GENESIS if part.first == 1 else None
-        with opened(part.stored, max(part.stored.first, part.first - 1), part.last) as found:
+        link = GENESIS if part.first == 1 else part.stored.link_before(part.first)
+        before = max(part.stored.first, part.first - 1) if link is None else part.first
+        with opened(part.stored, before, part.last) as found:
             for sequence, data in found:
                 if sequence < part.first:
-                    link = link_of(data)
+                    link = _intact_link(sequence, data)
                     continue
                 if sequence != expected:
                     yield self._missing(expected, sequence - 1)
@@ -99,6 +104,11 @@ class Checker:
             return None
         if link is not None and one.record.previous != link:
             one.damage = self._damage(one.sequence, f"does not continue record {one.sequence - 1}")
+        if one.sequence == self._part.last:
+            # whoever reads on from here may not look at this record, but take what is known of it
+            known = self._part.stored.link_before(one.sequence + 1)
+            if known is not None and one.record.link != known:
+                one.damage = self._damage(one.sequence, "is not the one that was archived")
         return one.record.link
 
     def _missing(self, first: int, last: int) -> Checked:
@@ -121,25 +131,62 @@ class Checker:
             raise CorruptLog(sequence, what)
         return what
 
-    def _goes_on(self) -> bool:
-        """Return whether the turn in which the range ends becomes whole behind it."""
+    def _goes_on(self, held: list[Checked]) -> bool:
+        """Return whether the turn in which the range ends is finished, there or behind it."""
         part = self._part
+        damaged = _is_damaged(held)
         if part.last >= part.horizon:
-            return False
-        with opened(part.stored, part.last + 1, part.horizon) as behind:
+            return damaged
+        expected = part.last + 1
+        with opened(part.stored, expected, part.horizon) as behind:
             for sequence, data in behind:
+                damaged = damaged or sequence != expected
+                expected = sequence + 1
                 try:
                     record = frame_of(sequence, data)
                 except CorruptLog:  # told by whoever reads that range
+                    damaged = True
                     continue
-                if record.part == 0:
-                    return False
+                if _begins_another(record, held, damaged):
+                    return damaged
                 if record.last:
                     return True
-        return False
+                damaged = False
+        return damaged or expected <= part.horizon
 
 
-def _void(held: list[Checked]) -> list[Checked]:
-    for one in held:
-        one.void = one.record is not None
+def _intact_link(sequence: int, data: bytes) -> bytes | None:
+    """Return the link of a record that others read, None if it cannot be known."""
+    try:
+        check_record(sequence, data)
+    except (CorruptLog, UnknownLogFormat):
+        return None
+    return link_of(data)
+
+
+def _begins_another(record: Record, held: list[Checked], damaged: bool) -> bool:
+    """Return whether a record is of another turn than those before it, the first of them intact.
+
+    ``damaged``: so is the one right before. Then it may have been the first part of that turn.
+    """
+    if record.part == 0 or not damaged:
+        return record.part == 0
+    first = held[0].record
+    return first is not None and record.sequence - record.part != first.sequence - first.part
+
+
+def _is_damaged(held: list[Checked]) -> bool:
+    """Return whether the last one of some records is damaged or missing."""
+    return bool(held) and held[-1].record is None
+
+
+def _turn(held: list[Checked], anywhere: bool, *, finished: bool) -> list[Checked]:
+    """Return the records of a turn, as void if it did not finish.
+
+    So is one whose beginning is not there, unless it may be ``anywhere`` else.
+    """
+    begins = held[0].record if held else None
+    if begins is not None and not (finished and (begins.part == 0 or anywhere)):
+        for one in held:
+            one.void = one.record is not None
     return held

@@ -59,13 +59,28 @@ class Decoder:
             yield from self._maker.batches(records)
         except Misfit:
             for record in records:
-                try:
-                    for _ in self._maker.batches([record]):
-                        pass
-                except Misfit as misfit:
-                    what = f"record {record.sequence} holds {_article(str(misfit))}"
-                    raise UnreadableEvent(what) from None
-            raise
+                self._check(record)
+            yield from self._in_halves(records)
+
+    def _check(self, record: Record) -> None:
+        """Raise UnreadableEvent unless a record has rows when it is read alone."""
+        try:
+            for _ in self._maker.batches([record]):
+                return
+        except Misfit as misfit:
+            what = f"record {record.sequence} holds {_article(str(misfit))}"
+            raise UnreadableEvent(what) from None
+
+    def _in_halves(self, records: Sequence[Record]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of records, each right by itself, that together are more than a batch."""
+        middle = len(records) // 2
+        for some in (records[:middle], records[middle:]):
+            try:
+                yield from self._maker.batches(some)
+            except Misfit:
+                if len(some) == 1:
+                    raise
+                yield from self._in_halves(some)
 
 
 def _article(what: str) -> str:

@@ -16,9 +16,10 @@ from eventstore.positions import INDEX_BITS
 from spark.cells import MAKERS, Cells
 from spark.columns import ENTRIES
 from spark.groups import MESSAGES
-from spark.layout import KIND_NAMES, KIND_VERSIONS, ROWS, Layout, Made
+from spark.layout import KIND_NAMES, KIND_VERSIONS, Layout, Made
 from spark.payloads import Areas
 from spark.singles import as_json, json_array
+from spark.widths import pieces
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -44,8 +45,8 @@ class Entries:
         table = _Table(records, layout)
         table.check(self._columns)
         first, last = layout.between(self._wanted.first, self._wanted.last)
-        for start in range(first, last, ROWS):
-            piece = _Piece(table, start, min(start + ROWS, last))
+        for start, stop in pieces(layout.made, first, last):
+            piece = _Piece(table, start, stop)
             arrays = [piece.column(name) for name in self._columns]
             yield pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
@@ -85,7 +86,7 @@ class _Table:
         for name in columns:
             self.cells(name)
         for made in self.layout.made:
-            if "json" in columns:
+            if "json" in columns and not made.group.single:
                 as_json(self.layout, made.group, 0, 0)
             if "payload" in columns and (found := self.payloads(made)) is not None:
                 self.areas.check(*found)
@@ -198,7 +199,7 @@ class _Piece:
 
     def _of_json(self) -> pa.Array:
         if self._layout.plain:
-            return json_array(self._layout.texts()[self._start : self._start + self._length])
+            return self._layout.json().slice(self._start, self._length)
         pieces: list[tuple[Made, pa.Array]] = []
         for made in self._layout.made:
             low, high = self._within[id(made)]

@@ -2,6 +2,7 @@
 
 # ruff: noqa: N818 - named for the condition that is found, as in eventstore.errors
 
+from eventstore.shown import escaped
 from protocol.errors import FoldmqError
 
 
@@ -39,6 +40,16 @@ class OutOfDisk(SparkError):
     """There is no room for what Spark keeps on disk while it works, or for what it writes."""
 
     exit_code = 74
+
+
+def disk_failed(error: OSError) -> OutOfDisk:
+    """Return that Spark cannot keep on disk what it works with."""
+    why = error.strerror or type(error).__name__
+    what = "" if error.filename is None else f"{escaped(str(error.filename), 4096)}: "
+    return OutOfDisk(
+        f"Spark cannot keep on disk what it works with: {what}{escaped(why, 4096)}; let TMPDIR, or "
+        "--conf spark.local.dir=DIR, name another disk"
+    )
 
 
 class BadSetting(SparkError):

@@ -10,10 +10,10 @@ import pyarrow as pa
 from eventstore.positions import INDEX_BITS
 from spark.columns import EVENTS
 from spark.groups import MESSAGES
-from spark.layout import KIND_NAMES, KIND_VERSIONS, ROWS, Layout
+from spark.layout import KIND_NAMES, KIND_VERSIONS, Layout
 from spark.payloads import Areas
 from spark.runs import Integers, before
-from spark.singles import json_array
+from spark.widths import ROWS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -138,8 +138,7 @@ class _Piece:
         return pa.array(parts[self._record_of])
 
     def _of_json(self) -> pa.Array:
-        texts = self._layout.texts()
-        return json_array([texts[number] for number in self._chosen])
+        return self._layout.json().take(pa.array(self.numbers))
 
     def _of_damage(self) -> pa.Array:
         return pa.nulls(len(self.numbers), pa.string())

@@ -174,16 +174,23 @@ _TABLE: tuple[_Known, ...] = (
 
 def _cause(text: str) -> str:
     """Return the line that says most: the last one of Python's traceback, else the first cause."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    lines = [line.rstrip() for line in text.splitlines() if line.strip()]
     traces = [index for index, line in enumerate(lines) if "Traceback (most recent" in line]
     if traces:
+        # what was run stands deeper than the error, whatever the name of that is
+        depth = _indent(lines[traces[-1]])
         for line in lines[traces[-1] + 1 :]:
-            if re.match(r"[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit)\b", line):
-                return _short(line)
+            if _indent(line) <= depth:
+                return _short(line.strip())
+    lines = [line.strip() for line in lines]
     causes = [line for line in lines if line.startswith("Caused by: ")]
     if causes:
         return _short(causes[-1].removeprefix("Caused by: "))
     return _short(lines[0]) if lines else ""
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())
 
 
 def _short(line: str) -> str:

@@ -10,7 +10,7 @@ import json
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from eventstore.errors import CorruptLog, UnknownLogFormat
+from eventstore.errors import SALVAGE, CorruptLog, UnknownLogFormat
 from eventstore.events import UnreadableEvent
 from protocol.errors import FoldmqError
 
@@ -32,6 +32,12 @@ class NoLog(FoldmqError):  # noqa: N818
     """There is no log to read."""
 
     exit_code = 66
+
+
+class OtherLog(FoldmqError):  # noqa: N818
+    """An archive has another history than the log of that name."""
+
+    exit_code = 65
 
 
 class CutOff(NoLog):
@@ -65,7 +71,12 @@ def of_log(stream: str) -> Iterator[None]:
     """Have errors about what a log holds say which log it is."""
     try:
         yield
-    except (CorruptLog, UnreadableEvent, UnknownLogFormat) as error:
+    except CorruptLog as error:
+        # a part of the log was read, maybe not all that stands before: is that intact?
+        what = f"the log is damaged: record {error.sequence} {error.what}"
+        help_ = f"put a backup back, or go on with what is intact: {SALVAGE}"
+        raise SparkFailure(f"log {stream}: {what}; {help_}", error.exit_code) from None
+    except (UnreadableEvent, UnknownLogFormat) as error:
         raise SparkFailure(f"log {stream}: {error}", error.exit_code) from None
 
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from eventstore.connection import disconnect
 from eventstore.errors import CorruptLog
 from eventstore.logs import list_logs
+from eventstore.records import link_of
 from eventstore.shown import escaped
 from spark import archived
 from spark.access import look_up
-from spark.failures import BadOption, NoLog
+from spark.failures import BadOption, NoLog, OtherLog
+from spark.folders import shown
+from spark.loops import run
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
     from protocol.errors import FoldmqError
     from spark.access import Access, NatsStored
+    from spark.archived import ArchivedStored
     from spark.options import Options
     from spark.stored import Stored
 
@@ -34,8 +37,9 @@ def find(options: Options) -> list[Stored]:
     Raises NoLog, BadOption when it must be said which, NatsUnavailable, and what reading the
     archive raises.
     """
+    old = in_archive(options)
     access = options.access
-    return find_with(options, [] if access is None else asyncio.run(_ask(access, options.streams)))
+    return find_with(options, [] if access is None else run(_ask(access, options.streams)), old)
 
 
 async def _ask(access: Access, wanted: Sequence[str]) -> list[NatsStored]:
@@ -55,15 +59,29 @@ async def in_nats(client: Client, access: Access, wanted: Sequence[str]) -> list
     return [one for one in found if one is not None]
 
 
-def find_with(options: Options, stored: Iterable[NatsStored]) -> list[Stored]:
-    """Return the wanted logs, of which these are in NATS; raises as :func:`find`."""
+def in_archive(options: Options) -> list[ArchivedStored]:
+    """Return the wanted logs that are in the archive, if there is one.
+
+    It is to be asked before NATS: what is archived goes on while we ask, so that an archive that
+    reaches further than NATS is one of another log.
+    """
+    wanted = options.streams
+    found = [] if options.archive is None else archived.plan(options.archive)
+    return [one for one in found if not wanted or "*" in wanted or one.stream in wanted]
+
+
+def find_with(
+    options: Options, stored: Iterable[NatsStored], old: Iterable[ArchivedStored]
+) -> list[Stored]:
+    """Return the wanted logs, of which some are in NATS, and old ones in the archive.
+
+    Raises as :func:`find`, and OtherLog.
+    """
     wanted = [name for name in options.streams if name != "*"]
     logs: dict[str, Stored] = {one.stream: one for one in stored}
-    if options.archive is not None:
-        for old in archived.plan(options.archive):
-            if not wanted or old.stream in wanted or "*" in options.streams:
-                new = logs.get(old.stream)
-                logs[old.stream] = old if new is None else JoinedStored(old, new)
+    for one in old:
+        new = logs.get(one.stream)
+        logs[one.stream] = one if new is None else _joined(_reaching(one, new, options), new)
     for name in wanted:
         if name not in logs:
             raise NoLog(f"there is no log {escaped(name)} {_where(options)}")
@@ -80,9 +98,40 @@ def find_with(options: Options, stored: Iterable[NatsStored]) -> list[Stored]:
 
 
 def _where(options: Options) -> str:
-    archive = None if options.archive is None else f"in the archive {escaped(options.archive)}"
+    archive = None if options.archive is None else f"in the archive {shown(options.archive)}"
     nats = None if options.access is None else f"on {options.access.where}"
     return " or ".join(place for place in (nats, archive) if place is not None)
+
+
+def _reaching(old: ArchivedStored, new: Stored, options: Options) -> ArchivedStored:
+    """Return the part of a log in the archive; as it is now if the other one begins behind it.
+
+    The broker may have cut its log since the archive was asked, for more is archived now.
+    """
+    if new.first <= old.last + 1:
+        return old
+    return next((one for one in in_archive(options) if one.stream == old.stream), old)
+
+
+def _joined(old: ArchivedStored, new: Stored) -> Stored:
+    """Return the log that both have; raises OtherLog if it is not one.
+
+    If the log goes on behind the archive, that shows where it does: in the chain.
+    """
+    advice = "it was lost, restored or begun anew; read one of both alone"
+    if new.last < old.last:
+        raise OtherLog(
+            f"the archive {old.folder} reaches record {old.last}, but log {new.stream} ends with "
+            f"{new.last}: {advice}"
+        )
+    if new.first <= old.last == new.last:
+        known = old.link_before(old.last + 1)
+        if any(link_of(data) != known for _, data in new.read(old.last, old.last)):
+            raise OtherLog(
+                f"log {new.stream} has another record {old.last} than the archive {old.folder}: "
+                f"{advice}"
+            )
+    return JoinedStored(old, new)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +188,21 @@ class JoinedStored:
         ):
             if low <= high and max(low, stored.first) <= min(high, stored.last):
                 yield from stored.read(low, high)
+
+    def link_before(self, sequence: int) -> bytes | None:
+        """Return the link of the record before one, None: it is not known unless that is read."""
+        if self.older.first <= sequence <= self.older.last + 1:
+            return self.older.link_before(sequence)
+        return self.newer.link_before(sequence)
+
+    def around(self, time_ms: int) -> tuple[int, int]:
+        """Return between which records the last one lies that is not later than a time."""
+        if self.older.last < self.older.first:
+            return self.newer.around(time_ms)
+        low, high = self.older.around(time_ms)
+        if low == self.older.last:
+            return low, self.last
+        return (self.first - 1 if high < self.older.first else low), high
 
     def explain(self, sequence: int) -> FoldmqError | None:
         """Return why a record is not there; None: it is missing."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote
 
 import pyarrow as pa
 from pyarrow import fs
@@ -17,8 +19,16 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
-_HADOOP_NAMES = {"s3a": "s3", "s3n": "s3"}
+_HADOOP_NAMES: Final = {"s3a": "s3", "s3n": "s3"}
 """What Hadoop calls a store that has another name elsewhere."""
+
+
+_HOST: Final = re.compile(r"(?:[^:\[]*|\[[^]]*\])(?::[0-9]*)?")
+_HARMLESS: Final = ("endpoint_override", "region", "scheme")
+"""What of a query says nothing that is secret, and is of use in a message."""
+_HIDDEN: Final = "..."
+_LEAST: Final = 4
+"""Letters of what is hidden: fewer occur in other words."""
 
 
 class NoFolder(FoldmqError):  # noqa: N818 - named for the condition, as in eventstore.errors
@@ -31,11 +41,12 @@ class NoFolder(FoldmqError):  # noqa: N818 - named for the condition, as in even
 class Folder:
     """A directory: a path, or a URI such as ``s3://bucket/path``."""
 
-    where: str
+    where: str = field(repr=False)
+    """It may have a password in it: :func:`shown` has not."""
 
     def __str__(self) -> str:
         """Name the directory in a message."""
-        return escaped(self.where, 4096)
+        return shown(self.where)
 
     def within(self, name: str) -> Folder:
         """Return a directory in this one."""
@@ -75,6 +86,7 @@ class Folder:
             raise NoFolder(f"there is no directory {self}") from None
         except (OSError, pa.ArrowException) as error:
             why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+            why = " ".join(without_secrets(why, self.where).split())
             raise NoFolder(f"{self} cannot be read: {escaped(why)}") from None
 
     def _system(self) -> tuple[fs.FileSystem, str]:
@@ -83,3 +95,38 @@ class Folder:
             return fs.LocalFileSystem(), self.where.rstrip("/") or "/"
         system, path = fs.FileSystem.from_uri(f"{_HADOOP_NAMES.get(scheme, scheme)}://{rest}")
         return system, path.rstrip("/") or "/"
+
+
+def shown(where: str) -> str:
+    """Name a directory in a message: a URI without user, password and query."""
+    return escaped(_parts(where)[0], 4096)
+
+
+def without_secrets(text: str, where: str) -> str:
+    """Return what somebody says about a directory without what :func:`shown` leaves out."""
+    plain, user, query = _parts(where)
+    scheme, _, rest = where.partition("://")
+    text = text.replace(f"{_HADOOP_NAMES.get(scheme, scheme)}://{rest}", plain)
+    text = text.replace(where, plain)
+    values = (pair.partition("=") for pair in re.split("[&;]", query))
+    said = [value for name, _, value in values if name not in _HARMLESS]
+    secrets = {user, query, *user.split(":", 1), *said}
+    for secret in sorted(secrets | {unquote(one) for one in secrets}, key=len, reverse=True):
+        if len(secret) >= _LEAST:
+            text = text.replace(secret, _HIDDEN)
+    return text
+
+
+def _parts(where: str) -> tuple[str, str, str]:
+    """Return a URI without user and query, its user with the password, and its query."""
+    scheme, separator, rest = where.partition("://")
+    if not separator or scheme == "file":
+        return where, "", ""
+    place, query = re.match(r"([^?#]*)[?#]?(.*)", rest, re.DOTALL).groups()  # type: ignore[union-attr]
+    host = place.partition("/")[0]
+    if "@" not in host and _HOST.fullmatch(host) is None:
+        host = place  # a slash in the password that is not written as %2F
+    user = host.rpartition("@")[0]
+    if not user or (scheme.startswith("abfs") and not set(user) & {":", "%"}):
+        return f"{scheme}://{place}", "", query  # what is before @ is a container of Azure
+    return f"{scheme}://{place[len(user) + 1 :]}", user, query

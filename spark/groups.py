@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from eventstore.positions import MAX_INDEX
-from spark.runs import Integers, Misfit, before, expand, integers, numbers_within
+from spark.runs import Integers, Misfit, as_integers, before, expand, numbers_within
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,7 +52,7 @@ class Group:
 
     def integers(self, name: str) -> Integers:
         """Return a field of integers of all events."""
-        return integers(self.field(name))
+        return as_integers(self.field(name))
 
     def some(self, keep: Sequence[int]) -> Group:
         """Return the group of some of the events only."""
@@ -138,7 +138,7 @@ class Group:
         """The payload bytes of each message."""
         sizes = self.field("sizes")
         if _INT.issuperset(map(type, sizes)):
-            each = integers(sizes)[self.event_of]
+            each = as_integers(sizes)[self.event_of]
         else:
             spread = (
                 [size] * count if type(size) is int else size
@@ -185,7 +185,7 @@ class Group:
 
     def _for_each(self, lists: list[Any], name: str) -> Integers:
         """Return one integer for each entry from one list for each event."""
-        return integers(self._joined(lists, name))
+        return as_integers(self._joined(lists, name))
 
     def for_each(self, name: str) -> list[Any]:
         """Return what a list in each event has for each entry."""

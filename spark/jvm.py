@@ -5,6 +5,7 @@ Here it goes through a pipe of which the end is kept, so that a failure can be e
 """
 
 import contextlib
+import errno
 import os
 import shutil
 import signal
@@ -22,12 +23,13 @@ from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
 
-from spark.errors import NoSpark
+from spark.errors import NoSpark, disk_failed
 from spark.explain import not_started
 from spark.java import find_java
 
 _KEPT = 64 * 1024
 """Bytes of what the JVM says last that are kept."""
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 _END_SECONDS = 10.0
 _KILL_SECONDS = 2.0
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -36,11 +38,14 @@ _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 class Jvm:
     """A JVM for Spark, with a directory of its own for all that Spark keeps on disk.
 
-    ``verbose`` leaves what it says on stderr.
+    ``verbose`` leaves what it says on stderr. Raises OutOfDisk if the directory cannot be made.
     """
 
     def __init__(self, *, verbose: bool = False) -> None:
-        self.directory = Path(tempfile.mkdtemp(prefix="foldmq-spark-"))
+        try:
+            self.directory = Path(tempfile.mkdtemp(prefix="foldmq-spark-"))
+        except OSError as error:
+            raise disk_failed(error) from None
         self.gateway: JavaGateway | None = None
         self._verbose = verbose
         self._process: subprocess.Popen[bytes] | None = None
@@ -88,6 +93,8 @@ class Jvm:
             self._listener.join(_KILL_SECONDS)
             raise not_started(self.said) from error
         except OSError as error:
+            if error.errno in _FULL:
+                raise disk_failed(error) from None
             raise NoSpark(f"Spark does not start: {error.strerror}") from error
         finally:
             if writer >= 0:

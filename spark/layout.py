@@ -12,7 +12,8 @@ from eventstore.positions import INDEX_BITS
 from spark.columns import ENTRIES
 from spark.groups import Group
 from spark.runs import Integers, before, integers
-from spark.structs import STRUCTS, Text, events_of, texts_of
+from spark.singles import json_array
+from spark.structs import STRUCTS, Text, events_of, lines_of, texts_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -23,9 +24,8 @@ if TYPE_CHECKING:
     from eventstore.records import Record
     from spark.wanted import Wanted
 
-ROWS: Final = 1 << 15
-"""Rows of an Arrow batch at most."""
 _KINDS: Final = tuple(VERSIONS)
+_NEWLINE: Final = ord("\n")
 _CODES: Final = {STRUCTS[kind]: code for code, kind in enumerate(_KINDS)}
 KIND_NAMES: Final = pa.array(_KINDS, pa.string())
 """The name of each type of event, by the number that the layout gives it."""
@@ -58,6 +58,7 @@ class Layout:
     def __init__(self, records: Sequence[Record], wanted: Wanted) -> None:
         self._records = records
         self._texts: list[Text] | None = None
+        self._json: pa.Array | None = None
         self.events = events = list[Any]()
         lengths = np.zeros(len(records), np.int64)
         for number, record in enumerate(records):
@@ -105,6 +106,28 @@ class Layout:
             for record, length in zip(self._records, self._lengths, strict=True):
                 texts += texts_of(record, length)
         return self._texts
+
+    def json(self) -> pa.Array:
+        """Return the JSON of each event as an array of strings."""
+        if self._json is None:
+            self._json = self._joined()
+        return self._json
+
+    def _joined(self) -> pa.Array:
+        some: list[bytes] = []
+        for record, length in zip(self._records, self._lengths, strict=True):
+            if length:
+                lines = lines_of(record, length)
+                if lines is None:
+                    return json_array(self.texts())
+                some.append(lines)
+        lines = b"\n".join(some)
+        ends = np.flatnonzero(np.frombuffer(lines, np.uint8) == _NEWLINE)
+        text = lines.replace(b"\n", b"")
+        offsets = np.empty(len(self.events) + 1, np.int32)
+        offsets[0], offsets[1:-1], offsets[-1] = 0, ends - np.arange(len(ends)), len(text)
+        buffers = [None, pa.py_buffer(offsets), pa.py_buffer(text)]
+        return pa.Array.from_buffers(pa.string(), len(self.events), buffers)
 
     def nodes(self, records: Integers) -> pa.Array:
         """Return the name of the node that wrote each of some records."""

@@ -8,6 +8,7 @@ links of the segments form the chain of the log: a ledger that does not fit toge
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 VERSION: Final = 1
 NAME: Final = "_foldmq/ledger.jsonl"
 """Where it is below the directory of a node."""
+_LINK: Final = re.compile("[0-9a-f]{64}")
 
 
 class NoArchive(FoldmqError):  # noqa: N818 - named for the condition, as in eventstore.errors
@@ -180,6 +182,10 @@ def _segment(found: dict[str, Any], where: object, number: int) -> Segment:
     except (KeyError, TypeError, ValueError):
         fields, files = {}, ()
     fits = all(type(value) is _KINDS[name] for name, value in fields.items())
-    if not files or not fits or not 1 <= fields["first"] <= fields["last"]:
+    if not files or not fits or not 1 <= fields["first"] <= fields["last"] or not _links(fields):
         raise ArchiveDamaged(f"{where}, line {number} is not a segment")
     return Segment(**fields, files=files)
+
+
+def _links(fields: dict[str, Any]) -> bool:
+    return all(_LINK.fullmatch(fields[name]) is not None for name in ("previous", "link"))

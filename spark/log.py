@@ -6,11 +6,11 @@ import json
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from eventstore.logs import PREFIX
 from eventstore.positions import MAX_INDEX, format_position, position
 from spark.finding import find
+from spark.nodes import nodes_of
 from spark.options import Options
-from spark.planning import plan
+from spark.planning import ranges
 from spark.source import register
 
 if TYPE_CHECKING:
@@ -34,6 +34,8 @@ class Bounds:
     """Sequence of the first record that is read."""
     last: int
     """Sequence of the last one."""
+    whole: bool
+    """That one is read to its end."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,11 @@ class Log:
         chosen = {name: json.dumps(list(few)) for name, few in given.items() if few is not None}
         return self.having(**chosen)
 
+    def to_its_end(self) -> Log:
+        """Return the log up to where it ends whenever it is read, whatever :meth:`until` said."""
+        kept = {name: value for name, value in self.options.items() if name.lower() != "until"}
+        return replace(self, options=kept)
+
     def having(self, **options: str) -> Log:
         """Return the log with some options set otherwise; ``stream`` replaces ``node``."""
         kept = {
@@ -101,19 +108,26 @@ class Log:
     def ranges(self) -> list[Range]:
         """Return what is read of each log as of now; a log without records is left out."""
         options = Options.read(self.options)
-        found = (plan(stored, options, options.pushed) for stored in find(options))
-        return [one for one in found if one is not None]
+        return ranges(find(options), options, options.pushed)
 
     def bounds(self) -> dict[str, Bounds]:
         """Return from where to where each node's log is read as of now, by the node's name.
 
-        A log without records is left out. No job of Spark is run. Raises as :meth:`pinned`.
+        A log without records is left out. No job of Spark is run. Raises as :meth:`pinned`, and
+        BadOption when two logs are of one node.
         """
+        ranges = self.ranges()
+        nodes = nodes_of(found.stored for found in ranges)
         return {
-            found.stored.stream.removeprefix(PREFIX): Bounds(
-                found.stored.stream, found.stored.first, found.stored.last, found.first, found.last
+            nodes[found.stored.stream]: Bounds(
+                found.stored.stream,
+                found.stored.first,
+                found.stored.last,
+                found.first,
+                found.last,
+                whole=found.until is None,
             )
-            for found in self.ranges()
+            for found in ranges
         }
 
     def _table(self, rows: str, columns: tuple[str, ...]) -> DataFrame:

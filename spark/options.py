@@ -50,7 +50,7 @@ class Options:
     """None: from an archive alone."""
     streams: tuple[str, ...]
     """Names of logs; ``*`` is all that there are, and none at all the only one."""
-    archive: str | None
+    archive: str | None = field(repr=False)  # a URI may have a password in it
     columns: Columns
     start: Moments
     until: Moments

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from eventstore.errors import CorruptLog
 from eventstore.positions import MAX_INDEX, index_of, sequence_of
+from eventstore.shown import escaped
 from spark.failures import BadOption, CutOff, of_log
 from spark.opening import frame_of
 from spark.stored import opened
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from eventstore.positions import Position
     from spark.moments import Moments
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
 _PARTITION_BYTES: Final = 32 << 20
 _NEAR: Final = 64
+_LISTED: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +42,29 @@ class Range:
     """The first position that is wanted."""
     until: Position | None = None
     """The last one."""
+
+
+def ranges(found: Iterable[Stored], options: Options, pushed: Pushed) -> list[Range]:
+    """Return what of some logs is to be read, without those of which it is nothing.
+
+    Raises as :func:`plan`, and BadOption when an option names a log that is not among them.
+    """
+    logs = list(found)
+    names = [stored.stream for stored in logs]
+    for option, moments in (("until", options.until), ("from", options.start)):
+        check_named(option, moments.each, names)
+    planned = (plan(stored, options, pushed) for stored in logs)
+    return [one for one in planned if one is not None]
+
+
+def check_named(option: str, named: Iterable[str], logs: Collection[str]) -> None:
+    """Raise BadOption when an option names a log that is not read: its place would be ignored."""
+    for name in named:
+        if name not in logs:
+            listed = ", ".join(sorted(logs)[:_LISTED]) + (", ..." if len(logs) > _LISTED else "")
+            raise BadOption(
+                f"{option} names log {escaped(name)}, which is not read: there is {listed}"
+            )
 
 
 def plan(stored: Stored, options: Options, pushed: Pushed) -> Range | None:
@@ -118,7 +144,7 @@ class Times:
 
         Clocks may be set back: then it is one of those after which a later record comes.
         """
-        low, high = self._stored.first - 1, self._stored.last
+        low, high = self._stored.around(time_ms)
         while low < high:
             middle = (low + high + 1) // 2
             if self.of(middle) <= time_ms:
@@ -149,12 +175,12 @@ class Times:
         return None
 
 
-def split(ranges: Sequence[Range], wanted: int | None) -> list[Range]:
+def split(found: Sequence[Range], wanted: int | None) -> list[Range]:
     """Cut ranges into partitions: as many as are wanted, or of some 32 MiB each."""
-    sizes = [_bytes(one) for one in ranges]
+    sizes = [_bytes(one) for one in found]
     total = sum(sizes)
     parts: list[Range] = []
-    for one, size in zip(ranges, sizes, strict=True):
+    for one, size in zip(found, sizes, strict=True):
         if wanted is None:
             count = -(-size // _PARTITION_BYTES)
         else:
@@ -173,12 +199,14 @@ def _pieces(one: Range, count: int) -> Iterator[Range]:
     count = min(count, records)
     firsts = {one.first + records * number // count for number in range(count)}
     if borders := one.stored.borders:
-        inside = [border for border in borders if one.first < border <= one.last]
-        firsts = {one.first, *(_nearest(inside, at) for at in firsts if inside)}
+        inside = [one.first, *(border for border in borders if one.first < border <= one.last)]
+        firsts = {_nearest(inside, at) for at in firsts}
     ordered = sorted(firsts)
     for first, following in zip(ordered, [*ordered[1:], one.last + 1], strict=True):
         yield replace(one, first=first, last=following - 1)
 
 
 def _nearest(borders: Sequence[int], sequence: int) -> int:
-    return min(borders, key=lambda border: abs(border - sequence))
+    """Return the one of some borders in ascending order that is nearest to a sequence."""
+    at = bisect_left(borders, sequence)
+    return min(borders[max(0, at - 1) : at + 1], key=lambda border: abs(border - sequence))

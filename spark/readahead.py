@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -17,6 +18,7 @@ _CHUNK_BYTES: Final = 1 << 20
 _CHUNKS: Final = 8
 """Chunks that are read ahead at most."""
 _CANCEL_EVERY: Final = 0.2
+_PATIENCE: Final = 20.0
 
 
 def read_ahead(source: Callable[[], AsyncIterator[Item]]) -> Iterator[Item]:
@@ -85,10 +87,15 @@ class _Reader(threading.Thread):
         return chunk
 
     def end(self) -> None:
-        """End the source, wherever it is, and wait until it has freed what it holds."""
+        """End the source, wherever it is, and wait until it has freed what it holds.
+
+        A connection that goes on looking for its server, though it was told to end, is left to
+        itself: it ends with this process.
+        """
         self._started.wait()
+        deadline = time.monotonic() + _PATIENCE
         # Once may not be enough: what awaits with a time limit can swallow a cancellation.
-        while self.is_alive():
+        while self.is_alive() and time.monotonic() < deadline:
             task = self._task
             if task is not None:
                 self._call(task.cancel)

@@ -40,7 +40,10 @@ if TYPE_CHECKING:
 _AT_RESTART: Final = frozenset({"broker_restarted", "session_failed"})
 """Why connections end that the broker before left open; the second if an actor failed with it."""
 _TO_THE_ABSENT: Final = (Queued, MessageDropped, SessionSnapshot, RetainedSnapshot)
-"""What may happen to a session without its client."""
+"""What may happen to a session without its client. What is dropped was not queued before: only who
+unsubscribes has something taken out of the queue."""
+_WITH_OPENING: Final = (WillArmed, SessionSnapshot, RetainedSnapshot)
+"""What may stand between the beginning of a connection and the PUBRELs that are sent again."""
 _MOST: Final = 100
 """Findings of one session that are kept."""
 
@@ -87,9 +90,15 @@ class SessionRecovery:
         self.fired = False
         """Its will was published as its connection had ended with the broker before."""
         self._published = False
+        """So was what it says, or need not be."""
+        self._messages = 0
+        """Messages that were published for it."""
         self._generation = 0
         self._unsent: dict[int, None] = {}
         """Packet identifiers that are still to be sent again, in their order."""
+        self._unreleased: set[int] = set()
+        """Those of them whose PUBREL is."""
+        self._opened_at: Position = 0
 
     def take(self, event: Event, at: Position, time_ms: int, payload: bytes | None = None) -> None:
         """Take the session's next event; ``payload`` that of wills and as for ``SessionFold``."""
@@ -101,14 +110,16 @@ class SessionRecovery:
             self._payload = payload
         self.fold.take(event, at, time_ms, payload)
 
-    def finish(self) -> None:
-        """Say that no more events follow."""
+    def finish(self, torn: Position | None = None) -> None:
+        """Say that no more events follow; from ``torn`` on, because no more are looked at."""
         if self._started is None:
             return
         if self._check is None:
             self._begin()
         if self._check == self._ending:
             self._tell(self._started, "its connection was not ended after the broker was started")
+        if self._check == self._resuming and (torn is None or self._opened_at < torn):
+            self._released(self._opened_at)
 
     def _tell(self, at: Position, what: str) -> None:
         if len(self.findings) < _MOST:
@@ -143,7 +154,7 @@ class SessionRecovery:
             self._check = self._none if clean else self._away
         elif isinstance(event, MessageDropped) and event.reason == "reserved_topic":
             self._published = True  # a will that nobody may see
-        elif not isinstance(event, _TO_THE_ABSENT):
+        elif not _may_happen_to_the_absent(event):
             self._tell(at, f"{type(event).__name__} before its connection was ended")
 
     def _away(self, event: Event, at: Position, payload: bytes | None) -> None:
@@ -154,8 +165,9 @@ class SessionRecovery:
         elif isinstance(event, SessionExpired):
             self._check = self._none
         elif isinstance(event, (WillFired, MessagePublished)):
+            self._will = None  # it goes before the connection ends, if it does
             self._about_will(event, at, payload)
-        elif not isinstance(event, _TO_THE_ABSENT):
+        elif not _may_happen_to_the_absent(event):
             self._tell(at, f"{type(event).__name__} while its client was away")
 
     def _none(self, event: Event, at: Position, _payload: bytes | None) -> None:
@@ -164,11 +176,18 @@ class SessionRecovery:
             if event.resumed:
                 self._tell(at, "a session was resumed that there was not")
             self._check = self._settled
-        elif isinstance(event, (Delivered, Queued, Redelivered)):
+        else:
             self._tell(at, f"{type(event).__name__} for a session that there was not")
 
     def _resuming(self, event: Event, at: Position, _payload: bytes | None) -> None:
-        """Its client is back: what was on its way is sent again before anything else."""
+        """Its client is back: what was on its way is sent again before anything else.
+
+        PUBRELs are in the turn of the connection's beginning. PUBLISHes may need to be loaded.
+        """
+        if self._unreleased and not isinstance(event, (Redelivered, *_WITH_OPENING)):
+            if not (isinstance(event, SessionClosed) and event.reason == "session_failed"):
+                self._released(at)
+            self._unreleased = set()
         follow = self._FOLLOW.get(type(event))
         if follow is not None:
             follow(self, event, at)
@@ -188,10 +207,13 @@ class SessionRecovery:
             self.fired = True
             # At QoS 0 only what is retained is recorded.
             self._published = will is None or not (will.qos or will.retain)
+        elif self.fired and event.will and self._messages:
+            self._tell(at, "its will was published a second time")
         elif not event.will or not self.fired or will is None:
             self._tell(at, "a message was published without its client")
         else:
             self._published = True
+            self._messages = 1
             if (event.topics, event.qos, event.retain) != ([will.topic], will.qos, will.retain):
                 self._tell(at, "another message was published than its will")
             elif None not in (payload, self._payload) and payload != self._payload:
@@ -207,10 +229,21 @@ class SessionRecovery:
             )
         self.resumed = event.resumed
         self._unsent = dict.fromkeys((*state.releasing, *state.inflight))
+        self._unreleased, self._opened_at = set(state.releasing), at
         self._check = self._resuming if event.resumed else self._settled
+
+    def _released(self, at: Position) -> None:
+        """Look whether all PUBRELs were sent again, by a position at which they must be."""
+        if self._unreleased:
+            packets = f"packet {min(self._unreleased)}"
+            if len(self._unreleased) > 1:
+                packets += f" and {len(self._unreleased) - 1} more"
+            self._tell(at, f"the PUBREL of {packets} was not sent again when its client came back")
 
     def _sent_again(self, event: Redelivered, at: Position) -> None:
         if event.cause != "resumed":
+            self._released(at)
+            self._unreleased = set()
             return
         for number, pid in enumerate(from_runs(event.pids)):
             if pid not in self._unsent:
@@ -218,6 +251,7 @@ class SessionRecovery:
             elif pid != next(iter(self._unsent)):
                 self._tell(at + number, f"packet {pid} was sent again out of order")
             self._unsent.pop(pid, None)
+            self._unreleased.discard(pid)
 
     def _answered(self, event: Acked | Received | Completed, _at: Position) -> None:
         for pid in from_runs(event.pids):
@@ -239,6 +273,12 @@ class SessionRecovery:
         Delivered: _sent,
         SessionClosed: _left,
     }
+
+
+def _may_happen_to_the_absent(event: Event) -> bool:
+    if isinstance(event, MessageDropped) and event.queued >= 0:
+        return False
+    return isinstance(event, _TO_THE_ABSENT)
 
 
 def _before(state: SessionState) -> Before:

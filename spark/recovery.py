@@ -20,7 +20,7 @@ from pyspark import StorageLevel
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
-from eventstore.positions import format_position, index_of, sequence_of
+from eventstore.positions import format_position, index_of, position, sequence_of
 from eventstore.shown import name as shown
 from spark.audit.outcome import (
     ALL_CLAIM,
@@ -34,6 +34,7 @@ from spark.audit.outcome import (
     Violation,
 )
 from spark.failures import BadOption, marked_iterator
+from spark.nodes import check_known
 from spark.rebuild.arrow import batches, ddl
 from spark.rebuild.beginning import beginnings
 from spark.rebuild.bysession import grouped, sorted_by_session
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
 
     from eventstore.positions import Position
     from spark.audit.outcome import Claim
-    from spark.log import Log
+    from spark.log import Bounds, Log
     from spark.rebuild.beginning import Beginnings
     from spark.rebuild.bysession import Group
 
@@ -131,17 +132,20 @@ def recovery_check(
 
     ``claims`` are those of the running brokers (``where`` is ``broker``). ``tell`` is called with
     what is done next, in a few words. The log is read as far as it goes now. Raises what reading a
-    log raises (``spark.failures.found``), and CutOff for a log whose state is not known yet.
+    log raises (``spark.failures.found``), CutOff for a log whose state is not known yet, and
+    BadOption for claims about nodes whose logs are not read.
     """
     if any(claim.where != BROKER for claim in claims):
         raise BadOption("a recovery is checked with what brokers say, not with projections")
     began = time.monotonic()
     pinned = log.pinned()
     begin = beginnings(pinned)
+    bounds = pinned.bounds()
+    check_known({claim.node for claim in claims}, bounds)
     tell("looking for the last start")
-    starts, wrong = _look_at_turns(pinned, _starts(pinned))
+    starts, wrong = _look_at_turns(pinned, bounds, _starts(pinned))
     tell("folding the sessions")
-    nodes, found, counts = _sessions(pinned, begin, starts, claims)
+    nodes, found, counts = _sessions(pinned, bounds, begin, starts, claims)
     if claims:
         tell("comparing what is retained")
         wrong += _retained(pinned, claims)
@@ -181,7 +185,7 @@ def _starts(log: Log) -> dict[str, Start]:
 
 
 def _look_at_turns(
-    log: Log, starts: Mapping[str, Start]
+    log: Log, bounds: Mapping[str, Bounds], starts: Mapping[str, Start]
 ) -> tuple[dict[str, Start], list[Violation]]:
     """Look at the records at the starts: the last one before each, and that of the start.
 
@@ -189,9 +193,10 @@ def _look_at_turns(
     """
     if not starts:
         return {}, []
-    bounds = log.bounds()
     first, last = {}, {}
     for node, start in starts.items():
+        if node not in bounds:
+            raise BadOption(f"records of node {shown(node)} are in the log of another node")
         stream, sequence = bounds[node].stream, sequence_of(start.at)
         first[stream] = str(max(bounds[node].first, sequence - 1))
         last[stream] = str(sequence)
@@ -236,10 +241,16 @@ class _Plan:
     starts: Mapping[str, Start]
     complete: Mapping[str, Sequence[Position]]
     """By node, where everything that there was is claimed."""
+    torn: Mapping[str, Position]
+    """By node, where the record begins of which the rest is not looked at."""
 
 
 def _sessions(
-    log: Log, begin: Beginnings, starts: Mapping[str, Start], claims: Sequence[Claim]
+    log: Log,
+    bounds: Mapping[str, Bounds],
+    begin: Beginnings,
+    starts: Mapping[str, Start],
+    claims: Sequence[Claim],
 ) -> tuple[list[NodeRecovery], list[Violation], Counter[str]]:
     complete = defaultdict(list)
     for claim in claims:
@@ -256,11 +267,17 @@ def _sessions(
         "said",
     )
     rows = happened.unionByName(said, allowMissingColumns=True)
-    plan = _Plan(begin, dict(starts), dict(complete))
+    torn = {node: position(one.last, 0) for node, one in bounds.items() if not one.whole}
+    plan = _Plan(begin, dict(starts), dict(complete), torn)
     results = sorted_by_session(rows, "rank").mapInArrow(partial(_check, plan), ddl(_RESULT))
     kept = results.persist(StorageLevel.DISK_ONLY)
     try:
-        sums = kept.groupBy("node").agg(*(F.sum(name).alias(name) for name in _NUMBERS)).collect()
+        sums = (
+            kept.na.fill(0, [*_NUMBERS])  # of sessions that there were not before the start
+            .groupBy("node")
+            .agg(*(F.sum(name).alias(name) for name in _NUMBERS))
+            .collect()
+        )
         found = kept.select("node", "session", F.inline("findings"))
         counts = found.groupBy("rule").count().collect()
         first = found.orderBy("node", "at").limit(MOST).collect()
@@ -273,7 +290,7 @@ def _sessions(
             starts.get(node),
             **{name: numbers[node][name] if node in numbers else 0 for name in _NUMBERS},
         )
-        for node in sorted(log.bounds())
+        for node in sorted(bounds)
     ]
     violations = [
         Violation(row["rule"], row["node"], row["at"], row["session"], row["what"]) for row in first
@@ -299,7 +316,7 @@ def _checked(plan: _Plan, group: Group) -> dict[str, Any]:
             continue
         with fitting(node, at):
             recovery.take(parsed(text, node, at), at, time_ms, payload)
-    recovery.finish()
+    recovery.finish(plan.torn.get(group.node))
     claims.finish()
     before = recovery.before
     findings = [(RECOVERY, one.at, one.what) for one in recovery.findings]

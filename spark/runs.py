@@ -34,6 +34,14 @@ def integers(values: Sequence[Any]) -> Integers:
         raise Misfit("an integer beyond 64 bits") from None
 
 
+def as_integers(values: Sequence[int]) -> Integers:
+    """Return what is known to be integers as an array; raise Misfit for too large ones."""
+    try:
+        return np.fromiter(values, np.int64, len(values))
+    except OverflowError:
+        raise Misfit("an integer beyond 64 bits") from None
+
+
 def before(counts: Integers) -> Integers:
     """Return how many there are before each one: the sums of all earlier counts."""
     sums = np.cumsum(counts)
@@ -48,14 +56,14 @@ def numbers_within(counts: Integers) -> Integers:
 def expand(columns: Sequence[Any]) -> tuple[Integers, Integers]:
     """Return how many integers each column of runs stands for, and all of them in order.
 
-    Raises Misfit when one is not a list of runs.
+    The columns are lists of integers and lists. Raises Misfit for what is no run.
     """
-    if not frozenset({list}).issuperset(map(type, columns)):
-        raise Misfit("not lists of runs")
     runs = list(chain.from_iterable(columns))
     lengths = np.fromiter(map(len, columns), np.int64, len(columns))
-    if _INTEGER.issuperset(map(type, runs)):
-        return lengths, integers(runs)
+    try:
+        return lengths, as_integers(runs)
+    except TypeError:  # lists among them
+        pass
     firsts, counts, steps = (integers(part) for part in _split(runs))
     sums = np.concatenate(([0], np.cumsum(counts)))
     ends = np.cumsum(lengths)

@@ -15,7 +15,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spark.errors import NOT_INSTALLED, BadSetting, NoSpark
+from protocol.errors import FoldmqError
+from spark.errors import NOT_INSTALLED, BadSetting, NoSpark, SparkError, disk_failed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -29,6 +30,11 @@ _CLUSTER = re.compile(r"spark://.|yarn$|k8s://.|local-cluster\[")
 _MEMORY = re.compile(r"[1-9][0-9]*[kmgtKMGT]?b?")
 _NEEDED = ("pyspark", "pyarrow", "pandas", "msgspec")
 _PARTITIONS_PER_CORE = 4
+# What comes in Arrow batches is made by Arrow itself: Java need not check each cell's bounds again.
+_JAVA_OPTIONS = (
+    "-XX:-UsePerfData -Darrow.enable_unsafe_memory_access=true "
+    "-Darrow.enable_null_check_for_get=false"
+)
 _OF_EVERY_SESSION = {"spark.sql.session.timeZone": "UTC"}
 """What the jobs count on; to be set in any session, also one that was started by others."""
 
@@ -84,6 +90,35 @@ def running_session(
         yield session
         session.stop()
     _end()
+
+
+@contextlib.contextmanager
+def named_errors() -> Iterator[None]:
+    """Raise what Spark raises inside as the FoldmqError that says what it means, and let Spark be.
+
+    If Spark has ended, its errors are left as they are: nothing more can be done with it then.
+    """
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except (Py4JError, PySparkException, OSError) as error:
+        if isinstance(error, BrokenPipeError) or not _works():
+            raise
+        raise _meant(error) from error
+
+
+def _works() -> bool:
+    """Tell whether Spark answers."""
+    from py4j.protocol import Py4JError
+    from pyspark import SparkContext
+
+    context = SparkContext._active_spark_context  # noqa: SLF001
+    try:
+        return context is not None and not context._jsc.sc().isStopped()  # noqa: SLF001
+    except (Py4JError, OSError):
+        return False
 
 
 def abandon() -> None:
@@ -159,7 +194,7 @@ def _settings(master: str, memory: str, directory: Path) -> dict[str, str]:
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.local.dir": str(directory),
-        "spark.driver.extraJavaOptions": f'"-Djava.io.tmpdir={directory}" -XX:-UsePerfData',
+        "spark.driver.extraJavaOptions": f'"-Djava.io.tmpdir={directory}" {_JAVA_OPTIONS}',
         "spark.sql.shuffle.partitions": str(_PARTITIONS_PER_CORE * _cores(master)),
     }
 
@@ -217,17 +252,29 @@ def _ended_by_errors() -> Iterator[None]:
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
-    from spark.explain import explained
-
     try:
         yield
-    except (Py4JError, PySparkException, ConnectionError) as error:
-        meant = explained(error, *_last_words())  # it may ask the JVM: before that is ended
+    except (Py4JError, PySparkException, OSError) as error:
+        said, gone = _last_words()
+        if isinstance(error, BrokenPipeError) and not gone:  # who read our output has gone
+            _end(quickly=True)
+            raise
+        meant = _meant(error, said, gone=gone)  # it may ask the JVM: before that is ended
         _end(quickly=True)
         raise meant from error
     except BaseException:
         _end(quickly=True)
         raise
+
+
+def _meant(error: Exception, said: str = "", *, gone: bool = False) -> FoldmqError:
+    """Return what an error of Spark means, or one of the disk on which PySpark works."""
+    from spark.explain import explained
+
+    meant = explained(error, said, gone)
+    if not isinstance(error, OSError) or isinstance(error, ConnectionError):
+        return meant
+    return disk_failed(error) if type(meant) is SparkError and error.errno is not None else meant
 
 
 def _last_words() -> tuple[str, bool]:

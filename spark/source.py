@@ -24,7 +24,7 @@ from spark.failures import BadOption, marked
 from spark.finding import find
 from spark.options import Options
 from spark.partitions import LogPartition, read
-from spark.planning import plan, split
+from spark.planning import ranges, split
 from spark.pushdown import push
 from spark.streaming import LogStreamReader
 
@@ -107,12 +107,8 @@ class LogReader(DataSourceReader):
         """Return the ranges that are to be read."""
         options = self._options
         with marked():
-            ranges = [
-                found
-                for stored in find(options)
-                if (found := plan(stored, options, self._pushed)) is not None
-            ]
-            return [LogPartition(part) for part in split(ranges, options.partitions)]
+            found = ranges(find(options), options, self._pushed)
+            return [LogPartition(part) for part in split(found, options.partitions)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a range."""

@@ -7,7 +7,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from eventstore.connection import disconnect
-from spark.finding import find_with, in_nats
+from spark.finding import find_with, in_archive, in_nats
 
 if TYPE_CHECKING:
     from nats.aio.client import Client
@@ -28,11 +28,12 @@ class Standing:
 
     def find(self) -> list[Stored]:
         """Return the logs as they are now; raises as ``finding.find``."""
+        old = in_archive(self._options)
         access = self._options.access
         stored: list[NatsStored] = []
         if access is not None:
             stored = self._run(access)
-        return find_with(self._options, stored)
+        return find_with(self._options, stored, old)
 
     def close(self) -> None:
         """Disconnect."""

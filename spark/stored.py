@@ -46,6 +46,15 @@ class Stored(Protocol):
         Closing the iterator frees all that it holds.
         """
 
+    def link_before(self, sequence: int) -> bytes | None:
+        """Return the link of the record before one, None: it is not known unless that is read."""
+
+    def around(self, time_ms: int) -> tuple[int, int]:
+        """Return between which records the last one lies that is not later than a time.
+
+        Both are included; the first may be the one before all that there are.
+        """
+
     def explain(self, sequence: int) -> FoldmqError | None:
         """Return why a record that was there at planning is not now; None: it is missing."""
 

@@ -23,7 +23,7 @@ from eventstore.shown import escaped
 from spark.failures import BadOption, CutOff, NoLog, marked
 from spark.offsets import whole_end, within
 from spark.partitions import LogPartition, read
-from spark.planning import Range, split
+from spark.planning import Range, check_named, split
 from spark.standing import Standing
 
 if TYPE_CHECKING:
@@ -48,7 +48,10 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, int]:
         """Return where the stream begins."""
         with marked():
-            return {stored.stream: self._begin(stored) for stored in self._standing.find()}
+            found = self._standing.find()
+            named = self._options.starting.keys() - {"*"}
+            check_named("startingOffset", named, [stored.stream for stored in found])
+            return {stored.stream: self._begin(stored) for stored in found}
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return a limit that stands for those of the options, which latestOffset knows."""
@@ -68,7 +71,8 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
         """Return up to where the next batch goes: whole turns, and not more than the limits.
 
-        A log that is new since the last batch is read from the batch after this one on.
+        A log that is new since the last batch is read from the batch after this one on, and from
+        its beginning: ``startingOffset`` is about what there was when the stream began.
         """
         with marked():
             found = self._standing.find()
@@ -81,8 +85,8 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for name in behind:
                 end[name] = within(logs[name], start[name], ends[name], share)
             for stored in found:
-                if stored.stream not in start and self._target is None:
-                    end[stored.stream] = self._begin(stored)
+                if stored.stream not in start and self._reaches(stored):
+                    end[stored.stream] = stored.first - 1
             return end
 
     def reportLatestOffset(self) -> dict[str, int]:
@@ -122,6 +126,10 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return whole_end(stored, stored.first - 1, stored.last)
         _check(stored, begin)
         return begin
+
+    def _reaches(self, stored: Stored) -> bool:
+        """Return whether the query goes on to a log: not if it came after where the query ends."""
+        return self._target is None or stored.stream in self._target
 
     def _end(self, stored: Stored, start: int) -> int:
         last = stored.last

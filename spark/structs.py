@@ -24,7 +24,7 @@ from typing import (
 
 import msgspec
 
-from eventstore.events import Event
+from eventstore.events import VERSIONS, Event
 from eventstore.records import HEADER_FROM
 from spark.runs import Misfit
 
@@ -38,6 +38,8 @@ Text: TypeAlias = "bytes | msgspec.Raw"
 
 _NULL: Final = msgspec.Raw(b"null")
 _EVENTS: Final = b',"events":['
+_BETWEEN: Final = [(b',"v":%d}' % version, b'{"') for version in sorted({*VERSIONS.values()})]
+"""How events end and begin as foldmq writes them."""
 
 
 def _struct_of(kind: type) -> type[msgspec.Struct]:
@@ -100,10 +102,20 @@ def events_of(record: Record) -> Sequence[Any]:
 
 def texts_of(record: Record, count: int) -> Sequence[Text]:
     """Return the JSON of each of so many events of a record, which have been decoded."""
-    header = header_of(record)
-    text = header.partition(_EVENTS)[2].removesuffix(b"]}")
-    # Within a string the quotes would be escaped: as foldmq writes them, events begin only here.
-    texts = text.replace(b'},{"e":"', b'}\n{"e":"').split(b"\n")
-    if len(texts) == count == text.count(b'{"e":"'):
-        return texts
-    return cast("Any", _decode_texts(header)).events  # type: ignore[no-any-return]
+    lines = lines_of(record, count)
+    if lines is not None:
+        return lines.split(b"\n") if count else []
+    return cast("Any", _decode_texts(header_of(record))).events  # type: ignore[no-any-return]
+
+
+def lines_of(record: Record, count: int) -> bytes | None:
+    """Return the JSON of each of so many events, with a newline between them.
+
+    None: it is not written as foldmq writes it.
+    """
+    lines = header_of(record).partition(_EVENTS)[2].removesuffix(b"]}")
+    # Within a string the quotes would be escaped, so where this is, an object ends and one begins.
+    for between in _BETWEEN:
+        lines = lines.replace(b",".join(between), b"\n".join(between))
+    fits = lines.count(b"\n") == max(count - 1, 0) and lines.count(b'"e":"') == count
+    return lines if fits else None

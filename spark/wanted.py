@@ -49,8 +49,13 @@ class Pushed:
     until_ms: int | None = None
 
     def excludes(self, stream: str) -> bool:
-        """Return whether no record of a log can be wanted."""
-        return self.nodes is not None and stream.removeprefix(PREFIX) not in self.nodes
+        """Return whether no record of a log can be wanted.
+
+        Whose records are in a stream with another name, such as a copy, only they can tell.
+        """
+        if self.nodes is None or not stream.startswith(PREFIX):
+            return False
+        return stream.removeprefix(PREFIX) not in self.nodes
 
     def wanted(self, first: Position, last: Position | None) -> Wanted:
         """Return which rows of a record are."""

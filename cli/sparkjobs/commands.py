@@ -8,6 +8,11 @@ import typer
 
 from cli.sparkjobs.flags import SparkFlags, with_spark_flags, with_spark_flags_but_archive
 
+_MOST = 2**31 - 1
+"""Rows that Spark can be asked for."""
+_LEVELS = 65_536
+"""A topic cannot have more: it has 65,535 bytes at most."""
+
 _At = Annotated[
     str | None,
     typer.Option("--at", metavar="POS|TIME", help="As of this moment. [default: now]"),
@@ -26,7 +31,8 @@ _Format = Annotated[
     ),
 ]
 _Limit = Annotated[
-    int | None, typer.Option("--limit", metavar="N", min=1, help="Not more than so many.")
+    int | None,
+    typer.Option("--limit", metavar="N", min=1, max=_MOST, help="Not more than so many."),
 ]
 
 spark_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, add_completion=False)
@@ -161,7 +167,10 @@ def _stats(
         typer.Option("--by", metavar="KEYS", help="Some of topic,client,qos."),
     ] = "topic",
     levels: Annotated[
-        int, typer.Option("--levels", metavar="N", min=1, help="How many levels of a topic count.")
+        int,
+        typer.Option(
+            "--levels", metavar="N", min=1, max=_LEVELS, help="How many levels of a topic count."
+        ),
     ] = 2,
     window: Annotated[
         str, typer.Option("--window", metavar="TIME", help="Length of a window: 10s, 1m, 1h.")
@@ -172,7 +181,9 @@ def _stats(
     end: Annotated[str | None, typer.Option("--to", metavar="POS|TIME", help="End there.")] = None,
     top: Annotated[
         int | None,
-        typer.Option("--top", metavar="N", min=1, help="How many groups are shown. [default: 20]"),
+        typer.Option(
+            "--top", metavar="N", min=1, max=_MOST, help="How many groups are shown. [default: 20]"
+        ),
     ] = None,
     output: Annotated[
         str | None,

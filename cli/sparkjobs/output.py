@@ -36,6 +36,7 @@ from eventstore.positions import (
     sequence_of,
 )
 from spark.errors import NotWritable
+from spark.folders import shown
 from spark.log import Log
 
 Format: TypeAlias = Literal["table", "json", "parquet"]
@@ -68,7 +69,7 @@ def target(output: str | None, format_: str | None, limit: int | None) -> Target
         raise UsageError("a table goes to stdout: leave out --output, or --format")
     directory = absolute(output)
     if "://" not in directory and Path(directory).exists():
-        raise NotWritable(f"{text.escaped(output)} is there already: give another --output")
+        raise NotWritable(f"{shown(output)} is there already: give another --output")
     return Target("json" if chosen == "json" else "parquet", directory, limit)
 
 
@@ -105,7 +106,7 @@ def put(
     if to.directory is not None:
         with job.busy("rebuilding and writing"):
             rows = save(found, to)
-        write(f"{text.counted(rows, noun)} {when} in {text.escaped(to.directory)}")
+        write(f"{text.counted(rows, noun)} {when} in {shown(to.directory)}")
         return
     ordered = found.orderBy(*order)
     if to.format == "json":

@@ -36,11 +36,18 @@ def _name(title: str) -> Column[Row]:
 
 
 def _size(title: str, field: str) -> Column[Row]:
-    return Column(title, lambda row: text.size(row[field]), right=True)
+    return Column(
+        title, lambda row: None if row[field] is None else text.size(row[field]), right=True
+    )
 
 
 def _position(title: str, field: str) -> Column[Row]:
     return Column(title, lambda row: format_position(row[field]), right=True)
+
+
+def _payload(row: Row) -> str | None:
+    payload = row["payload"]
+    return None if payload is None else text.payload_text(payload, _PAYLOAD_LIMIT)
 
 
 def _since(row: Row) -> str | None:
@@ -55,9 +62,7 @@ _NODE = _plain("node", wide=True)
 _SESSION, _TOPIC, _FILTER = _name("session"), _name("topic"), _name("filter")
 _QOS = _plain("qos", right=True)
 _SINCE = Column("since", _since, wide=True)
-_PAYLOAD: Column[Row] = Column(
-    "payload", lambda row: text.payload_text(row["payload"], _PAYLOAD_LIMIT), ready=True
-)
+_PAYLOAD: Column[Row] = Column("payload", _payload, ready=True)
 
 _VIEWS = {
     "sessions": _View(

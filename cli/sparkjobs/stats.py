@@ -10,10 +10,12 @@ from cli.sparkjobs.output import save, target
 from cli.sparkjobs.place import Found, since
 from cli.sparkjobs.running import Job, run
 from cli.units import seconds
+from spark.folders import shown
 from spark.report import traffic
 from spark.stats import KEYS, stats
 
 TOP = 20
+_LONGEST_S = 36_500 * 86_400
 
 
 def run_stats(
@@ -49,7 +51,7 @@ def run_stats(
             try:
                 if to is not None:
                     rows = save(found.windows, to)
-                    said = f"{text.counted(rows, 'row')} in {text.escaped(to.directory or '')}\n"
+                    said = f"{text.counted(rows, 'row')} in {shown(to.directory or '')}\n"
                 elif as_json:
                     said = text.json_line(traffic.report(found, top)) + "\n"
                 else:
@@ -68,4 +70,6 @@ def _window(given: str) -> int:
         raise UsageError(f"--window {given!r} {error}") from None
     if not isinstance(span, float) or span < 1 or not span.is_integer():
         raise UsageError(f"--window {given!r} must be a number of whole seconds, 1s or more")
+    if span > _LONGEST_S:
+        raise UsageError(f"--window {given!r} must be 36500d at most")
     return int(span)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F  # noqa: N812 - the name that everybody knows it by
 
 from spark.audit.facts import CARRIED, EFFECT, SENT, WILL
+from spark.audit.marks import cuts_behind, cuts_within, with_marks
 from spark.audit.outcome import CHECKPOINT
 from spark.audit.results import NEEDED
 from spark.audit.retained import place, violations
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
     from spark.audit.tables import Facts
     from spark.audit.whole import Whole
+
+_CUT: Final = ("cut", "first")
 
 
 def carried_otherwise(facts: Facts) -> DataFrame:
@@ -48,25 +51,21 @@ def not_carried(
     ]
     if not rows:
         return None
-    cuts = results.sparkSession.createDataFrame(rows, "node string, cut bigint, first bigint")
     needed = results.where(F.col("kind") == NEEDED).select(
         "node", F.col("at").alias("cut"), "session", F.explode("refs").alias("ref")
     )
     if held is not None:
-        retained = (
-            held.where(F.col("digest") != "")
-            .join(F.broadcast(cuts), "node")
-            .where(
-                (F.col("at") < F.col("cut"))
-                & (F.col("until") > F.col("cut"))
-                & (F.col("ref") < F.col("first"))
-            )
+        there = held.where(F.col("digest") != "").select("node", "at", "until", "ref")
+        retained = with_marks(there, rows, _CUT, cuts_within).where(
+            (F.col("at") < F.col("cut"))
+            & (F.col("until") > F.col("cut"))
+            & (F.col("ref") < F.col("first"))
         )
         nobody = F.lit(None).cast("string").alias("session")
         needed = needed.unionByName(retained.select("node", "cut", nobody, "ref"))
     carriers = facts.of(CARRIED).select("node", "at", "ref")
     kept = (
-        carriers.join(F.broadcast(cuts), "node")
+        with_marks(carriers, rows, _CUT, cuts_behind)
         .where((F.col("at") >= F.col("first")) & (F.col("at") < F.col("cut")))
         .select("node", "cut", "ref")
     )

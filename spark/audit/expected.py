@@ -5,7 +5,8 @@ They are native. Python sees each subscription once, and for filters with wildca
 A session subscribes to a filter from one position to another, and may do so a million times in the
 life of a log, each time for a moment. So that a message is compared with few of those, positions
 are cut into *bins*, as wide as a subscription to the filter lasts on average: then a subscription
-lies in about two of them, and a message in one.
+lies in about two of them, and a message in one. What counts are the turns: a subscription is there
+in the whole of each.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ from __future__ import annotations
 from functools import partial
 from itertools import groupby
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812 - the name that everybody knows it by
 
+from eventstore.positions import INDEX_BITS
 from projections.spans import SubscriptionSpans
 from protocol.trie import FilterTrie
 from spark.audit.facts import CARRIED, EFFECT, RELEASED, SENT, SPANS
@@ -25,14 +27,19 @@ from spark.audit.packing import unpack
 from spark.failures import marked
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from pyspark.sql import Column, DataFrame
 
+    from eventstore.positions import Position
+    from projections.spans import Span
     from spark.audit.tables import Facts
     from spark.audit.whole import Whole
 
-_SPANS = "node string, session string, filter string, qos int, since bigint, until bigint"
+_SPANS = (
+    "node string, session string, filter string, qos int, since bigint, until bigint, "
+    "begins bigint, ends bigint"
+)
 _SPANS_SCHEMA = pa.schema(
     [
         ("node", pa.string()),
@@ -41,6 +48,8 @@ _SPANS_SCHEMA = pa.schema(
         ("qos", pa.int32()),
         ("since", pa.int64()),
         ("until", pa.int64()),
+        ("begins", pa.int64()),
+        ("ends", pa.int64()),
     ]
 )
 _PAIRS = "node string, topic string, filter string"
@@ -52,26 +61,41 @@ class Sent(NamedTuple):
     """What is known of messages."""
 
     effects: DataFrame
-    """(node, at, ref, time_ms, topic): each time that one took effect at QoS 1 or 2."""
+    """(node, at, turn, ref, time_ms, topic, level, origin): each time that one took effect.
+
+    ``turn`` is where that turn begins, ``level`` its QoS, 1 or 2, ``origin`` a hash of the client
+    identifier of its publisher."""
     released: DataFrame | None
     """Those of them that were released apart, with ``number`` and ``digest``; None: none was."""
 
 
 def sent(facts: Facts) -> Sent:
     """Return where QoS 1 and 2 messages took effect."""
-    here = facts.of(EFFECT).select("node", "at", "ref", "time_ms", "topic")
+    here = _effects(facts.of(EFFECT), "topic")
     if not facts.has(RELEASED):
         return Sent(here, None)
+    # What was said again after a cut may tell less: who had its payload tells what is retained.
+    told = F.max(F.struct("number", "digest", "topic")).alias("told")
     waiting = (
-        facts.of(SENT, CARRIED)
-        .select("node", "ref", "topic", "number", "digest")
-        # Said again after a cut: what was said is compared elsewhere.
-        .dropDuplicates(["node", "ref"])
+        facts.of(SENT, CARRIED).groupBy("node", "ref").agg(told).select("node", "ref", "told.*")
     )
-    released = (
-        facts.of(RELEASED).select("node", "at", "ref", "time_ms").join(waiting, ["node", "ref"])
-    )
+    released = _effects(facts.of(RELEASED)).join(waiting, ["node", "ref"])
     return Sent(here.unionByName(released.select(here.columns)), released)
+
+
+def _effects(told: DataFrame, *more: str) -> DataFrame:
+    part = F.shiftright("number", 2).cast("bigint")
+    sequence = F.shiftright("at", INDEX_BITS)
+    return told.select(
+        "node",
+        "at",
+        F.shiftleft(sequence - part, INDEX_BITS).alias("turn"),
+        "ref",
+        "time_ms",
+        F.col("number").bitwiseAND(3).alias("level"),
+        F.xxhash64("session").alias("origin"),
+        *more,
+    )
 
 
 def spans(facts: Facts, logs: Mapping[str, Whole], partitions: int) -> DataFrame:
@@ -110,17 +134,28 @@ def _spans(
             whole, end = known[node]
             held = SubscriptionSpans(session, whole)
             for _, _, data in some:
-                for at, time_ms, _, event in unpack(session, data):
-                    held.take(event, at, time_ms)
-            for span in held.finish():
-                if span.qos:
-                    until = end if span.until is None else span.until
-                    rows.append((node, session, span.filter, span.qos, span.since, until))
-            if len(rows) >= _ROWS:
-                yield _batch(rows, _SPANS_SCHEMA)
-                rows.clear()
+                for at, time_ms, part, event in unpack(session, data):
+                    held.take(event, at, time_ms, part)
+                rows += _span_rows(node, session, held.ended(), end)
+                if len(rows) >= _ROWS:
+                    yield _batch(rows, _SPANS_SCHEMA)
+                    rows.clear()
+            rows += _span_rows(node, session, held.finish(), end)
         if rows:
             yield _batch(rows, _SPANS_SCHEMA)
+
+
+def _span_rows(
+    node: str, session: str, spans: Iterable[Span], end: Position
+) -> Iterator[tuple[Any, ...]]:
+    """Yield the spans at QoS 1 or 2; those that go on do so to the end of the log."""
+    for topic_filter, qos, since, until, begins, ends in spans:
+        if not qos:
+            continue
+        if until is None or ends is None:
+            yield node, session, topic_filter, qos, since, end, begins, end
+        else:
+            yield node, session, topic_filter, qos, since, until, begins, ends
 
 
 def _rows(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[str, str, bytes]]:
@@ -188,27 +223,39 @@ def _matched(
 # -------------------------------------------------------------------------------- expectations
 
 
-def expectations(effects: DataFrame, held: DataFrame) -> DataFrame:
-    """Return (node, session, at, ref, time_ms, topic) for each message that a session had to get.
+OWED_FLAG: Final = 16
+"""In the number of an expectation; below are the QoS of the message, and that of the subscription
+shifted by two bits."""
 
-    A message that several filters of a session match comes several times. ``held`` are spans; it
-    is read more than once.
+
+def expectations(effects: DataFrame, held: DataFrame) -> DataFrame:
+    """Return (node, session, at, ref, time_ms, topic, number, origin) for all that may be got.
+
+    That is each message and each subscription that was there in the turn in which it took effect,
+    once for every filter that matches. With ``OWED_FLAG`` it was there from before it took effect
+    to after the end of the turn: then the session had to get the message. ``held`` are spans; it is
+    read more than once.
     """
-    lasted = F.col("until") - F.col("since")
+    lasted = F.col("ends") - F.col("begins")
     widths = held.groupBy("node", "filter").agg(
         F.greatest(F.lit(1), F.ceil(F.avg(lasted))).cast("bigint").alias("width")
     )
     filters = held.select("node", "filter").distinct()
     topics = effects.select("node", "topic").distinct()
     pairs = topics_to_filters(topics, filters).join(widths, ["node", "filter"])
-    bins = F.explode(F.expr("sequence(since div width, until div width)"))
+    bins = F.explode(F.expr("sequence(begins div width, ends div width)"))
     binned = held.join(widths, ["node", "filter"]).select(
-        "node", "filter", "session", "since", "until", bins.alias("bin")
+        "node", "filter", "session", "qos", "since", "begins", "ends", bins.alias("bin")
     )
+    owed = (F.col("since") < F.col("at")) & (F.col("turn") < F.col("ends"))
+    flag = F.when(owed, OWED_FLAG).otherwise(0)
+    number = F.col("level").bitwiseOR(F.shiftleft("qos", 2)).bitwiseOR(flag)
     return (
         effects.join(pairs, ["node", "topic"])
-        .withColumn("bin", F.expr("at div width"))
+        .withColumn("bin", F.expr("turn div width"))
         .join(binned, ["node", "filter", "bin"])
-        .where((F.col("since") < F.col("at")) & (F.col("at") < F.col("until")))
-        .select("node", "session", "at", "ref", "time_ms", "topic")
+        .where((F.col("begins") <= F.col("turn")) & (F.col("turn") <= F.col("ends")))
+        .select(
+            "node", "session", "at", "ref", "time_ms", "topic", number.alias("number"), "origin"
+        )
     )

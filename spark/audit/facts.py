@@ -21,16 +21,19 @@ EVENTS: Final = 1
 SPANS: Final = 2
 """Events that begin or end subscriptions (``data``, packed), again; ``number`` 1: a snapshot."""
 EFFECT: Final = 3
-"""A message on ``topic``, published at ``ref`` with QoS ``number``, took effect at ``at``.
+"""A message of ``session`` on ``topic``, published at ``ref``, took effect at ``at``.
 
-``check`` is a checksum of its payload, ``time_ms`` when it took effect."""
+``number`` is its QoS plus four times the part of that record in its turn, ``check`` a checksum of
+its payload, ``time_ms`` when it took effect."""
 SENT: Final = 4
 """A message published at ``ref`` with QoS 2; it may take effect elsewhere in the log.
 
 ``at`` tells where this is said; ``number`` 1: it becomes retained then, ``digest`` is that of the
 retained message, empty if it clears the topic."""
 RELEASED: Final = 5
-"""The message of ``ref`` took effect at ``at``; the scan did not see its publication."""
+"""The message of ``ref`` took effect at ``at``; the scan did not see its publication.
+
+``session`` and ``number`` are as for EFFECT."""
 RETAINED: Final = 6
 """What is retained on ``topic`` changed at ``at``: ``number`` is one of the three below, plus four
 times the QoS of the message.
@@ -109,15 +112,33 @@ class Rows:
         for column, some in zip(self.columns.values(), values, strict=True):
             column.extend(some)
 
-    def take(self, node: str) -> pa.RecordBatch:
-        """Return them as a batch, and begin anew."""
-        count = len(self)
+    def take(self, node: str) -> Iterator[pa.RecordBatch]:
+        """Yield them as batches, and begin anew."""
+        for start, stop in self._pieces():
+            yield self._batch(node, start, stop)
+        for values in self.columns.values():
+            values.clear()
+
+    def _pieces(self) -> Iterator[tuple[int, int]]:
+        """Yield from where to before where each batch goes: names may have 64 KiB, and repeat."""
+        count, start, size = len(self), 0, 0
+        texts = [self.columns[name] for name in ("session", "topic") if name in self.columns]
+        if sum(sum(map(len, column)) for column in texts) > _BYTES:
+            for number, names in enumerate(zip(*texts, strict=True)):
+                size += sum(map(len, names))
+                if size > _BYTES:
+                    yield start, number + 1
+                    start, size = number + 1, 0
+        if start < count:
+            yield start, count
+
+    def _batch(self, node: str, start: int, stop: int) -> pa.RecordBatch:
+        count = stop - start
         arrays = []
         for field in SCHEMA:
             values = self.columns.get(field.name)
             if values is not None:
-                arrays.append(pa.array(values, field.type))
-                values.clear()
+                arrays.append(pa.array(values[start:stop], field.type))
             elif field.name == "kind":
                 arrays.append(pa.repeat(pa.scalar(self.kind, field.type), count))
             elif field.name == "node":
@@ -136,9 +157,9 @@ class Facts:
         self.notes = Rows(NODE, "at", "data")
         self.events = Rows(EVENTS, "session", "at", "data", "payload")
         self.spans = Rows(SPANS, "session", "at", "number", "data")
-        self.effects = Rows(EFFECT, "at", "ref", "time_ms", "number", "check", "topic")
+        self.effects = Rows(EFFECT, "session", "at", "ref", "time_ms", "number", "check", "topic")
         self.sent = Rows(SENT, "at", "ref", "time_ms", "number", "check", "topic", "digest")
-        self.released = Rows(RELEASED, "at", "ref", "time_ms")
+        self.released = Rows(RELEASED, "session", "at", "ref", "time_ms", "number")
         self.retained = Rows(RETAINED, "at", "ref", "number", "check", "topic", "digest", "before")
         self.replays = Rows(REPLAY, "session", "at", "ref", "time_ms", "number", "topic")
         self.carried = Rows(CARRIED, "at", "ref", "time_ms", "number", "check", "topic", "digest")
@@ -157,23 +178,23 @@ class Facts:
         """Yield batches of those kinds of which there are many."""
         for rows in self._all:
             if len(rows) >= _ROWS:
-                yield self._take(rows)
+                yield from self._take(rows)
         if self._packed >= _BYTES:
             self._packed = 0
             if len(self.events):
-                yield self._take(self.events)
+                yield from self._take(self.events)
 
     def rest(self) -> Iterator[pa.RecordBatch]:
         """Yield all that there are but notes."""
         for rows in self._all:
             if len(rows) and rows is not self.notes:
-                yield self._take(rows)
+                yield from self._take(rows)
 
     def last(self) -> Iterator[pa.RecordBatch]:
         """Yield the notes that there are."""
         if len(self.notes):
-            yield self._take(self.notes)
+            yield from self._take(self.notes)
 
-    def _take(self, rows: Rows) -> pa.RecordBatch:
+    def _take(self, rows: Rows) -> Iterator[pa.RecordBatch]:
         self.counts[rows.kind] += len(rows)
-        return rows.take(self._node)
+        yield from rows.take(self._node)

@@ -17,6 +17,7 @@ from spark.audit.outcome import (
     ORDER,
     OWNERSHIP,
     PACKET_ID_REUSE,
+    QOS,
     QUEUE,
     RULES,
     SESSION,
@@ -49,7 +50,7 @@ _UNITS: Final = {
     EVENT: "events",
     STATE: "claims",
 }
-_DELIVERIES: Final = (PACKET_ID_REUSE, DELIVERED_TWICE, ORDER, NO_SUBSCRIPTION, QUEUE)
+_DELIVERIES: Final = (PACKET_ID_REUSE, DELIVERED_TWICE, QOS, ORDER, NO_SUBSCRIPTION, QUEUE)
 
 
 def rule_results(

@@ -21,6 +21,7 @@ CHECKPOINT = "checkpoint"
 PACKET_ID_REUSE = "packet_id_reuse"
 UNDELIVERED = "undelivered"
 DELIVERED_TWICE = "delivered_twice"
+QOS = "qos"
 ORDER = "order"
 NO_SUBSCRIPTION = "no_subscription"
 ACKNOWLEDGEMENT = "acknowledgement"
@@ -39,12 +40,15 @@ RULES: Mapping[str, str] = {
     UNDELIVERED: "every QoS 1 or 2 message is delivered, queued or dropped with a reason for "
     "every session that subscribed",
     DELIVERED_TWICE: "no message is delivered to a session under two packet identifiers",
-    ORDER: "messages of a topic are delivered in the order in which they took effect",
+    QOS: "a message is delivered at its own QoS or at the granted one, whichever is lower",
+    ORDER: "messages of a publisher on a topic are delivered in the order in which they took "
+    "effect, and again in that order after a reconnect",
     NO_SUBSCRIPTION: "nothing is delivered without a subscription that matches",
     ACKNOWLEDGEMENT: "acknowledgements only for what was delivered, releases only for what came",
     QUEUE: "what leaves a queue is what stood at its head",
     RETAINED: "the retained message of a topic is the one that was retained last",
-    SESSION: "a session is resumed when it was to be kept, and only then",
+    SESSION: "a session is resumed when it was to be kept, and only then, and expires only while "
+    "its client is away",
     OWNERSHIP: "a session has one connection at a time, and one node that owns it",
     EVENT: "events fit what was before",
     STATE: "the broker has the state that the log tells of",

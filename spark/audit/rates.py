@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from eventstore.events import Acked, Completed, Delivered, MessageDropped, MessagePublished
 from spark.audit.outcome import RatePoint
@@ -19,18 +19,30 @@ _COUNTED = {
     MessageDropped: "dropped",
 }
 _NAMES = ("published", "delivered", "completed", "dropped")
-_LEAST_MS = 1000
-_MOST = 4096
+LEAST_MS: Final = 1000
+"""The shortest interval."""
+_MOST: Final = 512
 """Intervals that one reader keeps apart."""
-_SHOWN = 240
+_SHOWN: Final = 240
 """Intervals that are told of in the end, for all of the time."""
 
 
-class Rates:
-    """Counts for one node, by interval; an interval is a second times a power of two."""
+def interval_ms(begins_ms: int, ends_ms: int) -> int:
+    """Return how long intervals are so that those between two times are few enough to be shown."""
+    length = LEAST_MS
+    while (ends_ms - begins_ms) // length >= _SHOWN:
+        length *= 2
+    return length
 
-    def __init__(self) -> None:
-        self._length = _LEAST_MS
+
+class Rates:
+    """Counts for one node, by interval; an interval is a second times a power of two.
+
+    They are at least so long, and longer when there are too many.
+    """
+
+    def __init__(self, length_ms: int = LEAST_MS) -> None:
+        self._length = length_ms
         self._counts: dict[int, dict[type, int]] = {}
 
     def of(self, time_ms: int) -> dict[type, int]:
@@ -67,12 +79,11 @@ def merged(told: Iterable[tuple[str, dict[str, Any]]]) -> tuple[tuple[RatePoint,
     """Return the points of (node, counts), few enough to be shown, and the interval's length."""
     points = list(told)
     if not points:
-        return (), _LEAST_MS
+        return (), LEAST_MS
     length = max(one["length_ms"] for _, one in points)
     begins = min(one["at_ms"] for _, one in points)
     ends = max(one["at_ms"] + one["length_ms"] for _, one in points)
-    while (ends - begins) // length >= _SHOWN:
-        length *= 2
+    length = max(length, interval_ms(begins, ends))
     sums: dict[tuple[str, int], dict[str, int]] = defaultdict(lambda: dict.fromkeys(_NAMES, 0))
     for node, one in points:
         counts = sums[node, one["at_ms"] // length * length]

@@ -14,6 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name that everybody k
 from protocol.topics import matches
 from spark.audit.expected import position_of, topics_to_filters
 from spark.audit.facts import GRANT, REPEATED_SO, REPLAY, RETAINED, SET
+from spark.audit.marks import next_checkpoint, with_marks
 from spark.audit.outcome import (
     BROKER,
     CHECKPOINT,
@@ -122,7 +123,10 @@ def repeated(held: DataFrame, logs: Mapping[str, Whole]) -> DataFrame:
 
 
 def not_repeated(held: DataFrame, logs: Mapping[str, Whole]) -> DataFrame | None:
-    """Return retained messages that a checkpoint left out; None without checkpoints."""
+    """Return retained messages that a checkpoint left out; None without checkpoints.
+
+    Each is told of once: at the first one that does not repeat it.
+    """
     rows = [
         (node, one.begun, one.completed)
         for node, log in logs.items()
@@ -131,13 +135,9 @@ def not_repeated(held: DataFrame, logs: Mapping[str, Whole]) -> DataFrame | None
     ]
     if not rows:
         return None
-    checkpoints = held.sparkSession.createDataFrame(
-        rows, "node string, begun bigint, completed bigint"
-    )
-    left = (
-        held.where(F.col("digest") != "")
-        .join(F.broadcast(checkpoints), "node")
-        .where((F.col("at") < F.col("begun")) & (F.col("until") > F.col("completed")))
+    there = held.where(F.col("digest") != "").select("node", "topic", "ref", "at", "until")
+    left = with_marks(there, rows, ("begun", "completed"), next_checkpoint).where(
+        F.col("until") > F.col("completed")
     )
     what = F.concat(F.lit("the checkpoint does not repeat the retained message "), place("ref"))
     return violations(left, CHECKPOINT, "completed", what)
@@ -197,32 +197,25 @@ def _unlike(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def owed(facts: Facts, held: DataFrame, logs: Mapping[str, Whole]) -> DataFrame:
-    """Return (node, session, at, ref): retained messages of QoS 1 and 2 to be sent for a filter.
+    """Return (node, session, at, ref, topic): messages of QoS 1 and 2 to be sent for a filter.
 
-    ``at`` is where the filter was granted: what was retained then on topics that it matches is to
-    be sent. Once for each filter.
+    ``at`` is where the filter, which is called ``topic``, was granted: what was retained then on
+    topics that it matches is to be sent. Once for each filter.
     """
     grants = (
         facts.of(GRANT)
         .where(F.col("at") >= position_of("whole", logs))
         .select("node", "session", "at", F.col("topic").alias("filter"))
     )
-    filters = grants.select("node", "filter").distinct()
-    topics = held.where((F.col("digest") != "") & (F.col("qos") > 0)).select("node", "topic")
-    asked = grants.join(topics_to_filters(topics.distinct(), filters), ["node", "filter"]).select(
-        "node",
-        "topic",
-        "at",
-        "session",
-        F.lit(None).cast("struct<ref:bigint,there:boolean>").alias("is"),
+    asked = _asked(grants, _periods(held)).withColumn(
+        "is", F.lit(None).cast("struct<ref:bigint,there:boolean>")
     )
-    there = (F.col("digest") != "") & (F.col("qos") > 0)
     known = held.select(
         "node",
         "topic",
         "at",
-        F.lit(None).cast("string").alias("session"),
-        F.struct("ref", there.alias("there")).alias("is"),
+        *(F.lit(None).cast("string").alias(name) for name in ("session", "filter")),
+        F.struct("ref", _there().alias("there")).alias("is"),
     )
     before = (
         Window.partitionBy("node", "topic").orderBy("at").rowsBetween(Window.unboundedPreceding, -1)
@@ -232,7 +225,59 @@ def owed(facts: Facts, held: DataFrame, logs: Mapping[str, Whole]) -> DataFrame:
         asked.unionByName(known)
         .withColumn("then", then)
         .where(F.col("session").isNotNull() & F.col("then.there"))
-        .select("node", "session", "at", F.col("then.ref").alias("ref"))
+        .select(
+            "node", "session", "at", F.col("then.ref").alias("ref"), F.col("filter").alias("topic")
+        )
+    )
+
+
+def _there() -> Column:
+    return (F.col("digest") != "") & (F.col("qos") > 0)
+
+
+def _periods(held: DataFrame) -> DataFrame:
+    """Return (node, topic, begins, ends): when there was any message to be sent on a topic."""
+    history = Window.partitionBy("node", "topic").orderBy("at")
+    changes = (
+        held.select("node", "topic", "at", _there().alias("there"))
+        .withColumn("was", F.coalesce(F.lag("there").over(history), F.lit(False)))
+        .where(F.col("there") != F.col("was"))
+    )
+    return (
+        changes.withColumn("ends", F.coalesce(F.lead("at").over(history), F.lit(BEYOND)))
+        .where("there")
+        .select("node", "topic", F.col("at").alias("begins"), "ends")
+    )
+
+
+def _asked(grants: DataFrame, periods: DataFrame) -> DataFrame:
+    """Return (node, topic, at, session, filter) for each topic that had something at a grant.
+
+    The grants of each filter are numbered. Between which numbers a period lies is found by going
+    through both in order, so that no grant is compared with what was not retained then.
+    """
+    by_filter = ["node", "filter"]
+    filters = grants.select(*by_filter).distinct()
+    topics = periods.select("node", "topic").distinct()
+    matching = periods.join(topics_to_filters(topics, filters), ["node", "topic"])
+    nothing = F.lit(None).cast("string").alias("topic")
+    ends = F.explode(F.array("begins", "ends")).alias("at")
+    steps = matching.select(*by_filter, "topic", "begins", ends).unionByName(
+        grants.select(*by_filter, nothing, F.lit(None).cast("bigint").alias("begins"), "at")
+    )
+    in_order = Window.partitionBy(*by_filter).orderBy("at")
+    so_far = in_order.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    between = (
+        steps.withColumn("number", F.count_if(F.col("topic").isNull()).over(so_far))
+        .where(F.col("topic").isNotNull())
+        .groupBy(*by_filter, "topic", "begins")
+        .agg(F.min("number").alias("low"), F.max("number").alias("high"))
+        .where(F.col("low") < F.col("high"))
+        .select(*by_filter, "topic", F.explode(F.expr("sequence(low + 1, high)")).alias("number"))
+    )
+    numbered = grants.withColumn("number", F.row_number().over(in_order).cast("bigint"))
+    return numbered.join(between, [*by_filter, "number"]).select(
+        "node", "topic", "at", "session", "filter"
     )
 
 

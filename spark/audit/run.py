@@ -16,7 +16,7 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - the name that everybody knows it by
 
 from eventstore.shown import name as shown
-from projections.promises import UNEXPECTED
+from projections.rules import UNEXPECTED
 from spark.audit import claims as claimed
 from spark.audit import figures, retained
 from spark.audit.chain import COUNTS, DROPS, RATES, Note
@@ -34,6 +34,7 @@ from spark.audit.source import facts_of
 from spark.audit.tables import Facts
 from spark.audit.twice import classified
 from spark.audit.whole import BEYOND, Found, wholes
+from spark.nodes import check_known
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 
     from eventstore.positions import Position
     from spark.audit.expected import Sent
-    from spark.audit.outcome import Claim
+    from spark.audit.outcome import Claim, Compared
     from spark.audit.whole import Whole
     from spark.log import Log
 
@@ -50,7 +51,8 @@ _ENTRIES_PER_TASK: Final = 1_000_000
 _MOST_TASKS: Final = 10_000
 _ROW: Final = {
     "node": "string", "session": "string", "at": "bigint", "rank": "int", "ref": "bigint",
-    "time_ms": "bigint", "topic": "string", "data": "binary", "payload": "binary",
+    "time_ms": "bigint", "topic": "string", "number": "int", "origin": "bigint", "data": "binary",
+    "payload": "binary",
 }  # fmt: skip
 """What travels to the audit of sessions."""
 
@@ -68,7 +70,8 @@ def audit(
     belong to one of them at a time. ``progress`` is called with what is done next, in a few words.
 
     The log is read once, as far as it goes now; what is made of it is kept on the disks of Spark
-    until this returns. Raises what reading a log raises: see ``spark.failures.found``.
+    until this returns. Raises what reading a log raises: see ``spark.failures.found``; and
+    BadOption for claims about nodes whose logs are not read.
     """
     with ExitStack() as kept:
         return _Audit(log, claims, kept, progress or _silent, cluster=cluster).outcome()
@@ -120,6 +123,7 @@ class _Audit:
         self._tell = progress
         self._cluster = cluster
         self._claims = claimed.table(self._spark, claims)
+        self._compared: tuple[Compared, ...] = ()
         self._complete: dict[str, list[tuple[Position, str]]] = {}
         self._wrong = _Wrong()
         self._totals = Totals()
@@ -128,6 +132,10 @@ class _Audit:
 
     def outcome(self) -> Outcome:
         """Do it."""
+        if self._claims is not None:
+            self._tell("looking at what is claimed")
+            self._compared = claimed.compared(self._claims)
+            check_known({one.node for one in self._compared}, self._log.bounds())
         self._tell("reading the log")
         facts = self._keep(facts_of(self._log))
         few = self._keep(facts.where(~F.col("kind").isin(*MANY)))
@@ -201,7 +209,7 @@ class _Audit:
         if connections or any(log.cuts for log in logs.values()):
             results = self._keep(results)
         unexpected = []
-        for row in results.where(F.col("kind").isin(VIOLATION, TOTALS)).collect():
+        for row in _told_of(results).collect():
             if row["kind"] == TOTALS:
                 self._totals.merge(orjson.loads(bytes(row["data"])))
             elif row["rule"] == UNEXPECTED:
@@ -292,7 +300,6 @@ class _Audit:
         rates, interval_ms = merged(
             (note.node, note.values) for note in notes if note.about == RATES
         )
-        compared = claimed.compared(self._claims) if self._claims is not None else ()
         totals = self._totals
         return Outcome(
             nodes=tuple(found.nodes),
@@ -305,7 +312,7 @@ class _Audit:
                 checkpoints=found.checkpoints,
                 retained=self._retained,
                 claims=self._claims is not None,
-                retained_claims=sum(one.retained for one in compared),
+                retained_claims=sum(one.retained for one in self._compared),
             ),
             violations=self._wrong.first(),
             rates=rates,
@@ -313,7 +320,7 @@ class _Audit:
             latencies=figures.latencies(totals),
             slowest=figures.slowest(totals),
             drops=figures.drops((note.node, note.values) for note in notes if note.about == DROPS),
-            compared=compared,
+            compared=self._compared,
             seconds=time.monotonic() - self._started,
             notes=(*found.remarks, *self._remarks()),
         )
@@ -323,6 +330,19 @@ class _Audit:
         if not beyond:
             return []
         return [f"{beyond:,} claims about sessions are of a time that the log does not tell whole"]
+
+
+def _told_of(results: DataFrame) -> DataFrame:
+    """Return what the driver is told of sessions: totals, and the first violations of each rule.
+
+    Each task keeps so many of each, which together can be too many for one machine.
+    """
+    ordered = Window.partitionBy("kind", "rule").orderBy("node", "at")
+    return (
+        results.where(F.col("kind").isin(VIOLATION, TOTALS))
+        .withColumn("number", F.row_number().over(ordered))
+        .where((F.col("kind") == TOTALS) | (F.col("number") <= MOST))
+    )
 
 
 def _row(table: DataFrame, rank: int) -> DataFrame:

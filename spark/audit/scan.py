@@ -24,7 +24,7 @@ from spark.audit.facts import Facts
 from spark.audit.outcome import CHAIN, EVENT
 from spark.audit.packing import item
 from spark.audit.packs import Packs
-from spark.audit.rates import Rates
+from spark.audit.rates import LEAST_MS, Rates
 from spark.audit.takers import Takers
 from spark.audit.whole import BEYOND
 
@@ -58,15 +58,18 @@ def few_collections() -> Iterator[None]:
 
 
 class Scan:
-    """Takes records of one log, in order, up to the position ``end``."""
+    """Takes records of one log, in order, up to the position ``end``.
 
-    def __init__(self, node: str, end: Position | None = None) -> None:
+    What happened is counted in intervals of at least ``interval_ms``.
+    """
+
+    def __init__(self, node: str, end: Position | None = None, interval_ms: int = LEAST_MS) -> None:
         self.node = node
         self.facts = Facts(node)
         self._end = BEYOND if end is None else end
         self._piece: Piece | None = None
         self._pieces = 0
-        self._rates = Rates()
+        self._rates = Rates(interval_ms)
         self._drops: Counter[str] = Counter()
         self._packs = Packs(self.facts)
         self._takers = Takers(self.facts, self._packs, self._drops, self._note)

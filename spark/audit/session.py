@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import orjson
@@ -28,9 +30,11 @@ from eventstore.events import (
 )
 from eventstore.positions import INDEX_BITS, format_position, from_runs
 from projections.digests import digest
-from projections.promises import UNDELIVERED, UNEXPECTED, SessionAudit
+from projections.promises import SessionAudit
+from projections.rules import UNDELIVERED
 from projections.snapshot import encode, expanded, reference_runs
-from spark.audit.outcome import BROKER, CHECKPOINT, MOST, OWNERSHIP, PROJECTIONS, STATE
+from spark.audit.expected import OWED_FLAG
+from spark.audit.outcome import BROKER, CHECKPOINT, OWNERSHIP, PROJECTIONS, STATE
 from spark.audit.packing import unpack
 from spark.audit.whole import BEYOND
 
@@ -38,6 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from eventstore.positions import Position
+    from projections.rules import Violation
     from projections.session import SessionState
     from spark.audit.packing import Packed
     from spark.audit.results import Results
@@ -63,6 +68,9 @@ _OF_CONNECTIONS: Final = frozenset(
 )
 """Events that only happen to a session that has a connection, but for wills."""
 _CHANGES: Final = frozenset({SessionOpened, SessionClosed, SessionTakenOver})
+
+
+_place: Final = attrgetter("at")
 
 
 class Mark(NamedTuple):
@@ -92,14 +100,13 @@ class SessionRun:
         self._session = session
         self._results = results
         self._counts = results.totals.counts
-        self._audit = SessionAudit(session, log.whole, log.begin, MOST)
+        self._audit = SessionAudit(session, log.whole, log.begin, self._found)
         self._events: Sequence[Packed] = ()
         self._next = 0
         self._payload: bytes | None = None
         self._marks = marks
         self._mark = 0
         self._mark_at = marks[0].at if marks else BEYOND
-        self._seen = 0
         self._last_expected: Position = -1
         self._repeating = False
         """A checkpoint is on, and has not repeated it yet."""
@@ -107,8 +114,9 @@ class SessionRun:
         """Where somebody claims to have told of all, and it was there."""
         self._claimed: set[str] = set()
         self._connection: tuple[Position, int] | None = None
-        self._owed: dict[Position, list[Position]] = {}
-        """Retained messages to be sent in this turn -> where their filters were granted."""
+        self._owed: dict[Position, list[tuple[Position, str | None]]] = {}
+        """Retained messages to be sent in this turn -> where their filters were granted, and the
+        filters."""
 
     # What comes.
 
@@ -119,20 +127,30 @@ class SessionRun:
         self._next = 0
         self._payload = payload
 
-    def expected(self, at: Position, ref: Position, topic: str, time_ms: int) -> None:
-        """Take a message that took effect; the same may come several times."""
-        if at == self._last_expected:
-            return
-        self._last_expected = at
-        self._advance(at)
-        self._audit.expect(at, ref, topic, time_ms)
-        self._counts["expected"] += 1
+    def expected(
+        self, at: Position, ref: Position, topic: str, time_ms: int, number: int, origin: int
+    ) -> None:
+        """Take a message that took effect, once for each filter; see ``expected.expectations``."""
+        if at != self._last_expected:
+            self._last_expected = at
+            self._advance(at)
+            self._counts["expected"] += 1
+        self._audit.expect(
+            at,
+            ref,
+            topic,
+            time_ms,
+            origin=origin,
+            qos=number & 3,
+            granted=number >> 2 & 3,
+            owed=bool(number & OWED_FLAG),
+        )
 
-    def owed(self, at: Position, ref: Position) -> None:
+    def owed(self, at: Position, ref: Position, topic_filter: str | None) -> None:
         """Take a retained message that is to be sent for a filter that was granted."""
         self._advance(at + 1)
         if self._audit.fold.state is not None:
-            self._owed.setdefault(ref, []).append(at)
+            self._owed.setdefault(ref, []).append((at, topic_filter))
             self._counts["owed"] += 1
 
     def claimed(self, bound: Position, where: str, said: str | None) -> None:
@@ -163,7 +181,6 @@ class SessionRun:
         if audit.fold.state is not None:
             self._overdue(BEYOND)
         audit.finish()
-        self._collect(None, 0)
         state = audit.fold.state
         for bound, where in self._existed:
             # A session that ended meanwhile may have gone before the projections were read.
@@ -207,8 +224,6 @@ class SessionRun:
                 self._repeating = False
                 self._counts["snapshots"] += at >= log.whole
             take(event, at, time_ms, self._payload, part)
-            if audit.found != self._seen:
-                self._collect(event, at)
         self._next = len(events)
 
     def _pay(self, event: Event, at: Position, part: int) -> None:
@@ -221,6 +236,10 @@ class SessionRun:
         else:
             if isinstance(event, (SessionClosed, SessionExpired, SessionOpened)):
                 self._owed.clear()  # the session may have ended before they were sent
+            elif isinstance(event, Subscribed):
+                self._cancel({topic_filter for topic_filter, _ in event.filters})
+            elif isinstance(event, Unsubscribed):
+                self._cancel(set(event.filters))
             return
         for ref in from_runs(paid):
             places = self._owed.get(ref)
@@ -229,28 +248,27 @@ class SessionRun:
                 if not places:
                     del self._owed[ref]
 
+    def _cancel(self, filters: set[str]) -> None:
+        """Take note that filters were subscribed to anew, or no more, before they were sent."""
+        for ref, places in list(self._owed.items()):
+            places[:] = [one for one in places if one[1] not in filters]
+            if not places:
+                del self._owed[ref]
+
     def _overdue(self, turn: Position) -> None:
         """Tell of retained messages that were to be sent before a turn began."""
         for ref, places in list(self._owed.items()):
-            late = [at for at in places if at < turn]
+            late = [at for at, _ in places if at < turn]
             if late:
                 del self._owed[ref]
             if late and late[0] < self._log.unsure:
                 what = f"retained message {format_position(ref)} was not sent for a filter"
                 self._tell(UNDELIVERED, late[0], what)
 
-    def _collect(self, event: Event | None, at: Position) -> None:
-        """Give away the violations that were found last."""
-        audit = self._audit
-        for rule, place, what in audit.violations:
-            if rule == UNDELIVERED and place >= self._log.unsure:
-                continue
-            ref = None
-            if rule == UNEXPECTED and isinstance(event, (Delivered, Queued)):
-                ref = from_runs(event.refs)[place - at]
-            self._tell(rule, place, what, ref)
-        audit.violations.clear()
-        self._seen = audit.found
+    def _found(self, violation: Violation) -> None:
+        rule, at, what, ref = violation
+        if rule != UNDELIVERED or at < self._log.unsure:
+            self._tell(rule, at, what, ref)
 
     def _tell(self, rule: str, at: Position, what: str, ref: Position | None = None) -> None:
         self._results.violation(rule, self._log.node, self._session, at, what, ref)
@@ -302,6 +320,10 @@ class SessionRun:
     def _pass_marks(self, here: Position) -> None:
         """Look at what is to be looked at up to a position."""
         marks = self._marks
+        if self._audit.fold.state is None:
+            # Marks say nothing of a session that there is not, and there may be many of both.
+            self._mark = bisect_right(marks, here, self._mark, key=_place)
+            self._repeating = False
         while self._mark < len(marks) and marks[self._mark].at <= here:
             self._pass(marks[self._mark], self._audit.fold.state)
             self._mark += 1

@@ -25,9 +25,11 @@ CLAIMED, EXPECTED, HAPPENED, OWED = range(4)
 """Ranks of rows at the same position: the order in which they are taken."""
 
 COLUMNS: Final = (
-    "node", "session", "at", "rank", "ref", "time_ms", "topic", "data", "payload",
+    "node", "session", "at", "rank", "ref", "time_ms", "topic", "number", "origin", "data",
+    "payload",
 )  # fmt: skip
-"""``topic`` of a claim is who claims, ``data`` what. What is owed are retained messages."""
+"""``topic`` of a claim is who claims, ``data`` what. What is owed are retained messages, ``topic``
+is the filter then. ``number`` and ``origin`` are those of ``expected.expectations``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +54,7 @@ def _audited(plan: Plan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Recor
     of: tuple[str, str] | None = None
     for batch in batches:
         columns = [batch.column(name).to_pylist() for name in COLUMNS]
-        for node, session, at, rank, ref, time_ms, topic, data, payload in zip(
+        for node, session, at, rank, ref, time_ms, topic, number, origin, data, payload in zip(
             *columns, strict=True
         ):
             if of != (node, session) or run is None:
@@ -63,9 +65,9 @@ def _audited(plan: Plan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Recor
             if rank == HAPPENED:
                 run.happened(data, payload)
             elif rank == EXPECTED:
-                run.expected(at, ref, topic, time_ms)
+                run.expected(at, ref, topic, time_ms, number, origin)
             elif rank == OWED:
-                run.owed(at, ref)
+                run.owed(at, ref, topic)
             else:
                 run.claimed(at, topic, None if data is None else data.decode())
         yield from results.full()

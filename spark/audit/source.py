@@ -5,19 +5,22 @@ So they travel through Spark as facts, not as records; and they are checked and 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, cast
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-from eventstore.logs import PREFIX
+from eventstore.errors import CorruptLog
 from eventstore.records import decode_record
 from spark.audit.facts import DDL
+from spark.audit.rates import LEAST_MS, interval_ms
 from spark.audit.scan import Scan, few_collections
 from spark.checking import Checker
 from spark.failures import marked, marked_iterator, of_log
 from spark.finding import find
+from spark.nodes import nodes_of
 from spark.options import Options
-from spark.planning import plan, split
+from spark.planning import Times, ranges, split
 from spark.wanted import Pushed
 
 if TYPE_CHECKING:
@@ -64,16 +67,27 @@ class FactsSource(DataSource):
             return FactsReader(Options.read(self.options))
 
 
-class FactsPartition(InputPartition):
-    """Ranges of logs that one task reads."""
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A range of a log, and what must be alike for all ranges of that log."""
 
-    def __init__(self, parts: Sequence[Range]) -> None:
+    range: Range
+    node: str
+    """Whose log it is."""
+    interval_ms: int
+    """In intervals of at least this length it is counted what happened."""
+
+
+class FactsPartition(InputPartition):
+    """Parts of logs that one task reads."""
+
+    def __init__(self, parts: Sequence[Part]) -> None:
         super().__init__(tuple(parts))
 
     @property
-    def parts(self) -> Sequence[Range]:
-        """The ranges, those of one log in order."""
-        return cast("Sequence[Range]", self.value)
+    def parts(self) -> Sequence[Part]:
+        """The parts, those of one log in order."""
+        return cast("Sequence[Part]", self.value)
 
 
 class FactsReader(DataSourceReader):
@@ -86,15 +100,28 @@ class FactsReader(DataSourceReader):
         """Return what is to be read, large logs in parts, small ones together."""
         options = self._options
         with marked():
-            found = (plan(stored, options, Pushed()) for stored in find(options))
-            parts = split([one for one in found if one is not None], options.partitions)
-        if len({part.stored.stream for part in parts}) <= _TOGETHER:
+            found = ranges(find(options), options, Pushed())
+            nodes = nodes_of(one.stored for one in found)
+            pieces = split(found, options.partitions)
+            large = {one.stored.stream for one in pieces if one.first > one.stored.first}
+            lengths = {
+                one.stored.stream: _interval_ms(one) for one in found if one.stored.stream in large
+            }
+        streams = [one.stored.stream for one in pieces]
+        parts = [
+            Part(one, nodes[stream], lengths.get(stream, LEAST_MS))
+            for one, stream in zip(pieces, streams, strict=True)
+        ]
+        if len(nodes) <= _TOGETHER:
             return [FactsPartition([part]) for part in parts]
         each = -(-len(parts) // _TOGETHER)
-        large = {part.stored.stream for part in parts if part.first > part.stored.first}
-        small = [part for part in parts if part.stored.stream not in large]
+        small = [part for part, stream in zip(parts, streams, strict=True) if stream not in large]
         return [
-            *(FactsPartition([part]) for part in parts if part.stored.stream in large),
+            *(
+                FactsPartition([part])
+                for part, stream in zip(parts, streams, strict=True)
+                if stream in large
+            ),
             *(FactsPartition(small[at : at + each]) for at in range(0, len(small), each)),
         ]
 
@@ -104,10 +131,23 @@ class FactsReader(DataSourceReader):
         return marked_iterator(batch for part in parts for batch in _facts(part))
 
 
-def _facts(part: Range) -> Iterator[pa.RecordBatch]:
-    with of_log(part.stored.stream), few_collections():
-        scan = Scan(part.stored.stream.removeprefix(PREFIX), part.until)
-        for found in Checker(part, decode_record, strict=False).records():
+def _interval_ms(found: Range) -> int:
+    """Return how long the intervals of a log are that is read in parts.
+
+    So those of all parts together are few.
+    """
+    times = Times(found.stored)
+    try:
+        return interval_ms(times.of(found.first), times.of(found.last))
+    except CorruptLog:  # told by who reads it
+        return LEAST_MS
+
+
+def _facts(part: Part) -> Iterator[pa.RecordBatch]:
+    stored = part.range.stored
+    with of_log(stored.stream), few_collections():
+        scan = Scan(part.node, part.range.until, part.interval_ms)
+        for found in Checker(part.range, decode_record, strict=False).records():
             scan.take(found)
             yield from scan.facts.full()
         yield from scan.finish()

@@ -82,8 +82,10 @@ class Takers:
         refs = range(at, at + count)
         if count == 1 and qos and not event.retain and (qos == 1 or event.will):  # most frequent
             (payload,) = self._payloads(event)
+            record, check = self.record, crc32(payload)
+            level = qos | record.part << 2
             self._facts.effects.add(
-                at, at, self.record.time_ms, qos, crc32(payload), *_topics(event)
+                event.session, at, at, record.time_ms, level, check, *_topics(event)
             )
             return False
         topics, payloads = _topics(event), self._payloads(event)
@@ -101,7 +103,8 @@ class Takers:
                 self._with_payload(event, event.session, at, payloads)
             return event.retain
         if qos:
-            self._facts.effects.extend(refs, refs, times, qoses, checks, topics)
+            sessions, levels = [event.session] * count, [qos | self.record.part << 2] * count
+            self._facts.effects.extend(sessions, refs, refs, times, levels, checks, topics)
         if event.retain:
             nothing = [None] * count
             kinds = [SET | qos << 2] * count
@@ -109,17 +112,18 @@ class Takers:
         return False
 
     def _released(self, event: Released, at: Position) -> None:
-        time_ms, facts = self.record.time_ms, self._facts
+        time_ms, facts, session = self.record.time_ms, self._facts, event.session
+        level = 2 | self.record.part << 2
         _check(event.pids)
-        for number, ref in enumerate(_positions(event.refs), at):
+        for place, ref in enumerate(_positions(event.refs), at):
             row = self._sent.pop(ref, None)
             if row is None:
-                facts.released.add(number, ref, time_ms)
+                facts.released.add(session, place, ref, time_ms, level)
                 continue
             _, _, _, retained, check, topic, digest = row
-            facts.effects.add(number, ref, time_ms, 2, check, topic)
+            facts.effects.add(session, place, ref, time_ms, level, check, topic)
             if retained:
-                facts.retained.add(number, ref, SET | 2 << 2, None, topic, digest, None)
+                facts.retained.add(place, ref, SET | 2 << 2, None, topic, digest, None)
 
     def _give_sent(self) -> None:
         for row in self._sent.values():

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import defaultdict
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from eventstore.positions import INDEX_BITS, Position, format_position, position
@@ -188,6 +190,12 @@ def _completions(
 ) -> list[Break]:
     """Return what is wrong with the numbers that checkpoints tell of themselves."""
     breaks: list[Break] = []
+    told = sorted(repeated, key=_at)
+    places = [one.at for one in told]
+    sums = {
+        what: list(accumulate((one.values[what] for one in told), initial=0))
+        for what in ("sessions", "retained")
+    }
     for note in completed:
         said: dict[str, Any] = note.values
         if said["begun"] not in begun:
@@ -197,9 +205,9 @@ def _completions(
             continue
         if begun[said["begun"]].values["checkpoint"] != said["checkpoint"]:
             breaks.append(Break(CHECKPOINT, note.at, "completes a checkpoint of another number"))
-        some = [one.values for one in repeated if said["begun"] < one.at <= note.at]
-        sessions = sum(one["sessions"] for one in some)
-        retained = sum(one["retained"] for one in some)
+        last = bisect_right(places, note.at)
+        first = min(bisect_right(places, said["begun"]), last)
+        sessions, retained = (some[last] - some[first] for some in sums.values())
         if (sessions, retained) != (said["sessions"], said["retained"]):
             what = (
                 f"says that checkpoint {said['checkpoint']} has {said['sessions']:,} sessions and "
@@ -214,17 +222,18 @@ def _cuts(
 ) -> list[Break]:
     """Return what is wrong with the places where the log says that it is cut."""
     breaks: list[Break] = []
+    by_record = {at >> INDEX_BITS: at for at in sorted(whole, reverse=True)}
     for note in cuts:
         said = note.values
         first = position(said["first"], 0)
         if first < begin:
             continue
-        beginnings = [at for at in whole if at >> INDEX_BITS == said["first"]]
-        if not beginnings:
+        beginning = by_record.get(said["first"])
+        if beginning is None:
             what = f"cuts the log before record {said['first']}, where no whole checkpoint begins"
             breaks.append(Break(CHECKPOINT, note.at, what))
             continue
-        record = begun[beginnings[0]].values
+        record = begun[beginning].values
         if (said["link"], said["begins_ms"]) != (record["previous"], record["time_ms"]):
             what = f"cuts the log before record {said['first']}, but describes another one"
             breaks.append(Break(CHECKPOINT, note.at, what))

@@ -15,12 +15,13 @@ from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 from eventstore.errors import CorruptLog
 from eventstore.events import CheckpointCompleted
-from eventstore.logs import PREFIX
 from eventstore.positions import format_position, position, sequence_of
+from eventstore.shown import name as shown
 from projections.turns import Turns
-from spark.failures import CutOff
+from spark.failures import CutOff, of_log
 from spark.finding import find
 from spark.moments import Moments
+from spark.nodes import nodes_of
 from spark.opening import opener
 from spark.options import Options
 from spark.planning import plan
@@ -43,6 +44,8 @@ class Beginnings:
     """By node, for logs that were cut: the position from which on the state is known."""
     ends: Mapping[str, int] = field(default_factory=dict)
     """The record with which the turn at that position ends."""
+    streams: Mapping[str, str] = field(default_factory=dict)
+    """The names of the streams that these logs are."""
 
     def of(self, node: str) -> Position:
         """Return from where on the state of a node is known; 0: from its first record on."""
@@ -63,7 +66,7 @@ class Beginnings:
         """
         if not self.ends:
             return None
-        ends = {PREFIX + node: str(sequence) for node, sequence in self.ends.items()}
+        ends = {self.streams[node]: str(sequence) for node, sequence in self.ends.items()}
         return log.having(stream=",".join(ends), until=json.dumps(ends))
 
 
@@ -71,17 +74,22 @@ def beginnings(log: Log) -> Beginnings:
     """Return how logs begin. Reads the beginnings of those that were cut, in this process.
 
     Raises CutOff when a log, or what of it is looked at, ends before its state is known, and
-    CorruptLog when it never is.
+    SparkFailure when it never is, or a record is damaged.
     """
     options = replace(Options.read(log.options), start=Moments())
     whole: dict[str, Position] = {}
     ends: dict[str, int] = {}
-    for stored in find(options):
+    streams: dict[str, str] = {}
+    found = [stored for stored in find(options) if stored.last >= stored.first]
+    nodes = nodes_of(found)
+    for stored in found:
         if stored.first > 1:
-            node = stored.stream.removeprefix(PREFIX)
-            whole[node], ends[node] = _known_from(stored)
-            _check_until(stored, whole[node], options)
-    return Beginnings(whole, ends)
+            node = nodes[stored.stream]
+            streams[node] = stored.stream
+            with of_log(stored.stream):
+                whole[node], ends[node] = _known_from(stored)
+            _check_until(stored, node, whole[node], options)
+    return Beginnings(whole, ends, streams)
 
 
 def _known_from(stored: Stored) -> tuple[Position, int]:
@@ -97,7 +105,7 @@ def _known_from(stored: Stored) -> tuple[Position, int]:
     raise CorruptLog(stored.first - 1, "is gone, and no whole checkpoint follows it")
 
 
-def _check_until(stored: Stored, known_from: Position, options: Options) -> None:
+def _check_until(stored: Stored, node: str, known_from: Position, options: Options) -> None:
     found = plan(stored, options, options.pushed)
     if (
         found is None
@@ -105,7 +113,7 @@ def _check_until(stored: Stored, known_from: Position, options: Options) -> None
         or (found.until is not None and found.until < known_from)
     ):
         raise CutOff(
-            f"the state of node {stored.stream.removeprefix(PREFIX)} cannot be known there: its "
-            f"log begins with record {stored.first}, what was before that was cut off; states can "
-            f"be rebuilt from position {format_position(known_from)} on"
+            f"the state of node {shown(node)} cannot be known there: its log begins with record "
+            f"{stored.first}, what was before that was cut off; states can be rebuilt from "
+            f"position {format_position(known_from)} on"
         )

@@ -23,7 +23,7 @@ def wills(log: Log, begin: Beginnings) -> DataFrame:
 
     ``begin`` is what :func:`spark.rebuild.beginning.beginnings` found. Columns: node, session,
     topic, qos, retain, ref (position of the WillArmed), delay (seconds; null where that record was
-    cut off), size, payload.
+    cut off), size, payload (both null where the log, as it is now, does not have it any more).
     """
     armed = F.col("type") == "WillArmed"
     will = F.struct("topic", "qos", "retain", F.coalesce("ref", "position").alias("ref"))
@@ -52,12 +52,18 @@ def wills(log: Log, begin: Beginnings) -> DataFrame:
 
 
 def _contents(log: Log, begin: Beginnings) -> DataFrame:
-    """Return the payloads of wills by position; those that were cut off are carried over."""
-    types = ["WillArmed", "MessagesCarried"] if begin.whole else ["WillArmed"]
+    """Return the payloads of wills by position.
+
+    Those that were cut off are carried over: just before the cut, which may be later than the
+    moment as of which the wills are wanted.
+    """
+    columns = ("node", "position", "ref", "delay", "payload")
+    there = log.only(types=["WillArmed"]).entries(*columns)
+    if begin.whole:
+        carried = log.to_its_end().only(types=["MessagesCarried"]).entries(*columns)
+        there = there.unionByName(carried)
     return (
-        log.only(types=types)
-        .entries("node", "position", "ref", "delay", "payload")
-        .groupBy("node", F.coalesce("ref", "position").alias("ref"))
+        there.groupBy("node", F.coalesce("ref", "position").alias("ref"))
         # What is carried over several cuts is the same each time.
         .agg(F.max("delay").alias("delay"), F.first("payload").alias("payload"))
     )

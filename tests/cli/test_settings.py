@@ -190,6 +190,7 @@ def test_what_kubernetes_sets_for_a_service_called_foldmq_is_ignored() -> None:
         ("connect_timeout = 0", "connect_timeout = 0: must be more than 0.0"),
         ("reject_qos2_publish = 'maybe'", 'reject_qos2_publish = "maybe": must be true or false'),
         ("data_dir = 3", "data_dir = 3: must be text"),
+        ("data_dir = '~nosuchuser/x'", 'data_dir = "~nosuchuser/x": no such home directory'),
         ("listen = []", "listen = []: must be a list with at least one host:port"),
         ("listen = '::1:1883'", 'listen = "::1:1883": must be host:port, an IPv6 address in'),
         ("listen = 'localhost'", 'listen = "localhost": must be host:port such as'),
@@ -226,6 +227,10 @@ def test_password_is_never_shown(config: Path) -> None:
 def test_file_that_is_not_toml(config: Path, text: str) -> None:
     config.write_text(text)
     assert refusal(config=config).startswith(f"{config}: not TOML: ")
+
+
+def test_file_in_a_home_that_is_not_known() -> None:
+    assert "no home directory of nosuchuser is known" in refusal(config=Path("~nosuchuser/x"))
 
 
 def test_file_that_is_not_text(config: Path) -> None:

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 import json
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from harness.broker import environment
+from typer.testing import CliRunner
 
 from cli.attested import Attested, Page
-from cli.moments import parse_moment
+from cli.main import app
 from cli.projected import Held, Projections
 from cli.sourceflags import UsageError
 from eventstore.errors import CorruptLog
+from eventstore.paths import NoHome
 from eventstore.positions import position
 from projections.stored import Mark
-from spark.errors import NoJava, NoSpark
-from spark.failures import MarkedError
+from spark import session
+from spark.errors import NoJava, NoSpark, OutOfDisk, SparkError
+from spark.failures import MarkedError, SparkFailure
 from spark.java import find_java
 from spark.session import is_local, require_pyspark
 
@@ -249,6 +254,11 @@ Caused by: org.apache.spark.api.python.PythonException: Traceback (most recent c
             70,
             "Spark failed: ValueError: what nobody thought of?[2J",
         ),
+        (
+            IN_EXECUTOR.format(error="spark.runs.Misfit: a run of no kind"),
+            70,
+            "Spark failed: spark.runs.Misfit: a run of no kind",
+        ),
         ("java.lang.IllegalStateException: odd\nCaused by: java.io.IOException: even", 70, "even"),
     ],
 )
@@ -268,6 +278,59 @@ def test_an_error_of_ours_goes_before_what_spark_made_of_it() -> None:
     error = explained(RuntimeError(IN_EXECUTOR.format(error=f"spark.failures.MarkedError: {ours}")))
     assert str(error).startswith("the log is damaged: record 7 has a wrong checksum; ")
     assert error.exit_code == CorruptLog.exit_code
+
+
+@pytest.fixture
+def no_jvm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a session that is none, and leave alone the one that other tests may have."""
+    monkeypatch.setattr(session, "_jvm", None)
+    monkeypatch.setattr(session, "spark_session", lambda *_args, **_kwargs: None)
+
+
+@pytest.mark.usefixtures("no_jvm")
+@pytest.mark.parametrize(
+    ("error", "exit_code", "says"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), 74, "no space left on device for what"),
+        (OSError(errno.EIO, "Input/output error", "/tmp/x\n"), 74, r"works with: /tmp/x\n: Input/"),
+        (ConnectionResetError(errno.ECONNRESET, "reset"), 70, "Spark failed: "),
+    ],
+)
+def test_an_error_of_the_disk_in_our_process(error: OSError, exit_code: int, says: str) -> None:
+    with pytest.raises(SparkError) as failed, session.running_session():
+        raise error
+    assert says in str(failed.value)
+    assert failed.value.exit_code == exit_code
+
+
+@pytest.mark.usefixtures("no_jvm")
+def test_who_reads_the_output_may_go() -> None:
+    with pytest.raises(BrokenPipeError), session.running_session():
+        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+
+def test_a_disk_without_room_for_spark_s_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+    from spark.jvm import Jvm
+
+    def full(**_anything: object) -> str:
+        raise OSError(errno.ENOSPC, "No space left on device", "/tmp/foldmq-spark-x")
+
+    monkeypatch.setattr(tempfile, "mkdtemp", full)
+    with pytest.raises(OutOfDisk, match="what it works with: /tmp/foldmq-spark-x: No space left"):
+        Jvm()
+
+
+@pytest.mark.parametrize("works", [True, False])
+def test_an_error_of_spark_that_does_not_end_it(
+    monkeypatch: pytest.MonkeyPatch, works: bool
+) -> None:
+    """As of one log among several; if Spark has ended, whoever started it says why."""
+    from pyspark.errors import PySparkException
+
+    monkeypatch.setattr(session, "_works", lambda: works)
+    ours = MarkedError(CorruptLog(7, "has a wrong checksum"))
+    with pytest.raises(SparkFailure if works else PySparkException), session.named_errors():
+        raise PySparkException(IN_EXECUTOR.format(error=f"spark.failures.MarkedError: {ours}"))
 
 
 def test_a_jvm_that_has_gone() -> None:
@@ -345,32 +408,49 @@ def test_what_is_stored_becomes_claims_as_of_its_mark_or_later() -> None:
 # ------------------------------------------------------------------------------------ place
 
 
-def test_an_archive_alone_is_read_without_a_broker(tmp_path: Path) -> None:
+def test_executors_elsewhere_cannot_read_a_data_directory(tmp_path: Path) -> None:
     import asyncio
     import contextlib
 
     from cli.sourceflags import SourceFlags
     from cli.sparkjobs.flags import SparkFlags
-    from cli.sparkjobs.place import Found, find, until
+    from cli.sparkjobs.place import find
 
-    async def found(flags: SparkFlags) -> Found:
+    async def look(flags: SparkFlags) -> None:
         async with contextlib.AsyncExitStack() as stack:
-            return await find(stack, stack, flags)
+            await find(stack, stack, flags)
 
-    place = asyncio.run(found(SparkFlags(SourceFlags(), archive="a")))
-    assert place.options == {"archive": str(Path("a").absolute()), "stream": "*"}
-    assert not place.logs
-    place = asyncio.run(found(SparkFlags(SourceFlags(node="n"), archive="s3://bucket/a")))
-    assert place.options == {"archive": "s3://bucket/a", "stream": "FOLDMQ_LOG_n"}
-    assert asyncio.run(until(place, parse_moment("12.3"))) == {"until": "12.3"}
-    assert asyncio.run(until(place, parse_moment("2026-11-20T09:30:00Z"))) == {
-        "until": "2026-11-20T09:30:00.000Z"
-    }
-    assert asyncio.run(until(place, None)) == {}
+    source = SourceFlags({"data_dir": str(tmp_path)})
     with pytest.raises(UsageError, match="cannot read a data directory"):
-        asyncio.run(
-            found(SparkFlags(SourceFlags({"data_dir": str(tmp_path)}), archive="a", master="yarn"))
-        )
+        asyncio.run(look(SparkFlags(source, archive="a", master="yarn")))
+
+
+def test_a_path_as_spark_is_told_it() -> None:
+    from cli.sparkjobs.place import absolute
+
+    assert absolute("a") == str(Path("a").absolute())
+    assert absolute("~/a") == str(Path.home() / "a")
+    assert absolute("s3://bucket/a") == "s3://bucket/a"
+    with pytest.raises(NoHome, match="~nosuchuser/x: no home directory of nosuchuser is known"):
+        absolute("~nosuchuser/x")
+    for name in ("/a/\udcff", "s3://bucket/\udcff"):
+        with pytest.raises(UsageError, match=r"udcff is not a name in UTF-8") as refusal:
+            absolute(name)
+        assert str(refusal.value).isprintable()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("stats", "--levels", "3000000000"),
+        ("stats", "--top", "3000000000"),
+        ("rebuild", "retained", "--limit", "3000000000"),
+    ],
+)
+def test_numbers_that_spark_does_not_have_are_refused(arguments: tuple[str, ...]) -> None:
+    result = CliRunner().invoke(app, ["spark", *arguments])
+    assert result.exit_code == 2
+    assert f"Invalid value for '{arguments[-2]}'" in result.output
 
 
 def test_results_are_json_that_can_be_read_back() -> None:

@@ -28,15 +28,13 @@ class LogBuilder:
 
     def __init__(self, node: str = "n1", begin_ms: int = BEGIN_MS, step_ms: int = 10) -> None:
         self.node = node
+        self.stream = f"FOLDMQ_LOG_{node}"
+        """Where it is stored; a copy may be called otherwise."""
         self.records: list[bytes] = []
         self.time_ms = begin_ms
         self._step_ms = step_ms
         self._link = GENESIS
         self._stored = 0
-
-    @property
-    def stream(self) -> str:
-        return f"FOLDMQ_LOG_{self.node}"
 
     @property
     def last(self) -> int:

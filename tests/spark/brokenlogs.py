@@ -430,6 +430,157 @@ def from_the_head(name: str) -> Case:
     return story.keeps()
 
 
+# ------------------------------------------------------------- QoS, turns, what is sent again
+
+
+def at_another_qos(name: str) -> Case:
+    story = Story(name)(published("t", qos=2), payloads=1)
+    story(Released("p", [1], [at(2)]), delivered(at(2), qos=1))
+    return story.breaks("qos", at(3, 1))
+
+
+def at_more_than_was_granted(name: str) -> Case:
+    story = Story(name)(Subscribed("s", [("t", 1)]))
+    story(published("t", qos=2), Released("p", [1], [at(3)]), payloads=1, last=False)
+    story(queued(at(3), qos=2), part=1)
+    return story.breaks("qos", at(4))
+
+
+def at_less_than_the_highest(name: str) -> Case:
+    """Of two subscriptions the one with the higher QoS counts."""
+    story = Story(name)(Subscribed("s", [("#", 1)]))(published("t", qos=2), payloads=1)
+    story(Released("p", [1], [at(3)]), delivered(at(3), topic_filter="#"))
+    return story.breaks("qos", at(4, 1))
+
+
+def retained_at_more_than_was_granted(name: str) -> Case:
+    story = Story(name)(published("r", qos=2, retain=True), payloads=1)(Released("p", [1], [at(2)]))
+    story(Subscribed("s", [("r", 1)]), delivered(at(2), topic_filter="r", qos=2, retain=True))
+    return story.breaks("qos", at(4, 1))
+
+
+def changed_in_its_turn(name: str) -> Case:
+    """A subscription counts for the whole turn, at each QoS that it had in it."""
+    story = Story(name)(published("t"), Unsubscribed("s", ["t"]), delivered(at(2)), payloads=1)
+    story(Subscribed("s", [("t", 2), ("u", 0)]))
+    story(published("t", pid=2), Subscribed("s", [("t", 0)]), payloads=1)
+    story(Subscribed("s", [("t", 2)]))(published("t", pid=3), payloads=1, last=False)
+    story(Subscribed("s", [("t", 0)]), delivered(at(6), pid=2), part=1)
+    story(published("u", pid=4), payloads=1, last=False)
+    story(Subscribed("s", [("u", 1)]), delivered(at(8), topic_filter="u", pid=3), part=1)
+    story(Subscribed("s", [("t", 2)]))(published("t", pid=5, qos=2), payloads=1)
+    story(Released("p", [5], [at(11)]), Subscribed("s", [("t", 1)]), delivered(at(11), pid=4))
+    return story.keeps()
+
+
+def unsubscribed_in_a_part_before(name: str) -> Case:
+    """Of the turn before: it counts no more."""
+    story = Story(name)(published("t"), Unsubscribed("s", ["t"]), payloads=1, last=False)
+    story(delivered(at(2)), part=1)(published("t", pid=2), delivered(at(4), pid=2), payloads=1)
+    return story.breaks("no_subscription", at(4, 1))
+
+
+def in_no_part_of_the_turn(name: str) -> Case:
+    """Subscribed to behind the turn of the message, and so owed in the next one only."""
+    story = Story(name)(published("u"), payloads=1)(Subscribed("s", [("u", 1)]))
+    story(published("u", pid=2), Acked("p", []), payloads=1)
+    return story.breaks("undelivered", at(4))
+
+
+def retained_sent_twice(name: str) -> Case:
+    story = Story(name)(published("r", retain=True), payloads=1)
+    story(
+        Subscribed("s", [("r", 1)]),
+        delivered(at(2), topic_filter="r", retain=True),
+        delivered(at(2), topic_filter="r", retain=True, pid=2),
+    )
+    return story.breaks("delivered_twice", at(3, 2))
+
+
+def retained_sent_later(name: str) -> Case:
+    story = Story(name)(published("r", retain=True), payloads=1)
+    story(Subscribed("s", [("r", 1)]), delivered(at(2), topic_filter="r", retain=True))
+    story(delivered(at(2), topic_filter="r", retain=True, pid=2))
+    return story.breaks("no_subscription", at(4))
+
+
+def retained_for_each_subscribe(name: str) -> Case:
+    story = Story(name)(published("r", retain=True), payloads=1)
+    story(
+        Subscribed("s", [("r", 1)]),
+        Subscribed("s", [("r", 1)]),
+        delivered(at(2), topic_filter="r", retain=True),
+        delivered(at(2), topic_filter="r", retain=True, pid=2),
+    )
+    return story.keeps()
+
+
+def order_of_two_publishers(name: str) -> Case:
+    """The standard asks for the order of each publisher."""
+    story = Story(name)(opened("x"))(
+        published("t"),
+        published("t", session="x", at=3),
+        delivered(at(3, 1)),
+        delivered(at(3), pid=2),
+        payloads=2,
+    )
+    return story.keeps()
+
+
+def sent_again_out_of_order(name: str) -> Case:
+    story = Story(name)(published("t", "t"), delivered(at(2), at(2, 1)), payloads=2)(closed())
+    story(opened(resumed=True, generation=2), Redelivered("s", [2, 1], "resumed"))
+    return story.breaks("order", at(4, 1))
+
+
+def sent_before_what_is_sent_again(name: str) -> Case:
+    story = Story(name)(published("t"), delivered(at(2)), payloads=1)(closed())
+    story(opened(resumed=True, generation=2))
+    story(published("t", pid=2), delivered(at(5), pid=2), payloads=1)
+    return story.breaks("order", at(5, 1))
+
+
+def sent_again_in_order(name: str) -> Case:
+    """PUBREL first; what is acknowledged meanwhile is not sent again, what comes new waits."""
+    story = Story(name)(
+        published("t", "t", "t"), delivered(at(2), at(2, 1)), payloads=3, last=False
+    )
+    story(delivered(at(2, 2), pid=3), part=1)
+    story(published("t", qos=2, pid=9), Released("p", [9], [at(4)]), payloads=1, last=False)
+    story(delivered(at(4), qos=2, pid=4), part=1)(Received("s", [4]))(closed())
+    story(opened(resumed=True, generation=2), Redelivered("s", [4], "resumed"))
+    story(Acked("s", [2]))(published("t", pid=10), queued(at(10)), payloads=1)
+    story(Redelivered("s", [1, 3], "resumed"), delivered(at(10), pid=5, queued=3))
+    story(Redelivered("s", [3, 1], "ack_wait"))
+    return story.keeps()
+
+
+# --------------------------------------------------------------------------------- drops
+
+
+def dropped_more_than_named(name: str) -> Case:
+    story = Story(name)(closed())(published("t", "t"), queued(at(3), at(3, 1)), payloads=2)
+    story(MessageDropped("s", "queue_messages", 2, [at(3)], "t", 6))
+    return story.breaks("queue", at(4))
+
+
+def dropped_without_a_reason(name: str) -> Case:
+    story = Story(name)(published("t"), MessageDropped("s", "", 1, [at(2)], "t"), payloads=1)
+    return story.breaks("undelivered", at(2, 1))
+
+
+def dropped_on_its_way(name: str) -> Case:
+    story = Story(name)(published("t"), delivered(at(2)), payloads=1)
+    story(MessageDropped("s", "queue_messages", 1, [at(2)], "t"))
+    return story.breaks("undelivered", at(3))
+
+
+def dropped_too_late(name: str) -> Case:
+    story = Story(name)(published("t"), payloads=1)
+    story(MessageDropped("s", "queue_messages", 1, [at(2)], "t"))
+    return story.breaks("undelivered", at(3))
+
+
 # --------------------------------------------------------------------------- retained
 
 
@@ -611,6 +762,32 @@ def thrown_away(name: str) -> Case:
     return story.breaks("session", at(3))
 
 
+def resumed_though_clean(name: str) -> Case:
+    story = Story(name)(closed())(opened(resumed=True, clean=True, generation=2))
+    return story.breaks("session", at(3))
+
+
+def resumed_out_of_a_clean_one(name: str) -> Case:
+    story = Story(name, clean=True)(WillArmed("s", "q", 0, False, 3, 0), payloads=1)(closed())
+    story(opened(resumed=True, generation=2))
+    return story.breaks("session", at(4))
+
+
+def expired_while_connected(name: str) -> Case:
+    story = Story(name)(SessionExpired("s", "expired"))
+    return story.breaks("session", at(2))
+
+
+def resumed_out_of_nothing_after_a_cut(name: str) -> Case:
+    """The checkpoint that the log begins with does not have the session."""
+    story = _waiting_over_a_checkpoint(name)
+    story(MessagesCarried([at(3)], ["t"], [], 3, 0, 1), payloads=1)(_cut(story, 4))
+    story(opened("x", resumed=True, generation=2))
+    case = story.breaks("session", at(7), "x")
+    case.after = lambda nats: story.log.cut(nats, 4)
+    return case
+
+
 def two_connections(name: str) -> Case:
     story = Story(name)(opened(resumed=True, generation=2))
     return story.breaks("ownership", at(2))
@@ -670,12 +847,19 @@ BROKEN = (
     snapshot_of_another_state, session_not_repeated, retained_not_repeated,
     counts_of_a_checkpoint, cut_anywhere, cut_off_though_needed, carried_with_other_bytes,
     cut_log_that_goes_wrong,
-    resumed_out_of_nothing, thrown_away, two_connections, generations, closed_by_another,
-    delivered_to_nobody,
+    at_another_qos, at_more_than_was_granted, at_less_than_the_highest,
+    retained_at_more_than_was_granted, unsubscribed_in_a_part_before, in_no_part_of_the_turn,
+    retained_sent_twice, retained_sent_later, sent_again_out_of_order,
+    sent_before_what_is_sent_again, dropped_more_than_named, dropped_without_a_reason,
+    dropped_on_its_way, dropped_too_late,
+    resumed_though_clean, resumed_out_of_a_clean_one, expired_while_connected,
+    resumed_out_of_nothing_after_a_cut, resumed_out_of_nothing, thrown_away,
+    two_connections, generations, closed_by_another, delivered_to_nobody,
     unreadable, misfit,
 )  # fmt: skip
 KEPT = (
     turn_of_a_crash, turn_of_three, identifier_free_again, dropped_with_a_reason, nothing_owed,
-    two_filters_one_copy, ended_in_the_turn, sent_again, order_of_two_topics, order_of_release,
+    two_filters_one_copy, ended_in_the_turn, changed_in_its_turn, retained_for_each_subscribe,
+    order_of_two_publishers, sent_again_in_order, sent_again, order_of_two_topics, order_of_release,
     from_the_head, repeats_the_last, retained_by_release, carried_over_a_cut, cut_log, taken_over,
 )  # fmt: skip

@@ -45,6 +45,13 @@ def main(events: str, port: str, stream: str) -> None:
             reader.load().collect()
         except Exception as error:  # noqa: BLE001 - all that it says is looked at
             print(error)
+    secret = f"s3://KEYOFARCHIVE:{password}@bucket/a?nonsense={password}"
+    archive = session.read.format("foldmq").options(archive=secret).load()
+    for show in (lambda: archive.explain(True), archive.collect):
+        try:
+            show()
+        except Exception as error:  # noqa: BLE001
+            print(error)
     stream_query = (
         session.readStream.format("foldmq").options(**inside, stream=stream, mode="PERMISSIVE")
         .load().writeStream.format("memory").queryName("t").trigger(availableNow=True)

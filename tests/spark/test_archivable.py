@@ -11,10 +11,13 @@ from archives import access, publish, stage
 from harness.logs import LogBuilder
 
 from eventstore.errors import CorruptLog, NatsUnavailable
-from spark.archivable import CutBefore, Due, OtherLog, due, local_path, node_folder, unchanged
+from spark.archivable import CutBefore, Due, due, local_path, node_folder, unchanged
 from spark.archivewriter import ArchiveBusy, open_writer
-from spark.failures import BadOption, NoLog
+from spark.failures import BadOption, NoLog, OtherLog, found
+from spark.finding import _ask, find_with, in_archive
 from spark.ledger import NAME, ArchiveDamaged
+from spark.options import Options
+from spark.source import LogReader
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -107,6 +110,64 @@ def test_another_history_is_refused(
     with pytest.raises(OtherLog, match=why):
         raise one.problem
     assert "archive it into another directory" in str(one.problem)
+
+
+@pytest.mark.parametrize(
+    ("records", "why"),
+    [
+        (20, "record 13 does not continue record 12"),
+        (12, "has another record 12 than the archive"),
+        (11, "reaches record 12, but log .* ends with 11"),
+        (0, "reaches record 12, but log .* ends with 0"),
+    ],
+)
+def test_beside_an_archive_another_history_is_refused(
+    tmp_path: Path, nats: Nats, new_log: New, records: int, why: str
+) -> None:
+    log = new_log()
+    publish(log, 12)
+    archived(tmp_path, log, 1, 12)
+    another(log, records).store(nats)
+    options = {**access(nats), "stream": log.stream, "archive": str(tmp_path), "columns": "seq"}
+    reader = LogReader(Options.read(options))
+    with pytest.raises(Exception, match=why) as refused:
+        [list(reader.read(part)) for part in reader.partitions()]
+    error = found(refused.value)
+    assert error is not None
+    assert error.exit_code == 65
+
+
+def test_an_archive_that_has_all_of_a_log_is_read_beside_it(
+    tmp_path: Path, nats: Nats, new_log: New
+) -> None:
+    log = new_log()
+    publish(log, 12)
+    archived(tmp_path, log, 1, 12)
+    log.store(nats)
+    options = {**access(nats), "stream": log.stream, "archive": str(tmp_path), "columns": "seq"}
+    reader = LogReader(Options.read(options))
+    for first in (1, 12):
+        if first > 1:
+            log.cut(nats, first)
+        batches = [batch for part in reader.partitions() for batch in reader.read(part)]
+        assert [seq for one in batches for seq in one.column("seq").to_pylist()] == [*range(1, 13)]
+
+
+def test_a_log_that_is_archived_and_cut_while_it_is_looked_up(
+    tmp_path: Path, nats: Nats, new_log: New
+) -> None:
+    log = new_log()
+    publish(log, 30)
+    archived(tmp_path, log, 1, 12)
+    log.store(nats)
+    given = {**access(nats), "stream": log.stream, "archive": str(tmp_path)}
+    options = Options.read(given)
+    assert options.access is not None
+    asked_before = in_archive(options)
+    archived(tmp_path, log, 13, 20)
+    log.cut(nats, 16)
+    (one,) = find_with(options, asyncio.run(_ask(options.access, [log.stream])), asked_before)
+    assert [sequence for sequence, _ in one.read(1, 30)] == [*range(1, 31)]
 
 
 def test_another_log_in_the_place_of_a_node_is_refused(

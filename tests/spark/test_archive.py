@@ -16,12 +16,13 @@ from harness.fixtures import fill, small_disk
 from harness.logs import BEGIN_MS, LogBuilder
 
 from eventstore.events import BrokerStarted, MessagePublished
+from protocol.errors import FoldmqError
 from spark import archive as job
-from spark.archivable import OtherLog
 from spark.archive import archive
 from spark.archived import plan
 from spark.archivewriter import ArchiveBusy, Archived, open_writer
 from spark.errors import OutOfDisk, SparkError
+from spark.failures import OtherLog
 from spark.log import Log
 
 if TYPE_CHECKING:
@@ -160,17 +161,19 @@ def test_several_logs_and_other_programs(
     assert rows == sorted(wanted)
 
 
-def test_a_damaged_record_ends_it_and_is_named(
+def test_a_damaged_record_is_named_and_ends_only_its_log(
     tmp_path: Path, new_log: New, opened: Opened
 ) -> None:
-    log = new_log()
+    log, behind = new_log(), new_log()
     publish(log, 60, 1000)
-    log.damage(50)
-    with pytest.raises(Exception, match="record 50") as failed:
-        archive(opened(log), str(tmp_path), batch_bytes=25_000)
-    assert "wrong checksum" in str(failed.value)
+    log.damage(30)
+    publish(behind, 5)
+    with pytest.raises(FoldmqError, match=f"^log {log.stream}: .* record 30 has a wrong") as failed:
+        archive(opened(log, behind), str(tmp_path), batch_bytes=25_000)
+    assert failed.value.exit_code == 65
+    assert stored(tmp_path, behind) == records(behind)
     got = stored(tmp_path, log)
-    assert 0 < len(got) < 50
+    assert 0 < len(got) < 30
     assert got == records(log, 1, len(got))
 
 
@@ -259,6 +262,7 @@ def test_a_disk_that_is_full(small_disk: Path, nats: Nats, new_log: New, opened:
 RUN = """
 import os, sys
 from spark.archive import archive
+from spark.failures import OtherLog
 from spark.log import Log
 from spark.session import running_session
 

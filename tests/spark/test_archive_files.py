@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import bisect
+import contextlib
 import itertools
 import pickle
 from typing import TYPE_CHECKING
@@ -13,13 +16,22 @@ from archives import DAY_MS, NODE, archived, publish, stage
 from harness.logs import BEGIN_MS, LogBuilder
 from pyarrow import parquet
 
+from cli.moments import parse_moment
+from cli.sourceflags import SourceFlags, UsageError
+from cli.sparkjobs.flags import SparkFlags
+from cli.sparkjobs.place import Found, find, since, until
 from eventstore.errors import CorruptLog
 from eventstore.records import decode_record
+from eventstore.shown import iso
 from spark import archivefiles
 from spark.archived import ArchivedStored, plan
 from spark.archivewriter import open_writer
-from spark.folders import Folder, NoFolder
+from spark.failures import BadOption, MarkedError
+from spark.folders import Folder, NoFolder, without_secrets
 from spark.ledger import NAME, ArchiveDamaged, LaterArchive, NoArchive, parse
+from spark.options import Options
+from spark.planning import Times
+from spark.source import LogReader
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -155,6 +167,183 @@ def test_several_nodes_in_one_archive(tmp_path: Path) -> None:
         assert [data for _, data in one.read(1, 3)] == log.records
 
 
+# ------------------------------------------------------------------------------------ old days
+
+
+def seqs(directory: Path | str, **options: str) -> list[int]:
+    """What the source reads of an archive alone."""
+    reader = LogReader(Options.read({"archive": str(directory), "columns": "seq", **options}))
+    found: list[int] = []
+    for part in reader.partitions():
+        for batch in reader.read(part):
+            found += batch.column("seq").to_pylist()
+    return found
+
+
+def test_what_is_behind_removed_days_is_read_without_them(tmp_path: Path) -> None:
+    log = LogBuilder(step_ms=DAY_MS // 4)
+    publish(log, 80)
+    segments = archived(tmp_path, log, per_file=4)
+    times = [decode_record(at, data).time_ms for at, data in enumerate(log.records, 1)]
+    first = segments[10].first
+    for segment in segments[:10]:
+        for file in segment.files:
+            (tmp_path / NODE / file.name).unlink()
+    for begin in (first, first + 1, first + 2, 80):
+        assert seqs(tmp_path, **{"from": str(begin)}) == [*range(begin, 81)]
+        assert seqs(tmp_path, **{"from": iso(times[begin - 1])}) == [*range(begin, 81)]
+    begin = iso(times[first - 1])
+    assert seqs(tmp_path, **{"from": begin, "until": iso(times[69])}) == [*range(first, 71)]
+    assert seqs(tmp_path, partitions="9", **{"from": str(first)}) == [*range(first, 81)]
+    with pytest.raises(MarkedError, match=f"{segments[9].files[0].name} of the archive is missing"):
+        seqs(tmp_path, **{"from": str(first - 1)})
+
+
+def test_times_are_looked_up_in_the_ledger_as_they_are_in_the_log(tmp_path: Path) -> None:
+    log = LogBuilder(step_ms=100)
+    publish(log, 60)
+    archived(tmp_path, log, per_file=7)
+    (stored,) = plan(str(tmp_path))
+    times = [decode_record(at, data).time_ms for at, data in enumerate(log.records, 1)]
+    for time_ms in range(times[0] - 100, times[-1] + 200, 50):
+        assert Times(stored).last_until(time_ms) == bisect.bisect_right(times, time_ms)
+
+
+def test_a_file_that_another_one_replaced_is_noticed_at_its_end(tmp_path: Path) -> None:
+    """Who reads behind it takes the link before it from the ledger."""
+    log, other = built(20), built(9)
+    publish(other, 1, 21)
+    archived(tmp_path / "a", log)
+    archived(tmp_path / "b", other)
+    old, new = files(tmp_path / "a")[0], files(tmp_path / "b")[0]
+    old.write_bytes(new.read_bytes())
+    found = lines(tmp_path / "a")
+    found[1]["files"] = lines(tmp_path / "b")[1]["files"]
+    write_lines(tmp_path / "a", found)
+    assert seqs(tmp_path / "a", **{"from": "11"}) == [*range(11, 21)]
+    for options in ({}, {"until": "10"}, {"partitions": "2"}):
+        with pytest.raises(MarkedError, match=r"record 1[01] (is not the one that|does not cont)"):
+            seqs(tmp_path / "a", **options)
+
+
+# ------------------------------------------------------------------------------ for a command
+
+
+def looked_up(archive: Path | str, at: str | None = None, begin: str | None = None) -> Found:
+    """Find an archive alone as a command does, before Spark starts."""
+
+    async def look() -> Found:
+        async with contextlib.AsyncExitStack() as stack:
+            flags = SparkFlags(SourceFlags(), archive=str(archive))
+            found = await find(stack, stack, flags)
+            options = await until(found, None if at is None else parse_moment(at))
+            options |= since(found, None if begin is None else parse_moment(begin))
+            assert options == {
+                name: given for name, given in (("until", at), ("from", begin)) if given
+            }
+            return found
+
+    return asyncio.run(look())
+
+
+def two_nodes(directory: Path) -> None:
+    for log in (LogBuilder("n1"), LogBuilder("n2")):
+        publish(log, 9)
+        with open_writer(directory, log.stream, f"node={log.node}") as writer:
+            writer.add(stage(writer, enumerate(log.records, 1)))
+
+
+def test_a_command_finds_an_archive_without_a_broker(tmp_path: Path) -> None:
+    archived(tmp_path, built(9))
+    found = looked_up(tmp_path, "7.1", "3")
+    assert found.options == {"archive": str(tmp_path), "stream": "*"}
+    assert found.streams == ("FOLDMQ_LOG_n1",)
+    assert not found.logs
+    looked_up(tmp_path, "2026-11-20T09:30:00.000Z", "2023-11-14T22:13:20.000Z")
+
+
+def test_a_command_says_before_spark_starts_what_is_not_in_an_archive(tmp_path: Path) -> None:
+    archived(tmp_path / "one", built(9))
+    with pytest.raises(BadOption, match=r"until = 12.3 is beyond the end of log FOLDMQ_LOG_n1"):
+        looked_up(tmp_path / "one", "12.3")
+    with pytest.raises(BadOption, match="from = 10 is beyond the end"):
+        looked_up(tmp_path / "one", None, "10")
+    with pytest.raises(NoFolder, match=r"there is no directory .*/none"):
+        looked_up(tmp_path / "none")
+    two_nodes(tmp_path / "two")
+    time = "2023-11-14T22:13:20.000Z"
+    assert looked_up(tmp_path / "two", time).streams == ("FOLDMQ_LOG_n1", "FOLDMQ_LOG_n2")
+    for at, begin in (("4", None), (None, "4")):
+        with pytest.raises(UsageError, match=r"a single log, and archive .*/two has 2: give"):
+            looked_up(tmp_path / "two", at, begin)
+
+
+def test_a_command_shows_no_secret_of_an_archive(capsys: pytest.CaptureFixture[str]) -> None:
+    async def look(flags: SparkFlags) -> None:
+        async with contextlib.AsyncExitStack() as stack:
+            await find(stack, stack, flags)
+
+    uri = "s3://AKIAKEY:TopSecret@bucket/a?nonsense=TopSecret"
+    with pytest.raises(NoFolder) as refusal:
+        asyncio.run(look(SparkFlags(SourceFlags(verbose=True), archive=uri)))
+    assert capsys.readouterr().err == "foldmq: reading archive s3://bucket/a\n"
+    assert "Secret" not in str(refusal.value)
+
+
+# ------------------------------------------------------------------------------------- secrets
+
+
+@pytest.mark.parametrize(
+    ("where", "plain"),
+    [
+        ("/a/b@c?x", "/a/b@c?x"),
+        ("file:///a@b?c", "file:///a@b?c"),
+        ("s3://bucket/a@b", "s3://bucket/a@b"),
+        ("s3://AKIAKEY:TopSecret@bucket/arch@x?sig=TopSecret", "s3://bucket/arch@x"),
+        ("s3a://AKIAKEY:Top%2FSecret@bucket/a", "s3a://bucket/a"),
+        ("s3://AKIAKEY:Top/TopSecret@bucket/a", "s3://bucket/a"),
+        ("s3://AKIAKEY:Top@TopSecret@bucket/a#TopSecret", "s3://bucket/a"),
+        ("hdfs://host:8020/user@x/a", "hdfs://host:8020/user@x/a"),
+        ("hdfs://[::1]:8020/user@x/a", "hdfs://[::1]:8020/user@x/a"),
+        ("abfss://box@acc.example/a?sig=TopSecret", "abfss://box@acc.example/a"),
+        ("abfs://acc:TopSecret@host/x", "abfs://host/x"),
+    ],
+)
+def test_a_uri_is_shown_without_what_is_secret(where: str, plain: str) -> None:
+    folder = Folder(where)
+    assert str(folder) == plain
+    assert "Secret" not in repr(folder)
+    arrow = without_secrets(f"Cannot parse '{where.replace('s3a', 's3')}': {where}", where)
+    assert "Secret" not in arrow
+    assert arrow.endswith(f": {plain}")
+
+
+def test_what_is_secret_in_a_uri_is_not_shown_in_pieces() -> None:
+    where = "s3a://AKIAKEY:Top%2FSecret@bucket/a?region=eu-1&sig=ab%3Dcd"
+    said = "key AKIAKEY, secret Top/Secret (Top%2FSecret), signature ab=cd, region eu-1"
+    hidden = "key ..., secret ... (...), signature ..., region eu-1"
+    assert without_secrets(said, where) == hidden
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "s3://AKIAKEY:TopSecret@bucket/a?nonsense=TopSecret",
+        "s3a://AKIAKEY:TopSecret@bucket/a?region=no region",
+        "s3://AKIAKEY:Top/TopSecret@bucket/a",
+        "gs://AKIAKEY:TopSecret@bucket/a",
+        "nosuch://AKIAKEY:TopSecret@bucket/a",
+    ],
+)
+def test_no_message_shows_what_is_secret_in_a_uri(uri: str) -> None:
+    with pytest.raises(MarkedError) as failed:
+        seqs(uri)
+    assert f"{uri.partition(':')[0]}://bucket/a cannot be read: " in str(failed.value)
+    assert "Secret" not in str(failed.value)
+    assert "AKIAKEY" not in str(failed.value)
+    assert "Secret" not in repr(Options.read({"archive": uri}))
+
+
 # ------------------------------------------------------------------------------- nothing, damage
 
 
@@ -281,6 +470,7 @@ def write_lines(directory: Path, found: list[dict[str, object]]) -> None:
         (lambda found: found[3].update(files=[]), "line 4 is not a segment"),
         (lambda found: found[3].update(files=[["a"]]), "line 4 is not a segment"),
         (lambda found: found[3].update(last=20), "line 4 is not a segment"),
+        (lambda found: found[3].update(link="g" * 64), "line 4 is not a segment"),
         (lambda found: found[0].pop("stream"), "does not say whose log it is"),
     ],
 )

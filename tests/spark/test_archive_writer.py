@@ -347,6 +347,38 @@ def test_a_line_that_was_not_synced_is_synced_by_the_next_writer(
         assert str(tmp_path / NODE / NAME) in synced
 
 
+@pytest.mark.parametrize("behind", ["new", f"new/{NODE}/{NAME}"])
+def test_directories_that_were_not_synced_are_synced_by_the_next_writer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, behind: str
+) -> None:
+    log = built(10)
+    directory = tmp_path / "new" / "deep"
+    behind = behind.replace("new/", "new/deep/")
+    synced: set[str] = set()
+    whole = os.fsync
+
+    def sync(descriptor: int) -> None:
+        place = Path(f"/proc/self/fd/{descriptor}").readlink()
+        if place.is_relative_to(tmp_path):
+            synced.add(str(place.relative_to(tmp_path)))
+        whole(descriptor)
+
+    def kill(descriptor: int) -> None:
+        if (tmp_path / behind).exists():
+            raise Killed
+        whole(descriptor)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "fsync", kill)
+        with pytest.raises(Killed):
+            archived(directory, log)
+    assert (directory / NODE).is_dir()
+    monkeypatch.setattr(os, "fsync", sync)
+    archived(directory, log)
+    own = f"new/deep/{NODE}"
+    assert synced >= {".", "new", "new/deep", own, f"{own}/_foldmq", f"{own}/{NAME}"}
+
+
 def test_a_line_that_cannot_be_synced_is_taken_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -392,9 +424,53 @@ def test_a_disk_that_is_full(
             with pytest.raises(OutOfDisk, match=r"no space left for the archive .*: what is in it"):
                 writer.add(runs)
     assert all_of(tmp_path) == records(log, 1, 10)
+    assert names(tmp_path) == {NAME, "_foldmq/lock", *told(tmp_path)}
     archived(tmp_path, log)
     assert all_of(tmp_path) == records(log, 1, 20)
-    assert names(tmp_path) >= told(tmp_path)
+
+
+def test_what_a_failed_run_cannot_remove_is_removed_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = built(30)
+    archived(tmp_path, log, 10)
+
+    def fail(*_anything: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as broken, open_writer(tmp_path, log.stream, NODE) as writer:
+        runs = stage(writer, records(log, 11, 20))
+        broken.setattr(os, "write", fail)
+        broken.setattr(Path, "unlink", fail)
+        with pytest.raises(OutOfDisk):
+            writer.add(runs)
+    assert len(names(tmp_path)) > len({NAME, "_foldmq/lock", *told(tmp_path)})
+    archived(tmp_path, log, per_file=20)
+    assert all_of(tmp_path) == records(log, 1, 30)
+    assert names(tmp_path) == {NAME, "_foldmq/lock", *told(tmp_path)}
+
+
+def test_a_line_that_cannot_be_taken_back_keeps_its_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = built(20)
+    archived(tmp_path, log, 10)
+    synced = os.fsync
+
+    def sync(descriptor: int) -> None:
+        if Path(f"/proc/self/fd/{descriptor}").readlink().name == Path(NAME).name:
+            os.close(descriptor)  # nor can the file be cut then
+            raise OSError(errno.EIO, "Input/output error")
+        synced(descriptor)
+
+    with monkeypatch.context() as broken, open_writer(tmp_path, log.stream, NODE) as writer:
+        runs = stage(writer, records(log, 11, 20))
+        broken.setattr(os, "fsync", sync)
+        with pytest.raises(NotWritable):
+            writer.add(runs)
+    assert all_of(tmp_path) == records(log, 1, 20)
+    archived(tmp_path, log)
+    assert all_of(tmp_path) == records(log, 1, 20)
 
 
 def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:

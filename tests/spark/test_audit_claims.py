@@ -23,6 +23,7 @@ from spark.audit.outcome import (
     Claim,
 )
 from spark.audit.run import audit
+from spark.failures import BadOption
 from spark.log import Log
 
 if TYPE_CHECKING:
@@ -205,7 +206,10 @@ CASES: tuple[Callable[[str], Made], ...] = (
 
 @pytest.fixture(scope="module")
 def made() -> dict[str, Made]:
-    return {make.__name__: make(make.__name__) for make in CASES}
+    cases = {make.__name__: make(make.__name__) for make in CASES}
+    log, *_ = cases["another_session"]
+    log.stream = f"COPY_OF_{log.node}"
+    return cases
 
 
 @pytest.fixture(scope="module")
@@ -228,6 +232,17 @@ def test_claims(name: str, made: dict[str, Made], outcome: Outcome) -> None:
         assert any(
             (one.at, one.session) == (place, session) and words in one.what for one in found
         ), found
+
+
+def test_claims_about_a_node_that_is_not_read_are_refused(
+    spark: SparkSession, nats: Nats, made: dict[str, Made], outcome: Outcome
+) -> None:
+    assert outcome.compared
+    log, told, _ = made["another_session"]
+    strange = [replace(one, node="of nobody") for one in told]
+    read = Log(spark, {**access(nats), "stream": log.stream})
+    with pytest.raises(BadOption, match=f'claimed of node "of nobody", .* there is {log.node}'):
+        audit(read, [*told, *strange], cluster=False)
 
 
 def test_how_much_was_compared(made: dict[str, Made], outcome: Outcome) -> None:

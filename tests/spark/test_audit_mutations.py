@@ -17,7 +17,7 @@ from harness.logs import LogBuilder
 from simulation.promises import violations
 
 from eventstore.records import decode_record
-from projections.promises import RULES, UNEXPECTED
+from projections.rules import RULES, UNEXPECTED
 from spark.audit.outcome import DELIVERED_TWICE, NO_SUBSCRIPTION
 from spark.audit.run import audit
 from spark.log import Log
@@ -100,7 +100,7 @@ def expected(log: LogBuilder) -> Found:
     return {
         (rule, at, session)
         for session, found in violations(records).items()
-        for rule, at, _ in found
+        for rule, at, *_ in found
     }
 
 

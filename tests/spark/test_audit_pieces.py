@@ -19,12 +19,12 @@ from eventstore.records import GENESIS, decode_record
 from projections.promises import BUCKETS
 from spark.audit import figures
 from spark.audit.chain import COUNTS, PIECE, PROBLEM, RATES, Link, Note, Piece, follow, joined
-from spark.audit.facts import EFFECT, EVENTS, NODE, RELEASED, SENT
+from spark.audit.facts import EFFECT, EVENTS, NODE, RELEASED, SENT, Facts
 from spark.audit.outcome import CHAIN, EVENT, MOST, TURN
 from spark.audit.packing import item, pack, unpack
-from spark.audit.rates import Rates, merged
+from spark.audit.rates import LEAST_MS, Rates, interval_ms, merged
 from spark.audit.results import SLOWEST, TOTALS, VIOLATION, Results, Totals, bounded, quantile
-from spark.audit.source import FactsPartition, FactsReader
+from spark.audit.source import FactsPartition, FactsReader, Part
 from spark.audit.whole import BEYOND, wholes
 from spark.options import Options
 from spark.planning import Range
@@ -137,6 +137,12 @@ class Held:
             if sequence not in self.gone:
                 yield sequence, self.log.records[sequence - 1]
 
+    def link_before(self, _sequence: int) -> None:
+        return None
+
+    def around(self, _time_ms: int) -> tuple[int, int]:
+        return self.first - 1, self.last
+
     def explain(self, _sequence: int) -> None:
         return None
 
@@ -152,7 +158,7 @@ def scanned(
     for before, last in pairwise([0, *splits, log.last]):
         part = Range(Held(log, frozenset(gone)), before + 1, last, log.last, until=end)
         reader = FactsReader(Options.read({"archive": "none"}))
-        for batch in reader.read(FactsPartition([part])):
+        for batch in reader.read(FactsPartition([Part(part, log.node, LEAST_MS)])):
             rows += batch.to_pylist()
     return rows
 
@@ -247,6 +253,17 @@ def test_facts_are_counted() -> None:
     assert sum(note.values["published"] for note in notes(rows) if note.about == RATES) == 60
 
 
+def test_long_names_make_small_batches() -> None:
+    """A topic may have 64 KiB, and one event may say it for thousands of messages."""
+    facts = Facts("n1")
+    count, topic = 2000, "t" * 60_000
+    numbers = ([number] * count for number in range(5))
+    facts.effects.extend(["s"] * count, *numbers, [topic] * count)
+    batches = list(facts.rest())
+    assert sum(batch.num_rows for batch in batches) == facts.counts[EFFECT] == count
+    assert max(batch.nbytes for batch in batches) < 16 << 20
+
+
 def test_as_many_pieces_as_one_can_hold() -> None:
     """A log in which no record follows the other does not become a note for each."""
     log = LogBuilder("n")
@@ -275,6 +292,43 @@ def test_rates_grow_coarser_and_lose_nothing() -> None:
     for point in points:
         inside = sum(point.at_ms <= time_ms < point.at_ms + length for time_ms in times)
         assert point.delivered == inside
+
+
+@pytest.mark.parametrize(
+    ("begins_ms", "ends_ms", "length_ms"),
+    [(0, 0, 1000), (0, 239_999, 1000), (0, 240_000, 2000), (5, 10**10, 65_536_000), (9, 0, 1000)],
+)
+def test_intervals_are_few(begins_ms: int, ends_ms: int, length_ms: int) -> None:
+    assert interval_ms(begins_ms, ends_ms) == length_ms
+
+
+def test_readers_of_one_log_count_in_the_same_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many there are, the driver gets little more than what is shown."""
+    log = LogBuilder("of another name", step_ms=3600_000)
+    for _ in range(2000):
+        log.record(Acked("s", [1]))
+    log.stream = "COPY"
+    monkeypatch.setattr("spark.audit.source.find", lambda _options: [Held(log)])
+    reader = FactsReader(Options.read({"archive": "none", "partitions": "50"}))
+    parts = reader.partitions()
+    assert len(parts) == 50
+    rows = [row for part in parts for batch in reader.read(part) for row in batch.to_pylist()]
+    assert {row["node"] for row in rows} == {"of another name"}
+    told = [note for note in notes(rows) if note.about == RATES]
+    assert sum(note.values["completed"] for note in told) == 2000
+    assert len(told) < 240 + 50
+    points, length = merged((note.node, note.values) for note in told)
+    assert 120 <= len(points) <= 241
+    assert {note.values["length_ms"] for note in told} == {length}
+
+
+def test_a_reader_keeps_few_intervals_when_clocks_are_wrong() -> None:
+    rates = Rates()
+    for second in range(100_000):
+        rates.of(second * 1000)[Acked] += 1
+    points = list(rates.points())
+    assert len(points) <= 512
+    assert sum(point["completed"] for point in points) == 100_000
 
 
 def test_rates_of_several_readers_are_added() -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections import Counter
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from brokenlogs import BROKEN, KEPT, Case
+from brokenlogs import BROKEN, KEPT, Case, at
 from conftest import access
 
+from spark.audit.expected import sent
+from spark.audit.facts import CARRIED, DDL, RELEASED, SCHEMA, SENT
 from spark.audit.outcome import RULES, STATE
 from spark.audit.run import audit
+from spark.audit.tables import Facts
 from spark.log import Log
 
 if TYPE_CHECKING:
@@ -47,3 +51,22 @@ def test_every_rule_is_broken_by_some_log() -> None:
     made = {make.__name__: make(make.__name__) for make in BROKEN}
     broken = {rule for case in made.values() for rule, _, _ in case.expected}
     assert broken == {*RULES} - {STATE}
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_of_what_was_said_again_the_fuller_one_counts(
+    spark: SparkSession, order: tuple[int, int]
+) -> None:
+    """A message that is repeated before a cut may be said not to be retained any more."""
+    told: list[dict[str, Any]] = [
+        {"kind": CARRIED, "at": at(9), "ref": at(2), "number": 0, "topic": "t", "digest": ""},
+        {"kind": SENT, "at": at(2), "ref": at(2), "number": 1, "topic": "t", "digest": "abcd"},
+    ]
+    released = {"kind": RELEASED, "session": "p", "at": at(4), "ref": at(2), "number": 2 | 1 << 2}
+    rows = [{"node": "n", **one} for one in (told[order[0]], told[order[1]], released)]
+    table = spark.createDataFrame([tuple(map(one.get, SCHEMA.names)) for one in rows], DDL)
+    messages = sent(Facts(table, table, Counter({CARRIED: 1, SENT: 1, RELEASED: 1})))
+    assert messages.released is not None
+    (row,) = messages.released.collect()
+    assert (row["number"], row["digest"], row["topic"]) == (1, "abcd", "t")
+    assert (row["level"], row["at"], row["turn"]) == (2, at(4), at(3))

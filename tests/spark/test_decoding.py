@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import eventstore.events
+import spark.runs
 from eventstore.events import (
     Acked,
     BrokerStarted,
@@ -289,6 +290,35 @@ def test_a_large_event_is_cut_into_several_batches() -> None:
         range(5, 5 + 2 * count, 2)
     )
     assert sum(orjson.loads(text)["size"] for text in batches[-1]["json"].to_pylist()) == 0
+
+
+@pytest.mark.parametrize("column", ["session", "json", "topic"])
+def test_rows_that_repeat_a_long_name_are_cut_into_batches_of_few(column: str) -> None:
+    """A client names its session and its topics, with up to 64 KiB."""
+    name = "n" * 60_000
+    published = MessagePublished(name, 1, False, [name], [], [[1, 1500, 1]], 0, 0, 1500)
+    found = record(published, Acked(name, [[1, 1500, 1]]))
+    batches = list(Decoder(Columns.of("entries", [column]), Wanted()).batches([found]))
+    assert sum(batch.num_rows for batch in batches) == 3000
+    assert max(batch.nbytes for batch in batches) < 100 << 20
+    assert len(batches) > 3
+
+
+@pytest.mark.parametrize("grain", ["entries", "events"])
+def test_records_that_are_too_much_for_one_batch_together_are_read_in_several(
+    monkeypatch: pytest.MonkeyPatch, grain: str
+) -> None:
+    monkeypatch.setattr(spark.runs, "MOST", 100)
+    found = [
+        record(Acked("a", [[1, count, 1]]), sequence=sequence)
+        for sequence, count in enumerate((60, 60, 1, 100, 99, 2, 40, 50), 1)
+    ]
+    whole = [row for one in found for row in rows([one], grain, "seq", "index", "entries")]
+    assert rows(found, grain, "seq", "index", "entries") == whole
+    assert len(whole) == (412 if grain == "entries" else 8)
+    found.append(record(Acked("a", [[1, 101, 1]]), sequence=9))
+    with pytest.raises(UnreadableEvent, match="record 9 holds a run that is too long"):
+        rows(found, grain)
 
 
 def test_payloads_of_events_in_any_order_and_overlapping() -> None:

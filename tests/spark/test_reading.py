@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import random
 import sys
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import archives
 import pytest
 from asrows import entry_rows
 from conftest import access
 from harness.proxy import Proxy
+from pyspark.sql.datasource import EqualTo
 
 import eventstore.log
 from eventstore.events import (
@@ -28,19 +32,24 @@ from eventstore.positions import MAX_INDEX, position
 from eventstore.records import decode_record, link_of
 from projections.turns import Turns
 from protocol.errors import FoldmqError
+from spark.archivable import node_folder
+from spark.archive import archive
 from spark.columns import ENTRIES
 from spark.failures import BadOption, CutMeanwhile, CutOff, NoLog, SparkFailure
 from spark.finding import find
+from spark.log import Log
 from spark.options import Options
-from spark.planning import Range, plan, split
+from spark.planning import Range, ranges, split
+from spark.pushdown import push
 from spark.reading import Reading
+from spark.wanted import Pushed
 
 sys.path.append(str(Path(__file__).parents[1] / "eventstore"))
 
 from samples import PAYLOADS, WILL, every_event
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Sequence
 
     from harness.logs import LogBuilder
     from harness.nats import Nats
@@ -51,10 +60,46 @@ GOLDEN = Path(__file__).parents[1] / "eventstore" / "golden"
 Rows = list[dict[str, Any]]
 
 
+class InMemory:
+    """The records of a log without a server; those that are None are missing."""
+
+    def __init__(
+        self, records: Sequence[bytes | None], stream: str = "FOLDMQ_LOG_n1", borders: Any = ()
+    ) -> None:
+        self.records = records
+        self.stream = stream
+        self.first, self.last = 1, len(records)
+        self.size = sum(len(data or b"") for data in records)
+        self.borders = borders
+
+    def read(self, first: int, last: int) -> Iterator[tuple[int, bytes]]:
+        for sequence, data in enumerate(self.records[first - 1 : last], first):
+            if data is not None:
+                yield sequence, data
+
+    def link_before(self, sequence: int) -> bytes | None:
+        return None
+
+    def around(self, time_ms: int) -> tuple[int, int]:
+        return self.first - 1, self.last
+
+    def explain(self, sequence: int) -> FoldmqError | None:
+        return None
+
+    def place(self, sequence: int) -> str:
+        return ""
+
+
+def rows_in_memory(records: Sequence[bytes | None], **given: str) -> Rows:
+    options = Options.read({"nats": "nats://nowhere", **given})
+    reading = Reading(options.columns, options.pushed, options.mode)
+    parts = split(ranges([InMemory(records)], options, options.pushed), options.partitions)
+    return [row for part in parts for batch in reading.read(part) for row in batch.to_pylist()]
+
+
 def parts_of(given: dict[str, str]) -> tuple[Options, list[Range]]:
     options = Options.read(given)
-    found = (plan(stored, options, options.pushed) for stored in find(options))
-    return options, split([one for one in found if one is not None], options.partitions)
+    return options, split(ranges(find(options), options, options.pushed), options.partitions)
 
 
 def read(server: Nats, *logs: LogBuilder, **given: str) -> Rows:
@@ -280,6 +325,7 @@ def test_a_damaged_record_fails_the_job_with_log_and_record(
         caught.value
     )
     assert caught.value.exit_code == 65
+    assert "records up to" not in str(caught.value), "who read from there on does not know"
 
 
 @pytest.mark.parametrize("partitions", ["1", "3", "9"])
@@ -340,6 +386,60 @@ def test_the_record_before_a_partition_is_what_its_first_one_must_continue(
     log.records[3:] = other.records[3:]
     with pytest.raises(SparkFailure, match="record 4 does not continue record 3"):
         read(nats, log, partitions="2")
+
+
+@pytest.mark.parametrize("how", ["link", "garbage"])
+def test_what_continues_a_damaged_record_is_intact_wherever_a_partition_begins(
+    new_log: NewLog, how: str
+) -> None:
+    log = new_log()
+    for number in range(8):
+        log.record(Acked("a", [number]))
+    if how == "link":
+        log.damage(4, 10)  # a byte of what the next one names it by
+    else:
+        log.records[3] = b"x" * 300
+    for partitions in ("1", "2", "8"):
+        some = {"columns": "seq,damage", "mode": "PERMISSIVE", "partitions": partitions}
+        rows = rows_in_memory(log.records, **some)
+        assert [row["seq"] for row in rows] == list(range(1, 9))
+        assert [row["seq"] for row in rows if row["damage"] is not None] == [4]
+    assert [row["seq"] for row in rows_in_memory(log.records, **{"from": "5"})] == [5, 6, 7, 8]
+
+
+def test_parts_of_a_turn_whose_last_one_is_damaged_are_rows(new_log: NewLog) -> None:
+    log = new_log()
+    log.turn([WillFired("a")], [WillFired("b")], [WillFired("lost")])
+    log.record(WillFired("c"))
+    log.turn([WillFired("void")], [WillFired("lost")], [WillFired("void")], [], whole=False)
+    log.record(WillFired("d"))
+    log.turn([WillFired("lost")], [WillFired("e")])
+    log.turn([WillFired("f")], [WillFired("lost")])
+    log.turn([WillFired("lost")], [WillFired("void")], [], whole=False)
+    log.record(WillFired("g"))
+    log.turn([WillFired("h")], [WillFired("lost")], [], whole=False)
+    gone = (3, 6, 9, 12, 13, 17)
+    for lost in (None, b"x" * 300):
+        records = [lost if seq in gone else data for seq, data in enumerate(log.records, 1)]
+        for partitions in ("1", "2", "3", "5", "17"):
+            some = {"columns": "seq,session,damage", "partitions": partitions}
+            rows = rows_in_memory(records, **some, mode="DROPMALFORMED")
+            assert [row["session"] for row in rows] == ["a", "b", "c", "d", "e", "f", "g", "h"]
+            told = rows_in_memory(records, **some, mode="PERMISSIVE")
+            assert [row for row in told if row["damage"] is None] == rows
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_damage_leaves_the_same_rows_in_any_partitions(new_log: NewLog, seed: int) -> None:
+    chance = random.Random(seed)
+    log = random_log(new_log(), seed, 40)
+    records: list[bytes | None] = list(log.records)
+    for at in chance.sample(range(len(records)), 12):
+        records[at] = chance.choice([None, b"", b"x" * 300])
+    some = {"columns": "seq,index,session", "mode": "DROPMALFORMED"}
+    whole = rows_in_memory(records, **some, partitions="1")
+    for partitions in ("2", "3", "7", "20", "1000"):
+        assert rows_in_memory(records, **some, partitions=partitions) == whole
 
 
 def test_an_event_that_cannot_be_read_is_damage_too(nats: Nats, new_log: NewLog) -> None:
@@ -425,6 +525,8 @@ def test_which_logs_there_are(nats: Nats, new_log: NewLog) -> None:
         ({"until": "99"}, 64, "beyond the end of log"),
         ({"until": "tomorrow"}, 64, "expected a position such as 12"),
         ({"until": "{"}, 64, "until is not a JSON object"),
+        ({"until": '{"FOLDMQ_LOG_typo": 1}'}, 64, "until names log FOLDMQ_LOG_typo, which is not"),
+        ({"from": '{"FOLDMQ_LOG_typo": 1}'}, 64, "from names log FOLDMQ_LOG_typo, which is not"),
         ({"from": "1.9999999"}, 64, "expected a position such as 12"),
         ({"mode": "maybe"}, 64, "expected one of FAILFAST, PERMISSIVE, DROPMALFORMED"),
         ({"partitions": "0"}, 64, "expected a number of 1 or more"),
@@ -526,6 +628,65 @@ def test_partitions_cover_the_log_once(nats: Nats, new_log: NewLog) -> None:
         assert len(parts) == min(wanted, log.last)
         covered = [sequence for part in parts for sequence in range(part.first, part.last + 1)]
         assert covered == list(range(1, log.last + 1))
+
+
+class Counted(int):
+    """A number that counts how often it is looked at."""
+
+    looks = 0
+
+    def __sub__(self, other: int) -> int:
+        Counted.looks += 1
+        return int(self) - other
+
+    def __lt__(self, other: int) -> bool:
+        Counted.looks += 1
+        return int(self) < other
+
+
+def test_borders_are_found_without_looking_at_all_of_them() -> None:
+    records = [b"x"] * 4000
+    stored = InMemory(records, borders=[Counted(at) for at in range(1, 4001, 4)])
+    Counted.looks = 0
+    parts = split([Range(stored, 1, 4000, 4000)], 400)
+    assert Counted.looks < 40 * 400  # they are 1000
+    assert len(parts) == 400
+    assert all(part.first % 4 == 1 for part in parts)
+    assert [part.first for part in parts[1:]] == [part.last + 1 for part in parts[:-1]]
+    near = split([Range(InMemory(records, borders=(9, 1990, 3999)), 1, 4000, 4000)], 2)
+    assert [(part.first, part.last) for part in near] == [(1, 1989), (1990, 4000)]
+
+
+def test_the_node_of_a_stream_with_another_name_is_that_of_its_records() -> None:
+    pushed, rest = push(Pushed(), [EqualTo(("node",), "n1")])
+    assert len(rest) == 1, "Spark looks at the rows"
+    assert not pushed.excludes("FOLDMQ_LOG_n1")
+    assert pushed.excludes("FOLDMQ_LOG_n2")
+    assert not pushed.excludes("COPY_OF_n1")
+
+
+def test_logs_are_looked_up_where_a_loop_is_running_already(
+    nats: Nats, new_log: NewLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a notebook, whose cells are run by a loop."""
+    log = new_log()
+    log.record(WillFired("a"))
+    log.store(nats)
+    monkeypatch.setattr(archives, "NODE", node_folder(log.stream))
+    archives.archived(tmp_path, log)
+    opened = Log(None, {**access(nats), "stream": log.stream})  # type: ignore[arg-type] # no job
+
+    async def cell() -> None:
+        assert opened.bounds()[log.node].last == 1
+        assert opened.pinned().options["until"] == json.dumps({log.stream: f"1.{MAX_INDEX}"})
+        [stored] = find(Options.read(opened.options))
+        assert stored.explain(1) is None
+        [there] = archive(opened, str(tmp_path))  # nothing is new: Spark has nothing to do
+        assert there.through == 1
+        with pytest.raises(NoLog):
+            opened.having(stream="FOLDMQ_LOG_nobody").bounds()
+
+    asyncio.run(cell())
 
 
 def test_the_last_position_of_a_record_is_all_of_it() -> None:

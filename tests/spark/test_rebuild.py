@@ -12,15 +12,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from brokenlogs import Story, at, snapshot
 from foldedlogs import FoldedLog, golden, moments, random_log, simulated
 from harness.nats import PASSWORD, USER
 from harness.staterows import assert_same, rebuilt_rows
 
+from eventstore.events import (
+    BrokerStopped,
+    CheckpointBegun,
+    CheckpointCompleted,
+    MessagesCarried,
+    WillArmed,
+)
 from eventstore.positions import MAX_INDEX, position
 from spark.log import Log
-from spark.rebuild import JOBS
+from spark.rebuild import JOBS, rebuild
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from harness.nats import Nats
     from harness.staterows import Row
     from pyspark.sql import SparkSession
@@ -37,6 +47,8 @@ def logs(nats: Nats) -> list[FoldedLog]:
     made = [one for seed in SEEDS for one in simulated(seed, f"sim{seed}")]
     made += [one for seed in range(2 * len(SEEDS)) for one in random_log(seed, f"rnd{seed}")]
     made += [golden(GOLDEN / f"{name}.records", f"golden-{name}") for name in WHOLE]
+    copied = next(one for one in made if one.first > 1)
+    copied.log.stream = f"COPY_OF_{copied.node}"
     for one in made:
         one.store(nats)
     assert any(one.first > 1 for one in made if one.node.startswith("sim")), "none was cut"
@@ -81,3 +93,18 @@ def test_rebuilt_is_what_is_folded(
 ) -> None:
     assert expected[job], "nothing to compare"
     assert_same(rebuilt_rows(opened_logs, job), expected[job])
+
+
+def test_a_payload_that_was_carried_later_is_found(opened: Callable[..., Log], nats: Nats) -> None:
+    """Between a checkpoint and the cut before it, payloads of before it are repeated."""
+    story = Story("carried-later")(WillArmed("s", "w", 1, False, 3, 0), payloads=1)
+    story(
+        CheckpointBegun(1),
+        snapshot(story, "p"),
+        snapshot(story, "s"),
+        CheckpointCompleted(1, at(3), 2, 0),
+    )
+    story(BrokerStopped())(MessagesCarried([at(2)], ["w"], [], 3, 0, 1), payloads=1)
+    story.log.store(nats).cut(nats, 3)
+    (row,) = rebuild(opened(story.log, until="4"), "wills").collect()
+    assert (row["session"], row["size"], row["payload"]) == ("s", 3, b"000")

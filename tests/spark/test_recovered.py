@@ -6,6 +6,7 @@ import pytest
 
 from eventstore.events import (
     Acked,
+    Completed,
     Delivered,
     Event,
     MessageDropped,
@@ -50,6 +51,9 @@ BEFORE: list[Event] = [
     opened(resumed=False, generation=1), Subscribed("c", [("t/#", 2)]), delivered([1, 2, 3]),
 ]  # fmt: skip
 """Connected, with three messages on their way."""
+RELEASING: list[Event] = [*BEFORE[:2], delivered([1, 2, 3], 2), Received("c", [2, 3])]
+"""Two of them were received, and are to be released."""
+UNQUEUED = MessageDropped("c", "unsubscribed", 1, [position(3, 0)], "t/#", queued=4)
 
 
 def recovery(
@@ -89,6 +93,17 @@ GOOD: dict[str, tuple[list[Event], list[Event]]] = {
     "what waits for PUBCOMP is first": (
         [*BEFORE[:2], delivered([1, 2], 2), Received("c", [2])],
         [CLOSED, opened(), Redelivered("c", [2], "resumed"), Redelivered("c", [1], "resumed")],
+    ),
+    "PUBRELs are sent again behind a new will": (
+        RELEASING,
+        [CLOSED, opened(), armed(), Redelivered("c", [2, 3], "resumed"), Completed("c", [2, 3])],
+    ),
+    "it failed when its client was back": (
+        RELEASING,
+        [CLOSED, opened(), SessionClosed("c", "session_failed", 2), opened(generation=3)],
+    ),
+    "dropped by the limits of its queue": (
+        [*BEFORE, LEFT], [MessageDropped("c", "queue_messages", 1, [position(101, 0)], "t/#")],
     ),
     "sent again because nobody answered": (
         BEFORE,
@@ -139,6 +154,45 @@ BAD: dict[str, tuple[list[Event], list[Event], str]] = {
     "will not retained": (
         [*BEFORE, armed(retain=True)], [WillFired("c"), will(), CLOSED], "another message",
     ),
+    "will in two messages": (
+        [*BEFORE, armed()], [WillFired("c"), will(), will(), CLOSED], "a second time",
+    ),
+    "will once more behind the end": (
+        [*BEFORE, armed()], [WillFired("c"), will(), CLOSED, will()], "a second time",
+    ),
+    "will at QoS 0 behind the end": (
+        [*BEFORE, armed(0)], [WillFired("c"), CLOSED, will(qos=0)], "without its client",
+    ),
+    "will of a clean session once more": (
+        [opened(resumed=False, clean=True, generation=1), armed()],
+        [WillFired("c"), will(), CLOSED, will()],
+        "MessagePublished for a session that there was not",
+    ),
+    "taken out of its queue while it ends": (
+        [*BEFORE, LEFT, QUEUED, opened()],
+        [UNQUEUED, SessionClosed("c", "broker_restarted", 2)],
+        "MessageDropped before",
+    ),
+    "taken out of its queue while away": ([*BEFORE, LEFT, QUEUED], [UNQUEUED], "was away"),
+    "PUBREL not sent again": (
+        RELEASING,
+        [CLOSED, opened(), Subscribed("c", [("u", 1)]), SessionClosed("c", "closed", 2)],
+        "PUBREL of packet 2 and 1 more was not sent again",
+    ),
+    "PUBREL not sent again until the end of the log": (
+        RELEASING, [CLOSED, opened()], "PUBREL of packet 2 and 1 more was not sent again",
+    ),
+    "one PUBREL not sent again": (
+        RELEASING, [CLOSED, opened(), Redelivered("c", [2], "resumed")], "PUBREL of packet 3 was",
+    ),
+    "PUBREL sent again later": (
+        RELEASING,
+        [
+            CLOSED, opened(), Redelivered("c", [2], "ack_wait"),
+            Redelivered("c", [2, 3, 1], "resumed"),
+        ],
+        "PUBREL of packet 2 and 1 more",
+    ),
     "published while away": (
         [*BEFORE, LEFT],
         [MessagePublished("c", 1, False, ["t"], [], [1], 1, 0, 1)],
@@ -180,6 +234,18 @@ def test_something_is_wrong(case: str) -> None:
 def test_a_finding_has_the_position_that_shows_it() -> None:
     found = recovery(BEFORE, [CLOSED, opened(), Redelivered("c", [1, 9], "resumed")]).findings
     assert [one.at for one in found] == [position(103, 1)]
+
+
+def test_what_is_not_looked_at_is_not_missed() -> None:
+    """The log is looked at up to the middle of the turn in which the client came back."""
+    for torn, count in ((position(102, 0), 0), (position(103, 0), 1)):
+        found = SessionRecovery("c", STARTED)
+        for number, event in enumerate(RELEASING):
+            found.take(event, position(number + 1, 0), 1000)
+        found.take(CLOSED, position(101, 0), 2000)
+        found.take(opened(), position(102, 0), 2000)
+        found.finish(torn)
+        assert len(found.findings) == count
 
 
 def test_payloads_of_wills_are_compared_where_they_are_known() -> None:

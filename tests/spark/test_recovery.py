@@ -36,7 +36,9 @@ if TYPE_CHECKING:
     from eventstore.positions import Position
 
 pytestmark = pytest.mark.timeout(600)
-SEEDS = range(10, 14)
+SEEDS = range(10, 40)
+"""Tried in turn until there are enough logs, one of them cut."""
+ENOUGH = 5
 NUMBERS = (
     "sessions", "connected", "clean", "inflight", "releasing", "inbound", "queued", "wills"
 )  # fmt: skip
@@ -68,15 +70,19 @@ def claims_of(log: FoldedLog) -> list[Claim]:
 @pytest.fixture(scope="module")
 def logs(nats: Nats) -> list[FoldedLog]:
     """Logs that end before the last start: after it, not all need be done."""
-    made = []
+    made: list[FoldedLog] = []
     for seed in SEEDS:
+        if len(made) >= ENOUGH and any(one.first > 1 for one in made):
+            break
         for one in simulated(seed, f"rec{seed}"):
             found = starts(one)
             if len(found) > 1:
+                if one.first > 1:
+                    one.log.stream = f"COPY_OF_{one.node}"
                 last = position(sequence_of(found[-1]) - 1, MAX_INDEX)
                 made.append(FoldedLog(one.log, one.first, last))
                 one.store(nats)
-    assert len(made) > len(SEEDS) // 2
+    assert len(made) >= ENOUGH
     assert any(one.first > 1 for one in made), "none was cut"
     return made
 
@@ -155,7 +161,11 @@ def test_what_is_wrong_is_told_with_its_position(
     odd.record(BrokerStopped())
     odd.turn([SessionOpened("c", False, True, 4)], [BrokerStarted("1")])
     first.record(SessionOpened("c", False, True, 4))
-    outcome = recovery_check(opened(good, bad, odd, first))
+    second = new_log()
+    second.stream = f"COPY_OF_{second.node}"
+    second.record(BrokerStarted("1"))
+    second.record(SessionOpened("c", False, True, 4))
+    outcome = recovery_check(opened(good, bad, odd, first, second))
     assert [(one.rule, one.node, one.at, one.session) for one in outcome.violations] == sorted(
         [
             (RECOVERY, bad.node, bad.at(5), "kept"),
@@ -170,6 +180,8 @@ def test_what_is_wrong_is_told_with_its_position(
     assert nodes[good.node] == Start(good.at(4), nodes[good.node].time_ms, True, True)
     assert nodes[odd.node] == Start(odd.at(4), nodes[odd.node].time_ms, False, False)
     assert nodes[first.node] is None
+    (new,) = (one for one in outcome.nodes if one.node == second.node)
+    assert new == NodeRecovery(second.node, nodes[second.node])
 
 
 OTHERWISE = [
@@ -212,3 +224,11 @@ def test_projections_are_no_witness_of_a_recovery(
     log = crashed(new_log())
     with pytest.raises(BadOption, match="not with projections"):
         recovery_check(opened(log), [Claim(PROJECTIONS, log.node, "all", "", 1, None)])
+
+
+def test_claims_about_a_node_that_is_not_read_are_refused(
+    new_log: Callable[..., LogBuilder], opened: Callable[..., Log]
+) -> None:
+    log = crashed(new_log())
+    with pytest.raises(BadOption, match=f"claimed of node other, .* there is {log.node}"):
+        recovery_check(opened(log), [Claim(BROKER, "other", "all", "", 1, None)])

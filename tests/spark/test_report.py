@@ -28,10 +28,10 @@ def test_every_line_is_printable_and_of_a_bounded_length(which: str) -> None:
 def test_the_verdict_comes_first() -> None:
     found = text.text(kept()).splitlines()
     assert found[0] == (
-        "kept: 15 promises, in 5,000,083 entries of n1, 2026-05-28 20:26:40 to 20:36:40 UTC"
+        "kept: 16 promises, in 5,000,083 entries of n1, 2026-05-28 20:26:40 to 20:36:40 UTC"
     )
     assert text.text(broken()).startswith(
-        "BROKEN: 4 of 15 promises, 12,356 violations, in 10,000,166 entries of the logs of 2 nodes"
+        "BROKEN: 4 of 16 promises, 12,356 violations, in 10,000,166 entries of the logs of 2 nodes"
     )
 
 
@@ -44,7 +44,7 @@ def test_an_empty_log_is_no_success_story() -> None:
 def test_a_log_without_any_delivery_has_no_latencies() -> None:
     found = text.text(silent())
     assert found.startswith(
-        "kept: 14 promises, in 4 entries of n1, 2026-05-28 20:26:40 to 20:26:45"
+        "kept: 15 promises, in 4 entries of n1, 2026-05-28 20:26:40 to 20:26:45"
     )
     assert "no delivery was acknowledged" in found
     assert "slowest" not in found
@@ -60,7 +60,7 @@ def test_a_broken_log_that_holds_nothing_is_broken() -> None:
         violations=(Violation("chain", "n1", 0, None, "record 1 is missing"),),
     )
     found = text.text(bad)
-    assert found.startswith("BROKEN: 1 of 14 promises, 1 violation, in an empty log")
+    assert found.startswith("BROKEN: 1 of 15 promises, 1 violation, in an empty log")
     assert "foldmq log verify" in found
 
 

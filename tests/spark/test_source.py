@@ -140,7 +140,7 @@ def test_a_table_is_as_the_log_was_when_it_was_read_first(
     assert table.count() == 1
     assert pinned.entries("seq").count() == 1
     assert opened(log).entries("seq").count() == 2
-    assert pinned.bounds() == {log.node: Bounds(log.stream, 1, 2, 1, 1)}
+    assert pinned.bounds() == {log.node: Bounds(log.stream, 1, 2, 1, 1, whole=True)}
 
 
 def test_an_empty_log_is_an_empty_table(opened: Opened, new_log: NewLog) -> None:
@@ -322,6 +322,7 @@ def test_credentials_are_in_no_plan_no_log_and_no_argument(
         server.kill()
     assert done.returncode == 0, done.stderr[-4000:]
     assert "wrong checksum" in done.stdout
+    assert "s3://bucket/a cannot be read: " in done.stdout
     assert "== Physical Plan ==" in done.stdout
     assert "PythonException" in done.stderr, "Spark's own logs were to be looked at"
     written = {"stdout": done.stdout, "stderr": done.stderr}

@@ -64,8 +64,8 @@ def own(tmp_path: Path) -> Iterator[Nats]:
     server.kill()
 
 
-def all_of(server: Nats) -> LogStreamReader:
-    return LogStreamReader(Options.read({**access(server), "stream": "*"}))
+def all_of(server: Nats, **given: str) -> LogStreamReader:
+    return LogStreamReader(Options.read({**access(server), "stream": "*", **given}))
 
 
 def rows(reader: LogStreamReader, start: dict[str, int], end: dict[str, int]) -> list[Any]:
@@ -188,8 +188,7 @@ def test_available_now_ends_where_the_log_did(
 
 
 @pytest.mark.parametrize(
-    ("starting", "begin"),
-    [("earliest", 0), ("latest", 3), ("2", 1), ("1", 0), ('{"FOLDMQ_LOG_other": 3}', 0)],
+    ("starting", "begin"), [("earliest", 0), ("latest", 3), ("2", 1), ("1", 0), ('{"*": 2}', 2)]
 )
 def test_where_a_stream_begins(
     make_reader: MakeReader, new_log: NewLog, starting: str, begin: int
@@ -202,11 +201,25 @@ def test_where_a_stream_begins(
     assert make_reader(log, startingOffset=named).initialOffset() == {log.stream: 2}
 
 
-def test_a_log_that_comes_later_is_read_from_its_beginning(new_log: NewLog, own: Nats) -> None:
+def test_where_a_stream_begins_is_of_logs_that_there_are(
+    make_reader: MakeReader, new_log: NewLog
+) -> None:
+    log = new_log()
+    log.record(WillFired("a"))
+    told = refused(make_reader(log, startingOffset='{"FOLDMQ_LOG_typo": 3}').initialOffset)
+    assert told.exit_code == BadOption.exit_code
+    assert "startingOffset names log FOLDMQ_LOG_typo, which is not read" in str(told)
+    assert log.stream in str(told)
+
+
+@pytest.mark.parametrize("starting", ["earliest", "latest", "1"])
+def test_a_log_that_comes_later_is_read_from_its_beginning(
+    new_log: NewLog, own: Nats, starting: str
+) -> None:
     one, two = new_log("late"), new_log("late")
     one.record(WillFired("a"))
     one.store(own)
-    reader = all_of(own)
+    reader = all_of(own, startingOffset=starting)
     start = {one.stream: 0}
     two.record(WillFired("b"))
     two.store(own)
@@ -216,6 +229,26 @@ def test_a_log_that_comes_later_is_read_from_its_beginning(new_log: NewLog, own:
     end = reader.latestOffset(middle, LIMITED)
     assert end[two.stream] == 1
     assert {row["node"] for row in rows(reader, middle, end)} == {two.node}
+    reader.stop()
+
+
+def test_available_now_reads_logs_that_came_since_the_last_run_and_ends(
+    new_log: NewLog, own: Nats
+) -> None:
+    one, two, three = (new_log("now") for _ in range(3))
+    for log in (one, two):
+        log.record(WillFired("a"))
+        log.store(own)
+    reader = all_of(own)
+    reader.prepareForTriggerAvailableNow()
+    three.record(WillFired("b"))
+    three.store(own)  # behind where this query ends
+    offset = {one.stream: 1}  # of the run before, which knew no second log
+    ends = []
+    while (end := reader.latestOffset(offset, LIMITED)) != offset:
+        ends.append(end)
+        offset = end
+    assert ends == [{one.stream: 1, two.stream: 0}, {one.stream: 1, two.stream: 1}]
     reader.stop()
 
 

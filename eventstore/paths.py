@@ -1,0 +1,23 @@
+"""Paths as people write them."""
+
+from pathlib import Path
+
+from eventstore.shown import escaped
+from protocol.errors import FoldmqError
+
+
+class NoHome(FoldmqError):  # noqa: N818 - named for the condition, as in eventstore.errors
+    """A path begins with the home directory of somebody who has none here."""
+
+    exit_code = 2
+
+
+def expanded(path: Path | str) -> Path:
+    """Return a path with the home directory that ``~`` or ``~user`` stands for. Raises NoHome."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        user = Path(path).parts[0].removeprefix("~") or "this user"
+        raise NoHome(
+            f"{escaped(str(path))}: no home directory of {escaped(user)} is known here"
+        ) from None

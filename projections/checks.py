@@ -1,0 +1,144 @@
+"""What is wrong with an event, seen from the state of its session before it: pure functions.
+
+They return or yield violations.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
+
+from eventstore.events import MessagePublished, Received, Redelivered, Released
+from eventstore.positions import format_position, from_runs
+from projections.rules import (
+    ACKNOWLEDGEMENT,
+    PACKET_ID_REUSE,
+    QUEUE,
+    SESSION,
+    UNDELIVERED,
+    Violation,
+)
+from projections.waiting import FLAG_BITS, RETAIN_FLAG
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from eventstore.events import MessageDropped, SessionClosed, SessionExpired, SessionOpened
+    from eventstore.positions import Position
+    from projections.session import SessionState, SubscriptionState
+
+_MOST_PID: Final = 65_535
+
+
+# --------------------------------------------------------------------- beginnings and ends
+
+
+def opened(state: SessionState | None, event: SessionOpened, at: Position) -> Iterator[Violation]:
+    """Look whether a session goes on when it must, and only then [MQTT-3.1.2-4, MQTT-3.1.2-6]."""
+    if not event.resumed:
+        if state is not None and not state.clean and not event.clean:
+            yield Violation(SESSION, at, "its state was thrown away though it was to be kept")
+    elif state is None:
+        yield Violation(SESSION, at, "a session was resumed that there was not")
+    elif state.clean:
+        yield Violation(SESSION, at, "a session was resumed that was clean")
+    elif event.clean:
+        yield Violation(SESSION, at, "a session was resumed though a clean one was asked for")
+
+
+def ended(
+    state: SessionState | None, event: SessionClosed | SessionExpired, at: Position
+) -> Iterator[Violation]:
+    """Look whether there was what ends."""
+    if state is None:
+        yield Violation(SESSION, at, "a session ended that there was not")
+    elif event.e == "SessionExpired" and state.connected:
+        yield Violation(SESSION, at, "a session expired while its client was connected")
+
+
+# ------------------------------------------------------------------------------ deliveries
+
+
+def identifiers(
+    state: SessionState, pids: Sequence[int], count: int, at: Position
+) -> Iterator[Violation]:
+    """Look at the packet identifiers that are given to so many messages [MQTT-2.3.1-4]."""
+    if len(pids) != count or len(set(pids)) != count:
+        yield Violation(PACKET_ID_REUSE, at, "not one packet identifier for each message")
+    for number, pid in enumerate(pids):
+        if pid in state.inflight or pid in state.releasing:
+            what = f"packet identifier {pid} was in flight already"
+            yield Violation(PACKET_ID_REUSE, at + number, what)
+        elif not 0 < pid <= _MOST_PID:
+            yield Violation(PACKET_ID_REUSE, at + number, f"{pid} is no packet identifier")
+
+
+def from_the_head(
+    held: SubscriptionState | None, refs: Sequence[Position], flags: int | None, at: Position
+) -> Iterator[Violation]:
+    """Look whether messages, with these flags if given, are the first of a queue."""
+    queue = held.queue if held is not None else None
+    head = list(islice(queue, len(refs))) if queue is not None else []
+    if flags is None:
+        found, wanted = [packed >> FLAG_BITS for packed in head], list(refs)
+    else:
+        found, wanted = head, [ref << FLAG_BITS | flags for ref in refs]
+    if found != wanted:
+        yield Violation(QUEUE, at, "what left the queue did not stand at its head")
+
+
+def dropped(
+    state: SessionState, event: MessageDropped, refs: Sequence[Position], at: Position
+) -> Iterator[Violation]:
+    """Look whether a drop says why, and names what it drops."""
+    if not event.reason:
+        yield Violation(UNDELIVERED, at, "messages were dropped without a reason")
+    if event.queued >= 0 and event.count != len(refs):
+        what = f"{event.count} messages left the queue, but {len(refs)} are named"
+        yield Violation(QUEUE, at, what)
+    elif event.queued >= 0:
+        yield from from_the_head(state.subscriptions.get(event.filter), refs, None, at)
+
+
+# ------------------------------------------------------------- what a client answers and sends
+
+
+def _received(state: SessionState, event: Received, at: Position) -> Iterator[Violation]:
+    for number, pid in enumerate(from_runs(event.pids)):
+        sent = state.inflight.get(pid)
+        if sent is None or sent.flags & ~RETAIN_FLAG != 2:
+            what = f"PUBREC {pid}: not on its way at QoS 2"
+            yield Violation(ACKNOWLEDGEMENT, at + number, what)
+
+
+def _redelivered(state: SessionState, event: Redelivered, at: Position) -> Iterator[Violation]:
+    for number, pid in enumerate(from_runs(event.pids)):
+        if pid not in state.inflight and pid not in state.releasing:
+            what = f"{pid} was sent again, not on its way"
+            yield Violation(ACKNOWLEDGEMENT, at + number, what)
+
+
+def _published(state: SessionState, event: MessagePublished, at: Position) -> Iterator[Violation]:
+    if event.qos != 2 or event.will:
+        return
+    for number, pid in enumerate(from_runs(event.pids)):
+        if pid in state.inbound:
+            what = f"PUBLISH {pid} was taken as new, the one before was not released"
+            yield Violation(PACKET_ID_REUSE, at + number, what)
+
+
+def _released(state: SessionState, event: Released, at: Position) -> Iterator[Violation]:
+    pids, refs = from_runs(event.pids), from_runs(event.refs)
+    for number, (pid, ref) in enumerate(zip(pids, refs, strict=True)):
+        if state.inbound.get(pid) != ref:
+            what = f"PUBREL {pid}: message {format_position(ref)} did not wait for it"
+            yield Violation(ACKNOWLEDGEMENT, at + number, what)
+
+
+WITH_STATE: Final[dict[type, Callable[[SessionState, Any, Position], Iterable[Violation]]]] = {
+    Received: _received,
+    Redelivered: _redelivered,
+    MessagePublished: _published,
+    Released: _released,
+}
+"""Type of event -> what looks at it, where nothing more than the state is needed."""

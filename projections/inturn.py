@@ -1,0 +1,84 @@
+"""What a session subscribed to and unsubscribed from in the turn that is looked at.
+
+A subscription counts for the whole of each turn in which it was there: a broker may have sent a
+message on its way, or not, when it takes the next packet in the same turn [MQTT-3.10.4].
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from eventstore.positions import format_position
+from projections.rules import NO_SUBSCRIPTION, QOS, UNEXPECTED, Violation
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from eventstore.events import Unsubscribed
+    from eventstore.positions import Position
+
+
+class InTurn:
+    """Follows the subscriptions of one session through a turn."""
+
+    __slots__ = ("_grants", "_left", "_replays")
+
+    def __init__(self) -> None:
+        self._grants: dict[str, list[int]] = {}
+        """Filters that were subscribed to -> each QoS that was granted."""
+        self._left: set[str] = set()
+        """Filters that were unsubscribed from."""
+        self._replays: Counter[tuple[str, Position]] = Counter()
+        """(filter, message): retained ones that were sent."""
+
+    @property
+    def granted(self) -> bool:
+        """Something was subscribed to, and retained messages may be sent for it."""
+        return bool(self._grants)
+
+    def subscribed(self, filters: Mapping[str, int]) -> None:
+        """Take filters and the QoS that was granted for each."""
+        for topic_filter, qos in filters.items():
+            self._grants.setdefault(topic_filter, []).append(qos)
+
+    def unsubscribed(self, event: Unsubscribed) -> None:
+        """Take filters that are subscribed to no more."""
+        self._left.update(event.filters)
+
+    def left(self, topic_filter: str) -> bool:
+        """Return whether a filter was unsubscribed from."""
+        return topic_filter in self._left
+
+    def replayed(
+        self, topic_filter: str | None, refs: Iterable[Position], qos: int, at: Position
+    ) -> Iterator[Violation]:
+        """Take retained messages that are sent; yield what is wrong.
+
+        They are sent when their filter is subscribed to, each once each time. None: they are
+        queued, which may be for another filter: behind what they must not overtake.
+        """
+        if topic_filter is None:
+            grants = [one for some in self._grants.values() for one in some]
+        else:
+            grants = self._grants.get(topic_filter, [])
+        if not grants:
+            what = "a retained message was sent for a filter that was not subscribed to then"
+            yield Violation(NO_SUBSCRIPTION, at, what)
+            return
+        if qos > max(grants):
+            what = f"a retained message was sent at QoS {qos}, granted was {max(grants)}"
+            yield Violation(QOS, at, what)
+        for number, ref in enumerate(refs):
+            key = topic_filter or "", ref
+            self._replays[key] += 1
+            if self._replays[key] > len(grants):
+                what = f"retained message {format_position(ref)} was sent more than once"
+                yield Violation(UNEXPECTED, at + number, what, ref)
+
+    def clear(self) -> None:
+        """Begin a new turn."""
+        if self._grants or self._left:
+            self._grants.clear()
+            self._left.clear()
+            self._replays.clear()

@@ -1,0 +1,118 @@
+"""In which order a session's client gets messages: for the first time, and again."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from eventstore.positions import from_runs
+from projections.rules import ORDER, Violation
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterator
+
+    from eventstore.events import Acked, Completed, Received, Redelivered
+    from eventstore.positions import Position
+    from projections.session import SessionState
+
+
+class TopicOrder:
+    """Whether messages of one stream, as its key says, are delivered in the order of their effect.
+
+    Of a stream it remembers something only while a message of it waits, or in the turn in which one
+    was delivered: a later message cannot come too early once nothing older can come.
+    """
+
+    __slots__ = ("_last", "_recent", "_waiting")
+
+    def __init__(self) -> None:
+        self._last: dict[Hashable, Position] = {}
+        """Where the latest message that was delivered took effect."""
+        self._waiting: dict[Hashable, int] = {}
+        """Messages that are queued."""
+        self._recent: list[Hashable] = []
+        """Streams that may have to be forgotten when the turn ends."""
+
+    def __len__(self) -> int:
+        """Return of how many streams something is remembered."""
+        return len(self._last.keys() | self._waiting.keys())
+
+    def queued(self, stream: Hashable) -> None:
+        """Take note that a message waits."""
+        self._waiting[stream] = self._waiting.get(stream, 0) + 1
+
+    def left(self, stream: Hashable) -> None:
+        """Take note that a message waits no more."""
+        count = self._waiting.pop(stream, 0) - 1
+        if count > 0:
+            self._waiting[stream] = count
+        else:
+            self._recent.append(stream)
+
+    def delivered(self, stream: Hashable, effect: Position) -> bool:
+        """Take note of a first delivery; return whether it is in order."""
+        last = self._last.get(stream)
+        if last is not None and last > effect:
+            return False
+        self._last[stream] = effect
+        self._recent.append(stream)
+        return True
+
+    def end_turn(self) -> None:
+        """Forget streams of which nothing older can come: what takes effect now is newer."""
+        for stream in self._recent:
+            if stream not in self._waiting:
+                self._last.pop(stream, None)
+        self._recent.clear()
+
+    def clear(self) -> None:
+        """Forget everything: the session is gone."""
+        self._last.clear()
+        self._waiting.clear()
+        self._recent.clear()
+
+
+class Resending:
+    """What is to be sent again after a session was resumed, before anything new [MQTT-4.4.0-1].
+
+    First PUBREL packets in the order of the PUBRECs, then PUBLISH packets in the order in which
+    they were sent first [MQTT-4.6.0-1].
+    """
+
+    __slots__ = ("_left", "_order")
+
+    def __init__(self, state: SessionState) -> None:
+        self._order = deque((*state.releasing, *state.inflight))
+        self._left = set(self._order)
+
+    def again(self, event: Redelivered, at: Position) -> Iterator[Violation]:
+        """Take packets that are sent again because the session was resumed; yield what is wrong."""
+        for number, pid in enumerate(from_runs(event.pids)):
+            if pid not in self._left:
+                continue  # sent again twice does no harm; one that is not on its way is told of
+            first = self._first()
+            self._left.discard(pid)
+            if pid != first:
+                yield Violation(
+                    ORDER, at + number, f"packet {pid} was sent again before packet {first}"
+                )
+
+    def answered(self, event: Acked | Received | Completed) -> None:
+        """Take note that packets need not be sent again."""
+        self._left.difference_update(from_runs(event.pids))
+
+    def overtaken(self, at: Position) -> Iterator[Violation]:
+        """Take a new message; yield what is wrong with that."""
+        if self._left:
+            what = f"a message was sent before packet {self._first()} was sent again"
+            self._left.clear()
+            yield Violation(ORDER, at, what)
+
+    def __bool__(self) -> bool:
+        """Return whether anything is left to be sent again."""
+        return bool(self._left)
+
+    def _first(self) -> int:
+        while self._order[0] not in self._left:
+            self._order.popleft()
+        return self._order[0]

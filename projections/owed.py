@@ -1,0 +1,129 @@
+"""Messages that a session is to get, or may get, until its events tell what became of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from protocol.topics import matches
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterator, Mapping
+
+    from eventstore.positions import Position
+
+_MATCHES_KEPT: Final = 4096
+
+
+class Message:
+    """A message of QoS 1 or 2 that took effect."""
+
+    __slots__ = ("allowed", "at", "least", "qos", "stream", "time_ms", "topic")
+
+    def __init__(self, at: Position, topic: str, time_ms: int, stream: Hashable, qos: int) -> None:
+        self.at = at
+        """Where it took effect."""
+        self.topic = topic
+        self.time_ms = time_ms
+        self.stream = stream
+        """Messages of one stream come in order."""
+        self.qos = qos
+        self.allowed = 0
+        """At which QoS it may be delivered, as bits: the lower one of its own and a granted one."""
+        self.least = 0
+        """At which QoS it must be delivered at least; 0: it may be not at all."""
+
+    def may_be_at(self, qos: int) -> bool:
+        """Return whether it may be delivered at this QoS."""
+        return bool(self.allowed >> qos & 1) and qos >= self.least
+
+
+class Owed:
+    """Those of which nothing is told yet, by the position of their publication."""
+
+    __slots__ = ("_matches", "_messages", "_unsure")
+
+    def __init__(self) -> None:
+        self._messages: dict[Position, Message] = {}
+        self._unsure: list[Position] = []
+        """Those that need not be delivered: they are forgotten when their turn ends."""
+        self._matches: dict[tuple[str, str], bool] = {}
+
+    def expect(
+        self,
+        at: Position,
+        ref: Position,
+        topic: str,
+        time_ms: int,
+        stream: Hashable,
+        qos: int,
+        granted: int,
+        *,
+        owed: bool,
+    ) -> None:
+        """Take a message and one of the subscriptions that it matches."""
+        message = self._messages.get(ref)
+        if message is None or message.at != at:
+            message = self._messages[ref] = Message(at, topic, time_ms, stream, qos)
+        level = min(qos, granted)
+        message.allowed |= 1 << level
+        if owed:
+            message.least = max(level, message.least)
+        elif not message.least:
+            self._unsure.append(ref)
+
+    def pop(self, ref: Position) -> Message | None:
+        """Return the message of a position, of which something is told now; None: there is none."""
+        return self._messages.pop(ref, None)
+
+    def granted(self, filters: Mapping[str, int], turn: Position) -> None:
+        """Take note that filters were subscribed to, or at another QoS, in a turn.
+
+        A message that waits to be delivered was to go to the subscription of the highest QoS, which
+        may be one of these: then it goes at the QoS that is granted now.
+        """
+        for ref, message in self._messages.items():
+            if message.at < turn:
+                continue
+            for topic_filter, qos in filters.items():
+                if self.match(topic_filter, message.topic):
+                    level = min(qos, message.qos)
+                    message.allowed |= 1 << level
+                    message.least = min(level, message.least)
+                    if not message.least:
+                        self._unsure.append(ref)
+
+    def begin_turn(self, turn: Position) -> None:
+        """Forget what need not have been delivered in the turns before this one."""
+        if not self._unsure:
+            return
+        messages, later = self._messages, []
+        for ref in self._unsure:
+            message = messages.get(ref)
+            if message is None or message.least:
+                continue
+            if message.at >= turn:
+                later.append(ref)
+            else:
+                del messages[ref]
+        self._unsure = later
+
+    def overdue(self, before: Position) -> Iterator[tuple[Position, Message]]:
+        """Yield what had to be delivered and took effect before a position."""
+        for ref, message in self._messages.items():
+            if message.least and message.at < before:
+                yield ref, message
+
+    def clear(self) -> None:
+        """Forget everything: the session is gone."""
+        self._messages.clear()
+        self._unsure.clear()
+
+    def match(self, topic_filter: str, topic: str) -> bool:
+        """Return whether a filter matches a topic; what was asked last is known."""
+        key = (topic_filter, topic)
+        found = self._matches.get(key)
+        if found is None:
+            if len(self._matches) >= _MATCHES_KEPT:
+                self._matches.clear()
+            found = self._matches[key] = matches(topic_filter, topic)
+        return found

@@ -1,0 +1,107 @@
+"""What is owed to who subscribes, and what the driver is told: tables made by hand."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from protocol.topics import matches
+from spark.audit.facts import DDL, GRANT, RETAINED, SET
+from spark.audit.outcome import MOST
+from spark.audit.results import DDL as OF_RESULTS
+from spark.audit.results import NEEDED, TOTALS, VIOLATION
+from spark.audit.retained import _asked, _periods, intervals, owed
+from spark.audit.run import _told_of
+from spark.audit.tables import Facts
+from spark.audit.whole import BEYOND, Whole
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+NAMES = [name.split()[0] for name in DDL.split(", ")]
+TOPICS = ("a", "a/b", "a/c", "b", "b/c/d", "$x")
+FILTERS = ("a", "a/#", "#", "+/c", "b/+/d", "nothing", "+")
+NODES = ("one", "two")
+Row = dict[str, Any]
+
+
+def facts_of(rows: list[Row], spark: SparkSession) -> Facts:
+    table = spark.createDataFrame([tuple(row.get(name) for name in NAMES) for row in rows], DDL)
+    return Facts(table, table, Counter(row["kind"] for row in rows))
+
+
+def history(chance: random.Random) -> list[Row]:
+    """Things retained at any QoS, cleared, and granted, in any order."""
+    rows: list[Row] = []
+    for at in range(10, 600):
+        node = chance.choice(NODES)
+        if chance.random() < 0.6:
+            qos, there = chance.choice([0, 1, 2]), chance.random() < 0.6
+            rows.append(
+                {
+                    "kind": RETAINED, "node": node, "topic": chance.choice(TOPICS), "at": at,
+                    "ref": at, "number": SET + 4 * qos, "digest": str(at) if there else "",
+                }
+            )  # fmt: skip
+        else:
+            rows.append(
+                {
+                    "kind": GRANT, "node": node, "topic": chance.choice(FILTERS), "at": at,
+                    "session": f"s{at % 7}", "number": 1,
+                }
+            )  # fmt: skip
+    return rows
+
+
+def known(rows: list[Row], whole: int) -> list[tuple[Any, ...]]:
+    """Node, session, position, message and filter of all that is owed, one by one."""
+    found, last = [], {}
+    for row in rows:
+        if row["kind"] == RETAINED:
+            last[row["node"], row["topic"]] = row
+        elif row["at"] >= whole:
+            found += [
+                (row["node"], row["session"], row["at"], one["ref"], row["topic"])
+                for (node, topic), one in last.items()
+                if node == row["node"] and one["digest"] and one["number"] >> 2
+                if matches(row["topic"], topic)
+            ]
+    return sorted(found)
+
+
+def test_what_is_owed_is_what_was_retained_at_the_grant(spark: SparkSession) -> None:
+    rows = history(random.Random(3))
+    facts = facts_of(rows, spark)
+    logs = {node: Whole(node, 0, 600, 0, 100, BEYOND, BEYOND) for node in NODES}
+    held = intervals(facts, None).persist()
+    found = sorted(map(tuple, owed(facts, held, logs).collect()))
+    assert found == known(rows, 100)
+    assert len(found) > 100
+    # Grants are not compared with what was not there then: not one row more is made of them.
+    grants = facts.of(GRANT).selectExpr("node", "session", "at", "topic as filter")
+    assert _asked(grants, _periods(held)).count() == len(known(rows, 0))
+    held.unpersist()
+
+
+def result(kind: str, rule: str | None, node: str, at: int) -> tuple[Any, ...]:
+    return (kind, node, "s", at, rule, None, None, None, None)
+
+
+def test_the_driver_is_told_of_the_first_of_many_violations(spark: SparkSession) -> None:
+    def many() -> DataFrame:
+        places = [(node, at) for at in range(MOST) for node in ("b", "a")]
+        rows = [result(VIOLATION, "order", *place) for place in places]
+        rows += [result(VIOLATION, "queue", "b", 7), result(NEEDED, None, "b", 8)]
+        rows += [result(TOTALS, None, "", 0) for _ in range(MOST + 5)]
+        return spark.createDataFrame(rows, OF_RESULTS)
+
+    told = _told_of(many()).collect()
+    counts = Counter((row["kind"], row["rule"]) for row in told)
+    assert counts == {
+        (VIOLATION, "order"): MOST,
+        (VIOLATION, "queue"): 1,
+        (TOTALS, None): MOST + 5,
+    }
+    first = {(row["node"], row["at"]) for row in told if row["rule"] == "order"}
+    assert first == {("a", at) for at in range(MOST)}
