@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-WORKERS ?= 2
+WORKERS ?= 3
 
 .PHONY: help install run test lint types pytest drills bench fuzz clean java
 
@@ -54,7 +54,7 @@ lint: $(VENV)/installed-test
 types: $(VENV)/installed-test
 	$(BIN)/mypy
 
-# Half of the tests wait for brokers: two at a time, whole files so that what they share is made once.
+# Most tests wait for brokers, so three at a time; whole files, as what they share is made once.
 pytest: $(VENV)/installed-test
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile $(ARGS)
 

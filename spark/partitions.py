@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, cast
 from pyspark.sql.datasource import InputPartition
 
 from spark.failures import marked_iterator
-from spark.reading import Reading
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,6 +32,9 @@ class LogPartition(InputPartition):
 
 def read(options: Options, pushed: Pushed, partition: InputPartition) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a partition; none for the one that Spark makes when there is none."""
+    # Who only plans needs nothing of what decodes, and that takes a third of a second to import.
+    from spark.reading import Reading
+
     if not isinstance(partition, LogPartition):
         return iter(())
     return marked_iterator(Reading(options.columns, pushed, options.mode).read(partition.part))
