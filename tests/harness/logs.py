@@ -11,7 +11,7 @@ from eventstore.positions import position
 from eventstore.records import GENESIS, encode_record, link_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from eventstore.events import Event
     from harness.nats import Nats
@@ -122,3 +122,30 @@ class LogBuilder:
     def remove(self, server: Nats) -> None:
         """Remove the whole log."""
         server.api(f"STREAM.DELETE.{self.stream}")
+
+
+class HeldLog:
+    """The records of a log from one on, but for some that are gone, as something that is stored."""
+
+    size, borders = 1000, ()
+
+    def __init__(self, log: LogBuilder, first: int = 1, gone: Collection[int] = ()) -> None:
+        self.stream, self.first, self.last = log.stream, first, log.last
+        self._log, self._gone = log, gone
+
+    def read(self, first: int, last: int) -> Iterator[tuple[int, bytes]]:
+        for sequence in range(first, last + 1):
+            if sequence not in self._gone:
+                yield sequence, self._log.records[sequence - 1]
+
+    def link_before(self, _sequence: int) -> None:
+        return None
+
+    def around(self, _time_ms: int) -> tuple[int, int]:
+        return self.first - 1, self.last
+
+    def explain(self, _sequence: int) -> None:
+        return None
+
+    def place(self, _sequence: int) -> str:
+        return ""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import sys
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pytest
 from brokenlogs import Story, at, delivered, published
-from harness.logs import LogBuilder
+from harness.logs import HeldLog, LogBuilder
 
 from eventstore.events import Acked, BrokerStarted, Delivered, MessagePublished, entries
 from eventstore.records import GENESIS, decode_record
@@ -33,7 +32,7 @@ sys.path.append(str(Path(__file__).parents[1] / "eventstore"))
 from samples import every_event
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Collection, Sequence
 
     from eventstore.events import Event
 
@@ -120,43 +119,13 @@ def test_the_first_record_continues_nothing() -> None:
 # --------------------------------------------------------------------------------- scan
 
 
-@dataclass
-class Held:
-    """The records of a log, as something that is stored."""
-
-    log: LogBuilder
-    gone: frozenset[int] | set[int] = frozenset()
-    borders = ()
-    size = 1000
-
-    def __post_init__(self) -> None:
-        self.stream, self.first, self.last = self.log.stream, 1, self.log.last
-
-    def read(self, first: int, last: int) -> Iterator[tuple[int, bytes]]:
-        for sequence in range(first, last + 1):
-            if sequence not in self.gone:
-                yield sequence, self.log.records[sequence - 1]
-
-    def link_before(self, _sequence: int) -> None:
-        return None
-
-    def around(self, _time_ms: int) -> tuple[int, int]:
-        return self.first - 1, self.last
-
-    def explain(self, _sequence: int) -> None:
-        return None
-
-    def place(self, _sequence: int) -> str:
-        return ""
-
-
 def scanned(
-    log: LogBuilder, *splits: int, end: int | None = None, gone: Iterable[int] = ()
+    log: LogBuilder, *splits: int, end: int | None = None, gone: Collection[int] = ()
 ) -> list[dict[str, Any]]:
     """The facts of a log, scanned in as many tasks as it is split into."""
     rows: list[dict[str, Any]] = []
     for before, last in pairwise([0, *splits, log.last]):
-        part = Range(Held(log, frozenset(gone)), before + 1, last, log.last, until=end)
+        part = Range(HeldLog(log, gone=gone), before + 1, last, log.last, until=end)
         reader = FactsReader(Options.read({"archive": "none"}))
         for batch in reader.read(FactsPartition([Part(part, log.node, LEAST_MS)])):
             rows += batch.to_pylist()
@@ -308,7 +277,7 @@ def test_readers_of_one_log_count_in_the_same_intervals(monkeypatch: pytest.Monk
     for _ in range(2000):
         log.record(Acked("s", [1]))
     log.stream = "COPY"
-    monkeypatch.setattr("spark.audit.source.find", lambda _options: [Held(log)])
+    monkeypatch.setattr("spark.audit.source.find", lambda _options: [HeldLog(log)])
     reader = FactsReader(Options.read({"archive": "none", "partitions": "50"}))
     parts = reader.partitions()
     assert len(parts) == 50

@@ -2,44 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
-from harness.logs import LogBuilder
+from harness.logs import HeldLog, LogBuilder
 
 from eventstore.events import BrokerStarted
 from spark.failures import BadOption
 from spark.nodes import check_known, node_of, nodes_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-
-class Held:
-    """The records of a log from one on, as something that is stored."""
-
-    size, borders = 1000, ()
-
-    def __init__(self, log: LogBuilder, first: int = 1, gone: int | None = None) -> None:
-        self.stream, self.first, self.last = log.stream, first, log.last
-        self._log, self._gone = log, gone
-
-    def read(self, first: int, last: int) -> Iterator[tuple[int, bytes]]:
-        for sequence in range(first, last + 1):
-            if sequence != self._gone:
-                yield sequence, self._log.records[sequence - 1]
-
-    def link_before(self, _sequence: int) -> None:
-        return None
-
-    def around(self, _time_ms: int) -> tuple[int, int]:
-        return self.first - 1, self.last
-
-    def explain(self, _sequence: int) -> None:
-        return None
-
-    def place(self, _sequence: int) -> str:
-        return ""
 
 
 def log(node: str, stream: str | None = None, records: int = 3) -> LogBuilder:
@@ -53,11 +21,11 @@ def log(node: str, stream: str | None = None, records: int = 3) -> LogBuilder:
 @pytest.mark.parametrize("stream", [None, "COPY", "FOLDMQ_LOG_other"])
 def test_records_say_whose_they_are(stream: str | None) -> None:
     made = log("n1", stream)
-    assert node_of(Held(made)) == "n1"
-    assert node_of(Held(made, first=3)) == "n1"
-    assert node_of(Held(made, gone=1)) == "n1"
+    assert node_of(HeldLog(made)) == "n1"
+    assert node_of(HeldLog(made, first=3)) == "n1"
+    assert node_of(HeldLog(made, gone=[1])) == "n1"
     made.damage(1)
-    assert node_of(Held(made)) == "n1"
+    assert node_of(HeldLog(made)) == "n1"
 
 
 @pytest.mark.parametrize(("stream", "node"), [(None, "n1"), ("COPY", "COPY")])
@@ -65,15 +33,15 @@ def test_if_none_can_say_it_the_stream_does(stream: str | None, node: str) -> No
     made = log("n1", stream, 2)
     made.damage(1)
     made.damage(2)
-    assert node_of(Held(made)) == node
-    assert node_of(Held(log("n1", stream, 0))) == node
+    assert node_of(HeldLog(made)) == node
+    assert node_of(HeldLog(log("n1", stream, 0))) == node
 
 
 def test_a_node_has_one_log() -> None:
-    logs = [Held(log("n1")), Held(log("n2", "COPY"))]
+    logs = [HeldLog(log("n1")), HeldLog(log("n2", "COPY"))]
     assert nodes_of(logs) == {"FOLDMQ_LOG_n1": "n1", "COPY": "n2"}
     with pytest.raises(BadOption, match="FOLDMQ_LOG_n1 and ANOTHER are both logs of node n1"):
-        nodes_of([*logs, Held(log("n1", "ANOTHER"))])
+        nodes_of([*logs, HeldLog(log("n1", "ANOTHER"))])
 
 
 def test_what_is_claimed_of_others_is_refused() -> None:
