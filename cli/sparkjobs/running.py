@@ -58,7 +58,8 @@ def run(
     if is_submitted() and flags.of_session:
         raise UsageError("spark-submit starts Spark: give --master, memory and --conf to it")
     with (
-        _ended_by(signal.SIGTERM, signal.SIGHUP),
+        # SIGINT too: asyncio would cancel what is awaited, which may swallow that.
+        _ended_by(signal.SIGINT, signal.SIGTERM, signal.SIGHUP),
         asyncio.Runner() as runner,
         contextlib.ExitStack() as after,
     ):
