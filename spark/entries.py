@@ -19,7 +19,7 @@ from spark.groups import MESSAGES
 from spark.layout import KIND_NAMES, KIND_VERSIONS, Layout, Made
 from spark.payloads import Areas
 from spark.singles import as_json, json_array
-from spark.widths import pieces
+from spark.widths import cut
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -45,7 +45,7 @@ class Entries:
         table = _Table(records, layout)
         table.check(self._columns)
         first, last = layout.between(self._wanted.first, self._wanted.last)
-        for start, stop in pieces(layout.made, first, last):
+        for start, stop in cut(layout.made, first, last):
             piece = _Piece(table, start, stop)
             arrays = [piece.column(name) for name in self._columns]
             yield pa.RecordBatch.from_arrays(arrays, schema=self._schema)
@@ -193,8 +193,8 @@ class _Piece:
         for made in self._layout.made:
             low, high = self._within[id(made)]
             if low < high and (found := self._table.payloads(made)) is not None:
-                cut = self._table.areas.cut(*(part[low:high] for part in found))
-                pieces.append((made, cut))
+                payloads = self._table.areas.cut(*(part[low:high] for part in found))
+                pieces.append((made, payloads))
         return self._sliced("payload", pieces)
 
     def _of_json(self) -> pa.Array:

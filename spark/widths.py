@@ -44,7 +44,7 @@ _TEXTS: Final = {
 """Event type -> its fields of text, which all of its rows have."""
 
 
-def pieces(made: Sequence[Made], start: int, stop: int) -> Iterator[tuple[int, int]]:
+def cut(made: Sequence[Made], start: int, stop: int) -> Iterator[tuple[int, int]]:
     """Cut the rows from one to before another into ranges, each for one batch."""
     sums = _sums(made, stop)
     while start < stop:
