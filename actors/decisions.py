@@ -22,13 +22,15 @@ from eventstore.events import (
     Unsubscribed,
 )
 from eventstore.positions import Position, to_runs
+from projections.links import linked
 from projections.session import InFlight, SessionState, SubscriptionState
 from projections.waiting import FLAG_BITS, QOS_MASK, RETAIN_FLAG
 from protocol.encoder import SUBSCRIBE_FAILURE
-from protocol.topics import filters_overlap, is_reserved_filter
+from protocol.topics import is_reserved_filter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from collections.abc import Set as AbstractSet
 
 T = TypeVar("T")
 
@@ -87,10 +89,6 @@ def within(payloads: Sequence[bytes], limit: int) -> int:
     return len(payloads)
 
 
-_LINKS_LOOKED_AT = 2048
-"""Overlaps of filters looked at for one delivery, at most."""
-
-
 class Delivery(NamedTuple):
     """What becomes of messages that match a subscription."""
 
@@ -118,19 +116,15 @@ def deliver(
     they do not allow is dropped: the newest, as the oldest was accepted first. ``size`` is that
     of all payloads.
     """
-    held = state.subscriptions.get(topic_filter) or SubscriptionState(topic_filter, qos)
-    if state.waiting and not held.queue:
-        # Messages of the same topics may wait for an overlapping subscription. They come first
-        # [MQTT-4.6.0-6], so these go behind them.
-        other = _goes_behind(state, topic_filter)
-        if other is not None:
-            held = other
-            topic_filter = other.filter
+    behind = goes_behind(state, topic_filter) if state.waiting else None
+    if behind is not None:
+        topic_filter = behind
     count = len(refs)
     events: list[Event] = []
     packet_ids: list[int] = []
     sent = 0
-    if ready and not held.queue:
+    if ready and behind is None:
+        held = state.subscriptions.get(topic_filter) or SubscriptionState(topic_filter, qos)
         sent = min(count, room(state, held, limits.window))
         if size > limits.batch_bytes:
             sent = min(sent, within(payloads, limits.batch_bytes))
@@ -156,30 +150,21 @@ def deliver(
     return Delivery(packet_ids, events)
 
 
-def _goes_behind(state: SessionState, topic_filter: str) -> SubscriptionState | None:
-    """Return the subscription behind whose queue the messages of a filter must wait, if any.
+def goes_behind(state: SessionState, topic_filter: str) -> str | None:
+    """Return the filter in whose queue messages must wait, None when they need not.
 
-    A queue may also hold messages of a subscription that overlaps with its own, and so on: it
-    concerns every filter that is linked with it by overlaps.
+    It is the last one that may have messages of the same topics [MQTT-4.6.0-6].
     """
-    for other in state.waiting.values():
-        if filters_overlap(other.filter, topic_filter):
-            return other
-    reached, looked_at = [topic_filter], 0
-    unlinked = [one for one in state.subscriptions.values() if one.filter != topic_filter]
-    while reached and unlinked:
-        last = reached.pop()
-        looked_at += len(unlinked)
-        if looked_at > _LINKS_LOOKED_AT:
-            # To wait in vain is allowed, to overtake is not.
-            return next(iter(state.waiting.values()))
-        found = [one for one in unlinked if filters_overlap(one.filter, last)]
-        for one in found:
-            if one.filter in state.waiting:
-                return one
-        reached += [one.filter for one in found]
-        unlinked = [one for one in unlinked if one not in found]
-    return None
+    if not state.waiting:
+        return None
+    last = next(reversed(state.waiting))
+    if last == topic_filter:
+        return last
+    if topic_filter not in state.subscriptions:
+        # Unsubscribed, and nobody knows with what it was linked. A queue of its own is the last.
+        return topic_filter
+    among = linked(state, topic_filter)
+    return next((other for other in reversed(state.waiting) if other in among), None)
 
 
 def _enqueue(
@@ -239,26 +224,17 @@ def next_waiting(state: SessionState, window: int, most: int) -> list[WaitingRun
     """Return what waits and may be sent now, at most ``most`` messages, oldest first.
 
     Messages of a subscription keep the order in which they wait: their positions may go back
-    (retained messages, QoS 2 messages released late). Those of different subscriptions are merged
-    by position, which is the order in which they were published.
+    (retained messages, QoS 2 messages released late). Linked queues go out one after the other.
+    Others are merged by position, which is the order in which their messages were published.
     """
     most = min(most, PACKET_IDS - len(state.inflight) - len(state.releasing))
-    heads = []
-    for held in state.waiting.values():
-        if held.queue:
-            free = min(window - held.outstanding, most)
-            if free > 0:
-                heads.append((held, list(islice(held.queue, free))))
-    if not heads:
+    if most <= 0:
         return []
+    heads = list(state.waiting.values())
     if len(heads) == 1:
-        held, waiting = heads[0]
-        merged = [(entry, 0) for entry in waiting]
+        merged = [(entry, 0) for entry in _head(heads[0], window, most)]
     else:
-        queues = [
-            [(entry, number) for entry in waiting] for number, (_, waiting) in enumerate(heads)
-        ]
-        merged = list(islice(heapq.merge(*queues, key=_position_of), most))
+        merged = list(islice(heapq.merge(*_lines(state, window, most), key=_position_of), most))
     runs: list[WaitingRun] = []
     last: tuple[int, int] | None = None
     for entry, number in merged:
@@ -266,9 +242,33 @@ def next_waiting(state: SessionState, window: int, most: int) -> list[WaitingRun
         if last != (number, flags):
             last = (number, flags)
             retain = bool(flags & RETAIN_FLAG)
-            runs.append(WaitingRun(heads[number][0], flags & QOS_MASK, retain, []))
+            runs.append(WaitingRun(heads[number], flags & QOS_MASK, retain, []))
         runs[-1].refs.append(entry >> FLAG_BITS)
     return runs
+
+
+def _head(held: SubscriptionState, window: int, most: int) -> list[int]:
+    """Return what the window lets out of a queue."""
+    free = min(window - held.outstanding, most)
+    return list(islice(held.queue or (), free)) if free > 0 else []
+
+
+def _lines(state: SessionState, window: int, most: int) -> list[list[tuple[int, int]]]:
+    """Return what may go out, each message with the number of its queue; a list for each line.
+
+    A line are queues that are linked. One that cannot be emptied holds up those behind it.
+    """
+    lines: dict[int, list[tuple[int, int]]] = {}
+    blocked: set[int] = set()
+    for number, held in enumerate(state.waiting.values()):
+        line = id(linked(state, held.filter))
+        if line in blocked:
+            continue
+        found = _head(held, window, most)
+        lines.setdefault(line, []).extend((entry, number) for entry in found)
+        if len(found) < len(held.queue or ()):
+            blocked.add(line)
+    return list(lines.values())
 
 
 def _position_of(entry: tuple[int, int]) -> int:
@@ -360,14 +360,15 @@ def unsubscribe(state: SessionState, filters: Sequence[str]) -> list[Event]:
     """Decide on an UNSUBSCRIBE: what was sent is completed, what only waits is dropped.
 
     The standard leaves the latter open [MQTT-3.10.4-3]; a client that wants no more gets no more.
-    But where another of its subscriptions may have matched the same messages, all are delivered.
+    But where another of its subscriptions may have matched what waits, all of it is delivered.
     """
     if not filters:
         return []
     events: list[Event] = []
+    wanted = _linked_with_others(state, filters) if state.waiting else set()
     for topic_filter in filters:
-        held = state.subscriptions.get(topic_filter)
-        if held is not None and held.queue and not _matched_otherwise(state, held, filters):
+        held = state.waiting.get(topic_filter)
+        if held is not None and held.queue and topic_filter not in wanted:
             refs = [entry >> FLAG_BITS for entry in held.queue]
             events.append(
                 MessageDropped(
@@ -383,12 +384,14 @@ def unsubscribe(state: SessionState, filters: Sequence[str]) -> list[Event]:
     return events
 
 
-def _matched_otherwise(
-    state: SessionState, held: SubscriptionState, leaving: Sequence[str]
-) -> bool:
-    """Return whether a subscription that stays may match what waits for one that goes."""
-    return any(
-        other.active and filters_overlap(other.filter, held.filter)
-        for other in state.subscriptions.values()
-        if other is not held and other.filter not in leaving
-    )
+def _linked_with_others(state: SessionState, leaving: Sequence[str]) -> AbstractSet[str]:
+    """Return the filters that are linked with a subscription that stays.
+
+    That one may have matched what waits for them, as a message goes behind what is linked.
+    """
+    gone = set(leaving)
+    found: set[str] = set()
+    for other in state.active():
+        if other.filter not in gone and other.filter not in found:
+            found |= linked(state, other.filter)
+    return found

@@ -7,7 +7,7 @@ log first, the session puts off everything but deliveries until they are there.
 from __future__ import annotations
 
 from collections import deque
-from itertools import chain, islice
+from itertools import chain, islice, takewhile
 from typing import TYPE_CHECKING
 
 from actors import decisions
@@ -188,7 +188,8 @@ class Delivery:
             return
         budget = limits.batch_bytes
         for run in runs:
-            chosen = [found[ref] for ref in run.refs if ref in found]
+            # A message may wait twice: retained, and asked for twice. Those behind a gap wait.
+            chosen = [found[ref] for ref in takewhile(found.__contains__, run.refs)]
             if not chosen:
                 break
             count = decisions.within([message.payload for message in chosen], budget)

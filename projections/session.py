@@ -36,6 +36,7 @@ from eventstore.events import (
     WillFired,
 )
 from eventstore.positions import Position, from_runs
+from projections.links import holds_links
 from projections.waiting import WaitingQueue
 
 if TYPE_CHECKING:
@@ -105,7 +106,12 @@ class SessionState:
     last_pid: int = 0
     """The packet identifier given out last."""
     waiting: dict[str, SubscriptionState] = field(default_factory=dict)
-    """The subscriptions whose queue is not empty, by topic filter."""
+    """The subscriptions whose queue is not empty, by topic filter, in the order in which the queues
+    began to fill."""
+    tangled: bool = False
+    """A filter that may have linked others went while messages wait: see ``projections.links``."""
+    links: dict[str, set[str]] | None = None
+    """Filters that are linked with each, None when they must be looked for: a note, not state."""
     queued: int = 0
     """Messages waiting in all queues."""
     queued_bytes: int = 0
@@ -120,6 +126,7 @@ class SessionState:
         if found is None:
             found = SubscriptionState(topic_filter, 0, active=False)
             self.subscriptions[topic_filter] = found
+            self.links = None
         return found
 
     def active(self) -> list[SubscriptionState]:
@@ -134,6 +141,8 @@ def _reset(state: SessionState) -> None:
     state.inbound = {}
     state.waiting = {}
     state.last_pid = state.queued = state.queued_bytes = 0
+    state.tangled = False
+    state.links = None
 
 
 def _opened(state: SessionState, event: SessionOpened, _at: Position, _ms: int) -> None:
@@ -165,8 +174,12 @@ def _subscribed(state: SessionState, event: Subscribed, _at: Position, _ms: int)
 
 
 def _forget_if_done(state: SessionState, held: SubscriptionState) -> None:
-    if not held.active and not held.outstanding and not held.queue:
-        state.subscriptions.pop(held.filter, None)
+    if held.active or held.outstanding or held.queue:
+        return
+    if state.waiting and holds_links(state, held.filter):
+        state.tangled = True
+    state.subscriptions.pop(held.filter, None)
+    state.links = None
 
 
 def _unsubscribed(state: SessionState, event: Unsubscribed, _at: Position, _ms: int) -> None:
@@ -193,6 +206,9 @@ def _leave_queue(state: SessionState, held: SubscriptionState, count: int, size:
         queue.discard(count)
     if not queue:
         state.waiting.pop(held.filter, None)
+        if not state.waiting:
+            state.tangled = False
+            state.links = None
     state.queued -= count
     state.queued_bytes -= size
     held.queued_bytes -= size

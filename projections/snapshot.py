@@ -64,6 +64,8 @@ def _plain(state: SessionState) -> Part:
         part["closed_ms"] = state.closed_ms
     if state.last_pid:
         part["last_pid"] = state.last_pid
+    if state.tangled:
+        part["tangled"] = True
     if state.will is not None:
         will = state.will
         part["will"] = [will.topic, will.qos, will.retain, will.ref]
@@ -154,6 +156,7 @@ def _decode_plain(state: SessionState, part: Part) -> None:
     state.user = part.get("user")
     state.closed_ms = part.get("closed_ms", 0)
     state.last_pid = part.get("last_pid", 0)
+    state.tangled = part.get("tangled", False)
     if (will := part.get("will")) is not None:
         state.will = Will(*will)
 

@@ -107,6 +107,8 @@ def snapshot(state: SessionState) -> dict[str, Any]:
         "releasing": sent(state.releasing),
         "inbound": list(state.inbound.items()),
         "last_pid": state.last_pid,
+        "waiting": list(state.waiting),
+        "tangled": state.tangled,
         "queued": state.queued,
         "queued_bytes": state.queued_bytes,
         "will": state.will,

@@ -111,10 +111,9 @@ class Chaos:
         self.operator = random.Random(f"operator {seed}")
         self.meddling = self.operator.choice([0.0, 0.0, 0.05, 0.2])
         self.asked: set[asyncio.Task[None]] = set()
-        # Bursts come from elsewhere too, and where no operator restarts sessions: what one is owed
-        # is queued without its state then, and may be overtaken.
+        # Bursts come from elsewhere too.
         self.burster = random.Random(f"burst {seed}")
-        self.bursting = 0.0 if self.meddling else self.burster.choice([0.01, 0.02, 0.05])
+        self.bursting = self.burster.choice([0.02, 0.1, 0.3])
 
     def _population(self, window: int) -> list[Device]:
         chance = self.chance
@@ -439,7 +438,9 @@ class Chaos:
 
     async def check(self) -> None:
         world = self.world
+        broker = world.broker
         assert world.failure() is None
+        assert broker.attached == sum(one.connected for one in broker.node.sessions.live.values())
         reader = SimClient(world)
         reader.send(p.connect("reader"))
         # One topic after the other: at QoS 0 what is too much at once is dropped.

@@ -40,11 +40,11 @@ def described(node: NodeState) -> dict[str, Any]:
 
 def _session(state: SessionState) -> dict[str, Any]:
     found = {one.name: getattr(state, one.name) for one in dataclasses.fields(state)}
-    del found["saved"]  # what the projections hold, not what happened
+    del found["saved"], found["links"]  # notes of others, not what happened
     found["subscriptions"] = {
         held.filter: _subscription(held) for held in state.subscriptions.values()
     }
-    found["waiting"] = set(state.waiting)
+    found["waiting"] = list(state.waiting)
     for table in ("inflight", "releasing"):
         found[table] = [
             (pid, sent._replace(subscription=sent.subscription.filter))

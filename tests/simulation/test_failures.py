@@ -8,14 +8,21 @@ from typing import Any
 
 import pytest
 from harness import packets as p
-from harness.packets import Puback, Publish
+from harness.packets import Puback, Publish, Suback
 
+from actors import supervision
+from actors.broker import Broker
 from actors.connection import Connection
 from actors.delivery import Delivery
-from actors.messages import Outgoing, Packets
+from actors.messages import Outgoing, Packets, Regrant
 from actors.session import Session
 from actors.subscription import Subscription
 from eventstore.events import SessionClosed
+from projections.session import InFlight
+from protocol.packets import Subscribe
+from simulation.fold import compare
+from simulation.promises import violations
+from simulation.test_regressions import acknowledged
 from simulation.world import SimClient, World, simulate
 
 
@@ -53,6 +60,18 @@ def payloads(client: SimClient) -> list[bytes]:
 
 def publish(client: SimClient, *numbers: int, topic: str = "a", qos: int = 1) -> None:
     client.send(*(p.publish(topic, b"%d" % number, qos, number) for number in numbers))
+
+
+def rebuilt_later(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+    """Let the rebuild of sessions wait for an event."""
+    may_rebuild, rebuild = asyncio.Event(), supervision.rebuild_session
+
+    async def later(broker: Any, name: str) -> Any:
+        await may_rebuild.wait()
+        return await rebuild(broker, name)
+
+    monkeypatch.setattr(supervision, "rebuild_session", later)
+    return may_rebuild
 
 
 @pytest.mark.parametrize("online", [True, False])
@@ -326,7 +345,124 @@ def test_a_rebuilt_offline_session_expires_and_is_passivated(
     simulate(scenario)
 
 
+@pytest.mark.mqtt("MQTT-4.6.0-6")
+@pytest.mark.parametrize("killed", [False, True])
+def test_what_is_recorded_for_a_failed_session_overtakes_nothing(
+    monkeypatch: pytest.MonkeyPatch, *, killed: bool
+) -> None:
+    """It matches a filter whose queue is not the last one that has messages of its topic."""
+    trap = Trap(monkeypatch, Session, "on_receive", outgoing_for("s"))
+
+    async def scenario() -> None:
+        async with World(max_ack_pending=1).running() as world:
+            receiver = await world.connect("s", filters=[("b/x", 2), ("a/x", 2)])
+            sender = await world.connect("d")
+            publish(sender, 1, 2, topic="b/x")
+            publish(sender, 11, 12, topic="a/x")
+            await world.go(0.1)
+            receiver.send(p.subscribe(9, ("+/x", 1)))
+            await world.go(0.1)
+            publish(sender, 3, topic="b/x")  # links queues: it waits in the one of a/x
+            await world.go(0.1)
+            may_rebuild = rebuilt_later(monkeypatch)
+            trap.left = 1
+            for number in (4, 5):
+                publish(sender, number, topic="b/x")
+                await world.go(0.1)
+            assert trap.sprung == 1
+            if killed:
+                await world.restart()
+            may_rebuild.set()
+            await world.go(1)
+            again = await world.connect("s", present=True)
+            got = await acknowledged(world, again)
+            assert [int(one) for one in got if int(one) < 10] == [1, 2, 3, 4, 5]
+            compare(world)
+            assert violations(world.disk.decoded()) == {}
+
+    simulate(scenario)
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_the_state_of_a_failed_session_does_not_get_into_the_projections(
+    monkeypatch: pytest.MonkeyPatch, *, killed: bool
+) -> None:
+    """They wait until it is rebuilt: what made the session fail may have spoilt its state."""
+
+    def spoil(session: Any, message: Any) -> bool:
+        if outgoing_for("s")(session, message):
+            held = session.state.subscription("a")
+            session.state.inflight[77] = InFlight(1, 1, held, 0)  # the log tells of no such thing
+            return True
+        return False
+
+    trap = Trap(monkeypatch, Session, "on_receive", spoil)
+
+    async def scenario() -> None:
+        async with World().running() as world:
+            receiver = await world.connect("s", filters=[("a", 1)])
+            sender = await world.connect("d")
+            publish(sender, 1)
+            await world.go(5)
+            may_rebuild = rebuilt_later(monkeypatch)
+            trap.left = 1
+            publish(sender, 2)
+            await world.calm()
+            assert trap.sprung == 1
+            publish(sender, 3)
+            await world.go(20)
+            assert sender.take() == [Puback(number) for number in (1, 2, 3)]
+            if not killed:
+                may_rebuild.set()
+                await world.go(20)
+            await world.restart()
+            await world.go(1)
+            compare(world)
+            again = await world.connect("s", present=True)
+            assert payloads(again) == [b"1", b"2", b"3"]
+            assert payloads(receiver) == [b"1"]
+
+    simulate(scenario)
+
+
 # Subscriptions.
+
+
+def test_what_a_subscription_fails_on_is_recorded_also_while_its_session_reads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its publisher is told in the same turn, and the broker may be killed in the next one."""
+    trap = Trap(monkeypatch, Subscription, "on_receive", lambda _actor, _told: True)
+
+    async def scenario() -> None:
+        async with World(message_cache=1).running() as world:
+            receiver = await world.connect("s", filters=[("a", 1)])
+            receiver.send(p.disconnect())
+            sender = await world.connect("d")
+            publish(sender, 1)
+            await world.go(0.1)
+            publish(sender, 2, topic="other")
+            await world.go(0.1)
+            load = Broker.load
+            monkeypatch.setattr(Broker, "load", lambda *_arguments: None)  # it reads for ever
+            again = SimClient(world)
+            again.send(p.connect("s", clean=False))
+            await world.calm()
+            session = world.broker.find_session("s")
+            assert session is not None
+            assert session.loading
+            trap.left = 1
+            publish(sender, 3)
+            await world.go(1)
+            assert trap.sprung == 1
+            assert session.loading
+            assert sender.take()[-1] == Puback(3)
+            monkeypatch.setattr(Broker, "load", load)
+            await world.restart()
+            assert payloads(await world.connect("s", present=True)) == [b"1", b"3"]
+            assert violations(world.disk.decoded()) == {}
+
+    simulate(scenario)
 
 
 @pytest.mark.parametrize("times", [1, 1000])
@@ -354,6 +490,35 @@ def test_a_subscription_that_fails_is_replaced_and_loses_nothing(
             received = payloads(receiver)
             assert [one for one in received if one != b"zero"] == [b"1", b"2", b"3", b"4"]
             assert received.count(b"zero") == 1
+
+    simulate(scenario)
+
+
+def test_a_subscription_that_failed_may_be_made_again_in_the_same_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The SUBSCRIBE is taken before the session has heard of the failure."""
+    trap = Trap(monkeypatch, Subscription, "on_receive", lambda _actor, _told: True)
+
+    async def scenario() -> None:
+        async with World().running() as world:
+            receiver = await world.connect("s", filters=[("a", 1)])
+            session = world.broker.find_session("s")
+            assert session is not None
+            assert session.connection is not None
+            (subscriber,) = world.broker.router.subscribers("s")
+            assert subscriber.actor is not None
+            trap.left = 1
+            world.broker.kernel.tell(subscriber.actor, Regrant(1))
+            again = Packets(session.connection, [Subscribe(9, [("a", 1)])])
+            world.broker.kernel.tell(session, again)
+            await world.go(1)
+            assert trap.sprung == 1
+            publish(await world.connect("d"), 2)
+            await world.go(1)
+            assert receiver.take()[0] == Suback(9, (1,))
+            assert receiver.open
+            assert world.broker.find_session("s") is session
 
     simulate(scenario)
 

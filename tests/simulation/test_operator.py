@@ -24,6 +24,7 @@ from eventstore.positions import position
 from simulation.chaos import errors_of_the_broker
 from simulation.fold import compare
 from simulation.network import SimClient
+from simulation.test_failures import rebuilt_later
 from simulation.test_regressions import acknowledged
 from simulation.world import World, simulate
 
@@ -175,6 +176,29 @@ def test_a_restarted_session_owes_what_it_owed() -> None:
             (acted,) = events(world, OperatorActed)
             assert acted == OperatorActed("restart", "ann@desk", row["id"], "c")
             compare(world)
+
+    simulate(scenario)
+
+
+def test_a_client_that_came_while_its_session_was_restarted_is_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario() -> None:
+        may_rebuild = rebuilt_later(monkeypatch)
+        async with World().running() as world:
+            await world.connect("c")
+            await change(world, "restart", actor=world.broker.session("c").actor_urn)
+            back = SimClient(world)
+            back.send(p.connect("c", clean=False))
+            await world.go(1)
+            assert not back.take()
+            may_rebuild.set()
+            await world.go(1)
+            assert back.take() == [Connack(0, session_present=True)]
+            assert (await ask(world, "status"))["sessions"]["connected"] == 1
+            back.drop()
+            await world.go(1)
+            assert (await ask(world, "status"))["sessions"]["connected"] == 0
 
     simulate(scenario)
 

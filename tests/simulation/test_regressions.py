@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 from harness import packets as p
 from harness.packets import Connack, Puback, Publish, Suback
 
 from actors.auth import AuthResult
+from actors.broker import Broker
+from actors.session import Session
+from eventstore.events import WillFired
+from eventstore.positions import Position
+from eventstore.records import decode_record
+from simulation.fold import compare
+from simulation.promises import violations
 from simulation.world import SimClient, World, simulate
 
 
@@ -193,6 +201,41 @@ def test_a_new_session_gets_nothing_that_was_meant_for_the_one_before(*, clean: 
     simulate(scenario)
 
 
+@pytest.mark.mqtt("MQTT-3.1.2-6")
+def test_a_new_session_gets_nothing_of_one_that_was_passivated_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """After a restart the will of a session is read, published, and matches that session itself.
+
+    Before that message reaches it the session is frozen, and a CONNECT comes that wants a new one.
+    """
+    may_read, load = asyncio.Event(), Broker._load
+
+    async def later(broker: Broker, session: Session, refs: Sequence[Position]) -> None:
+        await may_read.wait()
+        await load(broker, session, refs)
+
+    async def scenario() -> None:
+        async with World().running() as world:
+            will = p.Will("t", b"it is gone", 1, retain=False)
+            await world.connect("c", will=will, filters=[("t", 1)])
+            monkeypatch.setattr(Broker, "_load", later)
+            await world.restart()
+            await world.go(4)  # it has nothing to do: it is told to retire
+            new = SimClient(world)
+            new.send(p.connect("c", clean=True))
+            await world.go(1)
+            assert new.take() == []
+            may_read.set()
+            await world.go(1)
+            assert new.take() == [Connack(0)]
+            fired = [one for one in world.disk.events() if isinstance(one, WillFired)]
+            assert [one.session for one in fired] == ["c"]
+            await check_promises(world)
+
+    simulate(scenario)
+
+
 @pytest.mark.mqtt("MQTT-3.3.5-1")
 def test_a_message_keeps_its_qos_when_one_of_two_filters_is_lowered_in_its_turn() -> None:
     async def scenario() -> None:
@@ -202,5 +245,135 @@ def test_a_message_keeps_its_qos_when_one_of_two_filters_is_lowered_in_its_turn(
             await world.go(1)
             got = [one for one in receiver.take() if isinstance(one, Publish)]
             assert [(one.payload, one.qos) for one in got] == [(b"x", 1)]
+
+    simulate(scenario)
+
+
+# What waits is not overtaken, whatever linked it with what comes [MQTT-4.6.0-6].
+
+
+async def interrupt(world: World, receiver: SimClient, how: str) -> SimClient:
+    """Let something happen to a session and its client; give the client that goes on."""
+    if how == "nothing":
+        return receiver
+    if how == "killed":
+        await world.restart()
+    elif how == "passive":
+        receiver.send(p.disconnect())
+        await world.go(20)
+        assert "r" in world.broker.node.sessions
+        assert "r" not in world.broker.node.sessions.live
+    else:
+        session = world.broker.find_session("r")
+        assert session is not None
+        world.broker.kernel.restart(session)
+        await world.go(1)
+    return await world.connect("r", present=True)
+
+
+async def check_promises(world: World) -> None:
+    """Raise AssertionError where the log, or what is made of it, is not as it must be."""
+    await world.go(3)
+    compare(world)
+    history = world.disk.stream.history
+    assert violations([decode_record(at, data) for at, data in sorted(history.items())]) == {}
+    await world.restart()
+    await world.go(1)
+    compare(world)
+
+
+@pytest.mark.mqtt("MQTT-4.6.0-6")
+@pytest.mark.parametrize("then", ["nothing", "killed", "passive", "restarted"])
+@pytest.mark.parametrize("first", ["nothing", "killed", "passive", "restarted"])
+def test_the_link_between_two_filters_outlives_its_subscription(first: str, then: str) -> None:
+    async def scenario() -> None:
+        async with World(max_ack_pending=1).running() as world:
+            receiver = await world.connect("r", filters=[("a/x", 2), ("+/x", 1)])
+            sender = await world.connect("s")
+            sender.send(p.publish("a/x", b"a", 1, 1), p.publish("a/x", b"b", 1, 2))
+            await world.go(0.1)
+            sender.send(p.publish("b/x", b"1", 1, 3))  # waits behind what waits for a/x
+            await world.go(0.1)
+            receiver = await interrupt(world, receiver, first)
+            receiver.send(p.unsubscribe(8, "+/x"), p.subscribe(9, ("b/x", 1)))
+            await world.go(0.1)
+            receiver = await interrupt(world, receiver, then)
+            sender = await world.connect("s")
+            sender.send(p.publish("b/x", b"2", 1, 4))
+            await world.go(0.1)
+            got = await acknowledged(world, receiver)
+            assert list(dict.fromkeys(got)) == [b"a", b"b", b"1", b"2"]
+            await check_promises(world)
+
+    simulate(scenario)
+
+
+@pytest.mark.mqtt("MQTT-4.6.0-6")
+@pytest.mark.parametrize("then", ["nothing", "killed", "passive", "restarted"])
+def test_a_subscription_may_link_filters_for_which_messages_wait(then: str) -> None:
+    async def scenario() -> None:
+        async with World(max_ack_pending=1).running() as world:
+            receiver = await world.connect("r", filters=[("a/x", 1), ("b/x", 1)])
+            sender = await world.connect("s")
+            topics = ["a/x", "a/x", "b/x", "b/x", "b/x"]
+            sender.send(*(p.publish(one, b"%d" % n, 1, n) for n, one in enumerate(topics, 1)))
+            await world.go(0.1)
+            receiver.send(p.subscribe(9, ("+/x", 2)))
+            await world.go(0.1)
+            sender.send(p.publish("b/x", b"6", 1, 6))
+            await world.go(0.1)
+            receiver.send(p.unsubscribe(9, "+/x"))
+            await world.go(0.1)
+            receiver = await interrupt(world, receiver, then)
+            sender = await world.connect("s")
+            sender.send(p.publish("b/x", b"7", 1, 7), p.publish("a/x", b"8", 1, 8))
+            await world.go(0.1)
+            got = list(dict.fromkeys(await acknowledged(world, receiver)))
+            assert [one for one in got if one in b"128"] == [b"1", b"2", b"8"]
+            assert [one for one in got if one in b"34567"] == [b"%d" % n for n in range(3, 8)]
+            await check_promises(world)
+
+    simulate(scenario)
+
+
+@pytest.mark.mqtt("MQTT-3.10.4-3")
+def test_what_waits_in_a_queue_that_is_left_may_belong_to_another_subscription() -> None:
+    async def scenario() -> None:
+        async with World(max_ack_pending=1).running() as world:
+            receiver = await world.connect("r", filters=[("a/x", 2), ("+/x", 1), ("b/x", 1)])
+            sender = await world.connect("s")
+            sender.send(p.publish("a/x", b"a", 1, 1), p.publish("a/x", b"b", 1, 2))
+            await world.go(0.1)
+            sender.send(p.publish("b/x", b"1", 1, 3))  # waits behind what waits for a/x
+            await world.go(0.1)
+            receiver.send(p.unsubscribe(9, "+/x", "a/x"))
+            await world.go(0.1)
+            assert (await acknowledged(world, receiver))[-1] == b"1"
+            await check_promises(world)
+
+    simulate(scenario)
+
+
+def test_a_retained_message_that_waits_twice_is_sent_for_itself_alone() -> None:
+    """Its second copy stood behind a message that was still to be read: it went out as that one."""
+
+    async def scenario() -> None:
+        async with World(message_cache=1).running() as world:
+            sender = await world.connect("s")
+            for n in (1, 2):
+                sender.send(p.publish(f"k/{n}", b"%d" % n, 1, n, retain=True))
+                await world.go(0.1)
+            window = world.broker.limits
+            world.broker.limits = window._replace(window=0)
+            receiver = await world.connect("r", filters=[("k/2", 1)])
+            receiver.send(p.subscribe(9, ("k/#", 1)))
+            await world.go(0.1)
+            # 2, 1 and 2 wait. Only 2 is at hand: it was published last.
+            receiver.send(p.disconnect())
+            await world.go(0.1)
+            world.broker.limits = window
+            receiver = await world.connect("r", present=True)
+            assert await acknowledged(world, receiver) == [b"2", b"1", b"2"]
+            await check_promises(world)
 
     simulate(scenario)

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
+
 import pytest
 from harness import packets as p
 
 from actors import retention
+from actors.broker import Broker
+from actors.retention import Retention
+from actors.session import Session
 from eventstore.errors import CorruptLog
 from eventstore.events import LogCut, MessagesCarried
+from eventstore.positions import Position
+from projections.session import SessionState
 from simulation.fold import compare, described, fold
+from simulation.test_failures import rebuilt_later
 from simulation.world import SimClient, World, simulate
 
 BOUND = 40_000
@@ -205,6 +214,125 @@ def test_a_will_that_was_armed_long_ago_is_still_sent() -> None:
             watched.drop()
             await world.go(0.2)
             assert payloads(reader) == [b"it is gone"]
+
+    simulate(scenario)
+
+
+def test_a_session_that_was_replaced_misses_nothing_that_was_cut_off(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What it was reading its successor read, and needed no more: then the log may be cut."""
+    may_read, load = asyncio.Event(), Broker._load
+    asked: list[Session] = []
+
+    async def first_waits(broker: Broker, session: Session, refs: Sequence[Position]) -> None:
+        asked.append(session)
+        if len(asked) == 1:
+            await may_read.wait()
+        await load(broker, session, refs)
+
+    async def scenario() -> None:
+        async with bounded().running() as world:
+            reader = await world.connect("reader", filters=[("w", 1)])
+            await world.connect("c", will=p.Will("w", b"it is gone", 1, retain=False))
+            await world.go(5)
+            reader.send(p.disconnect())
+            await world.go(0.1)
+            monkeypatch.setattr(Broker, "_load", first_waits)
+            await world.restart()  # the will must be read
+            assert asked == [world.broker.find_session("c")]
+            world.broker.kernel.restart(asked[0])
+            reader = await world.connect("reader", present=True)
+            assert payloads(reader) == [b"it is gone"]
+            reader.send(p.puback(1))
+            noisy = await world.connect("noisy")
+            while world.broker.log.first < 10:
+                await traffic(world, noisy, 10)
+            may_read.set()
+            await world.go(5)
+            assert world.failure() is None
+            assert noisy.open
+            compare(world)
+
+    simulate(scenario)
+
+
+@pytest.mark.parametrize("first", ["from", "to"])
+def test_a_message_that_moves_while_the_log_is_looked_through_is_carried(
+    monkeypatch: pytest.MonkeyPatch, first: str
+) -> None:
+    """Who is to get it may have been looked at before it came, its publisher after it left."""
+    carry, breathe = Retention._carry, Retention._breathe
+    carrying: list[Position] = []
+
+    async def scenario() -> None:
+        async with bounded(message_cache=1).running() as world:
+            if first == "from":
+                sender = await world.connect("from")
+            receiver = await world.connect("to", filters=[("old/#", 2)])
+            if first == "to":
+                sender = await world.connect("from")
+            sender.send(p.publish("old/1", b"first", 1, 1), p.publish("old/2", b"second", 2, 2))
+            noisy = await world.connect("noisy")
+
+            async def in_small_steps(retention_: Retention, before: Position) -> None:
+                carrying.append(before)
+                monkeypatch.setattr(retention, "_SLICE", -1.0)
+                await carry(retention_, before)
+                monkeypatch.setattr(retention, "_SLICE", 0.002)
+
+            async def released_meanwhile(retention_: Retention, started: float) -> None:
+                await breathe(retention_, started)
+                if carrying:
+                    sender.send(p.pubrel(2))
+                    await asyncio.sleep(0.1)
+
+            monkeypatch.setattr(Retention, "_carry", in_small_steps)
+            monkeypatch.setattr(Retention, "_breathe", released_meanwhile)
+            while world.broker.log.first == 1:
+                await traffic(world, noisy, 10)
+            assert payloads(receiver) == [b"first", b"second"]
+            receiver.drop()
+            await world.go(1)
+            again = await world.connect("to", present=True)
+            assert payloads(again) == [b"first", b"second"]
+            compare(world)
+
+    simulate(scenario)
+
+
+def test_what_a_failed_session_needs_is_carried_when_it_is_rebuilt(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What made the session fail may have spoilt its state."""
+    may_rebuild, carry = rebuilt_later(monkeypatch), Retention._carry
+    spoilt: list[SessionState] = []
+
+    async def scenario() -> None:
+        async with bounded(message_cache=1).running() as world:
+            away = await world.connect("away", filters=[("old", 1)])
+            away.drop()
+            noisy = await world.connect("noisy")
+            noisy.send(p.publish("old", b"first", 1, 1))
+
+            async def after_a_failure(retention_: Retention, before: Position) -> None:
+                if not spoilt:
+                    session = world.broker.session("away")
+                    spoilt.append(session.state)
+                    session.state.waiting.clear()
+                    world.broker.kernel.restart(session)
+                    await world.calm()
+                    asyncio.get_running_loop().call_later(1.0, may_rebuild.set)
+                await carry(retention_, before)
+
+            monkeypatch.setattr(Retention, "_carry", after_a_failure)
+            while world.broker.log.first == 1:
+                await traffic(world, noisy, 10)
+            assert len(spoilt) == 1
+            await world.go(5)
+            again = await world.connect("away", present=True)
+            assert payloads(again) == [b"first"]
+            compare(world)
 
     simulate(scenario)
 

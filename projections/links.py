@@ -1,0 +1,68 @@
+"""Which filters of a session are linked: messages on one topic may have come through either.
+
+Two filters are linked when some topic matches both, or when a chain of others links them. What goes
+to a session waits in the queue of one filter, whichever of the linked ones that is. So that no
+message overtakes an earlier one of its topic [MQTT-4.6.0-6],
+
+- a message waits at the end of the last queue that is linked with its filter, and
+- of queues that are linked, each goes out when those that began to fill before it are empty.
+
+A link must hold as long as anything waits. A filter that goes may take links with it; then, and
+while anything waits, every filter counts as linked with every other (``SessionState.tangled``). To
+wait in vain is allowed, to overtake is not. Nothing goes with a filter without wildcards, as all
+that match its topic are linked with each other.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from protocol.topics import filters_overlap
+
+if TYPE_CHECKING:
+    from collections.abc import Set as AbstractSet
+
+    from projections.session import SessionState
+
+_FEW: Final = 32
+"""So many filters are always compared with each other; more of them only if few have wildcards."""
+_SHORT: Final = 256
+"""Characters of a filter that is compared; a longer one counts as linked with every other."""
+
+
+def holds_links(state: SessionState, topic_filter: str) -> bool:
+    """Return whether links may go when a filter of a session goes."""
+    return not _is_plain(topic_filter) or len(state.subscriptions) > _FEW
+
+
+def linked(state: SessionState, topic_filter: str) -> AbstractSet[str]:
+    """Return the filters that are linked with one that the session has, itself included."""
+    if state.links is None:
+        state.links = _groups(state)
+    return state.links[topic_filter]
+
+
+def _groups(state: SessionState) -> dict[str, set[str]]:
+    filters = state.subscriptions
+    reaching = [one for one in filters if not _is_plain(one)]
+    many = len(filters) > _FEW and len(reaching) * len(filters) > _FEW * _FEW
+    if state.tangled or many:
+        all_of_them = set(filters)
+        return dict.fromkeys(filters, all_of_them)
+    groups = {one: {one} for one in filters}
+    for one in reaching:
+        for other in filters:
+            mine, theirs = groups[one], groups[other]
+            if mine is not theirs and _overlap(one, other):
+                small, large = sorted((mine, theirs), key=len)
+                large |= small
+                groups.update(dict.fromkeys(small, large))
+    return groups
+
+
+def _is_plain(topic_filter: str) -> bool:
+    return len(topic_filter) <= _SHORT and "+" not in topic_filter and "#" not in topic_filter
+
+
+def _overlap(one: str, other: str) -> bool:
+    return len(one) > _SHORT or len(other) > _SHORT or filters_overlap(one, other)
