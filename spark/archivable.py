@@ -14,7 +14,6 @@ from eventstore.paths import expanded
 from eventstore.records import Record, decode_record
 from eventstore.shown import escaped
 from protocol.errors import FoldmqError
-from spark.access import look_up
 from spark.archived import NODE, ledger_of
 from spark.archivewriter import open_writer
 from spark.failures import BadOption, NoLog, OtherLog
@@ -22,6 +21,7 @@ from spark.finding import find_with, in_nats
 from spark.folders import Folder, shown
 from spark.ledger import NAME, Ledger
 from spark.loops import run
+from spark.natsstored import look_up
 from spark.options import Options
 
 if TYPE_CHECKING:
@@ -30,8 +30,9 @@ if TYPE_CHECKING:
 
     from nats.aio.client import Client
 
-    from spark.access import Access, NatsStored
+    from spark.access import Access
     from spark.archivewriter import Archived
+    from spark.natsstored import NatsStored
 
 
 class CutBefore(FoldmqError):  # noqa: N818 - named for the condition, as in eventstore.errors

@@ -7,32 +7,21 @@ the fields of the event types; the rest, about messages, stands here.
 
 from __future__ import annotations
 
-from dataclasses import fields
-from types import UnionType
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    Final,
-    NamedTuple,
-    TypeAlias,
-    get_args,
-    get_origin,
-    get_type_hints,
-)
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
-from eventstore.events import Event
-from spark.columns import ENTRIES
+from spark.arrays import of_flags, of_lists, of_numbers, of_texts
+from spark.fields import SHAPES
 from spark.groups import COUNTED_BY, MESSAGES, Group
-from spark.runs import Integers, Misfit, before
-from spark.singles import json_array
+from spark.runs import Integers, Misfit, integers
+from spark.types import ENTRIES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    import msgspec
+    from spark.digits import Flags
 
 
 class Cells(NamedTuple):
@@ -46,11 +35,13 @@ class Cells(NamedTuple):
 Maker: TypeAlias = "Callable[[Group], Cells]"
 
 
-def _array(values: Any, column: str) -> pa.Array:
-    try:
-        return pa.array(values, ENTRIES[column])
-    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
-        raise Misfit(f"{column} with a value that is too large") from None
+def _integers(values: Integers, column: str, valid: Flags | None = None) -> pa.Array:
+    if ENTRIES[column] == pa.int64():
+        return of_numbers(values, pa.int64(), valid)
+    narrow = values.astype(np.int32)
+    if not np.array_equal(narrow, values):
+        raise Misfit(f"{column} with a value that is too large")
+    return of_numbers(narrow, ENTRIES[column], valid)
 
 
 def of_events(group: Group, values: pa.Array) -> Cells:
@@ -58,26 +49,24 @@ def of_events(group: Group, values: pa.Array) -> Cells:
     return Cells(values, None if group.single else group.event_of)
 
 
-def _simple(name: str) -> Maker:
+def _of_text(name: str) -> Maker:
+    return lambda group: of_events(group, group.strings(name))
+
+
+def _of_integers(name: str) -> Maker:
     def make(group: Group) -> Cells:
-        return of_events(group, _array(group.field(name), name))
+        values, valid = group.known_integers(name)
+        return of_events(group, _integers(values, name, valid))
 
     return make
 
 
-def _json(name: str) -> Maker:
-    def make(group: Group) -> Cells:
-        return of_events(group, json_array([_object(one) for one in group.field(name)]))
-
-    return make
+def _of_flags(name: str) -> Maker:
+    return lambda group: of_events(group, of_flags(group.flags(name)))
 
 
-def _object(text: msgspec.Raw) -> msgspec.Raw | None:
-    """Return the JSON of an object, None for null; raise Misfit for anything else."""
-    first = bytes(memoryview(text)[:1])
-    if first not in (b"{", b"n"):
-        raise Misfit("a field that is no object")
-    return text if first == b"{" else None
+def _of_json(name: str) -> Maker:
+    return lambda group: of_events(group, group.objects(name))
 
 
 def _total(field: str, column: str) -> Maker:
@@ -87,81 +76,71 @@ def _total(field: str, column: str) -> Maker:
         totals = group.integers(field)
         each = totals[group.event_of]
         each[(group.entry > 0) & (each > 0)] = 0
-        return Cells(_array(each, column), None)
+        return Cells(_integers(each, column), None)
 
     return make
 
 
 def _packet_ids(group: Group) -> Cells:
     values, pick = group.pids()
-    return Cells(_array(values, "packet_id"), pick)
+    return Cells(_integers(values, "packet_id"), pick)
 
 
 def _refs(group: Group) -> Cells:
-    return Cells(_array(group.refs(), "ref"), None)
+    return Cells(_integers(group.refs(), "ref"), None)
 
 
 def _sizes(group: Group) -> Cells:
-    return Cells(_array(group.sizes, "size"), None)
+    return Cells(_integers(group.sizes, "size"), None)
 
 
 def _topics(group: Group) -> Cells:
-    topics, pick = group.topics()
-    return Cells(_array(topics, "topic"), pick)
+    return Cells(*group.topics())
 
 
 def _each_qos(group: Group) -> Cells:
-    return Cells(_array(group.for_each("qos"), "qos"), None)
+    return Cells(_integers(group.for_each("qos"), "qos"), None)
 
 
 def _waiting(group: Group) -> Cells:
-    return Cells(_array(group.waits(), "waiting"), None)
+    return Cells(of_flags(group.waits()), None)
 
 
 def _each_properties(group: Group) -> Cells:
-    lists = group.field("properties")
-    if not any(lists):
+    found = group.properties()
+    if found is None:
         return Cells(pa.nulls(1, pa.string()), np.zeros(group.total, np.int64))
-    texts: list[msgspec.Raw | None] = []
-    for properties, count in zip(lists, group.counts.tolist(), strict=True):
-        if properties is not None and len(properties) != count:
-            raise Misfit("MessagePublished with another number of properties than of messages")
-        texts += [None] * count if properties is None else map(_object, properties)
-    return Cells(json_array(texts), None)
+    valid = np.array([one is not None for one in found], np.bool_)
+    return Cells(of_texts([b"" if one is None else one for one in found], valid), None)
 
 
 def _dropped_refs(group: Group) -> Cells:
     counts, values = group.runs("refs")
-    offsets = np.concatenate((before(counts), [len(values)])).astype(np.int32)
-    array = pa.ListArray.from_arrays(pa.array(offsets), pa.array(values), type=ENTRIES["refs"])
-    return of_events(group, array)
+    kind = ENTRIES["refs"]
+    return of_events(group, of_lists(counts, of_numbers(values, pa.int64()), kind))
 
 
 def _granted(group: Group) -> Cells:
-    lists = group.field("filters")
-    names = [name for pairs in lists for name, _ in pairs]
-    granted = [qos for pairs in lists for _, qos in pairs]
-    return _filters(group, lists, names, _array(granted, "qos"))
+    lists = group.granted()
+    names = of_texts(name.encode() for pairs in lists for name, _ in pairs)
+    granted = integers([qos for pairs in lists for _, qos in pairs])
+    lengths = np.fromiter(map(len, lists), np.int64, len(lists))
+    return _filters(group, lengths, names, _integers(granted, "qos"))
 
 
 def _taken(group: Group) -> Cells:
-    lists = group.field("filters")
-    names = [name for names in lists for name in names]
-    return _filters(group, lists, names, pa.nulls(len(names), ENTRIES["qos"]))
+    lengths, names = group.string_lists("filters")
+    return _filters(group, lengths, names, pa.nulls(len(names), ENTRIES["qos"]))
 
 
-def _filters(group: Group, lists: list[Any], names: list[str], qos: pa.Array) -> Cells:
+def _filters(group: Group, lengths: Integers, names: pa.Array, qos: pa.Array) -> Cells:
     kind = ENTRIES["filters"]
-    pairs = pa.StructArray.from_arrays(
-        [pa.array(names, pa.string()), qos], fields=list(kind.value_type)
-    )
-    lengths = np.fromiter(map(len, lists), np.int64, len(lists))
-    offsets = np.concatenate((before(lengths), [len(names)])).astype(np.int32)
-    return of_events(group, pa.ListArray.from_arrays(pa.array(offsets), pairs, type=kind))
+    pairs = pa.Array.from_buffers(kind.value_type, len(names), [None], children=[names, qos])
+    return of_events(group, of_lists(lengths, pairs, kind))
 
 
 def _cleared(group: Group) -> Cells:
-    return of_events(group, _array(group.field("topics"), "topics"))
+    return of_events(group, of_lists(*group.string_lists("topics"), ENTRIES["topics"]))
 
 
 _OWN: Final[Mapping[tuple[str, str], Maker]] = {
@@ -206,31 +185,23 @@ _ELSEWHERE: Final = frozenset(
 def _makers() -> dict[str, dict[str, Maker]]:
     """Return for each event type what makes its columns: from its own fields, and the above."""
     makers: dict[str, dict[str, Maker]] = {}
-    for kind in get_args(Event):
-        own = {column: maker for (name, column), maker in _OWN.items() if name == kind.__name__}
-        hints = get_type_hints(kind)
-        for field in fields(kind):
-            name = field.name
-            if name in ("e", "v") or name in own or (kind.__name__, name) in _ELSEWHERE:
+    for kind, shape in SHAPES.items():
+        own = {column: maker for (name, column), maker in _OWN.items() if name == kind}
+        for name, field in shape.fields.items():
+            if name in own or name not in ENTRIES or (kind, name) in _ELSEWHERE:
                 continue
-            if (maker := _maker_of(name, hints[name])) is not None:
-                own[name] = maker
-        makers[kind.__name__] = own
+            if (maker := _BY_KIND.get(field.kinds - {None})) is not None:
+                own[name] = maker(name)
+        makers[kind] = own
     return makers
 
 
-def _maker_of(name: str, hint: Any) -> Maker | None:
-    """Return what makes a column of a field with such a type; None: it has none of its own."""
-    if name not in ENTRIES:
-        return None
-    several = isinstance(hint, UnionType)
-    kinds = {one for one in (get_args(hint) if several else (hint,)) if one is not type(None)}
-    if kinds <= {str} or kinds <= {int} or kinds <= {bool}:
-        return _simple(name)
-    if all(get_origin(kind) is dict for kind in kinds):
-        return _json(name)
-    return None
-
-
+_BY_KIND: Final[Mapping[frozenset[type], Callable[[str], Maker]]] = {
+    frozenset({str}): _of_text,
+    frozenset({int}): _of_integers,
+    frozenset({bool}): _of_flags,
+    frozenset({dict}): _of_json,
+}
+"""The types of a field's values -> what makes what makes its column."""
 MAKERS: Final[Mapping[str, Mapping[str, Maker]]] = _makers()
 """Event type -> column -> what makes its cells."""

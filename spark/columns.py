@@ -1,4 +1,4 @@
-"""The columns of the tables that a log is read as, with their types.
+"""The columns of the tables that a log is read as, with their types as Spark calls them.
 
 A log can be read by the record, by the event or by the entry: a row for each position.
 """
@@ -8,133 +8,109 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-import pyarrow as pa
-
 from spark.failures import BadOption
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-_STRING, _BINARY, _BOOLEAN = pa.string(), pa.binary(), pa.bool_()
-_INT, _BIGINT = pa.int32(), pa.int64()
-_TIME = pa.timestamp("us", tz="UTC")
-_FILTER = pa.struct([pa.field("filter", _STRING), pa.field("qos", _INT)])
-
-
-def _array_of(kind: pa.DataType) -> pa.DataType:
-    return pa.list_(pa.field("element", kind))  # the name by which Spark calls it
-
-
-_DDL: Final[tuple[tuple[pa.DataType, str], ...]] = (
-    (_STRING, "string"),
-    (_BINARY, "binary"),
-    (_BOOLEAN, "boolean"),
-    (_INT, "int"),
-    (_BIGINT, "bigint"),
-    (_TIME, "timestamp"),
-    (_array_of(_FILTER), "array<struct<filter:string,qos:int>>"),
-    (_array_of(_STRING), "array<string>"),
-    (_array_of(_BIGINT), "array<bigint>"),
-)
-
-RECORDS: Final[Mapping[str, pa.DataType]] = {
-    "node": _STRING,
-    "seq": _BIGINT,
-    "time": _TIME,
-    "time_ms": _BIGINT,
-    "link": _STRING,
-    "previous": _STRING,
-    "part": _INT,
-    "last": _BOOLEAN,
-    "void": _BOOLEAN,
-    "events": _INT,
-    "entries": _INT,
-    "bytes": _INT,
-    "data": _BINARY,
-    "damage": _STRING,
+RECORDS: Final[Mapping[str, str]] = {
+    "node": "string",
+    "seq": "bigint",
+    "time": "timestamp",
+    "time_ms": "bigint",
+    "link": "string",
+    "previous": "string",
+    "part": "int",
+    "last": "boolean",
+    "void": "boolean",
+    "events": "int",
+    "entries": "int",
+    "bytes": "int",
+    "data": "binary",
+    "damage": "string",
 }
 """A row for each record."""
 
-EVENTS: Final[Mapping[str, pa.DataType]] = {
-    "node": _STRING,
-    "seq": _BIGINT,
-    "index": _INT,
-    "position": _BIGINT,
-    "entries": _INT,
-    "time": _TIME,
-    "time_ms": _BIGINT,
-    "type": _STRING,
-    "version": _INT,
-    "session": _STRING,
-    "part": _INT,
-    "json": _STRING,
-    "payload": _BINARY,
-    "damage": _STRING,
+EVENTS: Final[Mapping[str, str]] = {
+    "node": "string",
+    "seq": "bigint",
+    "index": "int",
+    "position": "bigint",
+    "entries": "int",
+    "time": "timestamp",
+    "time_ms": "bigint",
+    "type": "string",
+    "version": "int",
+    "session": "string",
+    "part": "int",
+    "json": "string",
+    "payload": "binary",
+    "damage": "string",
 }
 """A row for each event as it was written."""
 
-ENTRIES: Final[Mapping[str, pa.DataType]] = {
-    "node": _STRING,
-    "seq": _BIGINT,
-    "index": _INT,
-    "position": _BIGINT,
-    "time": _TIME,
-    "time_ms": _BIGINT,
-    "type": _STRING,
-    "version": _INT,
-    "session": _STRING,
-    "entry": _INT,
-    "entries": _INT,
-    "topic": _STRING,
-    "filter": _STRING,
-    "qos": _INT,
-    "retain": _BOOLEAN,
-    "packet_id": _INT,
-    "ref": _BIGINT,
-    "size": _INT,
-    "payload": _BINARY,
-    "will": _BOOLEAN,
-    "waiting": _BOOLEAN,
-    "reason": _STRING,
-    "cause": _STRING,
-    "count": _BIGINT,
-    "queued": _BIGINT,
-    "queued_bytes": _BIGINT,
-    "refs": _array_of(_BIGINT),
-    "filters": _array_of(_FILTER),
-    "topics": _array_of(_STRING),
-    "software": _STRING,
-    "resumed": _BOOLEAN,
-    "clean": _BOOLEAN,
-    "level": _INT,
-    "keep_alive": _INT,
-    "generation": _BIGINT,
-    "address": _STRING,
-    "user": _STRING,
-    "expiry": _BIGINT,
-    "delay": _BIGINT,
-    "checkpoint": _BIGINT,
-    "begun": _BIGINT,
-    "sessions": _BIGINT,
-    "retained": _BIGINT,
-    "state": _STRING,
-    "part": _INT,
-    "last": _BOOLEAN,
-    "first": _BIGINT,
-    "link": _STRING,
-    "begins_ms": _BIGINT,
-    "through": _BIGINT,
-    "where": _STRING,
-    "action": _STRING,
-    "by": _STRING,
-    "target": _STRING,
-    "properties": _STRING,
-    "json": _STRING,
-    "damage": _STRING,
+ENTRIES: Final[Mapping[str, str]] = {
+    "node": "string",
+    "seq": "bigint",
+    "index": "int",
+    "position": "bigint",
+    "time": "timestamp",
+    "time_ms": "bigint",
+    "type": "string",
+    "version": "int",
+    "session": "string",
+    "entry": "int",
+    "entries": "int",
+    "topic": "string",
+    "filter": "string",
+    "qos": "int",
+    "retain": "boolean",
+    "packet_id": "int",
+    "ref": "bigint",
+    "size": "int",
+    "payload": "binary",
+    "will": "boolean",
+    "waiting": "boolean",
+    "reason": "string",
+    "cause": "string",
+    "count": "bigint",
+    "queued": "bigint",
+    "queued_bytes": "bigint",
+    "refs": "array<bigint>",
+    "filters": "array<struct<filter:string,qos:int>>",
+    "topics": "array<string>",
+    "software": "string",
+    "resumed": "boolean",
+    "clean": "boolean",
+    "level": "int",
+    "keep_alive": "int",
+    "generation": "bigint",
+    "address": "string",
+    "user": "string",
+    "expiry": "bigint",
+    "delay": "bigint",
+    "checkpoint": "bigint",
+    "begun": "bigint",
+    "sessions": "bigint",
+    "retained": "bigint",
+    "state": "string",
+    "part": "int",
+    "last": "boolean",
+    "first": "bigint",
+    "link": "string",
+    "begins_ms": "bigint",
+    "through": "bigint",
+    "where": "string",
+    "action": "string",
+    "by": "string",
+    "target": "string",
+    "properties": "string",
+    "json": "string",
+    "damage": "string",
 }
 """A row for each entry: an event about 50 messages has 50 of them."""
 
-GRAINS: Final[Mapping[str, Mapping[str, pa.DataType]]] = {
+GRAINS: Final[Mapping[str, Mapping[str, str]]] = {
     "entries": ENTRIES,
     "events": EVENTS,
     "records": RECORDS,
@@ -166,14 +142,7 @@ class Columns:
         return cls(rows, tuple(names) or tuple(known))
 
     @property
-    def schema(self) -> pa.Schema:
-        """The Arrow schema of the rows."""
-        known = GRAINS[self.rows]
-        return pa.schema([(name, known[name]) for name in self.names])
-
-    @property
     def ddl(self) -> str:
         """The schema as Spark reads it."""
-        words = dict(_DDL)
         known = GRAINS[self.rows]
-        return ", ".join(f"`{name}` {words[known[name]]}" for name in self.names)
+        return ", ".join(f"`{name}` {known[name]}" for name in self.names)

@@ -14,10 +14,10 @@ import pyarrow as pa
 
 from eventstore.events import UnreadableEvent
 from eventstore.records import decode_record, encode_record
-from spark.columns import GRAINS
 from spark.entries import Entries
 from spark.events import Events
 from spark.runs import Misfit
+from spark.types import GRAINS, schema_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -110,4 +110,4 @@ def rows_of(columns: Columns, rows: Sequence[dict[str, Any]]) -> pa.RecordBatch:
     """Return rows given by the few columns that are not null in them."""
     known = GRAINS[columns.rows]
     arrays = [pa.array([row.get(name) for row in rows], known[name]) for name in columns.names]
-    return pa.RecordBatch.from_arrays(arrays, schema=columns.schema)
+    return pa.RecordBatch.from_arrays(arrays, schema=schema_of(columns.rows, columns.names))

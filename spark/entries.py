@@ -13,18 +13,20 @@ import numpy as np
 import pyarrow as pa
 
 from eventstore.positions import INDEX_BITS
+from spark.arrays import indices, joined, of_numbers
 from spark.cells import MAKERS, Cells
-from spark.columns import ENTRIES
 from spark.groups import MESSAGES
 from spark.layout import KIND_NAMES, KIND_VERSIONS, Layout, Made
 from spark.payloads import Areas
-from spark.singles import as_json, json_array
+from spark.singles import as_json
+from spark.types import ENTRIES, schema_of
 from spark.widths import cut
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from eventstore.records import Record
+    from spark.groups import Group
     from spark.runs import Integers
     from spark.wanted import Wanted
 
@@ -35,7 +37,7 @@ class Entries:
     def __init__(self, columns: Sequence[str], wanted: Wanted) -> None:
         self._columns = tuple(columns)
         self._wanted = wanted
-        self._schema = pa.schema([(name, ENTRIES[name]) for name in columns])
+        self._schema = schema_of("entries", columns)
 
     def batches(self, records: Sequence[Record]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of some records in order; raise Misfit when an event is not as usual."""
@@ -107,6 +109,7 @@ class _Piece:
         self._within = {
             id(made): (*np.searchsorted(made.rows, (start, stop)).tolist(),) for made in layout.made
         }
+        self._nulls: dict[pa.DataType, pa.Array] = {}
         self._takes: dict[tuple[tuple[int, int | None, int], ...], pa.Array] = {}
 
     def column(self, name: str) -> pa.Array:
@@ -117,9 +120,17 @@ class _Piece:
             return array
         return self._gather(name, self._table.cells(name))
 
+    def _nothing(self, name: str) -> pa.Array:
+        """Return a column without any value; most columns of most batches are such."""
+        kind = ENTRIES[name]
+        found = self._nulls.get(kind)
+        if found is None:
+            found = self._nulls[kind] = pa.nulls(self._length, kind)
+        return found
+
     def _gather(self, name: str, cells: list[tuple[Made, Cells]]) -> pa.Array:
         if not cells:
-            return pa.nulls(self._length, ENTRIES[name])
+            return self._nothing(name)
         key = tuple(
             (id(made), None if one.pick is None else id(one.pick), len(one.values))
             for made, one in cells
@@ -137,9 +148,8 @@ class _Piece:
                     pick = one.pick[low:high]
                     where[rows] = np.where(pick < 0, -1, pick + base)
                 base += len(one.values)
-            take = self._takes[key] = pa.array(where, mask=where < 0)
-        values = [one.values for _, one in cells]
-        return (pa.concat_arrays(values) if len(values) > 1 else values[0]).take(take)
+            take = self._takes[key] = indices(where)
+        return joined([one.values for _, one in cells]).take(take)
 
     def _sliced(self, name: str, pieces: list[tuple[Made, pa.Array]]) -> pa.Array:
         """Bring cells that were made for these rows only into their order."""
@@ -149,44 +159,42 @@ class _Piece:
             low, high = self._within[id(made)]
             where[made.rows[low:high] - self._start] = np.arange(base, base + high - low)
             base += high - low
-        arrays = [values for _, values in pieces]
-        if not arrays:
-            return pa.nulls(self._length, ENTRIES[name])
-        whole = pa.concat_arrays(arrays) if len(arrays) > 1 else arrays[0]
-        return whole.take(pa.array(where, mask=where < 0))
+        if not pieces:
+            return self._nothing(name)
+        return joined([values for _, values in pieces]).take(indices(where))
 
     def _of_node(self) -> pa.Array:
         return self._layout.nodes(self._record_of)
 
     def _of_seq(self) -> pa.Array:
-        return pa.array(self._sequence)
+        return of_numbers(self._sequence, pa.int64())
 
     def _of_index(self) -> pa.Array:
-        return pa.array(self._index.astype(np.int32))
+        return of_numbers(self._index.astype(np.int32), pa.int32())
 
     def _of_position(self) -> pa.Array:
-        return pa.array(self._sequence << INDEX_BITS | self._index)
+        return of_numbers(self._sequence << INDEX_BITS | self._index, pa.int64())
 
     def _of_time_ms(self) -> pa.Array:
-        return pa.array(self._layout.times[self._record_of])
+        return of_numbers(self._layout.times[self._record_of], pa.int64())
 
     def _of_time(self) -> pa.Array:
-        return pa.array(self._layout.times[self._record_of] * 1000).cast(ENTRIES["time"])
+        return of_numbers(self._layout.times[self._record_of] * 1000, ENTRIES["time"])
 
     def _of_type(self) -> pa.Array:
-        return KIND_NAMES.take(pa.array(self._layout.codes[self._event_of]))
+        return KIND_NAMES.take(of_numbers(self._layout.codes[self._event_of], pa.int8()))
 
     def _of_version(self) -> pa.Array:
-        return KIND_VERSIONS.take(pa.array(self._layout.codes[self._event_of]))
+        return KIND_VERSIONS.take(of_numbers(self._layout.codes[self._event_of], pa.int8()))
 
     def _of_entry(self) -> pa.Array:
-        return pa.array(self._entry.astype(np.int32))
+        return of_numbers(self._entry.astype(np.int32), pa.int32())
 
     def _of_entries(self) -> pa.Array:
-        return pa.array(self._layout.counts[self._event_of].astype(np.int32))
+        return of_numbers(self._layout.counts[self._event_of].astype(np.int32), pa.int32())
 
     def _of_damage(self) -> pa.Array:
-        return pa.nulls(self._length, pa.string())
+        return self._nothing("damage")
 
     def _of_payload(self) -> pa.Array:
         pieces: list[tuple[Made, pa.Array]] = []
@@ -199,10 +207,15 @@ class _Piece:
 
     def _of_json(self) -> pa.Array:
         if self._layout.plain:
-            return self._layout.json().slice(self._start, self._length)
+            return self._layout.scan.events(slice(self._start, self._start + self._length))
         pieces: list[tuple[Made, pa.Array]] = []
         for made in self._layout.made:
             low, high = self._within[id(made)]
             if low < high:
-                pieces.append((made, json_array(as_json(self._layout, made.group, low, high))))
+                pieces.append((made, self._json(made.group, low, high)))
         return self._sliced("json", pieces)
+
+    def _json(self, group: Group, low: int, high: int) -> pa.Array:
+        if group.single:
+            return self._layout.scan.events(group.numbers[low:high])
+        return as_json(self._layout, group, low, high)

@@ -8,11 +8,12 @@ import numpy as np
 import pyarrow as pa
 
 from eventstore.positions import INDEX_BITS
-from spark.columns import EVENTS
+from spark.arrays import indices, of_numbers
 from spark.groups import MESSAGES
 from spark.layout import KIND_NAMES, KIND_VERSIONS, Layout
 from spark.payloads import Areas
 from spark.runs import Integers, before
+from spark.types import EVENTS, schema_of
 from spark.widths import ROWS
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ class Events:
     def __init__(self, columns: Sequence[str], wanted: Wanted) -> None:
         self._columns = tuple(columns)
         self._wanted = wanted
-        self._schema = pa.schema([(name, EVENTS[name]) for name in columns])
+        self._schema = schema_of("events", columns)
 
     def batches(self, records: Sequence[Record]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of some records in order; raise Misfit when an event is not as usual."""
@@ -58,8 +59,8 @@ class _Payloads:
     def __init__(self, records: Sequence[Record], layout: Layout) -> None:
         self._areas = Areas(records)
         self._owners = layout.record_of
-        self._starts = np.full(len(layout.events), -1, np.int64)
-        self._sizes = np.zeros(len(layout.events), np.int64)
+        self._starts = np.full(len(layout.scan), -1, np.int64)
+        self._sizes = np.zeros(len(layout.scan), np.int64)
         for group in layout.groups:
             if group.kind in MESSAGES:
                 sums = np.concatenate(([0], np.cumsum(group.sizes)))
@@ -82,7 +83,7 @@ class _Payloads:
         payloads = self._areas.cut(self._owners[chosen], self._starts[chosen], self._sizes[chosen])
         where = np.full(len(numbers), -1, np.int64)
         where[some] = np.arange(len(some))
-        return payloads.take(pa.array(where, mask=where < 0))
+        return payloads.take(indices(where))
 
 
 class _Piece:
@@ -93,7 +94,6 @@ class _Piece:
         self._records = records
         self._layout = layout
         self._record_of = layout.record_of[numbers]
-        self._chosen = numbers.tolist()
 
     def column(self, name: str) -> pa.Array:
         """Return a column of the events."""
@@ -104,41 +104,39 @@ class _Piece:
         return self._layout.nodes(self._record_of)
 
     def _of_seq(self) -> pa.Array:
-        return pa.array(self._layout.sequences[self._record_of])
+        return of_numbers(self._layout.sequences[self._record_of], pa.int64())
 
     def _of_index(self) -> pa.Array:
-        return pa.array(self._layout.index_of[self.numbers].astype(np.int32))
+        return of_numbers(self._layout.index_of[self.numbers].astype(np.int32), pa.int32())
 
     def _of_position(self) -> pa.Array:
         sequences = self._layout.sequences[self._record_of]
-        return pa.array(sequences << INDEX_BITS | self._layout.index_of[self.numbers])
+        return of_numbers(sequences << INDEX_BITS | self._layout.index_of[self.numbers], pa.int64())
 
     def _of_entries(self) -> pa.Array:
-        return pa.array(self._layout.counts[self.numbers].astype(np.int32))
+        return of_numbers(self._layout.counts[self.numbers].astype(np.int32), pa.int32())
 
     def _of_time_ms(self) -> pa.Array:
-        return pa.array(self._layout.times[self._record_of])
+        return of_numbers(self._layout.times[self._record_of], pa.int64())
 
     def _of_time(self) -> pa.Array:
-        return pa.array(self._layout.times[self._record_of] * 1000).cast(EVENTS["time"])
+        return of_numbers(self._layout.times[self._record_of] * 1000, EVENTS["time"])
 
     def _of_type(self) -> pa.Array:
-        return KIND_NAMES.take(pa.array(self._layout.codes[self.numbers]))
+        return KIND_NAMES.take(of_numbers(self._layout.codes[self.numbers], pa.int8()))
 
     def _of_version(self) -> pa.Array:
-        return KIND_VERSIONS.take(pa.array(self._layout.codes[self.numbers]))
+        return KIND_VERSIONS.take(of_numbers(self._layout.codes[self.numbers], pa.int8()))
 
     def _of_session(self) -> pa.Array:
-        events = self._layout.events
-        sessions = [getattr(events[number], "session", None) for number in self._chosen]
-        return pa.array(sessions, pa.string())
+        return self._layout.sessions(self.numbers)
 
     def _of_part(self) -> pa.Array:
         parts = np.array([record.part for record in self._records], np.int32)
-        return pa.array(parts[self._record_of])
+        return of_numbers(parts[self._record_of], pa.int32())
 
     def _of_json(self) -> pa.Array:
-        return self._layout.json().take(pa.array(self.numbers))
+        return self._layout.scan.events(self.numbers)
 
     def _of_damage(self) -> pa.Array:
         return pa.nulls(len(self.numbers), pa.string())

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from eventstore.errors import SALVAGE, CorruptLog, UnknownLogFormat
-from eventstore.events import UnreadableEvent
 from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:
@@ -76,7 +75,11 @@ def of_log(stream: str) -> Iterator[None]:
         what = f"the log is damaged: record {error.sequence} {error.what}"
         help_ = f"put a backup back, or go on with what is intact: {SALVAGE}"
         raise SparkFailure(f"log {stream}: {what}; {help_}", error.exit_code) from None
-    except (UnreadableEvent, UnknownLogFormat) as error:
+    except FoldmqError as error:
+        from eventstore.events import UnreadableEvent  # not before: it takes long to import
+
+        if not isinstance(error, (UnreadableEvent, UnknownLogFormat)):
+            raise
         raise SparkFailure(f"log {stream}: {error}", error.exit_code) from None
 
 

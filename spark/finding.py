@@ -10,11 +10,9 @@ from eventstore.errors import CorruptLog
 from eventstore.logs import list_logs
 from eventstore.records import link_of
 from eventstore.shown import escaped
-from spark import archived
-from spark.access import look_up
 from spark.failures import BadOption, NoLog, OtherLog
-from spark.folders import shown
 from spark.loops import run
+from spark.natsstored import look_up
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -22,8 +20,9 @@ if TYPE_CHECKING:
     from nats.aio.client import Client
 
     from protocol.errors import FoldmqError
-    from spark.access import Access, NatsStored
+    from spark.access import Access
     from spark.archived import ArchivedStored
+    from spark.natsstored import NatsStored
     from spark.options import Options
     from spark.stored import Stored
 
@@ -65,8 +64,11 @@ def in_archive(options: Options) -> list[ArchivedStored]:
     It is to be asked before NATS: what is archived goes on while we ask, so that an archive that
     reaches further than NATS is one of another log.
     """
-    wanted = options.streams
-    found = [] if options.archive is None else archived.plan(options.archive)
+    if options.archive is None:
+        return []
+    from spark import archived  # not before: Parquet takes long to import
+
+    wanted, found = options.streams, archived.plan(options.archive)
     return [one for one in found if not wanted or "*" in wanted or one.stream in wanted]
 
 
@@ -98,7 +100,11 @@ def find_with(
 
 
 def _where(options: Options) -> str:
-    archive = None if options.archive is None else f"in the archive {shown(options.archive)}"
+    archive = None
+    if options.archive is not None:
+        from spark.folders import shown
+
+        archive = f"in the archive {shown(options.archive)}"
     nats = None if options.access is None else f"on {options.access.where}"
     return " or ".join(place for place in (nats, archive) if place is not None)
 

@@ -1,23 +1,26 @@
-"""The events of one type in a batch of records, read column by column.
+"""The events of one type in a batch of records, and the entries that they stand for.
 
-A field that is needed is taken from all events at once; what is not needed is not looked at. Lists
-that do not fit each other are a Misfit.
+Lists that do not fit each other are a Misfit.
 """
 
 from __future__ import annotations
 
 from functools import cached_property
-from itertools import chain
-from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from eventstore.positions import MAX_INDEX
-from spark.runs import Integers, Misfit, as_integers, before, expand, numbers_within
+from spark.runs import Integers, Misfit, before, numbers_within
+from spark.values import Values
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    import msgspec
+    import pyarrow as pa
+
+    from spark.digits import Flags
 
 MESSAGES: Final = frozenset({"MessagePublished", "MessagesCarried", "RetainedSnapshot"})
 """Events that bring messages: an entry for each."""
@@ -33,30 +36,12 @@ COUNTED_BY: Final = {
 """Events with an entry for each integer of a column of runs."""
 
 
-_INT: Final = frozenset({int})
-
-
-class Group:
+class Group(Values):
     """The events of one type, in the order of the log."""
-
-    def __init__(self, kind: str, events: list[Any], numbers: Integers) -> None:
-        self.kind = kind
-        self.events = events
-        self.numbers = numbers
-        """The number of each event in the batch."""
-        self._expanded: dict[str, tuple[Integers, Integers]] = {}
-
-    def field(self, name: str) -> list[Any]:
-        """Return a field of all events."""
-        return list(map(attrgetter(name), self.events))
-
-    def integers(self, name: str) -> Integers:
-        """Return a field of integers of all events."""
-        return as_integers(self.field(name))
 
     def some(self, keep: Sequence[int]) -> Group:
         """Return the group of some of the events only."""
-        return Group(self.kind, [self.events[at] for at in keep], self.numbers[list(keep)])
+        return Group(self.kind, self._scan, self.numbers[list(keep)])
 
     @cached_property
     def counts(self) -> Integers:
@@ -66,7 +51,7 @@ class Group:
         elif self.kind in COUNTED_BY:
             counts = self.runs(COUNTED_BY[self.kind])[0]
         else:
-            return np.ones(len(self.events), np.int64)
+            return np.ones(len(self), np.int64)
         if len(counts) and (int(counts.min()) < 0 or int(counts.max()) > MAX_INDEX + 1):
             raise Misfit(f"{self.kind} with a count that cannot be")
         return counts
@@ -84,7 +69,7 @@ class Group:
     @cached_property
     def event_of(self) -> Integers:
         """For each entry, which of the events it belongs to."""
-        numbers = np.arange(len(self.events))
+        numbers = np.arange(len(self))
         return numbers if self.single else np.repeat(numbers, self.counts)
 
     @cached_property
@@ -114,14 +99,7 @@ class Group:
             raise Misfit(f"{self.kind} with another number of positions than of messages")
         return values
 
-    def runs(self, name: str) -> tuple[Integers, Integers]:
-        """Return a column of runs: how many integers for each event, and all of them."""
-        found = self._expanded.get(name)
-        if found is None:
-            found = self._expanded[name] = expand(self.field(name))
-        return found
-
-    def waits(self) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    def waits(self) -> Flags:
         """Return for each entry of MessagesCarried whether its event names it as waiting."""
         counts, values = self.runs("waiting")
         if not len(values):
@@ -136,15 +114,15 @@ class Group:
     @cached_property
     def sizes(self) -> Integers:
         """The payload bytes of each message."""
-        sizes = self.field("sizes")
-        if _INT.issuperset(map(type, sizes)):
-            each = as_integers(sizes)[self.event_of]
+        lengths, values = self.one_or_several("sizes")
+        if lengths is None:
+            each = values[self.event_of]
         else:
-            spread = (
-                [size] * count if type(size) is int else size
-                for size, count in zip(sizes, self.counts.tolist(), strict=True)
-            )
-            each = self._for_each(list(spread), "sizes")
+            spread = np.where(lengths < 0, self.counts, lengths)
+            self._check_lengths(spread, "sizes")
+            pick = np.repeat(before(np.abs(lengths)), self.counts)
+            pick += np.where(np.repeat(lengths < 0, self.counts), 0, self.entry)
+            each = values[pick]
         if len(each) and int(each.min()) < 0:
             raise Misfit(f"{self.kind} with a negative size")
         return each
@@ -159,40 +137,44 @@ class Group:
         base = so_far[inside] if self.total else np.zeros(len(firsts), np.int64)
         return (at - base)[self.event_of] + so_far
 
-    def topics(self) -> tuple[list[str], Integers | None]:
+    def topics(self) -> tuple[pa.Array, Integers | None]:
         """Return topics, and which of them each message has; None: one each, in order."""
-        topics = self.field("topics")
-        flat = list(chain.from_iterable(topics))
-        lengths = np.fromiter(map(len, topics), np.int64, len(topics))
+        lengths, topics = self.string_lists("topics")
         if self.kind == "RetainedSnapshot":
-            if not np.array_equal(lengths, self.counts):
-                raise Misfit("RetainedSnapshot with another number of topics than of messages")
-            return flat, None
-        which = self.field("which")
-        if not any(which):
-            if len(lengths) and int(lengths[self.counts > 0].min(initial=1)) < 1:
-                raise Misfit(f"{self.kind} without a topic")
-            return flat, before(lengths)[self.event_of]
-        spread = (
-            chosen or [0] * count for chosen, count in zip(which, self.counts.tolist(), strict=True)
-        )
-        chosen = self._for_each(list(spread), "which")
-        if len(chosen) and (
-            int(chosen.min()) < 0 or bool((chosen >= lengths[self.event_of]).any())
-        ):
+            self._check_lengths(lengths, "topics")
+            return topics, None
+        chosen, which = self.integer_lists("which")
+        if len(lengths) and int(lengths[(self.counts > 0) & (chosen == 0)].min(initial=1)) < 1:
+            raise Misfit(f"{self.kind} without a topic")
+        if not len(which):
+            if self.single and (lengths == 1).all():
+                return topics, None
+            return topics, before(lengths)[self.event_of]
+        self._check_lengths(np.where(chosen == 0, self.counts, chosen), "which")
+        picked = np.zeros(self.total, np.int64)
+        picked[np.repeat(chosen > 0, self.counts)] = which
+        if int(picked.min()) < 0 or bool((picked >= lengths[self.event_of]).any()):
             raise Misfit(f"{self.kind} with a topic that is not there")
-        return flat, before(lengths)[self.event_of] + chosen
+        return topics, before(lengths)[self.event_of] + picked
 
-    def _for_each(self, lists: list[Any], name: str) -> Integers:
-        """Return one integer for each entry from one list for each event."""
-        return as_integers(self._joined(lists, name))
+    def properties(self) -> list[msgspec.Raw | None] | None:
+        """Return the properties of each message, None for none; None: no message has any."""
+        lists = self.object_lists("properties")
+        if not any(lists):
+            return None
+        found: list[msgspec.Raw | None] = []
+        for properties, count in zip(lists, self.counts.tolist(), strict=True):
+            if properties is not None and len(properties) != count:
+                raise Misfit(f"{self.kind} with another number of properties than of messages")
+            found += [None] * count if properties is None else properties
+        return found
 
-    def for_each(self, name: str) -> list[Any]:
-        """Return what a list in each event has for each entry."""
-        return self._joined(self.field(name), name)
+    def for_each(self, name: str) -> Integers:
+        """Return what a list of integers in each event has for each entry."""
+        lengths, values = self.integer_lists(name)
+        self._check_lengths(lengths, name)
+        return values
 
-    def _joined(self, lists: list[Any], name: str) -> list[Any]:
-        lengths = np.fromiter(map(len, lists), np.int64, len(lists))
+    def _check_lengths(self, lengths: Integers, name: str) -> None:
         if not np.array_equal(lengths, self.counts):
             raise Misfit(f"{self.kind} with another number of {name} than of messages")
-        return list(chain.from_iterable(lists))

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from eventstore.events import VERSIONS
 from eventstore.positions import INDEX_BITS
-from spark.columns import ENTRIES
+from spark.arrays import nulled, of_numbers, of_texts
 from spark.groups import Group
-from spark.runs import Integers, before, integers
-from spark.singles import json_array
-from spark.structs import STRUCTS, Text, events_of, lines_of, texts_of
+from spark.runs import Integers, Misfit, before, integers
+from spark.scan import Scan
+from spark.types import ENTRIES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -25,12 +25,27 @@ if TYPE_CHECKING:
     from spark.wanted import Wanted
 
 _KINDS: Final = tuple(VERSIONS)
-_NEWLINE: Final = ord("\n")
-_CODES: Final = {STRUCTS[kind]: code for code, kind in enumerate(_KINDS)}
-KIND_NAMES: Final = pa.array(_KINDS, pa.string())
+KIND_NAMES: Final = of_texts(kind.encode() for kind in _KINDS)
 """The name of each type of event, by the number that the layout gives it."""
-KIND_VERSIONS: Final = pa.array(list(VERSIONS.values()), ENTRIES["version"])
+KIND_VERSIONS: Final = of_numbers(np.array([*VERSIONS.values()], np.int32), ENTRIES["version"])
 """Today's version of each."""
+
+
+def _mark(words: Integers, lengths: Integers) -> Integers:
+    """Return what tells names apart by their last eight bytes and their lengths."""
+    return words ^ lengths << 58
+
+
+def _mark_of(kind: str) -> int:
+    word = f'"e":"{kind}'.encode()[-8:]
+    return int(_mark(np.frombuffer(word, "<i8"), np.array([len(kind)]))[0])
+
+
+_MARKED: Final = np.array(
+    sorted(range(len(_KINDS)), key=lambda code: _mark_of(_KINDS[code])), np.int8
+)
+"""The number of each type, in the order of their marks."""
+_MARKS: Final = np.array([_mark_of(_KINDS[code]) for code in _MARKED.tolist()])
 
 
 class Made(NamedTuple):
@@ -41,14 +56,26 @@ class Made(NamedTuple):
     """The row of each of its entries."""
 
 
-def _groups(events: list[Any], codes: NDArray[np.int8]) -> Iterator[Group]:
+def _codes(scan: Scan) -> NDArray[np.int8]:
+    """Return the number of each event's type; raise Misfit for one that is not known."""
+    last = scan.first_key + scan.key_count - 2
+    if (scan.key_count < 2).any() or not scan.has(scan.key_at[last], b'"e":"').all():
+        raise Misfit("an event that does not end with its type and version")
+    names = scan.keys[last] + 1
+    marks = _mark(scan.words(scan.closes[names] - 8), scan.closes[names] - scan.opens[names] - 1)
+    at = np.minimum(np.searchsorted(_MARKS, marks), len(_MARKS) - 1)
+    if not np.array_equal(_MARKS[at], marks):
+        raise Misfit("an event of an unknown type")
+    return _MARKED[at]
+
+
+def _groups(scan: Scan, codes: NDArray[np.int8]) -> Iterator[Group]:
     """Yield the events of each type."""
     order = np.argsort(codes, kind="stable")
-    ordered = [events[number] for number in order.tolist()]
     start = 0
     for code, size in enumerate(np.bincount(codes, minlength=len(_KINDS)).tolist()):
         if size:
-            yield Group(_KINDS[code], ordered[start : start + size], order[start : start + size])
+            yield Group(_KINDS[code], scan, order[start : start + size])
             start += size
 
 
@@ -56,27 +83,18 @@ class Layout:
     """Where the entries of the events of some records stand."""
 
     def __init__(self, records: Sequence[Record], wanted: Wanted) -> None:
-        self._records = records
-        self._texts: list[Text] | None = None
-        self._json: pa.Array | None = None
-        self.events = events = list[Any]()
-        lengths = np.zeros(len(records), np.int64)
-        for number, record in enumerate(records):
-            some = events_of(record)
-            lengths[number] = len(some)
-            events += some
-        self._lengths = lengths.tolist()
-        self.record_of = np.repeat(np.arange(len(records)), lengths)
+        self.scan = scan = Scan(records)
+        self.record_of = np.repeat(np.arange(len(records)), scan.lengths)
         """For each event, the number of its record."""
-        self.codes = np.fromiter(map(_CODES.__getitem__, map(type, events)), np.int8, len(events))
+        self.codes = _codes(scan)
         """For each event, the number of its type."""
-        groups = list(_groups(events, self.codes))
-        counts = np.zeros(len(events), np.int64)
+        groups = list(_groups(scan, self.codes))
+        counts = np.zeros(len(scan), np.int64)
         for group in groups:
             counts[group.numbers] = group.counts
         so_far = before(counts)
-        firsts = before(lengths)
-        base = so_far[np.minimum(firsts, max(len(events) - 1, 0))] if len(events) else firsts
+        firsts = before(scan.lengths)
+        base = so_far[np.minimum(firsts, max(len(scan) - 1, 0))] if len(scan) else firsts
         self.index_of = so_far - base[self.record_of]
         """For each event, the index of its first entry."""
         self.times = integers([record.time_ms for record in records])
@@ -85,7 +103,7 @@ class Layout:
         self.sequences = np.array([record.sequence for record in records], np.int64)
         self.groups = [found for group in groups if (found := wanted.of(group)) is not None]
         """The events of each type that are wanted."""
-        self.counts = np.zeros(len(events), np.int64)
+        self.counts = np.zeros(len(scan), np.int64)
         for group in self.groups:
             self.counts[group.numbers] = group.counts
         self.total = int(self.counts.sum())
@@ -94,46 +112,30 @@ class Layout:
             Made(group, self.first_row[group.numbers][group.event_of] + group.entry)
             for group in self.groups
         ]
-        self.event_of = np.repeat(np.arange(len(events)), self.counts)
+        self.event_of = np.repeat(np.arange(len(scan)), self.counts)
         """For each row, the number of its event."""
         self.plain = bool((self.counts == 1).all())
         """Whether the rows are the events: all are wanted, and each has one entry."""
 
-    def texts(self) -> list[Text]:
-        """Return the JSON of each event."""
-        if self._texts is None:
-            self._texts = texts = list[Text]()
-            for record, length in zip(self._records, self._lengths, strict=True):
-                texts += texts_of(record, length)
-        return self._texts
-
-    def json(self) -> pa.Array:
-        """Return the JSON of each event as an array of strings."""
-        if self._json is None:
-            self._json = self._joined()
-        return self._json
-
-    def _joined(self) -> pa.Array:
-        some: list[bytes] = []
-        for record, length in zip(self._records, self._lengths, strict=True):
-            if length:
-                lines = lines_of(record, length)
-                if lines is None:
-                    return json_array(self.texts())
-                some.append(lines)
-        lines = b"\n".join(some)
-        ends = np.flatnonzero(np.frombuffer(lines, np.uint8) == _NEWLINE)
-        text = lines.replace(b"\n", b"")
-        offsets = np.empty(len(self.events) + 1, np.int32)
-        offsets[0], offsets[1:-1], offsets[-1] = 0, ends - np.arange(len(ends)), len(text)
-        buffers = [None, pa.py_buffer(offsets), pa.py_buffer(text)]
-        return pa.Array.from_buffers(pa.string(), len(self.events), buffers)
-
     def nodes(self, records: Integers) -> pa.Array:
         """Return the name of the node that wrote each of some records."""
         if len(set(self._nodes)) == 1:
-            return pa.repeat(pa.scalar(self._nodes[0], pa.string()), len(records))
-        return pa.array(self._nodes, pa.string()).take(pa.array(records))
+            return pa.repeat(of_texts([self._nodes[0].encode()])[0], len(records))
+        return of_texts(node.encode() for node in self._nodes).take(of_numbers(records, pa.int64()))
+
+    def sessions(self, events: Integers) -> pa.Array:
+        """Return the session of each of some events in order, null for one that is about none."""
+        begins, ends = np.zeros((2, len(self.scan)), np.int64)
+        valid = np.zeros(len(self.scan), np.bool_)
+        for group in self.groups:
+            numbers = group.numbers
+            if group.has("session"):
+                begins[numbers], ends[numbers], known = group.string_span("session")
+                valid[numbers] = True if known is None else known
+            else:
+                begins[numbers] = ends[numbers] = self.scan.begins[numbers]
+        found = self.scan.strings(begins[events], ends[events])
+        return nulled(found, valid[events])
 
     def between(self, first: Position, last: Position | None) -> tuple[int, int]:
         """Return which rows stand between two positions, both included."""

@@ -6,7 +6,6 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from eventstore.events import VERSIONS
 from eventstore.logs import PREFIX
 from eventstore.shown import escaped
 from spark.access import Access
@@ -146,7 +145,11 @@ def _names(option: str, text: str | None) -> frozenset[str] | None:
 
 def _types(text: str | None) -> frozenset[str] | None:
     types = _names("types", text)
-    for name in types or ():
+    if not types:
+        return types
+    from eventstore.events import VERSIONS  # not before: it takes long to import
+
+    for name in types:
         if name not in VERSIONS:
             raise BadOption(f"there is no event type {escaped(name)}: see docs/events.md")
     return types

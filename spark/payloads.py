@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from spark.arrays import cut, indices, of_texts
 from spark.runs import Integers, Misfit, before
 
 if TYPE_CHECKING:
@@ -45,25 +46,16 @@ class Areas:
             begins, ends = begins[order], ends[order]
             if bool((begins[1:] < ends[:-1]).any()):
                 return self._copied(owners, starts, sizes)
-        # one array of payloads and of the gaps between them, of which the payloads are taken
-        edges = np.empty(2 * len(begins) + 1, np.int32)
-        edges[0:-1:2] = begins
-        edges[1::2] = ends
-        edges[-1] = edges[-2] if len(begins) else 0
-        both = pa.Array.from_buffers(
-            pa.binary(), 2 * len(begins), [None, pa.py_buffer(edges), self._joined]
-        )
-        places = np.arange(0, 2 * len(begins), 2)
-        if order is not None:
-            back = np.empty(len(order), np.int64)
-            back[order] = places
-            places = back
-        return both.take(pa.array(places))
+        found = cut(self._joined, begins, ends, pa.binary())
+        if order is None:
+            return found
+        back = np.empty(len(order), np.int64)
+        back[order] = np.arange(len(order))
+        return found.take(indices(back))
 
     def _copied(self, owners: Integers, starts: Integers, sizes: Integers) -> pa.Array:
         """Return payloads that overlap: some event names the same bytes as another."""
-        cut = zip(owners.tolist(), starts.tolist(), sizes.tolist(), strict=True)
-        return pa.array(
-            [bytes(self._records[owner].payload[at : at + size]) for owner, at, size in cut],
-            pa.binary(),
-        )
+        each = zip(owners.tolist(), starts.tolist(), sizes.tolist(), strict=True)
+        records = self._records
+        some = [bytes(records[owner].payload[at : at + size]) for owner, at, size in each]
+        return of_texts(some).cast(pa.binary())

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -33,8 +31,6 @@ _HEADERS: Final = 1536 << 10
 _FEWEST: Final = 4 << 10
 _ROWS: Final = 1 << 15
 _BYTES: Final = 8 << 20
-_YOUNG: Final = 200_000
-"""Objects that may be made before Python looks for garbage: more than a batch is made of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +48,7 @@ class Reading:
         Raises SparkFailure naming the log, for damage unless it is to be shown or dropped, and in
         any case for what a later foldmq wrote.
         """
-        with of_log(part.stored.stream), _few_collections():
+        with of_log(part.stored.stream):
             yield from self._batches(part)
 
     def _batches(self, part: Range) -> Iterator[pa.RecordBatch]:
@@ -111,21 +107,6 @@ class Reading:
                 "damage": found.damage,
             }
             yield rows_of(self.columns, [row])
-
-
-@contextmanager
-def _few_collections() -> Iterator[None]:
-    """Have garbage collected seldom.
-
-    What is read of a log is many small objects that live for one batch and form no cycles: to
-    look for cycles among them took half of the time.
-    """
-    before = gc.get_threshold()
-    gc.set_threshold(_YOUNG, *before[1:])
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
 
 
 def _node(part: Range) -> str:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
-from spark.columns import RECORDS
 from spark.decoding import as_today
 from spark.layout import Layout
 from spark.runs import Misfit
+from spark.types import RECORDS, schema_of
 from spark.wanted import Wanted
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def record_rows(node: str, found: Sequence[Checked], columns: Sequence[str]) -> 
         for row, one in zip(rows, found, strict=True):
             row["events"], row["entries"] = counts.get(one.sequence, (None, None))
     arrays = [pa.array([row.get(name) for row in rows], RECORDS[name]) for name in columns]
-    schema = pa.schema([(name, RECORDS[name]) for name in columns])
+    schema = schema_of("records", columns)
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 

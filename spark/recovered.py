@@ -31,6 +31,7 @@ from eventstore.events import (
 )
 from eventstore.positions import Position, from_runs
 from projections.alone import SessionFold
+from protocol.sparkplug import is_death, with_timestamp
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -216,7 +217,7 @@ class SessionRecovery:
             self._messages = 1
             if (event.topics, event.qos, event.retain) != ([will.topic], will.qos, will.retain):
                 self._tell(at, "another message was published than its will")
-            elif None not in (payload, self._payload) and payload != self._payload:
+            elif not _same(will.topic, payload, self._payload):
                 self._tell(at, "its will was published with another payload")
 
     def _opened(self, event: SessionOpened, state: SessionState, at: Position) -> None:
@@ -279,6 +280,16 @@ def _may_happen_to_the_absent(event: Event) -> bool:
     if isinstance(event, MessageDropped) and event.queued >= 0:
         return False
     return isinstance(event, _TO_THE_ABSENT)
+
+
+def _same(topic: str, one: bytes | None, other: bytes | None) -> bool:
+    """Say whether two payloads of a will are one, as far as they are known.
+
+    The timestamp of a Sparkplug death is set when it is published.
+    """
+    if one is None or other is None:
+        return True
+    return one == other or (is_death(topic) and with_timestamp(one, 0) == with_timestamp(other, 0))
 
 
 def _before(state: SessionState) -> Before:

@@ -35,6 +35,8 @@ _JAVA_OPTIONS = (
     "-XX:-UsePerfData -Darrow.enable_unsafe_memory_access=true "
     "-Darrow.enable_null_check_for_get=false"
 )
+_TOP_PAD = 64 << 20
+"""Bytes of memory that glibc takes at once, and keeps; others do not know the setting."""
 _OF_EVERY_SESSION = {"spark.sql.session.timeZone": "UTC"}
 """What the jobs count on; to be set in any session, also one that was started by others."""
 
@@ -171,7 +173,7 @@ def _started(master: str, memory: str, conf: Mapping[str, str], *, verbose: bool
     for key, value in {**_settings(master, memory, jvm.directory), **level, **conf}.items():
         settings.set(key, value)
     with _ended_by_errors():
-        return SparkSession(jvm.launch(settings, _environment(master)))
+        return SparkSession(jvm.launch(settings, _environment(master, jvm.directory)))
 
 
 def _settings(master: str, memory: str, directory: Path) -> dict[str, str]:
@@ -199,8 +201,11 @@ def _settings(master: str, memory: str, directory: Path) -> dict[str, str]:
     }
 
 
-def _environment(master: str) -> dict[str, str | None]:
-    """Return what the JVM's environment must differ in from ours."""
+def _environment(master: str, directory: Path) -> dict[str, str | None]:
+    """Return what the JVM's environment must differ in from ours.
+
+    ``directory`` is of this session alone.
+    """
     import pyspark
 
     if not is_local(master):
@@ -209,17 +214,33 @@ def _environment(master: str) -> dict[str, str | None]:
             "PYSPARK_DRIVER_PYTHON": sys.executable,
         }
     own = Path(pyspark.__file__).parent
+    bundled = (own / "jars").is_dir()
     return {
         # The workers are to be what this process is, whatever is first in PATH.
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         # Another Spark would not understand this PySpark.
-        "SPARK_HOME": str(own) if (own / "jars").is_dir() else os.environ.get("SPARK_HOME"),
+        "SPARK_HOME": str(_home(own, directory)) if bundled else os.environ.get("SPARK_HOME"),
         # Spark looks for the address of its host's name otherwise: without a DNS that takes long.
         "SPARK_LOCAL_IP": "127.0.0.1",
         # It would go before spark.local.dir.
         "SPARK_LOCAL_DIRS": None,
+        # The workers' batches would have memory be returned to the system and taken anew each time.
+        "MALLOC_TOP_PAD_": str(_TOP_PAD),
     }
+
+
+def _home(own: Path, directory: Path) -> Path:
+    """Make a home for Spark that has its programs and its jars, but no PySpark in a zip file.
+
+    From there Spark's workers would import it, which is compiled anew each time: half a second in
+    each of the eight processes of a first job. So they find the installed one.
+    """
+    home = directory / "home"
+    home.mkdir()
+    for name in ("bin", "jars"):
+        (home / name).symlink_to(own / name)
+    return home
 
 
 def _cores(master: str) -> int:

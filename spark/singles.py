@@ -11,101 +11,83 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import orjson
 import pyarrow as pa
+from pyarrow import compute
 
+from spark.arrays import indices, joined, of_numbers, of_texts
 from spark.groups import MESSAGES, Group
-from spark.runs import Misfit
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from spark.layout import Layout
-    from spark.structs import Text
+    from spark.runs import Integers
+    from spark.scan import Scan
 
 _TOTALS: Final = {"Delivered": "queued", "Queued": "size"}
 
 
-def as_json(layout: Layout, group: Group, first: int, last: int) -> Sequence[Text]:
+def as_json(layout: Layout, group: Group, first: int, last: int) -> pa.Array:
     """Return the entries of a group from one to before another, each as an event of its own.
 
     Raises Misfit as the group does.
     """
-    texts = layout.texts()
-    if group.single:
-        return [texts[number] for number in group.numbers[first:last].tolist()]
-    raws = _Raws(texts, group.numbers.tolist())
-    some: list[Text] = list(
-        (_messages if group.kind in MESSAGES else _of_runs)(group, raws, first, last)
-    )
-    for at in np.flatnonzero(group.counts[group.event_of[first:last]] == 1).tolist():
-        some[at] = texts[int(group.numbers[group.event_of[first + at]])]
-    return some
-
-
-def json_array(texts: Sequence[Text | None]) -> pa.Array:
-    """Return JSON as an array of strings.
-
-    The texts are joined soon, not kept: many small ones of uneven size wear out the allocator.
-    """
-    some = [b"" if text is None else text for text in texts]
-    offsets = np.zeros(len(some) + 1, np.int32)
-    np.cumsum(np.fromiter(map(len, some), np.int64, len(some)), out=offsets[1:])
-    valid = None
-    if None in texts:
-        known = np.fromiter((text is not None for text in texts), np.bool_, len(texts))
-        valid = pa.py_buffer(np.packbits(known, bitorder="little"))
-    data = pa.py_buffer(b"".join(some))
-    return pa.Array.from_buffers(pa.string(), len(some), [valid, pa.py_buffer(offsets), data])
+    scan = layout.scan
+    events = group.event_of[first:last]
+    shared = group.counts[events] > 1
+    several, alone = np.flatnonzero(shared), np.flatnonzero(~shared)
+    make = _messages if group.kind in MESSAGES else _of_runs
+    made = make(group, _Raws(scan, group.numbers), first + several)
+    if not len(alone):
+        return made
+    where = np.empty(last - first, np.int64)
+    where[several] = np.arange(len(several))
+    where[alone] = len(several) + np.arange(len(alone))
+    return joined([made, scan.events(group.numbers[events[alone]])]).take(indices(where))
 
 
 class _Raws(dict[int, dict[str, Any]]):
     """The events of a group as JSON objects, each parsed when it is asked for."""
 
-    def __init__(self, texts: Sequence[Text], numbers: Sequence[int]) -> None:
+    def __init__(self, scan: Scan, numbers: Integers) -> None:
         super().__init__()
-        self._texts = texts
+        self._scan = scan
         self._numbers = numbers
 
     def __missing__(self, event: int) -> dict[str, Any]:
-        self[event] = raw = orjson.loads(memoryview(self._texts[self._numbers[event]]))
+        self[event] = raw = orjson.loads(self._scan.event(int(self._numbers[event])))
         return raw  # type: ignore[no-any-return]
 
 
-def _of_runs(group: Group, raws: _Raws, first: int, last: int) -> list[bytes]:
-    names: list[str] = [name for name in ("pids", "refs") if hasattr(group.events[0], name)]
+def _of_runs(group: Group, raws: _Raws, chosen: Integers) -> pa.Array:
+    """Return entries of which each has its integers in the place of its event's runs."""
+    names = [name for name in ("pids", "refs") if group.has(name)]
     columns = [group.pids()[0] if name == "pids" else group.refs() for name in names]
+    events, which = np.unique(group.event_of[chosen], return_inverse=True)
     total = _TOTALS.get(group.kind)
-    pieces: dict[int, _Pieces] = {}
-    found: list[bytes] = []
-    for event, entry, *numbers in zip(
-        group.event_of[first:last].tolist(),
-        group.entry[first:last].tolist(),
-        *(column[first:last].tolist() for column in columns),
-        strict=True,
-    ):
-        if event not in pieces:
-            pieces[event] = _Pieces(raws[event], names, total)
-        found.append(pieces[event].filled(entry, numbers))
-    return found
+    pieces = [piece for event in events.tolist() for piece in _pieces(raws[event], names, total)]
+    pick = indices(2 * which + (group.entry[chosen] > 0))
+    parts: list[pa.Array] = []
+    for number in range(len(names) + 1):
+        parts.append(of_texts(piece[number].encode() for piece in pieces).take(pick))
+        if number < len(names):
+            parts.append(of_numbers(columns[number][chosen], pa.int64()).cast(pa.string()))
+    return compute.binary_join_element_wise(*parts, of_texts([b""])[0])
 
 
-class _Pieces:
-    """The JSON of an event, in pieces between which the numbers of one entry are put."""
+def _pieces(
+    raw: dict[str, Any], names: list[str], total: str | None
+) -> tuple[list[str], list[str]]:
+    """Return the JSON of an event, cut where the numbers of one entry are put.
 
-    def __init__(self, raw: dict[str, Any], names: list[str], total: str | None) -> None:
-        one: dict[str, Any] = {name: [0] if name in names else raw[name] for name in raw}
-        if [name for name in raw if name in names] != names:  # nobody writes it so
-            one = {name: one[name] for name in (*(one.keys() - set(names)), *names)}
-        self._first = self._other = _split(one, names)
-        if total is not None and raw[total] > 0:
-            self._other = _split({**one, total: 0}, names)
-
-    def filled(self, entry: int, numbers: Sequence[int]) -> bytes:
-        """Return the JSON of an entry."""
-        pieces = self._other if entry else self._first
-        text = pieces[0]
-        for number, piece in zip(numbers, pieces[1:], strict=True):
-            text += f"{number}{piece}"
-        return text.encode()
+    Once for its first entry, which has the total, and once for all others.
+    """
+    one: dict[str, Any] = {name: [0] if name in names else raw[name] for name in raw}
+    if [name for name in raw if name in names] != names:  # nobody writes it so
+        one = {name: one[name] for name in (*(one.keys() - set(names)), *names)}
+    first = _split(one, names)
+    if total is None or raw[total] <= 0:
+        return first, first
+    return first, _split({**one, total: 0}, names)
 
 
 def _split(one: dict[str, Any], names: Sequence[str]) -> list[str]:
@@ -118,45 +100,44 @@ def _split(one: dict[str, Any], names: Sequence[str]) -> list[str]:
     return [*pieces, rest]
 
 
-def _messages(group: Group, raws: _Raws, first: int, last: int) -> list[bytes]:
+def _messages(group: Group, raws: _Raws, chosen: Integers) -> pa.Array:
     """Return the entries of events that bring messages."""
-    topics, pick = group.topics()
+    found_topics, pick = group.topics()
+    topics = found_topics.to_pylist()
     each: dict[str, Sequence[Any]] = {}
     if group.kind == "MessagePublished":
         values, which = group.pids()
         pids = values.tolist()
-        of = range(group.total) if which is None else which.tolist()
-        each["pids"] = [[pids[at]] if at >= 0 else [] for at in of[first:last]]
-        each["properties"] = _properties(group, raws, first, last)
+        of = chosen if which is None else which[chosen]
+        each["pids"] = [[pids[at]] if at >= 0 else [] for at in of.tolist()]
+        each["properties"] = _properties(group, raws, chosen)
     else:
-        refs: list[int] = group.refs()[first:last].tolist()
+        refs: list[int] = group.refs()[chosen].tolist()
         each["refs"] = [[ref] for ref in refs]
         if group.kind == "MessagesCarried":
-            waits = group.waits()[first:last].tolist()
+            waits = group.waits()[chosen].tolist()
             each["waiting"] = [[ref] if wait else [] for ref, wait in zip(refs, waits, strict=True)]
         else:
-            each["qos"] = [[qos] for qos in group.for_each("qos")[first:last]]
-    where = range(group.total) if pick is None else pick.tolist()
-    each["topics"] = [[topics[at]] for at in where[first:last]]
-    each["sizes"] = group.sizes[first:last].tolist()
-    each["at"] = group.starts[first:last].tolist()
+            each["qos"] = [[qos] for qos in group.for_each("qos")[chosen].tolist()]
+    where = chosen if pick is None else pick[chosen]
+    each["topics"] = [[topics[at]] for at in where.tolist()]
+    each["sizes"] = group.sizes[chosen].tolist()
+    each["at"] = group.starts[chosen].tolist()
     names = list(each)
     found: list[bytes] = []
-    for event, *parts in zip(group.event_of[first:last].tolist(), *each.values(), strict=True):
+    for event, *parts in zip(group.event_of[chosen].tolist(), *each.values(), strict=True):
         one = {**raws[event], "count": 1}
         if "which" in one:
             one["which"] = []
         one.update(zip(names, parts, strict=True))
         found.append(orjson.dumps(one))
-    return found
+    return of_texts(found)
 
 
-def _properties(group: Group, raws: _Raws, first: int, last: int) -> list[Any]:
+def _properties(group: Group, raws: _Raws, chosen: Integers) -> list[Any]:
     """Return the properties of each message, in a list of their own."""
-    for properties, count in zip(group.field("properties"), group.counts.tolist(), strict=True):
-        if properties is not None and len(properties) != count:
-            raise Misfit("MessagePublished with another number of properties than of messages")
-    places = zip(group.event_of[first:last].tolist(), group.entry[first:last].tolist(), strict=True)
+    group.properties()  # as many as there are messages
+    places = zip(group.event_of[chosen].tolist(), group.entry[chosen].tolist(), strict=True)
     return [
         None if (each := raws[event].get("properties")) is None else [each[entry]]
         for event, entry in places

@@ -4,6 +4,9 @@
 
 Options are described in ``docs/spark.md``. Spark finds the source by itself through the module
 ``pyspark_foldmq``; :func:`register` makes it known where that is not on the path.
+
+Spark runs each step of planning in a process of its own, one after the other. So what a step needs
+is imported in that step: NATS, Arrow and pydantic take most of a second together.
 """
 
 from __future__ import annotations
@@ -17,16 +20,11 @@ from pyspark.sql.datasource import (
     DataSourceStreamReader,
     InputPartition,
 )
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from spark.columns import Columns
 from spark.failures import BadOption, marked
-from spark.finding import find
 from spark.options import Options
 from spark.partitions import LogPartition, read
-from spark.planning import ranges, split
-from spark.pushdown import push
-from spark.streaming import LogStreamReader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -57,6 +55,8 @@ class FoldmqSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """Return what reads the log as it grows."""
+        from spark.streaming import LogStreamReader
+
         with marked():
             return LogStreamReader(with_columns(Options.read(self.options), schema))
 
@@ -100,11 +100,16 @@ class LogReader(DataSourceReader):
         """Take filters; return those that Spark must still apply."""
         if not self._options.pushdown:
             return filters
+        from spark.pushdown import push
+
         self._pushed, rest = push(self._pushed, filters)
         return rest
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return the ranges that are to be read."""
+        from spark.finding import find
+        from spark.planning import ranges, split
+
         options = self._options
         with marked():
             found = ranges(find(options), options, self._pushed)
@@ -117,9 +122,13 @@ class LogReader(DataSourceReader):
 
 def with_columns(options: Options, schema: StructType) -> Options:
     """Return the options with the columns of a schema, which must be ones that there are."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    from spark.types import schema_of
+
     columns = Columns.of(options.columns.rows, schema.fieldNames())
     given = to_arrow_schema(schema, timezone="UTC")
-    for field in columns.schema:
+    for field in schema_of(columns.rows, columns.names):
         if given.field(field.name).type != field.type:
             raise BadOption(
                 f"column {field.name} of the schema is {given.field(field.name).type}, in the log "

@@ -12,7 +12,8 @@ from spark.finding import find_with, in_archive, in_nats
 if TYPE_CHECKING:
     from nats.aio.client import Client
 
-    from spark.access import Access, NatsStored
+    from spark.access import Access
+    from spark.natsstored import NatsStored
     from spark.options import Options
     from spark.stored import Stored
 

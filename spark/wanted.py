@@ -27,9 +27,9 @@ class Wanted:
             return None
         if self.sessions is None:
             return group
-        if not hasattr(group.events[0], "session"):
+        if not group.has("session"):
             return None
-        found = group.field("session")
+        found = group.strings("session").to_pylist()
         keep = [at for at, session in enumerate(found) if session in self.sessions]
         if len(keep) == len(found):
             return group

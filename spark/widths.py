@@ -6,13 +6,11 @@ may have 64 KiB. So what a batch is bounded by cannot be rows alone.
 
 from __future__ import annotations
 
-from dataclasses import fields
-from types import UnionType
-from typing import TYPE_CHECKING, Final, get_args, get_type_hints
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from eventstore.events import Event
+from spark.fields import SHAPES
 from spark.groups import MESSAGES
 
 if TYPE_CHECKING:
@@ -25,21 +23,12 @@ if TYPE_CHECKING:
 ROWS: Final = 1 << 15
 """Rows of an Arrow batch at most."""
 _BYTES: Final = 32 << 20
-"""Characters that the rows of a batch may repeat."""
-
-
-def _is_text(hint: object) -> bool:
-    kinds = get_args(hint) if isinstance(hint, UnionType) else (hint,)
-    return str in kinds
+"""Bytes of text that the rows of a batch may repeat."""
 
 
 _TEXTS: Final = {
-    kind.__name__: [
-        field.name
-        for field in fields(kind)
-        if field.name != "e" and _is_text(get_type_hints(kind)[field.name])
-    ]
-    for kind in get_args(Event)
+    kind: [name for name, field in shape.fields.items() if str in field.kinds]
+    for kind, shape in SHAPES.items()
 }
 """Event type -> its fields of text, which all of its rows have."""
 
@@ -68,10 +57,11 @@ def _sums(made: Sequence[Made], stop: int) -> Integers | None:
 
 
 def _widths(group: Group) -> Integers:
-    """Return the characters that each row of an event has of it, about."""
-    widths = np.zeros(len(group.events), np.int64)
+    """Return the bytes that each row of an event has of it, about."""
+    widths = np.zeros(len(group), np.int64)
     for name in _TEXTS[group.kind]:
-        widths += [len(text or "") for text in group.field(name)]
+        begins, ends, _ = group.string_span(name)
+        widths += ends - begins
     if group.kind in MESSAGES:
-        widths += [max(map(len, topics), default=0) for topics in group.field("topics")]
+        widths += group.longest("topics")
     return widths

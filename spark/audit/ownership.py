@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - the name that everybody knows it by
 
+from eventstore.events import NATS_SESSION
 from spark.audit.outcome import OWNERSHIP
 from spark.audit.results import CONNECTED
 from spark.audit.retained import place, violations
@@ -20,7 +21,9 @@ SKEW_MS: Final = 1000
 
 def owned_twice(results: DataFrame) -> DataFrame:
     """Return connections that a session had to a node while it had one to another."""
-    told = results.where(F.col("kind") == CONNECTED).select(
+    # Every node has a session for what NATS clients publish there.
+    clients = F.col("session") != NATS_SESSION
+    told = results.where((F.col("kind") == CONNECTED) & clients).select(
         "node", "session", "at", F.col("refs")[0].alias("begins"), F.col("refs")[1].alias("ends")
     )
     # Connections to one node do not overlap: of those before, only the one that ends last counts.

@@ -1,0 +1,63 @@
+"""How foldmq writes the events of each type: which fields, in which order, of which types.
+
+All of it follows from ``eventstore.events``. What is written otherwise (an older version, a field
+with a default that is left out) is for ``parse_event``, which says what is wrong if anything is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from types import UnionType
+from typing import Any, Final, get_args, get_origin, get_type_hints
+
+from eventstore.events import VERSIONS, Event
+
+_BEGINS: Final[dict[Any, str]] = {str: '"', list: "[", dict: "{"}
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A field of the events of a type."""
+
+    number: int
+    kinds: frozenset[Any]
+    """What its values are in JSON: str, int, bool, list, dict or None."""
+    literal: bytes
+    """How it begins, from the brace or comma before its name on."""
+    name_size: int
+    """Bytes of its name with quotes and colon."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The fields of a type of event, but for its name and version, which end it."""
+
+    fields: dict[str, Field]
+    tail: bytes
+    """How it ends, from the comma before its name on."""
+
+
+def _shape_of(kind: type) -> Shape:
+    hints = get_type_hints(kind)
+    names = [field.name for field in fields(kind) if field.name not in ("e", "v")]
+    made = {name: _field(number, name, _kinds(hints[name])) for number, name in enumerate(names)}
+    name = kind.__name__
+    before = "," if made else "{"
+    return Shape(made, f'{before}"e":"{name}","v":{VERSIONS[name]}}}'.encode())
+
+
+def _field(number: int, name: str, kinds: frozenset[Any]) -> Field:
+    named = f'"{name}":'
+    begins = "".join(_BEGINS.get(one, "") for one in kinds) if len(kinds) == 1 else ""
+    literal = ("," if number else "{") + named + begins
+    return Field(number, kinds, literal.encode(), len(named))
+
+
+def _kinds(hint: Any) -> frozenset[Any]:
+    several = get_args(hint) if isinstance(hint, UnionType) else (hint,)
+    kinds = (get_origin(one) or one for one in several)
+    return frozenset(None if one is type(None) else one for one in kinds)
+
+
+SHAPES: Final = {kind.__name__: _shape_of(kind) for kind in get_args(Event)}
+"""Event type -> how its events are written."""
