@@ -54,7 +54,8 @@ lint: $(VENV)/installed-test
 types: $(VENV)/installed-test
 	$(BIN)/mypy
 
-# Most tests wait for brokers, so three at a time; whole files, as what they share is made once.
+# Most tests wait for brokers, so three at a time; whole files, as what they share is made once,
+# in the order of tests/harness/order.py.
 pytest: $(VENV)/installed-test
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile $(ARGS)
 

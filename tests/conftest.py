@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import HealthCheck, settings
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from harness.order import LongFirst
     from pyspark.sql import SparkSession
 
 settings.register_profile(
@@ -18,8 +20,23 @@ settings.register_profile(
 )
 settings.load_profile("any machine")
 
-# Each test runs a few small jobs: Java would take longer to compile them well than to run them.
-os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1")
+# A shell has what it runs in the background ignore Ctrl-C, and all that this starts inherits it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Each test runs a few small jobs: Java would take longer to compile them well than to run them,
+# and to collect garbage beside them than to stop for it.
+os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config) -> LongFirst | None:
+    """Where whole files are distributed, decide which is next."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    from harness.order import LongFirst
+
+    return LongFirst(config)
 
 
 @pytest.fixture(scope="session")

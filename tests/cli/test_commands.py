@@ -13,6 +13,7 @@ from pathlib import Path
 import paho.mqtt.client as mqtt
 import pytest
 from fakebroker import CONNACK_OK, fake_broker
+from harness import forkserver
 
 from actors.auth import AuthResult, PasswordFile
 from cli import client, sub
@@ -29,14 +30,15 @@ def command(*arguments: str) -> list[str]:
 def foldmq(
     *arguments: str, stdin: bytes = b"", environment: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[bytes]:
+    env = {**os.environ, **(environment or {})}
+    code, out, err = forkserver.run(arguments, env, 60, stdin)
+    return subprocess.CompletedProcess(arguments, code, out, err)
+
+
+def started(*arguments: str) -> subprocess.CompletedProcess[bytes]:
+    """Run it in an interpreter of its own."""
     return subprocess.run(
-        command(*arguments),
-        cwd=ROOT,
-        input=stdin,
-        capture_output=True,
-        timeout=60,
-        check=False,
-        env={**os.environ, **(environment or {})},
+        command(*arguments), cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, timeout=60
     )
 
 
@@ -97,14 +99,14 @@ def subscribed(port: int, *arguments: str) -> subprocess.Popen[bytes]:
 
 def test_version() -> None:
     for arguments in (["version"], ["--version"]):
-        result = foldmq(*arguments)
+        result = started(*arguments)
         assert result.returncode == 0
         assert result.stdout.startswith(b"foldmq ")
 
 
 @pytest.mark.parametrize("name", ["serve", "pub", "sub", "passwd", "version"])
 def test_help(name: str) -> None:
-    result = foldmq(name, "--help")
+    result = started(name, "--help")
     assert result.returncode == 0
     assert f"Usage: foldmq {name}".encode() in result.stdout
 
@@ -119,7 +121,7 @@ def test_serve_help_names_every_setting() -> None:
     "arguments", [["nonsense"], ["pub"], ["sub", "-t", "a", "-q", "3"], ["serve", "--nonsense"]]
 )
 def test_usage_errors_exit_2_without_a_traceback(arguments: list[str]) -> None:
-    result = foldmq(*arguments)
+    result = started(*arguments)
     assert result.returncode == 2
     assert b"Traceback" not in result.stderr
     assert b"Usage: foldmq" in result.stderr

@@ -57,7 +57,7 @@ def manager(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Manager]
 def broker(manager: Manager, tmp_path: Path) -> Iterator[Broker]:
     """A broker under a watchdog of half a second."""
     env = {"NOTIFY_SOCKET": manager.address, "WATCHDOG_USEC": "500000"}
-    made = Broker(tmp_path, env=env, config="log_format = 'json'\n")
+    made = Broker(tmp_path, env=env, config="log_format = 'json'\n", forked=True)
     yield made
     made.clean_up()
 
@@ -113,7 +113,7 @@ def test_a_broker_that_stands_still_gives_no_sign_of_life(manager: Manager, brok
 def test_the_status_tells_what_is_wrong(manager: Manager, tmp_path: Path) -> None:
     env = {"NOTIFY_SOCKET": manager.address}
     taken = free_port()
-    broker = Broker(tmp_path, env=env, args=("--metrics", f"127.0.0.1:{taken}"))
+    broker = Broker(tmp_path, env=env, args=("--metrics", f"127.0.0.1:{taken}"), forked=True)
     with socket.create_server(("127.0.0.1", taken)):
         assert "--metrics" in broker.refused(69)
     last = manager.heard[-1]

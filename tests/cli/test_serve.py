@@ -5,12 +5,12 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from harness import forkserver
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -33,12 +33,8 @@ class Served:
         # Several run at the same time, which the default addresses are not for.
         listen += ["--metrics", "off", "--web", "off"]
         with self.stderr.open("ab") as sink:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "cli.main", "serve", *listen, *arguments],
-                cwd=ROOT,
-                stderr=sink,
-                stdout=sink,
-                stdin=subprocess.DEVNULL,
+            self.process = forkserver.start(
+                ["serve", *listen, *arguments], os.environ, sink.fileno(), sink.fileno()
             )
 
     @property
@@ -92,14 +88,8 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
 
 
 def foldmq(*arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(
-        [sys.executable, "-m", "cli.main", *arguments],
-        cwd=ROOT,
-        input=stdin,
-        capture_output=True,
-        timeout=60,
-        check=False,
-    )
+    code, out, err = forkserver.run(arguments, os.environ, 60, stdin)
+    return subprocess.CompletedProcess(arguments, code, out, err)
 
 
 def publish(broker: Served, *arguments: str) -> int:

@@ -11,7 +11,7 @@ from actors.options import Options
 from cli.flags import size_shown, time_shown, with_settings_flags
 from cli.settings import OTHER_VARIABLES, RELOADABLE, ConfigError, Settings, load
 from cli.units import Address
-from eventstore.embedded import BINARY_VARIABLE
+from eventstore.natsprogram import BINARY_VARIABLE
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from harness import forkserver
 from harness.broker import environment
 from typer.testing import CliRunner
 
@@ -41,15 +42,8 @@ JAVA_8 = 'java version "1.8.0_402"'
 def foldmq(
     *arguments: str, env: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "cli.main", *arguments],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        env={**environment(), **(env or {})},
-    )
+    code, out, err = forkserver.run(arguments, {**environment(), **(env or {})}, 60)
+    return subprocess.CompletedProcess(arguments, code, out.decode(), err.decode())
 
 
 def refused(result: subprocess.CompletedProcess[str], exit_code: int) -> str:

@@ -132,7 +132,7 @@ class Cut:
 
 @pytest.fixture(scope="module")
 def cut(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cut]:
-    broker = Broker(tmp_path_factory.mktemp("cut"), config='keep_bytes = "16MiB"\n')
+    broker = Broker(tmp_path_factory.mktemp("cut"), config='keep_bytes = "16MiB"\n', forked=True)
     broker.start()
     try:
         with contextlib.closing(Clients("127.0.0.1", broker.port)) as clients:
@@ -156,7 +156,7 @@ def record_of(event: dict[str, Any]) -> int:
 
 def copy_of(cut: Cut, folder: Path) -> Broker:
     """A broker, not started, with a copy of the store as a power cut would leave it."""
-    copy = Broker(folder)
+    copy = Broker(folder, forked=True)
     shutil.copytree(
         cut.broker.data_dir,
         copy.data_dir,
@@ -422,7 +422,7 @@ def test_salvage(cut: Cut, tmp_path: Path, behind: bool) -> None:
     assert "\nintact: " in run("log", "verify", *data).out
     said = run("log", *data, "--type", "LogCut", "-n", "1", "--json").objects[0]
     assert (said["first"], said["reason"]) == (cut.first, "keep_bytes" if behind else "salvage")
-    mended = Broker(tmp_path / "new")
+    mended = Broker(tmp_path / "new", forked=True)
     mended.start()
     try:
         with contextlib.closing(Clients("127.0.0.1", mended.port)) as clients:

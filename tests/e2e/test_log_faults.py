@@ -6,7 +6,6 @@ import hashlib
 import os
 import shutil
 import signal
-import subprocess
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -14,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pytest
 from harness import packets as p
-from harness.broker import Broker, environment, foldmq, free_port, until
+from harness.broker import Broker, free_port, until
 from harness.fixtures import EXTERNAL, fill
 from harness.nats import ACCESS, Nats
 from harness.packets import Connack, Puback, Publish
 from harness.rawclient import ConnectionClosedError, RawClient
 
+from e2e.tools import run
 from eventstore.events import BrokerStarted
 from eventstore.records import GENESIS, decode_record, encode_record, link_of
 
@@ -160,14 +160,7 @@ def test_flipped_byte_behind_the_projections(stopped: Broker) -> None:
         client.publish("t", b"on", 1)
     stopped.stop()
     assert stopped.log.count("the log is damaged") == 1
-    verified = subprocess.run(
-        [foldmq(), "log", "verify", "--data-dir", str(stopped.data_dir)],
-        env=environment(),
-        capture_output=True,
-        timeout=60,
-        check=False,
-    )
-    assert verified.returncode == 1
+    run("log", "verify", "--data-dir", str(stopped.data_dir), code=1)
 
 
 @pytest.mark.parametrize("place", [0.3, 0.7, 1.0])
@@ -181,15 +174,9 @@ def test_flipped_byte_in_the_store(stopped: Broker, tmp_path: Path, place: float
     assert line.startswith("the log is damaged: record ")
     assert "foldmq salvage --data-dir DIR --to NEWDIR" in line
     saved_in = tmp_path / "saved"
-    result = subprocess.run(
-        [foldmq(), "salvage", "--data-dir", str(stopped.data_dir), "--to", str(saved_in)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
-    assert result.stderr == ""
-    kept, damage, advice = result.stdout.splitlines()
+    result = run("salvage", "--data-dir", str(stopped.data_dir), "--to", str(saved_in))
+    assert result.err == ""
+    kept, damage, advice = result.lines
     assert kept.startswith("kept ")
     assert damage.startswith("damage: record ")
     assert advice == f"go on with: foldmq serve --data-dir {saved_in}"
@@ -247,15 +234,9 @@ def test_store_that_is_gone(stopped: Broker) -> None:
 def test_salvage_while_the_broker_runs(make_broker: Callable[..., Broker], tmp_path: Path) -> None:
     broker = make_broker()
     broker.start()
-    result = subprocess.run(
-        [foldmq(), "salvage", "--data-dir", str(broker.data_dir), "--to", str(tmp_path / "new")],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert result.returncode == 75
-    assert f"is in use by another foldmq broker (process {broker.pid})" in result.stderr
+    new = str(tmp_path / "new")
+    result = run("salvage", "--data-dir", str(broker.data_dir), "--to", new, code=75)
+    assert f"is in use by another foldmq broker (process {broker.pid})" in result.err
     assert not (tmp_path / "new").exists()
     broker.stop()
 

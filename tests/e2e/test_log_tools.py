@@ -63,7 +63,9 @@ def play(clients: Clients) -> None:
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    broker = Broker(tmp_path_factory.mktemp("tools"), config="max_queued_messages = 3\n")
+    broker = Broker(
+        tmp_path_factory.mktemp("tools"), config="max_queued_messages = 3\n", forked=True
+    )
     broker.start()
     try:
         with contextlib.closing(Clients("127.0.0.1", broker.port)) as clients:
@@ -203,7 +205,7 @@ def test_verify_an_intact_log(data: tuple[str, str]) -> None:
 
 
 def test_a_damaged_log_is_named(tmp_path: Path) -> None:
-    broker = Broker(tmp_path)
+    broker = Broker(tmp_path, forked=True)
     broker.start()
     try:
         client = Clients("127.0.0.1", broker.port).connect("c")
@@ -358,7 +360,7 @@ def test_why_a_client_got_nothing(data: tuple[str, str]) -> None:
 
 
 def test_the_log_of_a_stopped_broker(tmp_path: Path) -> None:
-    broker = Broker(tmp_path)
+    broker = Broker(tmp_path, forked=True)
     broker.start()
     try:
         client = Clients("127.0.0.1", broker.port).connect("c", clean=False)
@@ -423,7 +425,7 @@ def test_logs_on_a_foreign_nats(tmp_path: Path, foreign: str) -> None:
         for number in range(2):
             directory = tmp_path / f"b{number}"
             directory.mkdir()
-            broker = Broker(directory, args=access)
+            broker = Broker(directory, args=access, forked=True)
             brokers.append(broker)
             broker.start()
             client = Clients("127.0.0.1", broker.port).connect(f"client{number}")

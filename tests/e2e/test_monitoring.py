@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 from harness import packets as p
-from harness.broker import Broker, environment, foldmq, free_port, stand_still, until
+from harness.broker import Broker, free_port, stand_still, until
 from harness.fixtures import Clients
 from prometheus_client.parser import text_string_to_metric_families
 
 from cli.monitoring.metrics import METRICS
-from e2e.tools import HOSTILE_ID, HOSTILE_TOPIC
+from e2e.tools import HOSTILE_ID, HOSTILE_TOPIC, run
 
 if TYPE_CHECKING:
     from harness.nats import Nats
@@ -284,7 +284,5 @@ def test_an_address_that_is_taken_is_refused(make_broker: Callable[..., Broker])
 
 
 def test_a_bad_address_is_refused(tmp_path: Path) -> None:
-    command = [foldmq(), "serve", "--data-dir", str(tmp_path / "data"), "--metrics", "x"]
-    done = subprocess.run(command, capture_output=True, timeout=60, env=environment(), check=False)
-    assert done.returncode == 78
-    assert done.stderr.decode().startswith('foldmq: --metrics = "x": must be host:port')
+    ran = run("serve", "--data-dir", str(tmp_path / "data"), "--metrics", "x", code=78)
+    assert ran.err.startswith('foldmq: --metrics = "x": must be host:port')

@@ -48,7 +48,7 @@ COMMANDS = (
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    broker = Broker(tmp_path_factory.mktemp("access"), args=QUIET)
+    broker = Broker(tmp_path_factory.mktemp("access"), args=QUIET, forked=True)
     broker.start()
     try:
         yield broker
@@ -134,7 +134,7 @@ def test_no_broker_is_one_line(tmp_path: Path) -> None:
     for command in COMMANDS:
         said = refused(*command, "--data-dir", str(tmp_path / "none"), code=69)
         assert said.startswith(f"no broker runs on {tmp_path / 'none'}: start it")
-    broker = Broker(tmp_path, args=QUIET)
+    broker = Broker(tmp_path, args=QUIET, forked=True)
     broker.start()
     where = ("--data-dir", str(broker.data_dir))
     try:
@@ -150,7 +150,7 @@ def test_no_broker_is_one_line(tmp_path: Path) -> None:
 
 def test_whoever_listens_in_its_place_gets_no_password(tmp_path: Path) -> None:
     """The port of an embedded NATS server may be somebody else's when the broker is gone."""
-    broker = Broker(tmp_path, args=QUIET)
+    broker = Broker(tmp_path, args=QUIET, forked=True)
     broker.start()
     broker.stop()
     with socket.create_server(("127.0.0.1", port_of(broker))) as other:

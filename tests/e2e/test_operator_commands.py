@@ -8,8 +8,9 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from harness import forkserver
 from harness import packets as p
-from harness.broker import Broker, until
+from harness.broker import Broker, environment, until
 from harness.fixtures import EXTERNAL, Clients
 from harness.packets import Pubrec, Pubrel, Will
 
@@ -68,7 +69,7 @@ def play(clients: Clients) -> None:
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     directory = tmp_path_factory.mktemp("operator")
-    broker = Broker(directory, args=QUIET, config="session_expiry = '7d'\n")
+    broker = Broker(directory, args=QUIET, config="session_expiry = '7d'\n", forked=True)
     broker.start()
     try:
         with contextlib.closing(Clients("127.0.0.1", broker.port)) as clients:
@@ -311,7 +312,7 @@ def test_other_actors_are_shown(data: tuple[str, str]) -> None:
 def test_topics_come_from_the_log_when_the_broker_has_them_no_more(
     running: Broker, data: tuple[str, str], tmp_path: Any
 ) -> None:
-    broker = Broker(tmp_path, args=QUIET)
+    broker = Broker(tmp_path, args=QUIET, forked=True)
     broker.start()
     try:
         with contextlib.closing(Clients("127.0.0.1", broker.port)) as clients:
@@ -434,12 +435,9 @@ def test_a_retained_message_is_written_as_it_is(running: Broker, data: tuple[str
 
 
 def raw(*arguments: str) -> bytes:
-    import subprocess
-
-    from harness.broker import environment, foldmq
-
-    command = [foldmq(), *arguments]
-    return subprocess.run(command, capture_output=True, check=True, env=environment()).stdout
+    code, out, err = forkserver.run(arguments, environment(), 60)
+    assert code == 0, err
+    return out
 
 
 # --------------------------------------------------------------------------- subscriptions

@@ -9,6 +9,7 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
+from harness import forkserver
 from harness import packets as p
 from harness.broker import (
     Broker,
@@ -30,15 +31,8 @@ if TYPE_CHECKING:
 
 def run(*args: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
     """Runs `foldmq` to its end."""
-    return subprocess.run(
-        [foldmq(), *args],
-        input=stdin,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-    )
+    code, out, err = forkserver.run(args, environment(), 30, stdin.encode())
+    return subprocess.CompletedProcess(args, code, out.decode(), err.decode())
 
 
 def refusal(own: Broker) -> str:

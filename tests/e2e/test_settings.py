@@ -38,7 +38,9 @@ def configured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[s
 
     def clients(config: str) -> Clients:
         if config not in brokers:
-            brokers[config] = Broker(tmp_path_factory.mktemp("configured"), config=config)
+            brokers[config] = Broker(
+                tmp_path_factory.mktemp("configured"), config=config, forked=True
+            )
             brokers[config].start()
         made.append(Clients("127.0.0.1", brokers[config].port))
         return made[-1]

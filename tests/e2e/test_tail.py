@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
-import subprocess
 import threading
 from typing import TYPE_CHECKING, Any, Self
 
 import pytest
+from harness import forkserver
 from harness import packets as p
-from harness.broker import Broker, environment, foldmq, until
+from harness.broker import Broker, environment, until
 from harness.fixtures import Clients
 from harness.packets import Publish
 
@@ -32,26 +33,22 @@ class Tail:
     def __init__(self, broker: Broker, *arguments: str) -> None:
         self.out: list[str] = []
         self.err: list[str] = []
-        self._process = subprocess.Popen(
-            [foldmq(), "actors", "tail", *arguments, "--data-dir", str(broker.data_dir)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=environment(),
-            # A shell may have had us ignore what Ctrl-C sends.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-        )
+        (out, to_out), (err, to_err) = os.pipe(), os.pipe()
+        command = ["actors", "tail", *arguments, "--data-dir", str(broker.data_dir)]
+        self._process = forkserver.start(command, environment(), to_out, to_err)
+        os.close(to_out)
+        os.close(to_err)
         self._readers = [
             threading.Thread(target=self._read, args=pair, daemon=True)
-            for pair in ((self._process.stdout, self.out), (self._process.stderr, self.err))
+            for pair in ((out, self.out), (err, self.err))
         ]
         for reader in self._readers:
             reader.start()
 
-    def _read(self, stream: Any, lines: list[str]) -> None:
-        for line in stream:
-            lines.append(line.rstrip("\n"))  # noqa: PERF401 - others look at it meanwhile
+    def _read(self, descriptor: int, lines: list[str]) -> None:
+        with open(descriptor, encoding="utf-8") as stream:
+            for line in stream:
+                lines.append(line.rstrip("\n"))  # noqa: PERF401 - others look at it meanwhile
 
     def __enter__(self) -> Self:
         until(lambda: self.err, "the tail says that it traces")
@@ -97,7 +94,7 @@ class Tail:
 @pytest.fixture
 def quiet(tmp_path: Path) -> Iterator[Broker]:
     """A broker of its own, so that its log and its traces are known."""
-    made = Broker(tmp_path, args=["--metrics", "off", "--web", "off"])
+    made = Broker(tmp_path, args=["--metrics", "off", "--web", "off"], forked=True)
     made.start()
     try:
         yield made

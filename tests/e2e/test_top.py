@@ -126,7 +126,7 @@ class Traffic:
 
 @pytest.fixture
 def watched(tmp_path: Path) -> Iterator[Broker]:
-    made = Broker(tmp_path)
+    made = Broker(tmp_path, forked=True)
     made.start()
     yield made
     made.clean_up()

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
-from harness.broker import Broker, BrokerFailedError, environment, foldmq
+from harness import forkserver
+from harness.broker import Broker, BrokerFailedError, environment
 from harness.fixtures import Clients, unique
 from harness.packets import Connack, Will
 
@@ -17,15 +17,9 @@ if TYPE_CHECKING:
 
 
 def add_user(file: Path, user: str, password: str) -> None:
-    subprocess.run(
-        [foldmq(), "passwd", str(file), user, "--password-stdin"],
-        input=password + "\n",
-        env=environment(),
-        text=True,
-        check=True,
-        timeout=30,
-        capture_output=True,
-    )
+    command = ("passwd", str(file), user, "--password-stdin")
+    code, _, err = forkserver.run(command, environment(), 30, f"{password}\n".encode())
+    assert code == 0, err
 
 
 @pytest.fixture

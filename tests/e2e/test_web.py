@@ -64,7 +64,7 @@ def play(clients: Clients) -> None:
 
 @pytest.fixture(scope="module")
 def played(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    broker = Broker(tmp_path_factory.mktemp("web"), args=ON)
+    broker = Broker(tmp_path_factory.mktemp("web"), args=ON, forked=True)
     broker.start()
     clients = Clients("127.0.0.1", broker.port)
     try:

@@ -50,7 +50,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    made = Broker(tmp_path_factory.mktemp("browser"), args=("--web", "127.0.0.1:0"))
+    made = Broker(tmp_path_factory.mktemp("browser"), args=("--web", "127.0.0.1:0"), forked=True)
     made.start()
     clients = Clients("127.0.0.1", made.port)
     try:

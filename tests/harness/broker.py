@@ -13,6 +13,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from harness import forkserver
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
@@ -106,6 +108,7 @@ class Broker:
 
     `config` is the text of its TOML file, `args` are further command-line arguments, `env` are
     further variables. `metrics` and `web` are off unless the file or the arguments say where.
+    With `forked` it starts in a part of the time, as `harness.forkserver` says.
     """
 
     def __init__(
@@ -116,7 +119,9 @@ class Broker:
         config: str = "",
         port: int | None = None,
         env: Mapping[str, str] | None = None,
+        forked: bool = False,
     ) -> None:
+        self.forked = forked
         self.env = dict(env or {})
         self.directory = directory
         self.data_dir = directory / "data"
@@ -124,7 +129,7 @@ class Broker:
         self.config_file = directory / "foldmq.toml"
         self.port = port or free_port()
         self._log_file = directory / "broker.log"
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | forkserver.Process | None = None
         self.configure(config)
 
     def configure(self, config: str) -> None:
@@ -176,13 +181,7 @@ class Broker:
         """Starts the process and returns when its port accepts connections."""
         assert not self.running, "the broker runs already"
         with self._log_file.open("ab") as log:
-            self._process = subprocess.Popen(
-                self.command(),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=self.environment(),
-            )
+            self._process = self._started(log.fileno())
         deadline = time.monotonic() + STARTUP
         while time.monotonic() < deadline:
             if self._process.poll() is not None:
@@ -192,16 +191,21 @@ class Broker:
                 socket.create_connection(("127.0.0.1", self.port), timeout=1.0),
             ):
                 return
-            time.sleep(0.05)
+            time.sleep(0.02)
         self.kill()
         raise BrokerFailedError(f"port {self.port} not open after {STARTUP} s:\n{self.log}")
 
+    def _started(self, log: int) -> subprocess.Popen[bytes] | forkserver.Process:
+        command, env = self.command(), self.environment()
+        if self.forked:
+            return forkserver.start(command[1:], env, log, log)
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env)
+
     def refused(self, code: int) -> str:
         """The one line with which it refuses to start, with this exit code."""
-        command, env = self.command(), self.environment()
-        done = subprocess.run(command, capture_output=True, timeout=STARTUP, env=env, check=False)
-        said = done.stderr.decode()
-        assert done.returncode == code, said
+        found, _, err = forkserver.run(self.command()[1:], self.environment(), STARTUP)
+        said = err.decode()
+        assert found == code, said
         assert "Traceback" not in said
         (line,) = [line for line in said.splitlines() if line.startswith("foldmq: ")]
         assert line == said.splitlines()[-1]

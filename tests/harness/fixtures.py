@@ -138,8 +138,12 @@ def foldmq_only() -> None:
 
 
 @pytest.fixture
-def make_broker(tmp_path: Path) -> Iterator[Callable[..., Broker]]:
-    """Makes brokers of the test's own, not started; they share nothing."""
+def make_broker(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Callable[..., Broker]]:
+    """Makes brokers of the test's own, not started; they share nothing.
+
+    Those of a drill are started as a user starts them, the others are forked.
+    """
+    forked = request.node.get_closest_marker("drill") is None
     if EXTERNAL:
         pytest.skip("needs to start its own foldmq")
     made: list[Broker] = []
@@ -147,7 +151,7 @@ def make_broker(tmp_path: Path) -> Iterator[Callable[..., Broker]]:
     def make(config: str = "", *args: str) -> Broker:
         directory = tmp_path / f"broker{len(made)}"
         directory.mkdir()
-        made.append(Broker(directory, args=args, config=config))
+        made.append(Broker(directory, args=args, config=config, forked=forked))
         return made[-1]
 
     yield make

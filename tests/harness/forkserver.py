@@ -1,8 +1,9 @@
 """Runs the ``foldmq`` command many times without starting an interpreter each time.
 
 A process that has imported all of the command is forked for each run: as separate as a process of
-its own, in a twentieth of the time. Only what is printed, the exit code and what is left behind
-can be seen of it, as with the real one.
+its own, in a twentieth of the time. What it prints and leaves behind, its exit code and what it
+does when it is sent a signal are as with the real one. Brokers of drills, and some of each kind of
+command, are started as a user starts them all the same.
 
 Run as a program this is that process: it listens on the socket that it inherits.
 """
@@ -11,9 +12,11 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import gc
 import json
 import os
 import pkgutil
+import select
 import signal
 import socket
 import subprocess
@@ -29,39 +32,113 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
+_NUMBER = 4
+"""Bytes of a number between the two processes."""
+
 _lock = threading.Lock()
 _address: str | None = None
 
 
+class Process:
+    """A forked ``foldmq``: what tests need of subprocess.Popen."""
+
+    def __init__(self, channel: socket.socket, arguments: Sequence[str]) -> None:
+        self.returncode: int | None = None
+        self._arguments = arguments
+        self._channel = channel
+        self.pid = self._told()
+
+    def poll(self) -> int | None:
+        """Return the exit code, negative for a signal, or None while it runs."""
+        if self.returncode is None and select.select([self._channel], [], [], 0)[0]:
+            self._end()
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Return the exit code when it has ended; raises subprocess.TimeoutExpired."""
+        if self.returncode is None:
+            if timeout is not None and not select.select([self._channel], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired(["foldmq", *self._arguments], timeout)
+            self._end()
+        assert self.returncode is not None
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        """Send it a signal, if it has not ended."""
+        if self.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        """SIGTERM."""
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self.send_signal(signal.SIGKILL)
+
+    def _end(self) -> None:
+        self.returncode = self._told()
+        self._channel.close()
+
+    def _told(self) -> int:
+        return int.from_bytes(_received(self._channel, _NUMBER), "big", signed=True)
+
+
+def start(
+    arguments: Sequence[str], env: Mapping[str, str], out: int, err: int, given: int | None = None
+) -> Process:
+    """Start ``foldmq`` with these arguments; return when it has begun.
+
+    `out` and `err` are descriptors it writes to, `given` one it reads from; else it reads nothing.
+    """
+    channel = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    channel.connect(_server())
+    request = {"arguments": list(arguments), "env": dict(env), "directory": str(Path.cwd())}
+    data = json.dumps(request).encode()
+    with Path(os.devnull).open("rb") as null:
+        fds = [null.fileno() if given is None else given, out, err]
+        socket.send_fds(channel, [len(data).to_bytes(_NUMBER, "big")], fds)
+        channel.sendall(data)
+        return Process(channel, arguments)
+
+
 def run(
-    arguments: Sequence[str], env: Mapping[str, str], timeout: float
+    arguments: Sequence[str], env: Mapping[str, str], timeout: float, stdin: bytes | None = None
 ) -> tuple[int, bytes, bytes]:
     """Run ``foldmq`` with these arguments; return exit code, stdout and stderr.
 
     The code is negative for a signal. Raises subprocess.TimeoutExpired, having killed it.
     """
-    with (
-        tempfile.TemporaryFile() as out,
-        tempfile.TemporaryFile() as err,
-        socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as channel,
-    ):
-        channel.connect(_server())
-        request = {"arguments": list(arguments), "env": dict(env), "directory": str(Path.cwd())}
-        data = json.dumps(request).encode()
-        socket.send_fds(channel, [len(data).to_bytes(4, "big")], [out.fileno(), err.fileno()])
-        channel.sendall(data)
-        answers = channel.makefile("rb")
-        pid = int(answers.readline())
-        channel.settimeout(timeout)
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        given = None
+        if stdin is not None:
+            given, giving = os.pipe()
+        process = start(arguments, env, out.fileno(), err.fileno(), given)
+        if stdin is not None and given is not None:
+            os.close(given)
+            with contextlib.suppress(BrokenPipeError), open(giving, "wb") as pipe:  # noqa: PTH123
+                pipe.write(stdin)
         try:
-            code = int(answers.readline())
-        except TimeoutError:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-            raise subprocess.TimeoutExpired(["foldmq", *arguments], timeout) from None
+            code = process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise
         for stream in (out, err):
             stream.seek(0)
         return code, out.read(), err.read()
+
+
+def _received(channel: socket.socket, size: int) -> bytes:
+    """Return the next so many bytes; raises ConnectionError if there are no more."""
+    data = b""
+    while len(data) < size:
+        more = channel.recv(size - len(data))
+        if not more:
+            raise ConnectionError("the process that is forked has gone")
+        data += more
+    return data
 
 
 def _server() -> str:
@@ -97,6 +174,7 @@ def _end(process: subprocess.Popen[bytes], directory: tempfile.TemporaryDirector
 
 def _serve(listener: socket.socket) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the tests, which end this
     while True:
         channel, _ = listener.accept()
         if os.fork() == 0:
@@ -108,31 +186,33 @@ def _serve(listener: socket.socket) -> None:
 def _attend(channel: socket.socket) -> None:
     """Fork once more, run the command there, and tell its exit code; never returns."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    size, fds, _, _ = socket.recv_fds(channel, 4, 2)
-    data = b""
-    wanted = int.from_bytes(size, "big")
-    while len(data) < wanted:
-        data += channel.recv(wanted - len(data))
-    request: dict[str, Any] = json.loads(data)
+    size, fds, _, _ = socket.recv_fds(channel, _NUMBER, 3)
+    request: dict[str, Any] = json.loads(_received(channel, int.from_bytes(size, "big")))
     pid = os.fork()
     if pid == 0:
         channel.close()
         _become(request, fds)
-    channel.sendall(b"%d\n" % pid)
+    for fd in fds:
+        os.close(fd)
+    channel.sendall(pid.to_bytes(_NUMBER, "big", signed=True))
     _, status = os.waitpid(pid, 0)
-    channel.sendall(b"%d\n" % os.waitstatus_to_exitcode(status))
+    code = os.waitstatus_to_exitcode(status)
+    # Who asked may have ended meanwhile.
+    with contextlib.suppress(OSError):
+        channel.sendall(code.to_bytes(_NUMBER, "big", signed=True))
     os._exit(0)
 
 
 def _become(request: dict[str, Any], fds: list[int]) -> None:
     """Be the command; never returns."""
-    null = os.open(os.devnull, os.O_RDONLY)
-    for number, fd in enumerate([null, *fds]):
+    for number, fd in enumerate(fds):
         os.dup2(fd, number)
     os.closerange(3, 256)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.clear()
     os.environ.update(request["env"])
     time.tzset()
+    tempfile.tempdir = None  # it is that of the environment
     os.chdir(request["directory"])
     sys.argv = ["foldmq", *request["arguments"]]
     for name, fd in (("stdout", 1), ("stderr", 2)):
@@ -163,6 +243,7 @@ def _load_all() -> None:
 
     for found in pkgutil.walk_packages(cli.__path__, "cli."):
         __import__(found.name)
+    gc.freeze()  # the pages stay shared
 
 
 if __name__ == "__main__":

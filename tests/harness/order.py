@@ -1,0 +1,66 @@
+"""Which worker takes which test file next: long ones first, those with Spark on half of them.
+
+A long file that begins last keeps one worker busy while the others have nothing left. A Spark
+takes long to start and to get warm, and a processor or more while it works.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from xdist.scheduler import LoadFileScheduling
+
+if TYPE_CHECKING:
+    from xdist.workermanage import WorkerController
+
+LONG = {
+    "tests/e2e/test_archive_command.py": 70,
+    "tests/e2e/test_crash_drills.py": 100,
+    "tests/e2e/test_cut_logs.py": 25,
+    "tests/e2e/test_drills_disk.py": 40,
+    "tests/e2e/test_drills_nats.py": 40,
+    "tests/e2e/test_log_faults.py": 70,
+    "tests/e2e/test_log_tools.py": 20,
+    "tests/e2e/test_power_cut.py": 40,
+    "tests/e2e/test_service.py": 30,
+    "tests/e2e/test_spark_jobs.py": 115,
+    "tests/e2e/test_verify.py": 20,
+    "tests/e2e/test_web_browser.py": 30,
+    "tests/simulation/test_chaos.py": 60,
+    "tests/spark/test_archive.py": 110,
+    "tests/spark/test_audit_broker.py": 30,
+    "tests/spark/test_audit_claims.py": 15,
+    "tests/spark/test_audit_cluster.py": 15,
+    "tests/spark/test_audit_mutations.py": 20,
+    "tests/spark/test_audit_retained.py": 15,
+    "tests/spark/test_audit_rules.py": 40,
+    "tests/spark/test_audit_scale.py": 50,
+    "tests/spark/test_loggen.py": 15,
+    "tests/spark/test_rebuild.py": 40,
+    "tests/spark/test_recovery.py": 35,
+    "tests/spark/test_source.py": 50,
+    "tests/spark/test_stats.py": 35,
+    "tests/spark/test_streaming.py": 60,
+}
+"""About how many seconds a file takes; others take less. Only the order matters."""
+
+
+class LongFirst(LoadFileScheduling):
+    """Gives whole files to workers, in that order."""
+
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        self.workqueue.move_to_end(self._best_of(node), last=False)
+        super()._assign_work_unit(node)
+
+    def _best_of(self, node: WorkerController) -> str:
+        with_spark = [
+            one for one, files in self.assigned_work.items() if any(map(needs_spark, files))
+        ]
+        wants = node in with_spark or len(with_spark) < (len(self.assigned_work) + 1) // 2
+        # What is left over is taken in any case: max() gives the first of the best.
+        return max(self.workqueue, key=lambda file: (needs_spark(file) == wants, LONG.get(file, 0)))
+
+
+def needs_spark(file: str) -> bool:
+    """Whether tests of the file use the session that a worker starts once."""
+    return file.startswith("tests/spark/") or file == "tests/e2e/test_crash_drills.py"

@@ -1,0 +1,60 @@
+"""Long test files go first, and half of the workers start a Spark."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.order import LONG, LongFirst, needs_spark
+
+ROOT = Path(__file__).resolve().parents[2]
+SHORT = "tests/protocol/test_trie.py"
+LONGER = "tests/e2e/test_log_faults.py"
+LONGEST = "tests/e2e/test_spark_jobs.py"
+SPARK, LONG_SPARK = "tests/spark/test_nodes.py", "tests/spark/test_archive.py"
+
+
+def chosen(waiting: list[str], *assigned: list[str]) -> str:
+    """The file that the first of these workers is given; each has some files already."""
+    scheduler: Any = LongFirst.__new__(LongFirst)
+    scheduler.workqueue = OrderedDict.fromkeys(waiting)
+    scheduler.assigned_work = {
+        f"gw{number}": dict.fromkeys(files) for number, files in enumerate(assigned)
+    }
+    found: str = scheduler._best_of("gw0")
+    return found
+
+
+def test_every_long_file_is_there() -> None:
+    assert [name for name in LONG if not (ROOT / name).is_file()] == []
+
+
+@pytest.mark.parametrize(
+    ("assigned", "file"),
+    [
+        (([], [], []), LONG_SPARK),
+        (([], [SPARK], []), LONG_SPARK),
+        (([], [SPARK], [SPARK]), LONGEST),
+        (([SPARK], [SPARK], []), LONG_SPARK),
+        (([],), LONG_SPARK),
+    ],
+)
+def test_half_of_the_workers_have_a_spark(assigned: tuple[list[str], ...], file: str) -> None:
+    waiting = [SHORT, LONGER, LONGEST, SPARK, LONG_SPARK]
+    assert chosen(waiting, *assigned) == file
+
+
+def test_what_is_left_over_is_taken_by_any() -> None:
+    assert chosen([SHORT, LONGEST], [SPARK], []) == LONGEST
+    assert chosen([SPARK, LONG_SPARK], [], [SPARK]) == LONG_SPARK
+    assert chosen([SHORT, SPARK], [], [LONG_SPARK]) == SHORT
+    assert chosen([SHORT], []) == SHORT
+
+
+def test_which_files_start_a_spark() -> None:
+    assert needs_spark(SPARK)
+    assert needs_spark("tests/e2e/test_crash_drills.py")
+    assert not needs_spark(LONGEST)
