@@ -29,7 +29,7 @@ def with_settings_flags(serve: Serve) -> Callable[..., None]:
     for name, field in Settings.model_fields.items():
         kind: object = str | None
         decl = flag(name)
-        if name == "listen":
+        if isinstance(field.default, tuple) and not isinstance(field.default, Address):
             kind = list[str] | None
         elif field.annotation in (bool, bool | None):
             kind = bool | None
@@ -60,6 +60,11 @@ _METAVARS: dict[str, str] = {
     "listen": "HOST:PORT",
     "data_dir": "DIR",
     "nats_url": "URL",
+    "nats_listen": "HOST:PORT|off",
+    "bridge_filters": "FILTER",
+    "bridge_map": "TOPIC=SUBJECT",
+    "bridge_user_map": "USER=SUBJECT",
+    "bridge_url": "URL",
     "log_level": "LEVEL",
     "log_format": "text|json",
     "event_loop": "auto|uvloop|asyncio",
@@ -89,7 +94,7 @@ def _metavar(name: str, field: FieldInfo) -> str | None:
 def _help(field: FieldInfo) -> str:
     default: object = field.default
     text = field.description or ""
-    if default is None or isinstance(default, bool):
+    if default in (None, ()) or isinstance(default, bool):
         return text
     if _is_size(field) and isinstance(default, int):
         default = size_shown(default)

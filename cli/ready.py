@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TextIO
 
 import structlog
@@ -76,6 +77,11 @@ class Facts:
     nats: str
     promise: str
     durable: bool
+    nats_clients: Address | None = None
+    """Where NATS clients connect to the embedded NATS; None: nowhere."""
+    nats_users: int = 0
+    bridge: str | None = None
+    """The NATS that the bridge leads to; None: it is off or leads nowhere."""
 
 
 def announce(settings: Settings, facts: Facts, stream: TextIO | None = None) -> None:
@@ -99,6 +105,8 @@ def announce(settings: Settings, facts: Facts, stream: TextIO | None = None) -> 
             node=facts.node,
             nats=facts.nats,
             promise=facts.promise,
+            nats_clients=None if facts.nats_clients is None else str(facts.nats_clients),
+            bridge=facts.bridge,
         )
     else:
         out = stream or sys.stderr
@@ -109,6 +117,7 @@ def announce(settings: Settings, facts: Facts, stream: TextIO | None = None) -> 
             ("web page", _web_page(facts, terminal=out.isatty())),
             ("data", f"{facts.data} (node {facts.node})"),
             ("log in", facts.nats),
+            *_bridge_rows(settings, facts),
             ("promise", facts.promise if facts.durable else f"WEAKER: {facts.promise}"),
         ]
         out.write(f"foldmq {version}, process {os.getpid()}\n")
@@ -116,6 +125,19 @@ def announce(settings: Settings, facts: Facts, stream: TextIO | None = None) -> 
         out.flush()
     if settings.anonymous and not all(place.loopback for place in facts.listening):
         log.warning("everybody who can reach this machine may connect (allow_anonymous = true)")
+
+
+def _bridge_rows(settings: Settings, facts: Facts) -> list[tuple[str, str]]:
+    """Say where NATS clients connect and what the bridge leads to; nothing if there is neither."""
+    rows = []
+    if facts.nats_clients is not None:
+        who = _named(facts.nats_users, settings.nats_users) or "anybody, without a password"
+        rows.append(("NATS", f"{facts.nats_clients}, for {who}"))
+    if facts.bridge is not None:
+        rows.append(("bridge", f"messages are exchanged with NATS at {facts.bridge}"))
+    elif facts.nats_clients is not None:
+        rows.append(("bridge", "off"))
+    return rows
 
 
 def _web_page(facts: Facts, *, terminal: bool) -> str:
@@ -131,7 +153,12 @@ def admitted(settings: Settings, users: int) -> str:
     """Say who may connect."""
     if settings.password_file is None:
         return "anybody, without a password"
-    named = f"the {users} users of {settings.password_file}"
-    if users == 1:
-        named = f"the one user of {settings.password_file}"
+    named = _named(users, settings.password_file)
     return f"{named}, and anybody without a user name" if settings.anonymous else named
+
+
+def _named(users: int, file: Path | None) -> str:
+    """Say how many users a file names; nothing if there is no file."""
+    if file is None:
+        return ""
+    return f"the one user of {file}" if users == 1 else f"the {users} users of {file}"

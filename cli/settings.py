@@ -12,33 +12,34 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    Field,
-    ValidationError,
-    ValidationInfo,
-    field_validator,
-)
+from pydantic import Field, ValidationError, ValidationInfo, field_validator
 from pydantic_core import ErrorDetails
 from pydantic_settings import (
     BaseSettings,
     InitSettingsSource,
-    NoDecode,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
 )
 
-from cli.units import Address, address, seconds, size
+from cli.bridgesettings import SubjectRules, TopicFilters, UserRules, contradictions
+from cli.settingtypes import (
+    Addresses,
+    ExpandedPath,
+    OptionalAddress,
+    Seconds,
+    Size,
+    SyncOrSeconds,
+)
+from cli.units import Address
 from eventstore.paths import NoHome, expanded
 from protocol.errors import FoldmqError
 
 PREFIX = "FOLDMQ_"
 CONFIG_VARIABLE = "FOLDMQ_CONFIG"
-# Variables that are no settings: the TOML file, and the nats-server program (eventstore.embedded).
+# Variables that are no settings: the TOML file, and the program of eventstore.natsprogram.
 OTHER_VARIABLES = (CONFIG_VARIABLE, "FOLDMQ_NATS_SERVER")
-# What switches a listener off.
-OFF = "off"
+# Settings that no message shows.
+_SECRETS = ("nats_password", "bridge_password")
 # Kubernetes sets these in every pod of a namespace that has a service called "foldmq".
 _SERVICE_LINK = re.compile(r"FOLDMQ_(SERVICE_(HOST|PORT.*)|PORT(_\d+_(TCP|UDP).*)?)")
 
@@ -51,34 +52,6 @@ class ConfigError(FoldmqError):
     """A setting that is unknown, has a bad value, or contradicts another one."""
 
     exit_code = 78  # EX_CONFIG of sysexits.h, as in eventstore.errors
-
-
-def _several(value: object) -> object:
-    return value.split(",") if isinstance(value, str) else value
-
-
-def _sync(value: object) -> object:
-    return value if value == "always" else seconds(value)
-
-
-def _address_or_off(value: object) -> object:
-    return None if value is None or value == OFF else address(value)
-
-
-def _expanded(path: Path) -> Path:
-    try:
-        return expanded(path)
-    except NoHome:
-        raise ValueError("no such home directory is known here") from None
-
-
-Size = Annotated[int, BeforeValidator(size)]
-Seconds = Annotated[float, BeforeValidator(seconds), Field(allow_inf_nan=False)]
-Addresses = Annotated[
-    tuple[Annotated[Address, BeforeValidator(address)], ...], NoDecode, BeforeValidator(_several)
-]
-OptionalAddress = Annotated[Address | None, NoDecode, BeforeValidator(_address_or_off)]
-ExpandedPath = Annotated[Path, AfterValidator(_expanded)]
 
 
 class Settings(BaseSettings):
@@ -133,10 +106,72 @@ class Settings(BaseSettings):
     nats_replicas: int = Field(
         default=1, ge=1, le=5, description="Copies of the log in the cluster of --nats-url."
     )
-    sync: Annotated[Literal["always"] | Seconds, BeforeValidator(_sync)] = Field(
+    sync: Annotated[Literal["always"] | Seconds, SyncOrSeconds] = Field(
         default="always",
         description='When the embedded NATS syncs to disk: "always" before it acknowledges, or '
         "every so many seconds: faster, and a power loss may undo acknowledged messages.",
+    )
+
+    nats_listen: OptionalAddress = Field(
+        default=None,
+        description="Where to accept NATS clients (an embedded NATS server of their own), "
+        'host:port, or "off". Default: nowhere.',
+    )
+    nats_users: ExpandedPath | None = Field(
+        default=None,
+        description="Users who may connect to --nats-listen: lines NAME:PASSWORD, "
+        "NAME:BCRYPT-HASH or a public nkey. Default: everybody, on loopback only.",
+    )
+    nats_store: Size = Field(
+        default=_GIB,
+        ge=0,
+        description="Bytes that JetStream streams of the clients of --nats-listen may take on "
+        "the disk; 0: they have no JetStream.",
+    )
+    bridge: bool = Field(
+        default=True,
+        description="Exchange messages with NATS clients: those of --nats-listen, --bridge-url or "
+        "--nats-url, whichever is given.",
+    )
+    bridge_filters: TopicFilters = Field(
+        default=("#",),
+        description="Topic filters; only messages that match one are exchanged with NATS, both "
+        "ways. May be given several times.",
+    )
+    bridge_map: SubjectRules = Field(
+        default=(),
+        description="Rules TOPIC=SUBJECT: topics at or below TOPIC (nothing: all others) have "
+        "subjects that begin with SUBJECT instead of it. May be given several times.",
+    )
+    bridge_user_map: UserRules = Field(
+        default=(),
+        description="Rules USER=SUBJECT: subjects of that user's clients begin with SUBJECT, and "
+        "the clients get nothing else from NATS. May be given several times.",
+    )
+    bridge_qos: int = Field(
+        default=0,
+        ge=0,
+        le=2,
+        description="QoS of messages from NATS that name none; 0: they are not logged.",
+    )
+    bridge_url: str | None = Field(
+        default=None,
+        description="NATS server to exchange messages with. Default: the one of --nats-url.",
+    )
+    bridge_user: str | None = Field(default=None, description="User name for --bridge-url.")
+    bridge_password: str | None = Field(
+        default=None,
+        repr=False,
+        description="Password for --bridge-url; others on the machine can see it in a flag.",
+    )
+    bridge_password_file: ExpandedPath | None = Field(
+        default=None, description="File whose first line is the password for --bridge-url."
+    )
+    bridge_creds: ExpandedPath | None = Field(
+        default=None, description="Credentials file (JWT and seed) for --bridge-url."
+    )
+    bridge_nkey: ExpandedPath | None = Field(
+        default=None, description="File with an nkey seed for --bridge-url."
     )
 
     max_connections: int = Field(default=65536, ge=1, description="Connected clients.")
@@ -371,12 +406,20 @@ def _nearest(name: str, known: Iterable[str]) -> str:
 def _sentence(error: ErrorDetails, layers: Iterable[_Layer]) -> str:
     name = str(error["loc"][0])
     layer = next(layer for layer in layers if name in layer.values)
-    secret = name == "nats_password"
-    value = "" if secret else " = " + json.dumps(layer.values[name], default=str)
-    return f"{layer.shown(name)}{value}: {_allowed(error)}"
+    value = "" if name in _SECRETS else " = " + json.dumps(layer.values[name], default=str)
+    return f"{layer.shown(name)}{value}: {_allowed(name, error)}"
 
 
-def _allowed(error: ErrorDetails) -> str:
+# What the settings that are lists hold.
+_LISTED = {
+    "listen": "host:port",
+    "bridge_filters": "topic filter",
+    "bridge_map": "TOPIC=SUBJECT",
+    "bridge_user_map": "USER=SUBJECT",
+}
+
+
+def _allowed(name: str, error: ErrorDetails) -> str:
     """Say what is allowed instead, from pydantic's account of what is wrong."""
     limits: dict[str, Any] = error.get("ctx", {})
     match error["type"]:
@@ -396,8 +439,10 @@ def _allowed(error: ErrorDetails) -> str:
             return f"must be {limits['expected']}"
         case "string_type" | "path_type":
             return "must be text"
-        case "too_short" | "tuple_type":
-            return "must be a list with at least one host:port"
+        case "too_short":
+            return f"must be a list with at least one {_LISTED[name]}"
+        case "tuple_type":
+            return f"must be a list of {_LISTED[name]}"
         case "value_error":
             return str(limits["error"])
     return error["msg"]
@@ -430,16 +475,20 @@ def check(settings: Settings) -> None:
     if settings.nats_url is None:
         for name in ("nats_user", "nats_password", "nats_password_file", "nats_creds"):
             _needs(settings, name, "nats_url")
-        for name in ("nats_nkey", "nats_ca", "nats_cert", "nats_key"):
-            _needs(settings, name, "nats_url")
+        _needs(settings, "nats_nkey", "nats_url")
         if settings.nats_replicas != 1:
             raise ConfigError("nats_replicas needs nats_url: the embedded NATS is a single server")
+        if settings.bridge_url is None:
+            for name in ("nats_ca", "nats_cert", "nats_key"):
+                _needs(settings, name, "nats_url")
     elif settings.sync != "always":
         raise ConfigError("sync is for the embedded NATS: set sync_interval in the one of nats_url")
     _needs(settings, "nats_key", "nats_cert")
     _needs(settings, "nats_cert", "nats_key")
     if settings.nats_password is not None and settings.nats_password_file is not None:
         raise ConfigError("nats_password and nats_password_file exclude each other: set one")
+    for problem in contradictions(settings):
+        raise ConfigError(problem)
 
 
 def _needs(settings: Settings, name: str, other: str) -> None:

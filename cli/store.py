@@ -2,17 +2,21 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import importlib.metadata
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 import nats.errors
 import structlog
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
+from cli.listening import probe
 from cli.settings import ConfigError, Settings
+from cli.units import Address
+from eventstore.clientserver import ClientServer
 from eventstore.connection import (
     ConnectionOptions,
     check_jetstream,
@@ -26,9 +30,13 @@ from eventstore.embedded import DEFAULT_MAX_PAYLOAD, EmbeddedServer
 from eventstore.errors import BadNatsOptions, LostLog
 from eventstore.keyed import KeyedStore
 from eventstore.log import EventLog
+from eventstore.natsusers import NatsUser, read_users, readable_by_others
 from eventstore.owner import claim
 from eventstore.remedy import EmbeddedRemedy
 from eventstore.watermark import Watermark
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 log = structlog.get_logger("foldmq")
 
@@ -36,6 +44,7 @@ MINIMUM_PAYLOAD = 1024 * 1024
 """Bytes: names of 65 535 bytes, longer still in JSON, must fit into one event."""
 
 _REQUESTS_WAITING = 64
+_BRIDGE = "foldmq bridge"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +60,12 @@ class Store:
     """The largest message that NATS takes, bytes."""
     client: Client
     """The connection that keeps the log."""
+    bridge: ConnectionOptions | None
+    """How the bridge connects; None: it is off, or there is no NATS for clients."""
+    nats_clients: Address | None
+    """Where NATS clients connect to the embedded NATS; None: nowhere."""
+    nats_users: int
+    """How many users may connect there; 0: everybody may."""
 
 
 def fit(settings: Settings, largest: int) -> Settings:
@@ -80,6 +95,7 @@ async def open_store(
     Raises the EventStoreError that says why the log cannot be kept there.
     """
     server: EmbeddedServer | None = None
+    users = nats_users(settings)
     if settings.nats_url is None:
         server = await _start_embedded(stack, settings, datadir)
         access = ConnectionOptions(urls=(server.url,), user=server.user, password=server.password)
@@ -133,7 +149,18 @@ async def open_store(
         remedy=EmbeddedRemedy(server, datadir) if server is not None else None,
     )
     logs.append(event_log)
-    return Store(event_log, where, state.promise, durable, largest, client)
+    visitors = await _start_for_clients(stack, settings, datadir, users)
+    return Store(
+        event_log,
+        where,
+        state.promise,
+        durable,
+        largest,
+        client,
+        bridge=bridge_access(settings, visitors),
+        nats_clients=Address(*visitors.address) if visitors is not None else None,
+        nats_users=len(users),
+    )
 
 
 async def answer_requests(
@@ -190,7 +217,7 @@ async def _start_embedded(
 ) -> EmbeddedServer:
     server = EmbeddedServer(
         datadir,
-        max_payload=max(DEFAULT_MAX_PAYLOAD, 2 * settings.max_packet_size),
+        max_payload=_max_payload(settings),
         sync=settings.sync,
         log=lambda line: log.info(line),
     )
@@ -199,19 +226,87 @@ async def _start_embedded(
     return server
 
 
+async def _start_for_clients(
+    stack: contextlib.AsyncExitStack,
+    settings: Settings,
+    datadir: DataDir,
+    users: tuple[NatsUser, ...],
+) -> ClientServer | None:
+    place = settings.nats_listen
+    if place is None:
+        return None
+    server = ClientServer(
+        datadir,
+        place.host,
+        place.port,
+        users=users,
+        max_payload=_max_payload(settings),
+        store=settings.nats_store,
+        sync=settings.sync,
+        probe=lambda: probe(place, "nats_listen"),
+        log=lambda line: log.info(line),
+    )
+    await server.start()
+    stack.push_async_callback(server.stop)
+    return server
+
+
+def _max_payload(settings: Settings) -> int:
+    return max(DEFAULT_MAX_PAYLOAD, 2 * settings.max_packet_size)
+
+
+def nats_users(settings: Settings) -> tuple[NatsUser, ...]:
+    """Give the users of the embedded NATS's clients; raises NatsUsersError for a bad file."""
+    path = settings.nats_users
+    if path is None:
+        return ()
+    users = read_users(path)
+    if readable_by_others(path, users):
+        log.warning(
+            "everybody on this machine can read the passwords in nats_users: chmod o-r",
+            file=str(path),
+        )
+    return users
+
+
+def bridge_access(settings: Settings, server: ClientServer | None) -> ConnectionOptions | None:
+    """Give how the bridge connects to NATS; None if it is off or there is nobody to meet.
+
+    ``server`` is the embedded one for NATS clients. Raises ConfigError when the file with the
+    password cannot be read.
+    """
+    if not settings.bridge:
+        return None
+    if server is not None:
+        return ConnectionOptions(
+            urls=(server.url,), user=server.user, password=server.password, name=_BRIDGE
+        )
+    if settings.bridge_url is None:
+        if settings.nats_url is None:
+            return None
+        return dataclasses.replace(foreign_access(settings), name=_BRIDGE)
+    return ConnectionOptions(
+        urls=_urls(settings.bridge_url),
+        user=settings.bridge_user,
+        password=_password(settings, "bridge"),
+        credentials=settings.bridge_creds,
+        nkey_seed=settings.bridge_nkey,
+        tls_ca=settings.nats_ca,
+        tls_cert=settings.nats_cert,
+        tls_key=settings.nats_key,
+        name=_BRIDGE,
+    )
+
+
 def foreign_access(settings: Settings) -> ConnectionOptions:
     """Give what it takes to connect to the NATS server that the settings name.
 
     Raises ConfigError when the file with the password cannot be read.
     """
-    urls = tuple(url.strip() for url in (settings.nats_url or "").split(",") if url.strip())
-    password = settings.nats_password
-    if settings.nats_password_file is not None:
-        password = _first_line(settings.nats_password_file)
     return ConnectionOptions(
-        urls=urls,
+        urls=_urls(settings.nats_url or ""),
         user=settings.nats_user,
-        password=password,
+        password=_password(settings, "nats"),
         credentials=settings.nats_creds,
         nkey_seed=settings.nats_nkey,
         tls_ca=settings.nats_ca,
@@ -220,10 +315,20 @@ def foreign_access(settings: Settings) -> ConnectionOptions:
     )
 
 
-def _first_line(path: Path) -> str:
+def _urls(text: str) -> tuple[str, ...]:
+    return tuple(url.strip() for url in text.split(",") if url.strip())
+
+
+def _password(settings: Settings, whose: Literal["nats", "bridge"]) -> str | None:
+    """Give the password of the setting of that name, or of the file that holds it."""
+    name = f"{whose}_password_file"
+    path: Path | None = getattr(settings, name)
+    if path is None:
+        given: str | None = getattr(settings, f"{whose}_password")
+        return given
     try:
         return path.read_text("utf-8").partition("\n")[0].rstrip("\r")
     except OSError as error:
-        raise ConfigError(f"nats_password_file = {path}: cannot read: {error.strerror}") from None
+        raise ConfigError(f"{name} = {path}: cannot read: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise ConfigError(f"nats_password_file = {path}: not UTF-8 text") from None
+        raise ConfigError(f"{name} = {path}: not UTF-8 text") from None

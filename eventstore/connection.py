@@ -113,12 +113,16 @@ async def connect(
     on_reconnect: Notice = _ignore,
     on_closed: Notice = _ignore,
     on_error: Callable[[str], None] = _ignore_text,
+    client: Client | None = None,
+    no_echo: bool = False,
 ) -> Client:
     """Connect to NATS; afterwards the client reconnects for ever by itself.
 
     For ``timeout`` seconds a server that is not there yet is waited for. ``on_error`` is given
     each new problem as one line, repeated ones only once between two connections. ``on_closed``
     is called when the client has given up (closed by us, or the server revoked our access).
+    ``client`` is one that has never connected, of a class of its own; with ``no_echo`` what it
+    publishes does not come back to it.
 
     A request that was on its way when the connection broke is lost, and only its own time limit
     ends it: whoever made it sends it again ``on_reconnect``.
@@ -128,7 +132,7 @@ async def connect(
     if not options.urls:
         raise BadNatsOptions("no NATS server is named: give --nats-url URL")
     _quiet_client_library()
-    client = Client()
+    client = client or Client()
     watch = _Watch(options.where, on_error)
     opening = asyncio.create_task(
         client.connect(
@@ -142,6 +146,7 @@ async def connect(
             reconnect_time_wait=_reconnect_wait(options.urls),  # type: ignore[arg-type] # slept
             max_reconnect_attempts=-1,
             ping_interval=_PING_SECONDS,
+            no_echo=no_echo,
             pending_size=PENDING_BYTES,
             **_access(options),
         )

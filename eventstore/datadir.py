@@ -10,6 +10,7 @@
     nats.pid           its process id, written by itself
     nats.log           what it says; nats.stderr: what it says when it cannot log
     jetstream/         its store
+    nats-clients/      the same of the NATS server for NATS clients (eventstore.clientserver)
 
 Reading the paths, the node id and the credentials needs no lock: tools may do so while a broker
 runs. Whatever writes takes :meth:`DataDir.lock` first.

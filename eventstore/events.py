@@ -17,12 +17,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import Annotated, Any, Literal, TypeAlias, get_args, get_type_hints
+from typing import Annotated, Any, Final, Literal, TypeAlias, get_args, get_type_hints
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from eventstore.positions import Run, count_runs
 from protocol.errors import FoldmqError
+
+NATS_SESSION: Final = "$nats"
+"""The client identifier under which the log has what NATS clients published. No client gets it."""
 
 
 class UnreadableEvent(FoldmqError):  # noqa: N818 - named as its siblings in errors
@@ -433,6 +436,16 @@ class LogArchived:
 
 
 @dataclass(slots=True)
+class Bridged:
+    """NATS has what was published at QoS 1 and 2 up to a position: its server processed it."""
+
+    through: int
+    """That position, packed; 0: there is no bridge any more, and nothing is owed to NATS."""
+    e: Literal["Bridged"] = "Bridged"
+    v: Literal[1] = 1
+
+
+@dataclass(slots=True)
 class RetainedCleared:
     """Retained messages were removed by an operator; nobody is told of it."""
 
@@ -459,7 +472,8 @@ class OperatorActed:
 
 
 Event: TypeAlias = (
-    BrokerStarted
+    Bridged
+    | BrokerStarted
     | BrokerStopped
     | CheckpointBegun
     | CheckpointCompleted

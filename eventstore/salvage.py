@@ -26,7 +26,7 @@ import orjson
 from eventstore.connection import ConnectionOptions, connect, disconnect, ensure_stream
 from eventstore.cuts import check_beginning, check_first, find_cut
 from eventstore.datadir import DataDir, take_lock
-from eventstore.embedded import EmbeddedServer, Sync
+from eventstore.embedded import EmbeddedServer
 from eventstore.errors import (
     CorruptLog,
     DataDirBusy,
@@ -64,6 +64,7 @@ if TYPE_CHECKING:
 
     from eventstore.cuts import RecordedCut
     from eventstore.events import Event
+    from eventstore.natsprocess import Sync
 
 _WORK: Final = "salvage.tmp"
 _SYNC_SECONDS: Final = 30.0

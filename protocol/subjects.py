@@ -14,8 +14,9 @@ with a ``.``           ``//`` for it     ``foo.bar`` is ``foo//bar``
 The NATS Server refuses topics with characters that a subject cannot hold. Here they are escaped
 as ``/`` and two lower-case hexadecimal digits, which no topic can contain and no rule above
 yields: space (``/20``), control characters (U+0001 to U+001F, U+007F to U+009F), and ``*`` and
-``>`` (``/2a``, ``/3e``), which would be wildcards of NATS. Hence every legal topic has exactly one
-subject, and the subject tells the topic.
+``>`` (``/2a``, ``/3e``): alone they would be wildcards, and within a token client libraries refuse
+to subscribe to them (the NATS Server leaves them as they are). Hence every legal topic has exactly
+one subject, and the subject tells the topic.
 
 A subject is at least as long as its topic. A NATS Server takes no more than its
 ``max_control_line`` (4 096 bytes unless configured), which is for the caller to look after.
@@ -29,11 +30,20 @@ from protocol.topics import TopicError, split_levels, validate_topic_name
 _EMPTY = "/"
 _DOT = "//"
 _ESCAPED = {
-    code: f"/{code:02x}" for code in (*range(0x01, 0x21), *range(0x7F, 0xA0), ord("*"), ord(">"))
+    chr(code): f"/{code:02x}"
+    for code in (*range(0x01, 0x21), *range(0x7F, 0xA0), ord("*"), ord(">"))
 }
-_TO_TOKEN = _ESCAPED | {ord("."): _DOT}
-_FROM_TOKEN = {escape: chr(code) for code, escape in _ESCAPED.items()} | {_DOT: "."}
+_TO_TOKEN = _ESCAPED | {".": _DOT}
+_FROM_TOKEN = {escape: character for character, escape in _TO_TOKEN.items()}
 _ESCAPE = re.compile("//|/..|/", re.DOTALL)
+
+_RESERVED = r"\x01-\x20\x7f-\x9f*>"
+_UNSAFE = re.compile(f"[{_RESERVED}]")
+_UNSAFE_OR_DOT = re.compile(f"[.{_RESERVED}]")
+# Levels with something in them, and nothing to escape: most names, and no need to look at each.
+_PLAIN = f"[^/.{_RESERVED}]++"
+_PLAIN_TOPIC = re.compile(f"{_PLAIN}(?:/{_PLAIN})*+")
+_PLAIN_SUBJECT = re.compile(rf"{_PLAIN}(?:\.{_PLAIN})*+")
 
 
 class SubjectError(FoldmqError, ValueError):
@@ -42,6 +52,8 @@ class SubjectError(FoldmqError, ValueError):
 
 def topic_to_subject(topic: str) -> str:
     """Give the subject of a legal topic name."""
+    if _PLAIN_TOPIC.fullmatch(topic):
+        return topic.replace("/", ".")
     return ".".join(map(_token, split_levels(topic)))
 
 
@@ -51,7 +63,15 @@ def subject_to_topic(subject: str) -> str:
     Raises ``SubjectError`` if there is none: an empty token, a wildcard, a ``/`` that escapes
     nothing, a character that would have been escaped or is not legal in a topic name.
     """
-    topic = "/".join(_level(token, subject) for token in subject.split("."))
+    if _PLAIN_SUBJECT.fullmatch(subject):
+        topic = subject.replace(".", "/")
+    elif unsafe := _UNSAFE.search(subject):
+        raise SubjectError(
+            f"subject {subject!r} has no MQTT topic: {unsafe[0]!r} is a wildcard, or escaped in a "
+            "topic's subject"
+        )
+    else:
+        topic = "/".join([_level(token, subject) for token in subject.split(".")])
     try:
         validate_topic_name(topic)
     except TopicError as error:
@@ -76,7 +96,9 @@ def filter_to_subjects(topic_filter: str) -> tuple[str, ...]:
 
 
 def _token(level: str) -> str:
-    return level.translate(_TO_TOKEN) if level else _EMPTY
+    if not level:
+        return _EMPTY
+    return _UNSAFE_OR_DOT.sub(lambda character: _TO_TOKEN[character[0]], level)
 
 
 def _filter_token(level: str) -> str:
@@ -86,11 +108,10 @@ def _filter_token(level: str) -> str:
 def _level(token: str, subject: str) -> str:
     if token == _EMPTY:
         return ""
-    if not token or any(ord(character) in _ESCAPED for character in token):
-        raise SubjectError(
-            f"subject {subject!r} has no MQTT topic: token {token!r} is empty, a wildcard or has "
-            "a character that a topic's subject escapes"
-        )
+    if not token:
+        raise SubjectError(f"subject {subject!r} has no MQTT topic: it has an empty token")
+    if "/" not in token:
+        return token
     try:
         return _ESCAPE.sub(lambda escape: _FROM_TOKEN[escape[0]], token)
     except KeyError as error:

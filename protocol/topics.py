@@ -21,6 +21,11 @@ ordinary topics, except that a filter that begins with a wildcard does not match
 
 _READABLE_ROOTS = frozenset({"$SYS"})
 
+_NATS_ROOT = "$nats"
+_NATS_REQUESTS = f"{_NATS_ROOT}/request/"
+_NATS_REPLIES = f"{_NATS_ROOT}/reply/"
+"""Requests from NATS can be subscribed to, and answers to them published; nothing else."""
+
 
 class TopicError(FoldmqError, ValueError):
     """Not a legal topic name or filter; ``statement`` is the normative statement it breaks."""
@@ -80,7 +85,10 @@ def matches(topic_filter: str, topic: str) -> bool:
 
 def is_reserved_topic(topic: str) -> bool:
     """Say whether clients are refused to publish to ``topic``: see ``RESERVED_ROOTS``."""
-    return topic.startswith("$") and topic.partition("/")[0] in RESERVED_ROOTS
+    if not topic.startswith("$"):
+        return False
+    root = topic.partition("/")[0]
+    return root in RESERVED_ROOTS or (root == _NATS_ROOT and not topic.startswith(_NATS_REPLIES))
 
 
 def is_reserved_filter(topic_filter: str) -> bool:
@@ -92,6 +100,8 @@ def is_reserved_filter(topic_filter: str) -> bool:
     if not topic_filter.startswith("$"):
         return False
     root = topic_filter.partition("/")[0]
+    if root == _NATS_ROOT:
+        return not topic_filter.startswith(_NATS_REQUESTS)
     return root in RESERVED_ROOTS and root not in _READABLE_ROOTS
 
 

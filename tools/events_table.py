@@ -120,6 +120,7 @@ DROPPED = {
     "slow_reader": "QoS 0 messages, and the client has `max_outbound_bytes` to read first",
     "unsubscribed": "the messages still waited in the queue when the client unsubscribed",
     "reserved_topic": "a client published below a topic that belongs to the broker",
+    "other_prefix": "it came from NATS on a subject of other users (`bridge_user_map`)",
 }
 """Values of MessageDropped.reason."""
 

@@ -39,6 +39,7 @@ right name, and so is a value out of bounds.
 - A *time* is a number of seconds, or a number with ms, s, m, h or d: `"30s"`.
 - A *yes/no* setting is `true` or `false`; as a flag it is `--name` or `--no-name`.
 - `listen` takes several addresses: a list in TOML, commas in the environment, the flag given again.
+  So do the lists of texts; one that has a comma in it can only stand in TOML or be a flag.
 
 *Reload* says whether SIGHUP takes the new value over while the broker runs. The others change at
 the next start; SIGHUP logs which of them differ. If anything in the new settings is wrong, all the
@@ -61,7 +62,14 @@ OUTLOOK = """\
   other machines can reach without `password_file` or `allow_anonymous = true`; `nats_*` settings
   without `nats_url`; `sync` other than `always` together with `nats_url`; one of `nats_cert` and
   `nats_key` without the other; both `nats_password` and `nats_password_file`; `nats_replicas` other
-  than 1 without `nats_url`; `keep_until_archived` without `keep` and `keep_bytes`.
+  than 1 without `nats_url`; `keep_until_archived` without `keep` and `keep_bytes`; `bridge_user`,
+  `bridge_password`, `bridge_password_file`, `bridge_creds` and `bridge_nkey` without `bridge_url`;
+  both `bridge_password` and `bridge_password_file`; `nats_listen` together with `nats_url` or
+  `bridge_url`; `nats_users` without `nats_listen`; a `nats_listen` that other
+  machines can reach without `nats_users`.
+- **The bridge** leads to one NATS: that of `bridge_url`; without it, that of `nats_url`; with
+  neither, the server for NATS clients that `nats_listen` starts. With none of the three there is
+  nobody to exchange messages with. `nats_ca`, `nats_cert` and `nats_key` hold for `bridge_url` too.
 - **`keep`, `keep_bytes` and `keep_until_archived`.** The first two say when something is to be cut
   off, the third that only what is archived may be. With all three the log is what was written in
   the last 7 days, or less if that is more than `keep_bytes`, and always what no archive has yet. So
@@ -97,6 +105,8 @@ def _kind(field: FieldInfo) -> str:
         return "host:port or `off`" if "None" in text else "host:port"
     if "Path" in text:
         return "path"
+    if text.startswith("tuple[str"):
+        return "list of texts"
     if "Literal['always']" in text:
         return "`always` or time"
     if "Literal" in text:
@@ -106,7 +116,7 @@ def _kind(field: FieldInfo) -> str:
 
 def _default(field: FieldInfo, kind: str) -> str:
     value: object = field.default
-    if value is None:
+    if value in (None, ()):
         return "none"
     if isinstance(value, bool):
         return "`true`" if value else "`false`"

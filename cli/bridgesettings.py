@@ -1,0 +1,69 @@
+"""The settings about NATS clients and the bridge to them: their types, and what contradicts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic_settings import NoDecode
+
+from cli.settingtypes import several
+from protocol.mapping import Mapping, parse_users
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from cli.settings import Settings
+
+Texts = tuple[str, ...]
+
+
+def _filters(filters: Texts) -> Texts:
+    Mapping(filters=filters)
+    return filters
+
+
+def _rules(rules: Texts) -> Texts:
+    Mapping.parse(rules)
+    return rules
+
+
+def _user_rules(rules: Texts) -> Texts:
+    parse_users(rules)
+    return rules
+
+
+# protocol.mapping says what is wrong, in an error that is a ValueError as well.
+TopicFilters = Annotated[
+    Texts, NoDecode, BeforeValidator(several), Field(min_length=1), AfterValidator(_filters)
+]
+SubjectRules = Annotated[Texts, NoDecode, BeforeValidator(several), AfterValidator(_rules)]
+UserRules = Annotated[Texts, NoDecode, BeforeValidator(several), AfterValidator(_user_rules)]
+
+# What says who the bridge is at the server of bridge_url.
+_IDENTITY = ("bridge_user", "bridge_password", "bridge_password_file", "bridge_creds")
+
+
+def contradictions(settings: Settings) -> Iterator[str]:
+    """Yield what cannot be together among the settings for NATS clients, and what to do."""
+    for name in (*_IDENTITY, "bridge_nkey"):
+        if settings.bridge_url is None and getattr(settings, name) is not None:
+            yield f"{name} needs bridge_url as well"
+    if settings.bridge_password is not None and settings.bridge_password_file is not None:
+        yield "bridge_password and bridge_password_file exclude each other: set one"
+    if settings.nats_listen is None:
+        if settings.nats_users is not None:
+            yield "nats_users needs nats_listen as well"
+        return
+    if settings.nats_url is not None:
+        yield (
+            "nats_listen is for the embedded NATS: clients of the one of nats_url connect to it "
+            "directly"
+        )
+    if settings.bridge_url is not None:
+        yield "nats_listen and bridge_url exclude each other: the bridge leads to one NATS"
+    if settings.nats_users is None and not settings.nats_listen.loopback:
+        yield (
+            f"nats_listen = {settings.nats_listen} can be reached from other machines: set "
+            "nats_users (a file with lines NAME:PASSWORD)"
+        )

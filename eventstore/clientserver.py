@@ -1,0 +1,144 @@
+"""The NATS server for NATS clients: what ``nats_listen`` opens.
+
+It is a server of its own, beside that of the log, since NATS keeps JetStream for an account that
+existing logs are in (the global one) only as long as there is no other account. So nobody who
+connects here can reach, read, fill or slow down the server that keeps the log: there is no way
+from one to the other but the broker's bridge.
+
+Clients have JetStream too, within ``store`` bytes of the disk.
+"""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from eventstore.datadir import DataDir
+from eventstore.errors import NatsUnavailable
+from eventstore.natsprocess import NatsProcess, PortTaken, Sync
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from eventstore.natsusers import NatsUser
+
+DIRECTORY: Final = "nats-clients"
+"""Where in the data directory this server keeps what it has."""
+
+_ANYBODY: Final = "anybody"
+_MEMORY_STORE: Final = 64 * 1024 * 1024
+_LEAST_PENDING: Final = 64 * 1024 * 1024
+
+
+class ClientServer(NatsProcess):
+    """The server for NATS clients of the broker in ``datadir``.
+
+    ``host`` and ``port`` (0: any free one) say where it listens, ``users`` who may connect: none
+    given, everybody who can reach it. ``max_payload`` is the largest message in bytes, ``store``
+    how many bytes the clients' streams may take on the disk (0: they have no JetStream).
+
+    ``probe`` is called before the server is first started, once no earlier one holds the address
+    any more: it may raise why that cannot be listened on. ``user`` and ``password`` are those of
+    the bridge.
+    """
+
+    title: ClassVar[str] = "NATS server for clients"
+
+    def __init__(
+        self,
+        datadir: DataDir,
+        host: str,
+        port: int,
+        *,
+        users: Sequence[NatsUser] = (),
+        max_payload: int,
+        store: int,
+        sync: Sync = "always",
+        probe: Callable[[], object] = lambda: None,
+        log: Callable[[str], None] = lambda _line: None,
+        on_restart: Callable[[int], None] = lambda _returncode: None,
+    ) -> None:
+        super().__init__(
+            DataDir(datadir.path / DIRECTORY), sync=sync, log=log, on_restart=on_restart
+        )
+        self.max_payload = max_payload
+        self._node = datadir.node()
+        self._host = host
+        self._wanted_port = port
+        self._users = tuple(users)
+        self._store = store
+        self._probe = probe
+        self._nobodys_password = secrets.token_urlsafe(24)
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where clients connect: host and port."""
+        return self._host, self._port
+
+    async def start(self) -> None:
+        """Do what a :class:`NatsProcess` does, in a directory that is made and locked for it.
+
+        Raises NatsUnavailable as well when the address cannot be listened on.
+        """
+        self._datadir.lock()
+        try:
+            await super().start()
+        except BaseException:
+            self._datadir.unlock()
+            raise
+
+    async def stop(self) -> None:
+        """End the server and give its directory free."""
+        try:
+            await super().stop()
+        finally:
+            self._datadir.unlock()
+
+    async def _launch_first(self) -> None:
+        self._probe()
+        if not self._wanted_port:
+            await super()._launch_first()
+            return
+        self._port = self._wanted_port
+        try:
+            await self._launch()
+        except PortTaken:
+            raise NatsUnavailable(
+                f"cannot listen for NATS clients on {self._host} port {self._port}: another "
+                "program listens there; stop it or choose another --nats-listen"
+            ) from None
+
+    def _server_name(self) -> str:
+        return f"foldmq_{self._node}_clients"
+
+    def _configuration(self) -> Mapping[str, object]:
+        return {
+            "host": self._host,
+            "port": self._port,
+            "server_name": self._server_name(),
+            **self._admission(),
+            "max_payload": self.max_payload,
+            "max_pending": max(_LEAST_PENDING, 2 * self.max_payload),
+            "ping_interval": "20s",
+            **self._logging(),
+            "jetstream": self._jetstream(),
+        }
+
+    def _admission(self) -> dict[str, object]:
+        users = [{"user": self.user, "password": self.password}]
+        users += [user.entry() for user in self._users]
+        if self._users:
+            return {"authorization": {"users": users, "timeout": 5}}
+        # who says no name is this one; nobody can say it, as nobody knows its password
+        users.append({"user": _ANYBODY, "password": self._nobodys_password})
+        return {"authorization": {"users": users, "timeout": 5}, "no_auth_user": _ANYBODY}
+
+    def _jetstream(self) -> object:
+        if not self._store:
+            return False
+        return {
+            "store_dir": str(self._datadir.jetstream),
+            "sync_interval": self._sync_interval(),
+            "max_file_store": self._store,
+            "max_memory_store": _MEMORY_STORE,
+        }

@@ -1,0 +1,325 @@
+"""A connection to NATS for messages by the batch.
+
+nats-py, which keeps the log's connection, makes a coroutine of each message that is published
+and several objects and a task's wake-up of each that arrives. A Link leaves to it what is rare
+(dialing, access, TLS, the cluster's servers, pings, dialing again) and takes messages past it:
+what is published is written as it was rendered, what arrives comes by the batch, as slices.
+
+All of it belongs to one event loop; nothing blocks, and nothing is called from elsewhere. What
+the callbacks raise ends the connection, and the next one is dialled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from nats.aio.client import Client
+
+from eventstore.connection import connect, disconnect
+from eventstore.errors import BadNatsOptions
+from eventstore.linkparser import Arrived
+from eventstore.linktransport import LinkTransport, Wire
+from eventstore.shown import escaped
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from eventstore.connection import ConnectionOptions, Notice
+
+__all__ = ["HIGH_WATER", "Arrived", "Link", "render_hpub", "render_pub"]
+
+HIGH_WATER: Final = 8 * 1024 * 1024
+"""Bytes that may wait for the socket before their writer should pause, unless told otherwise."""
+
+_REPLAYED: Final = 10_000
+_PROBLEMS: Final = 100
+_PROBLEM_LENGTH: Final = 500
+
+
+def render_pub(subject: bytes, payload: bytes) -> bytes:
+    """Return the protocol's lines that publish a message without headers or reply.
+
+    ``subject`` must be legal: whatever it holds is sent.
+    """
+    return b"PUB %b %d\r\n%b\r\n" % (subject, len(payload), payload)
+
+
+def render_hpub(subject: bytes, reply: bytes, headers: bytes, payload: bytes) -> bytes:
+    r"""Return the protocol's lines that publish a message.
+
+    ``headers`` is the whole block, ``b"NATS/1.0\r\n"``, a line for each and an empty one, or
+    empty; so may ``reply`` be. Both and ``subject`` must be legal: whatever they hold is sent.
+    """
+    where = b"%b %b" % (subject, reply) if reply else subject
+    if not headers:
+        return b"PUB %b %d\r\n%b\r\n" % (where, len(payload), payload)
+    length = len(headers)
+    return b"HPUB %b %d %d\r\n%b%b\r\n" % (
+        where,
+        length,
+        length + len(payload),
+        headers,
+        payload,
+    )
+
+
+class Link:
+    """A connection to NATS that dials again for ever; made by ``open``.
+
+    ``connected`` says whether it can be used now. ``on_room`` is called when less than half of
+    ``high_water`` waits, after it had been more than ``high_water``; a lost connection ends the
+    waiting too, but calls only ``on_down``.
+    """
+
+    def __init__(
+        self,
+        where: str,
+        *,
+        on_messages: Callable[[list[Arrived]], None],
+        on_up: Notice,
+        on_down: Notice,
+        on_room: Notice,
+        on_error: Callable[[str], None],
+        high_water: int,
+    ) -> None:
+        self.connected = False
+        self.high_water = high_water
+        self.on_room = on_room
+        self._where = where
+        self._on_messages = on_messages
+        self._on_up = on_up
+        self._on_down = on_down
+        self._on_error = on_error
+        self._transport = LinkTransport(self)
+        self._client = _Client(self._transport)
+        self._wire: Wire | None = None  # the one that gets subscriptions
+        self._open = False  # between open and close
+        self._problems: set[str] = set()
+        self._last_sid = 0
+        self._subjects: dict[int, bytes | None] = {}  # by sid; None: on its way out
+        self._leaving: list[int] = []  # unsubscribed in this turn of the loop
+        self.inbox = self._client.new_inbox().encode() + b"."
+        """Replies to subjects that begin so come as messages of ``inbox_sid``."""
+        self.inbox_sid = self.subscribe(self.inbox + b">")
+
+    @classmethod
+    async def open(
+        cls,
+        options: ConnectionOptions,
+        *,
+        on_messages: Callable[[list[Arrived]], None],
+        on_up: Notice,
+        on_down: Notice,
+        on_room: Notice = lambda: None,
+        on_error: Callable[[str], None] = lambda _text: None,
+        high_water: int = HIGH_WATER,
+        timeout: float = 5.0,  # noqa: ASYNC109 - the whole of several attempts, not one await
+    ) -> Self:
+        """Return a link that is connected; for ``timeout`` seconds a server is waited for.
+
+        ``on_messages`` is given what arrived in one read of the socket, in order. ``on_down`` is
+        called when the connection is lost, ``on_up`` when there is another and all
+        subscriptions are renewed; neither for the first connection nor for ``close``. (Should
+        the first be lost before this returns, ``connected`` is False and ``on_up`` follows.)
+        ``on_error`` is given each problem as one line, once between two connections; what the
+        server forbids, once.
+
+        Raises NatsUnavailable when no server lets us in, BadNatsOptions for options that are of
+        no use.
+        """
+        for url in options.urls:
+            if url.startswith(("ws://", "wss://")):
+                raise BadNatsOptions(
+                    f"{options.where}: WebSocket is not for this connection: use nats:// or tls://"
+                )
+        link = cls(
+            options.where,
+            on_messages=on_messages,
+            on_up=on_up,
+            on_down=on_down,
+            on_room=on_room,
+            on_error=on_error,
+            high_water=high_water,
+        )
+        await connect(
+            options,
+            timeout=timeout,
+            on_reconnect=link._came_up,
+            on_closed=link._given_up,
+            on_error=on_error,
+            client=link._client,
+            no_echo=True,
+        )
+        link._open = True
+        link._came_up(first=True)
+        return link
+
+    @property
+    def max_payload(self) -> int:
+        """The largest message, headers included, that the server takes, in bytes."""
+        return self._client.max_payload
+
+    @property
+    def unsent(self) -> int:
+        """How many of the bytes given to ``write`` the socket has not taken yet."""
+        return self._wire.unsent if self._wire is not None else 0
+
+    def write(self, data: bytes | list[bytes]) -> bool:
+        """Send protocol lines, rendered already; return False, and take none, if not connected.
+
+        They go in order, at the latest when this turn of the loop ends, unless the connection
+        is lost: then what ``fence`` did not confirm may be lost too.
+        """
+        if not self.connected or self._wire is None:
+            return False
+        self._wire.send(data if isinstance(data, bytes) else b"".join(data))
+        return True
+
+    def subscribe(self, subject: bytes) -> int:
+        """Subscribe, now and after each loss of the connection; return the subscription's number.
+
+        Numbers are not used again.
+        """
+        self._last_sid = sid = self._last_sid + 1
+        self._subjects[sid] = subject
+        if self._wire is not None:
+            self._wire.send(b"SUB %b %d\r\n" % (subject, sid))
+        return sid
+
+    def unsubscribe(self, sid: int) -> None:
+        """End a subscription. What the server had sent until it learnt that still arrives."""
+        if self._subjects.get(sid) is None:
+            return
+        if self._wire is None:
+            del self._subjects[sid]
+            return
+        self._subjects[sid] = None
+        self._wire.send(b"UNSUB %d\r\n" % sid)
+        if not self._leaving:
+            asyncio.get_running_loop().call_soon(self._confirm_leaving)
+        self._leaving.append(sid)
+
+    def fence(self, done: Callable[[], object]) -> None:
+        """Call ``done`` when the server has processed all that was written before.
+
+        Never, if the connection is lost before, or is not there now.
+        """
+        if self.connected and self._wire is not None:
+            self._confirm_leaving()  # whoever fences an unsubscribe gets nothing afterwards
+            self._wire.ping(done)
+
+    def pause_reading(self) -> None:
+        """Let what arrives wait in the server, not for long: it gives up clients that are slow."""
+        if self._wire is not None:
+            self._wire.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Take what arrives again."""
+        if self._wire is not None:
+            self._wire.resume_reading()
+
+    async def close(self) -> None:
+        """End the connection; what was written is still sent, if the server reads it."""
+        self._open = False
+        self.connected = False
+        await disconnect(self._client)
+
+    # what the transport calls
+
+    def arrived(self, messages: list[Arrived]) -> None:
+        """Pass on messages."""
+        known = self._subjects
+        for message in messages:
+            if message[0] not in known:
+                # the server may have been about to send it when it confirmed the UNSUB
+                messages = [message for message in messages if message[0] in known]
+                break
+        if messages:
+            self._on_messages(messages)
+
+    def problem(self, text: str) -> None:
+        """Tell of what the server does not like, once."""
+        line = f"NATS at {self._where}: {escaped(text, _PROBLEM_LENGTH)}"
+        if line not in self._problems and len(self._problems) < _PROBLEMS:
+            self._problems.add(line)
+            self._on_error(line)
+            if len(self._problems) == _PROBLEMS:
+                self._on_error(f"NATS at {self._where}: more such problems are not shown")
+
+    def has_room(self) -> None:
+        """Tell that more may be written."""
+        self.on_room()
+
+    def lost(self, wire: Wire) -> None:
+        """Forget a connection."""
+        if wire is not self._wire:
+            return
+        self._wire = None
+        self._leaving.clear()
+        for sid in [sid for sid, subject in self._subjects.items() if subject is None]:
+            del self._subjects[sid]
+        if self.connected:
+            self.connected = False
+            self._on_down()
+
+    # a new connection
+
+    def _came_up(self, *, first: bool = False) -> None:
+        wire = self._transport.wire
+        if wire is None or wire.over or wire is self._wire:
+            return
+        self._wire = wire
+        self._replay(wire, iter(list(self._subjects)), first=first)
+
+    def _replay(self, wire: Wire, sids: Iterator[int], *, first: bool = False) -> None:
+        """Send the subscriptions that were there when the connection was, a piece each turn."""
+        if wire is not self._wire:
+            return
+        piece = list(islice(sids, _REPLAYED))
+        subjects = self._subjects
+        wire.send(
+            b"".join(
+                b"SUB %b %d\r\n" % (subject, sid)
+                for sid in piece
+                if (subject := subjects.get(sid)) is not None
+            )
+        )
+        if len(piece) == _REPLAYED:
+            asyncio.get_running_loop().call_soon(self._replay, wire, sids)
+            return
+        self.connected = True
+        if not first:
+            self._on_up()
+
+    def _confirm_leaving(self) -> None:
+        leaving, self._leaving = self._leaving, []
+        if not leaving or self._wire is None:
+            return
+
+        def left() -> None:
+            for sid in leaving:
+                del self._subjects[sid]
+
+        self._wire.ping(left)
+
+    def _given_up(self) -> None:
+        if self._open:
+            self._on_error(f"NATS at {self._where}: the connection was closed for good")
+
+
+class _Client(Client):
+    """nats-py's client over our transport.
+
+    The only place that touches what nats-py does not promise: it asks ``_connect_to_server`` to
+    dial, and uses the transport that is in ``_transport`` if there is one.
+    """
+
+    def __init__(self, transport: LinkTransport) -> None:
+        super().__init__()
+        self._for_link = transport
+
+    async def _connect_to_server(self, s: Any) -> None:
+        self._transport = self._for_link
+        await super()._connect_to_server(s)

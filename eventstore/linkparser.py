@@ -1,0 +1,173 @@
+"""NATS's messages by the batch: what a server sends is cut into messages, many at a time.
+
+No input or output. nats-py's own parser makes several objects and a coroutine call of each
+message; this one makes a tuple of slices. It knows where messages end and nothing else: all
+other lines are handed on as they are.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple, TypeAlias
+
+from eventstore.errors import EventStoreError
+
+LINE_BYTES: Final = 256 * 1024
+"""The longest line that is taken. INFO grows with the cluster, the others have a few KiB."""
+MESSAGE_BYTES: Final = 1024 * 1024 * 1024
+"""The largest message that is waited for; servers take 64 MiB at most."""
+
+_CRLF: Final = b"\r\n"
+_CACHED: Final = 65_536
+_DIGITS: Final = 15
+
+
+class BadStream(EventStoreError):  # noqa: N818 - named for the condition that is found
+    """What came from the server is not NATS's protocol."""
+
+
+class Arrived(NamedTuple):
+    r"""One message, as the server sent it.
+
+    ``headers`` is the whole block (``b"NATS/1.0\r\n..."``) or empty, as is ``reply``.
+    """
+
+    sid: int
+    subject: bytes
+    reply: bytes
+    headers: bytes
+    payload: bytes
+
+
+Event: TypeAlias = list[Arrived] | bytes
+"""Messages that followed one another, or another line without its end."""
+
+
+class _Numbers(dict[bytes, int]):
+    """Decimal numbers by their digits: sizes and subscriptions come again and again."""
+
+    __slots__ = ()
+
+    def __missing__(self, digits: bytes) -> int:
+        if not digits.isdigit() or len(digits) > _DIGITS:
+            raise BadStream(f"a number of NATS's protocol reads {digits[:40]!r}")
+        if len(self) >= _CACHED:
+            self.clear()
+        number = self[digits] = int(digits)
+        return number
+
+
+class Parser:
+    """Cuts what one connection receives, in whatever pieces it comes."""
+
+    __slots__ = ("_held", "_held_bytes", "_needed", "_numbers")
+
+    def __init__(self) -> None:
+        self._numbers = _Numbers()
+        self._held: list[bytes] = []  # a beginning that is too short to be cut
+        self._held_bytes = 0
+        self._needed = 0  # how many bytes it must have; 0: a line's end must come
+
+    def feed(self, data: bytes) -> list[Event]:
+        """Return what became complete with ``data``, in order.
+
+        Raises BadStream for what is not NATS's protocol; nothing can be fed after that.
+        """
+        if self._held:
+            self._held.append(data)
+            self._held_bytes += len(data)
+            if self._needed:
+                if self._held_bytes < self._needed:
+                    return []
+            elif b"\n" not in data:
+                self._check_line(self._held_bytes)
+                return []
+            data = b"".join(self._held)
+            self._held.clear()
+        events: list[Event] = []
+        position = self._cut(data, events)
+        if position < len(data):
+            self._held.append(data[position:] if position else data)
+            self._held_bytes = len(data) - position
+        return events
+
+    def _cut(self, data: bytes, events: list[Event]) -> int:
+        """Append what is complete to ``events`` and return where the rest begins."""
+        find, numbers, end = data.find, self._numbers, len(data)
+        make = tuple.__new__  # half the price of calling Arrived
+        batch: list[Arrived] = []
+        add = batch.append
+        self._needed = position = 0
+        while position < end:
+            line_end = find(_CRLF, position)
+            if line_end < 0:
+                self._check_line(end - position)
+                break
+            words = data[position:line_end].split(b" ")
+            if words[0] == b"MSG":
+                if len(words) == 4:
+                    _, subject, sid, size = words
+                    reply = b""
+                elif len(words) == 5:
+                    _, subject, sid, reply, size = words
+                else:
+                    raise _unknown(data[position:line_end])
+                start = line_end + 2
+                stop = start + numbers[size]
+                if stop + 2 > end:
+                    self._needed = self._checked(stop + 2 - position)
+                    break
+                add(make(Arrived, (numbers[sid], subject, reply, b"", data[start:stop])))
+                position = stop + 2
+            elif words[0] == b"HMSG":
+                if len(words) == 5:
+                    _, subject, sid, headed, size = words
+                    reply = b""
+                elif len(words) == 6:
+                    _, subject, sid, reply, headed, size = words
+                else:
+                    raise _unknown(data[position:line_end])
+                start = line_end + 2
+                body, stop = start + numbers[headed], start + numbers[size]
+                if body > stop:
+                    raise _unknown(data[position:line_end])
+                if stop + 2 > end:
+                    self._needed = self._checked(stop + 2 - position)
+                    break
+                headers, payload = data[start:body], data[body:stop]
+                add(make(Arrived, (numbers[sid], subject, reply, headers, payload)))
+                position = stop + 2
+            else:
+                if batch:
+                    events.append(batch)
+                    batch = []
+                    add = batch.append
+                self._check_line(line_end - position)
+                events.append(_known(data[position:line_end]))
+                position = line_end + 2
+        if batch:
+            events.append(batch)
+        return position
+
+    @staticmethod
+    def _check_line(length: int) -> None:
+        if length > LINE_BYTES:
+            raise BadStream(f"a line of more than {LINE_BYTES} bytes")
+
+    @staticmethod
+    def _checked(needed: int) -> int:
+        if needed > MESSAGE_BYTES:
+            raise BadStream(f"a message of {needed} bytes")
+        return needed
+
+
+_OTHER_LINES: Final = (b"PONG", b"PING", b"INFO ", b"+OK", b"-ERR")
+
+
+def _known(line: bytes) -> bytes:
+    if not line.startswith(_OTHER_LINES):
+        raise _unknown(line)
+    return line
+
+
+def _unknown(line: bytes) -> BadStream:
+    return BadStream(f"not a line of NATS's protocol: {line[:80]!r}")

@@ -1,0 +1,333 @@
+"""What lies between nats-py and its socket on a Link: messages go past nats-py, not through it.
+
+nats-py dials, speaks INFO and CONNECT, asks for TLS, sends its pings and dials again; it takes
+any ``nats.aio.transport.Transport`` for that. This one shows it only those lines. From its first
+``read`` on, messages are cut out of what arrives and passed on by the batch.
+
+A PONG answers the oldest PING, whoever sent it: all go through one queue here, so it is known
+which are nats-py's own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from typing import TYPE_CHECKING, Final, Protocol, cast
+
+from nats.aio.transport import Transport
+
+from eventstore.linkparser import LINE_BYTES, Arrived, BadStream, Parser
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Callable
+    from urllib.parse import ParseResult
+
+PING: Final = b"PING\r\n"
+
+_PORT: Final = 4222
+_WRITE_BYTES: Final = 128 * 1024
+"""So much is given to the socket at once, without waiting for the end of the loop's turn."""
+_FAREWELL_SECONDS: Final = 1.0
+"""How long a server that is left may take to read what is still on its way."""
+
+
+class Owner(Protocol):
+    """Who uses the connections; all calls come from the event loop."""
+
+    high_water: int
+
+    def arrived(self, messages: list[Arrived]) -> None:
+        """Take messages."""
+
+    def problem(self, text: str) -> None:
+        """Learn what the server says in a line ``-ERR``, or what is wrong with what it sends."""
+
+    def lost(self, wire: Wire) -> None:
+        """Learn that a connection is of no more use."""
+
+    def has_room(self) -> None:
+        """Learn that half of ``high_water`` is free again after more was waiting."""
+
+
+class Wire(asyncio.Protocol):
+    """One connection to a server, from its first byte to its last."""
+
+    def __init__(self, owner: Owner) -> None:
+        self._owner = owner
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._parser: Parser | None = None  # None: still greeting
+        self._lines = bytearray()  # for nats-py
+        self._heard = asyncio.Event()
+        self._error: Exception | None = None
+        self._pings: deque[Callable[[], object] | None] = deque()  # None: nats-py's own
+        self._out: list[bytes] = []
+        self._out_bytes = 0
+        self._to_flush = False
+        self.over = False  # nothing more is sent or passed on
+        self.gone = asyncio.Event()  # the socket is closed
+
+    async def start_tls(self, context: ssl.SSLContext, name: str | None, seconds: float) -> None:
+        """Go on in TLS."""
+        assert self._transport is not None  # noqa: S101 - narrows the type
+        async with asyncio.timeout(seconds):
+            over = await self._loop.start_tls(self._transport, self, context, server_hostname=name)
+        if over is None:
+            raise ConnectionResetError("the connection was lost in TLS's greeting")
+        self.connection_made(over)
+
+    # what asyncio calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take the socket, or TLS over it."""
+        self._transport = sock = cast("asyncio.Transport", transport)  # uvloop's is of its own
+        high = self._owner.high_water
+        sock.set_write_buffer_limits(high, high // 2)
+
+    def data_received(self, data: bytes) -> None:
+        """Pass on what became complete."""
+        if self._parser is None:
+            self._lines += data
+            if len(self._lines) > LINE_BYTES:
+                self._fail(ConnectionError("the greeting is too long"))
+            self._heard.set()
+            return
+        try:
+            events = self._parser.feed(data)
+        except BadStream as error:
+            self._fail(ConnectionError(str(error)))
+            return
+        for event in events:
+            if self.over:
+                return
+            if isinstance(event, list):
+                self._owner.arrived(event)
+            else:
+                self._line(event)
+
+    def eof_received(self) -> None:
+        """End the connection: NATS knows no half-open ones."""
+        self._end(ConnectionResetError("the server closed the connection"))
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Tell everybody."""
+        self.gone.set()
+        if not isinstance(error, OSError):  # nats-py dials again only after one
+            error = ConnectionResetError(str(error or "the server closed the connection"))
+        self._end(error)
+
+    def resume_writing(self) -> None:
+        """Tell the owner, unless all is over."""
+        if not self.over:
+            self._owner.has_room()
+
+    def pause_reading(self) -> None:
+        """Take nothing from the socket, for a time."""
+        transport = self._transport
+        if transport is not None and not transport.is_closing():  # uvloop raises on a closed one
+            transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Take from the socket again."""
+        transport = self._transport
+        if transport is not None and not transport.is_closing():  # uvloop raises on a closed one
+            transport.resume_reading()
+
+    # what goes out
+
+    def send(self, data: bytes) -> None:
+        """Write protocol lines, at the latest when the loop's turn ends."""
+        self._out.append(data)
+        self._out_bytes += len(data)
+        if self._out_bytes >= _WRITE_BYTES:
+            self._flush()
+        elif not self._to_flush:
+            self._to_flush = True
+            self._loop.call_soon(self._flush)
+
+    def send_for_library(self, data: bytes) -> None:
+        """Write nats-py's lines; the PONGs of its PINGs are for it."""
+        self._pings.extend([None] * data.count(PING))
+        self.send(data)
+
+    def ping(self, done: Callable[[], object]) -> None:
+        """Send a PING of ours; ``done`` is called at its PONG."""
+        self._pings.append(done)
+        self.send(PING)
+
+    @property
+    def unsent(self) -> int:
+        """How many bytes wait for the socket."""
+        if self.over or self._transport is None:
+            return 0
+        return self._out_bytes + self._transport.get_write_buffer_size()
+
+    def _flush(self) -> None:
+        self._to_flush = False
+        if not self._out or self._transport is None or self._transport.is_closing():
+            return
+        data = self._out[0] if len(self._out) == 1 else b"".join(self._out)
+        self._out.clear()
+        self._out_bytes = 0
+        self._transport.write(data)
+
+    # what comes in
+
+    def _line(self, line: bytes) -> None:
+        if line.startswith(b"PONG"):
+            done = self._pings.popleft() if self._pings else None
+            if done is not None:
+                done()
+                return
+        elif line.startswith(b"-ERR"):
+            # not for nats-py: it closes for good at most of them. If the server means to end
+            # the connection it does so, and nats-py dials again
+            self._owner.problem(line[4:].decode("utf-8", "backslashreplace").strip(" '"))
+            return
+        elif line.startswith(b"+OK"):
+            return
+        self._lines += line + b"\r\n"
+        self._heard.set()
+
+    async def readline(self) -> bytes:
+        """Return one line of the greeting, with its end; raise ConnectionError at the end."""
+        while (end := self._lines.find(b"\n") + 1) == 0:
+            await self._hear()
+        line = bytes(self._lines[:end])
+        del self._lines[:end]
+        if line.startswith(b"PONG") and self._pings:
+            self._pings.popleft()
+        return line
+
+    async def read(self) -> bytes:
+        """Return lines for nats-py; the first call ends the greeting."""
+        if self._parser is None:
+            self._parser = Parser()
+            rest = bytes(self._lines)
+            self._lines.clear()
+            self.data_received(rest)
+        while not self._lines:
+            await self._hear()
+        lines = bytes(self._lines)
+        self._lines.clear()
+        return lines
+
+    async def _hear(self) -> None:
+        if self._error is not None:
+            raise self._error
+        self._heard.clear()
+        await self._heard.wait()
+
+    # the end
+
+    def _fail(self, error: Exception) -> None:
+        if not self.over:
+            self._owner.problem(str(error))
+        self._end(error)
+        self.abort()
+
+    def _end(self, error: Exception) -> None:
+        if self._error is None:
+            self._error = error
+            self._heard.set()
+        if not self.over:
+            self.over = True
+            self._pings.clear()
+            self._owner.lost(self)
+
+    def close(self) -> None:
+        """Close it when what was written has gone."""
+        self._flush()
+        self._end(ConnectionAbortedError("we closed the connection"))
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Close it now."""
+        self.over = True
+        if self._transport is not None and not self.gone.is_set():
+            self._transport.abort()
+
+
+class LinkTransport(Transport):
+    """All connections of a Link, one after the other, as nats-py sees them."""
+
+    def __init__(self, owner: Owner) -> None:
+        self._owner = owner
+        self.wire: Wire | None = None
+
+    async def connect(
+        self,
+        uri: ParseResult,
+        buffer_size: int,  # noqa: ARG002 - asyncio reads as much as there is
+        connect_timeout: int,
+    ) -> None:
+        """Dial a server."""
+        if self.wire is not None:
+            self.wire.abort()
+            self.wire = None
+        wire = Wire(self._owner)
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(connect_timeout):
+            await loop.create_connection(lambda: wire, str(uri.hostname), uri.port or _PORT)
+        self.wire = wire
+
+    async def connect_tls(
+        self,
+        uri: str | ParseResult,
+        ssl_context: ssl.SSLContext,
+        buffer_size: int,  # noqa: ARG002
+        connect_timeout: int,
+    ) -> None:
+        """Go on in TLS."""
+        wire = self._dialled()
+        name = uri if isinstance(uri, str) else uri.hostname
+        await wire.start_tls(ssl_context, name, connect_timeout)
+
+    def write(self, payload: bytes) -> None:
+        """Send nats-py's lines."""
+        self._dialled().send_for_library(payload)
+
+    def writelines(self, payload: list[bytes]) -> None:
+        """Send nats-py's lines."""
+        for line in payload:
+            self.write(line)
+
+    async def read(self, buffer_size: int) -> bytes:  # noqa: ARG002
+        """Return the lines that concern nats-py."""
+        return await self._dialled().read()
+
+    async def readline(self) -> bytes:
+        """Return a line of the greeting."""
+        return await self._dialled().readline()
+
+    async def drain(self) -> None:
+        """Do nothing: nats-py's few lines need not be held back."""
+
+    async def wait_closed(self) -> None:
+        """Wait until the socket is closed; a server that reads no more is not waited for."""
+        if self.wire is None:
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_FAREWELL_SECONDS):
+                await self.wire.gone.wait()
+        self.wire.abort()
+
+    def close(self) -> None:
+        """End the connection."""
+        if self.wire is not None:
+            self.wire.close()
+
+    def at_eof(self) -> bool:
+        """Say no: ``read`` raises at the end."""
+        return False
+
+    def __bool__(self) -> bool:
+        return True
+
+    def _dialled(self) -> Wire:
+        if self.wire is None:
+            raise ConnectionError("no server was dialled")
+        return self.wire

@@ -1,0 +1,368 @@
+"""A nats-server process that foldmq brings: started, watched, restarted and ended with the broker.
+
+nats-server does not lock its store: two servers on one store destroy it. Three things keep a
+server from outliving its broker unnoticed:
+
+1. on Linux the kernel ends it with the broker (``PR_SET_PDEATHSIG``);
+2. at start, a process that was started with exactly our arguments is ended before the next one;
+3. the server inherits a descriptor of the locked file ``nats.lock``: while any server lives,
+   seen or not (another container on the same volume), the lock cannot be had.
+"""
+
+from __future__ import annotations
+
+import abc
+import asyncio
+import contextlib
+import ctypes
+import errno
+import ipaddress
+import json
+import os
+import re
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Final, Literal, TypeAlias
+
+from eventstore.datadir import DataDir, take_lock
+from eventstore.errors import (
+    DataDirBusy,
+    DataDirError,
+    DiskFull,
+    EventStoreError,
+    NatsUnavailable,
+)
+from eventstore.natsports import configured_port, free_port, is_listening
+from eventstore.natsprogram import check_version, find_binary
+from eventstore.orphans import end_orphan, processes_with
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+Sync: TypeAlias = Literal["always"] | float
+"""When the server syncs: each message before its acknowledgement, or every so many seconds."""
+
+_PORT_TRIES: Final = 20
+_STOP_SECONDS: Final = 10.0
+_BACKOFF_SECONDS: Final = (0.2, 5.0)
+_STABLE_SECONDS: Final = 10.0
+_PR_SET_PDEATHSIG: Final = 1
+_LOG_LINE = re.compile(r"^\[\d+\] \S+ \S+ \[(?P<level>[A-Z]{3})\] (?P<text>.*)$")
+
+
+class NatsProcess(abc.ABC):
+    """A nats-server process on ``datadir``, whose lock the caller holds.
+
+    ``sync`` is what an acknowledgement of JetStream promises, ``log`` is given one line for a
+    person whenever something happened, ``on_restart`` the return code (negative: the signal) of
+    a server that ended by itself, before it is restarted.
+
+    After :meth:`start`, ``url``, ``user`` and ``password`` are those of foldmq's own connections;
+    they do not change when the server is restarted, so that clients reconnect. ``last_error`` is
+    why the last restart failed, None when the server runs.
+    """
+
+    title: ClassVar[str]
+    """What a person reads about it."""
+
+    def __init__(
+        self,
+        datadir: DataDir,
+        *,
+        sync: Sync = "always",
+        log: Callable[[str], None] = lambda _line: None,
+        on_restart: Callable[[int], None] = lambda _returncode: None,
+    ) -> None:
+        self.sync = sync
+        self.url = ""
+        self.user = ""
+        self.password = ""
+        self.last_error: EventStoreError | None = None
+        self._datadir = datadir
+        self._log = log
+        self._on_restart = on_restart
+        self._binary = Path()
+        self._host = "127.0.0.1"
+        self._port = 0
+        self._process: asyncio.subprocess.Process | None = None
+        self._supervisor: asyncio.Task[None] | None = None
+        self._stopping = asyncio.Event()
+        self._ready = asyncio.Event()
+        self._store_lock: int | None = None
+        self._log_offset = 0
+
+    @abc.abstractmethod
+    def _server_name(self) -> str:
+        """Return the name by which the server is known to be this one."""
+
+    @abc.abstractmethod
+    def _configuration(self) -> Mapping[str, object]:
+        """Return what the server's configuration says."""
+
+    @property
+    def pid(self) -> int | None:
+        """The server's process id, None when it does not run."""
+        process = self._process
+        return None if process is None or process.returncode is not None else process.pid
+
+    async def start(self) -> None:
+        """Start the server and return when it accepts connections, its store recovered.
+
+        Raises NatsUnavailable, NatsTooOld, DiskFull, DataDirError or DataDirBusy with the reason.
+        """
+        self._stopping.clear()
+        self._binary = find_binary()
+        await check_version(self._binary)
+        await self._take_store()
+        try:
+            credentials = self._datadir.credentials()
+            self.user, self.password = credentials.user, credentials.password
+            await self._launch_first()
+        except BaseException:
+            await self._end_process()
+            self._release_store()
+            raise
+        host = f"[{self._dialed}]" if ":" in self._dialed else self._dialed
+        self.url = f"nats://{host}:{self._port}"
+        self._supervisor = asyncio.create_task(self._supervise(), name="nats-server supervisor")
+
+    async def stop(self) -> None:
+        """End the server (SIGTERM, SIGKILL after 10 s) and give the store free."""
+        self._stopping.set()
+        self._ready.set()
+        await self._end_process()
+        if self._supervisor is not None:
+            await self._supervisor
+            self._supervisor = None
+        await self._end_process()
+        self._release_store()
+
+    async def restart(self) -> None:
+        """End the server and return when it runs again, or is stopped for good.
+
+        JetStream freezes a stream after a failed write (disk full) until the server is restarted,
+        also when there is room again: it then answers no publish at all.
+        """
+        self._ready.clear()
+        await self._end_process()
+        await self._ready.wait()
+
+    @property
+    def _dialed(self) -> str:
+        """The host at which this process reaches the server: loopback if it is at all of them."""
+        try:
+            host = ipaddress.ip_address(self._host)
+        except ValueError:
+            return self._host
+        if not host.is_unspecified:
+            return self._host
+        return "127.0.0.1" if host.version == 4 else "::1"
+
+    async def _launch_first(self) -> None:
+        """Start the server on a free port, that of the last time if it is one."""
+        preferred = configured_port(self._datadir.nats_config)
+        for attempt in range(_PORT_TRIES):
+            port = free_port(self._host, preferred if attempt == 0 else None)
+            if port is None:
+                break
+            self._port = port
+            with contextlib.suppress(PortTaken):
+                await self._launch()
+                return
+        raise NatsUnavailable(f"no free port on {self._host} for the {self.title}")
+
+    async def _take_store(self) -> None:
+        if not self._datadir.path.is_dir():
+            raise DataDirError(self._datadir.path, "is not there")
+        arguments = self._arguments()
+        for pid in processes_with(arguments):
+            self._log(f"ending the NATS server (process {pid}) that an earlier broker left behind")
+            await end_orphan(pid, arguments, self._datadir.path)
+        try:
+            self._store_lock = take_lock(self._datadir.nats_lock)
+        except OSError as error:
+            raise DataDirError(self._datadir.path, f"cannot be locked: {error.strerror}") from None
+        if self._store_lock is None:
+            raise DataDirBusy(
+                self._datadir.path, None, "a NATS server that this process cannot see"
+            )
+
+    def _release_store(self) -> None:
+        if self._store_lock is not None:
+            os.close(self._store_lock)
+            self._store_lock = None
+
+    def _arguments(self) -> list[str]:
+        return ["-c", str(self._datadir.nats_config), "-P", str(self._datadir.nats_pid)]
+
+    async def _launch(self) -> None:
+        """Start the process and wait until it is ready; raise why it is not."""
+        self._write_config()
+        log = self._datadir.nats_log
+        self._log_offset = log.stat().st_size if log.exists() else 0
+        try:
+            with self._datadir.nats_stderr.open("wb") as stderr:
+                self._process = await asyncio.create_subprocess_exec(
+                    str(self._binary),
+                    *self._arguments(),
+                    cwd=self._datadir.path,
+                    stdin=asyncio.subprocess.DEVNULL,
+                    stdout=asyncio.subprocess.DEVNULL,
+                    stderr=stderr,
+                    # Ctrl-C goes to the whole process group; the broker drains into a live server
+                    start_new_session=True,
+                    pass_fds=() if self._store_lock is None else (self._store_lock,),
+                    preexec_fn=_ends_with_parent(),
+                )
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise DiskFull(self._datadir.path) from None
+            raise NatsUnavailable(f"cannot run {self._binary}: {error.strerror}") from None
+        await self._until_ready(self._process)
+
+    async def _until_ready(self, process: asyncio.subprocess.Process) -> None:
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        told = 1.0
+        while process.returncode is None and not self._stopping.is_set():
+            if await is_listening(self._dialed, self._port, self._server_name()):
+                self.last_error = None
+                self._ready.set()
+                return
+            if loop.time() - begun > told:
+                self._log(f"{self.title} is recovering its store ({told:.0f} s)")
+                told *= 2
+            await asyncio.sleep(0.01 if loop.time() - begun < 0.5 else 0.1)
+        raise self._explain(process.returncode)
+
+    async def _supervise(self) -> None:
+        loop = asyncio.get_running_loop()
+        delay = 0.0
+        while not self._stopping.is_set():
+            begun = loop.time()
+            process = self._process
+            if process is not None:
+                returncode = await process.wait()
+                self._ready.clear()
+                if self._stopping.is_set():
+                    return
+                self._log(f"{self.title} ended ({_describe(returncode)}), restarting it")
+                self._on_restart(returncode)
+                if loop.time() - begun > _STABLE_SECONDS:
+                    delay = 0.0
+            await self._pause(delay)
+            delay = min(max(_BACKOFF_SECONDS[0], delay * 2), _BACKOFF_SECONDS[1])
+            await self._relaunch()
+
+    async def _relaunch(self) -> None:
+        """Start the server once more; a failure is logged and leaves no process."""
+        if self._stopping.is_set():
+            return
+        try:
+            await self._launch()
+        except EventStoreError as error:
+            if not self._stopping.is_set():
+                self._log(f"{error}; trying again")
+                self.last_error = error
+            await self._end_process()
+            self._process = None
+
+    async def _pause(self, seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._stopping.wait(), seconds)
+
+    async def _end_process(self) -> None:
+        await end_process(self._process, _STOP_SECONDS)
+
+    def _write_config(self) -> None:
+        """Write the configuration if it changed: a restart must work on a full disk."""
+        # nats-server reads JSON as well as its own format
+        config = json.dumps(self._configuration(), ensure_ascii=False, indent=2)
+        file = self._datadir.nats_config
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            if file.read_text(encoding="utf-8") == config:
+                return
+        self._datadir.write_private(file, config)
+
+    def _logging(self) -> dict[str, object]:
+        return {
+            "log_file": str(self._datadir.nats_log),
+            "logfile_size_limit": 10 * 1024 * 1024,
+            "logfile_max_num": 3,
+        }
+
+    def _sync_interval(self) -> str:
+        return self.sync if self.sync == "always" else f"{round(self.sync * 1000)}ms"
+
+    def _logged(self) -> Iterator[tuple[str, str]]:
+        """Yield (level, text) of what the server logged since it was last started."""
+        try:
+            with self._datadir.nats_log.open("rb") as stream:
+                size = stream.seek(0, os.SEEK_END)
+                # smaller than at start: the file was rotated since
+                stream.seek(self._log_offset if size >= self._log_offset else 0)
+                lines = stream.read().decode(errors="replace").splitlines()
+        except OSError:
+            return
+        for line in lines:
+            if found := _LOG_LINE.match(line):
+                yield found["level"], found["text"]
+
+    def _explain(self, returncode: int | None) -> EventStoreError:
+        """Return why the server did not become ready, in its own last words."""
+        reason = ""
+        for level, text in self._logged():
+            if level in ("ERR", "FTL"):
+                reason = text
+        if not reason:
+            with contextlib.suppress(OSError):
+                said = self._datadir.nats_stderr.read_text(errors="replace").strip()
+                reason = said.splitlines()[0] if said else ""
+        if "no space left on device" in reason or "disk quota exceeded" in reason:
+            return DiskFull(self._datadir.path)
+        message = (
+            f"the {self.title} did not start ({_describe(returncode)}): "
+            f"{reason or 'it gave no reason'}; see {self._datadir.nats_log}"
+        )
+        return (PortTaken if "address already in use" in reason else NatsUnavailable)(message)
+
+
+class PortTaken(NatsUnavailable):
+    """Something else listens on the port."""
+
+
+async def end_process(process: asyncio.subprocess.Process | None, patience: float) -> None:
+    """Ask a process to end, and kill it if it has not after ``patience`` seconds."""
+    if process is None or process.returncode is not None:
+        return
+    with contextlib.suppress(ProcessLookupError):
+        process.terminate()
+    try:
+        await asyncio.wait_for(process.wait(), patience)
+    except TimeoutError:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+
+
+def _ends_with_parent() -> Callable[[], None] | None:
+    """Return what the child does before it becomes nats-server: tie its life to this process."""
+    if sys.platform != "linux":
+        return None
+    libc = ctypes.CDLL(None)
+    parent = os.getpid()
+
+    def tie() -> None:
+        # SIGTERM: an orderly end writes the index that makes the next start fast
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+        if os.getppid() != parent:  # the parent died before the call above
+            os._exit(1)
+
+    return tie
+
+
+def _describe(returncode: int | None) -> str:
+    if returncode is None:
+        return "still running"
+    return f"signal {-returncode}" if returncode < 0 else f"exit code {returncode}"

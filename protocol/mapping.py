@@ -1,0 +1,359 @@
+"""Which topic has which NATS subject, and which is bridged at all.
+
+Without rules a topic's subject is that of ``protocol.subjects``. A rule ``TOPIC=SUBJECT`` says
+that what is at or below the levels TOPIC has the subject SUBJECT and, for the levels after TOPIC,
+what ``protocol.subjects`` makes of them::
+
+    sensors=plant1.sensors      sensors/hall/temp  is  plant1.sensors.hall.temp
+    =site                       all other topics:  a/b  is  site.a.b
+    plant=                      plant/a/b  is  a.b
+
+A topic follows the rule with the longest TOPIC. Several topics may thus have one subject. It is
+then the subject of one of them, and the others are not bridged: the rule with the longest SUBJECT
+decides, and any rule goes before the absence of one. So for whatever :class:`Mapping` lets
+through, ``topic(subject(t)) == t`` and ``subject(topic(s)) == s``; hence nothing comes back under
+another name.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from protocol.errors import FoldmqError
+from protocol.patterns import common_levels, levels_below, widest
+from protocol.subjects import (
+    SubjectError,
+    filter_to_subjects,
+    subject_to_topic,
+    topic_to_subject,
+)
+from protocol.topics import (
+    RESERVED_ROOTS,
+    TopicError,
+    is_reserved_topic,
+    split_levels,
+    validate_topic_filter,
+    validate_topic_name,
+)
+from protocol.trie import FilterTrie
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+MAX_SUBJECT: Final = 3800
+"""Longest subject in bytes. A line of a NATS client may have 4 096, with the verb, the subject to
+reply to and the sizes."""
+
+_OWN_ROOT = "foldmq"
+_LITERAL = re.compile(
+    r"[^\x00-\x20\x7f-\x9f.*>\ud800-\udfff]+(\.[^\x00-\x20\x7f-\x9f.*>\ud800-\udfff]+)*"
+)
+_SHOWN_LENGTH: Final = 60
+
+
+class MappingError(FoldmqError, ValueError):
+    """A rule, a filter or a user's prefix that cannot be; the message is one line."""
+
+    exit_code = 78
+
+
+class _Rule(NamedTuple):
+    topic: str
+    """TOPIC; empty: the rule for all other topics."""
+    levels: tuple[str, ...]
+    subject: str
+
+
+def is_reserved_subject(subject: str) -> bool:
+    """Say whether a subject is never bridged: of NATS (``$...``, ``_INBOX``, ``_R_``) or foldmq.
+
+    A pattern that begins with a wildcard is not reserved, whatever it matches.
+    """
+    return subject.startswith(("$", "_", f"{_OWN_ROOT}.")) or subject == _OWN_ROOT
+
+
+def parse_users(texts: Iterable[str]) -> dict[str, str]:
+    """Read what ``USER=SUBJECT`` says: the prefix of each user's subjects. Raises MappingError."""
+    prefixes: dict[str, str] = {}
+    for text in texts:
+        user, equals, prefix = text.rpartition("=")
+        if not equals or not user or not prefix:
+            raise MappingError(f"{_shown(text)}: must be USER=SUBJECT")
+        if user in prefixes:
+            raise MappingError(f"{_shown(text)}: there is a subject for this user already")
+        _check_subject(prefix, text)
+        prefixes[user] = prefix
+    return prefixes
+
+
+class Mapping:
+    """Topics to subjects and back, for topics that match one of ``filters``.
+
+    ``rules`` are pairs of TOPIC and SUBJECT. ``prefixes`` are the subjects set apart for users:
+    what is at or below one of them is bridged only by calls with that ``prefix``. Such calls put
+    it before everything else. Raises MappingError.
+    """
+
+    def __init__(
+        self,
+        rules: Sequence[tuple[str, str]] = (),
+        filters: Sequence[str] = ("#",),
+        prefixes: Iterable[str] = (),
+    ) -> None:
+        self._rules: dict[str, _Rule] = {}
+        subjects: dict[str, _Rule] = {}
+        for topic, subject in rules:
+            rule = _rule(topic, subject)
+            if topic in self._rules:
+                raise MappingError(f"{_rule_shown(topic, subject)}: a second rule for this topic")
+            if subject in subjects:
+                raise MappingError(
+                    f"{_rule_shown(topic, subject)}: topic {_shown(subjects[subject].topic)} has "
+                    "this subject already"
+                )
+            self._rules[topic] = subjects[subject] = rule
+        self._other = self._rules.pop("", _Rule("", (), ""))
+        self._has_rules = bool(subjects)
+        self._topic_depths = _depths(len(rule.levels) for rule in self._rules.values())
+        unmarked = {subjects.pop("", self._other), self._other}
+        self._unmarked = sorted((rule for rule in unmarked if not rule.subject), reverse=True)
+        self._by_subject = subjects
+        self._subject_depths = _depths(subject.count(".") + 1 for subject in subjects)
+        self._longest_topic = MAX_SUBJECT + 1 + max(map(len, self._rules), default=0)
+
+        self._filters = [split_levels(topic_filter) for topic_filter in filters]
+        self._bridged: FilterTrie[bool] = FilterTrie()
+        for topic_filter in filters:
+            _check_filter(topic_filter)
+            self._bridged.insert(topic_filter, 0, True)
+        self._everything = "#" in filters
+
+        self._prefixes = sorted(set(prefixes), key=len, reverse=True)
+        for prefix in self._prefixes:
+            _check_subject(prefix, prefix)
+
+    @classmethod
+    def parse(
+        cls,
+        texts: Iterable[str],
+        filters: Sequence[str] = ("#",),
+        prefixes: Iterable[str] = (),
+    ) -> Mapping:
+        """Make a mapping of rules as text, ``TOPIC=SUBJECT``; the last ``=`` counts."""
+        rules = []
+        for text in texts:
+            topic, equals, subject = text.rpartition("=")
+            if not equals:
+                raise MappingError(f"{_shown(text)}: must be TOPIC=SUBJECT")
+            rules.append((topic, subject))
+        return cls(rules, filters, prefixes)
+
+    def subject(self, topic: str, prefix: str = "") -> str | None:
+        """Give the subject of a legal topic name, None if it is not bridged.
+
+        It is not, if the topic matches no filter, the topic or the subject is reserved, the
+        subject is longer than ``MAX_SUBJECT``, set apart for others, or that of another topic.
+        """
+        if (
+            len(topic) > self._longest_topic
+            or is_reserved_topic(topic)
+            or not self._is_bridged(topic)
+        ):
+            return None
+        if self._has_rules:
+            rule, rest = self._follow(topic)
+            if rest is None:
+                subject = rule.subject
+            else:
+                subject = _joined(rule.subject, topic_to_subject(rest))
+            if not subject or not self._has_first(rule, subject):
+                return None
+        else:
+            subject = topic_to_subject(topic)
+        if prefix:
+            subject = f"{prefix}.{subject}"
+        return subject if self._is_open(subject, prefix) else None
+
+    def topic(self, subject: str, prefix: str = "") -> str | None:
+        """Give the topic whose subject this is, None if there is none that is bridged."""
+        if not self._is_open(subject, prefix):
+            return None
+        if prefix:
+            if not subject.startswith(f"{prefix}."):
+                return None
+            subject = subject[len(prefix) + 1 :]
+        topic = self._topic(subject)
+        if topic is None or is_reserved_topic(topic) or not self._is_bridged(topic):
+            return None
+        return topic
+
+    def subjects(self, topic_filter: str, prefix: str = "") -> tuple[str, ...]:
+        """Give the subjects to subscribe to for a legal topic filter.
+
+        Together they match the subject of every bridged topic that the filter matches, and often
+        more: ask :meth:`topic` about each message. None of them matches all that another one
+        does, but two may have subjects in common (``a.*`` and ``*.b``).
+        """
+        levels = split_levels(topic_filter)
+        # Without "/#" at its end a filter is no longer than what it matches.
+        if levels[0] in RESERVED_ROOTS or len(topic_filter) > self._longest_topic + 2:
+            return ()
+        patterns: dict[str, None] = {}
+        for bridged in self._filters:
+            common = common_levels(levels, bridged)
+            if common is not None:
+                patterns.update(dict.fromkeys(self._patterns(common)))
+        if prefix:
+            patterns = {f"{prefix}.{pattern}": None for pattern in patterns}
+        return widest([pattern for pattern in patterns if self._is_open(pattern, prefix)])
+
+    def _is_bridged(self, topic: str) -> bool:
+        if self._everything and not topic.startswith("$"):
+            return True
+        return bool(self._bridged.match(topic))
+
+    def _is_open(self, subject: str, prefix: str) -> bool:
+        if is_reserved_subject(subject) or len(subject) > MAX_SUBJECT:
+            return False
+        if not subject.isascii() and len(subject.encode(errors="surrogatepass")) > MAX_SUBJECT:
+            return False
+        # Both are at the beginning of the subject: the longer one is below the shorter one.
+        for owned in self._prefixes:
+            if len(owned) <= len(prefix):
+                return True
+            if subject.startswith(owned) and subject[len(owned) : len(owned) + 1] in ("", "."):
+                return False
+        return True
+
+    def _follow(self, topic: str) -> tuple[_Rule, str | None]:
+        """Give the rule of a topic and the levels after the rule's, None if there are none."""
+        if self._topic_depths:
+            levels = topic.split("/", self._topic_depths[0])
+            for depth in self._topic_depths:
+                if depth <= len(levels):
+                    rule = self._rules.get("/".join(levels[:depth]))
+                    if rule is not None:
+                        above = len(rule.topic)
+                        return rule, topic[above + 1 :] if len(topic) > above else None
+        return self._other, topic
+
+    def _topic(self, subject: str) -> str | None:
+        """Give the topic of a subject without prefix by the rules alone."""
+        if not self._has_rules:
+            return _topic_or_none(subject)
+        topics = (self._made_of(rule, rest) for rule, rest in self._candidates(subject))
+        return next((topic for topic in topics if topic is not None), None)
+
+    def _has_first(self, rule: _Rule, subject: str) -> bool:
+        """Say whether a subject that this rule made of a topic is not another topic's first."""
+        for candidate, rest in self._candidates(subject):
+            if candidate is rule:
+                return True
+            if self._made_of(candidate, rest) is not None:
+                return False
+        return False
+
+    def _made_of(self, rule: _Rule, rest: str | None) -> str | None:
+        """Give the topic of which this rule made a subject that ends with ``rest``."""
+        if rest is None:
+            topic: str | None = rule.topic
+        elif rest == "/" and rule.topic:  # one empty level: no topic, but the end of one
+            topic = f"{rule.topic}/"
+        else:
+            topic = _topic_or_none(rest)
+            if topic and rule.topic:
+                topic = f"{rule.topic}/{topic}"
+        return topic if topic and self._follow(topic)[0] is rule else None
+
+    def _candidates(self, subject: str) -> Iterator[tuple[_Rule, str | None]]:
+        """Give the rules that may have made a subject, and the tokens after the rule's."""
+        if self._subject_depths:
+            tokens = subject.split(".", self._subject_depths[0])
+            for depth in self._subject_depths:
+                if depth <= len(tokens):
+                    rule = self._by_subject.get(".".join(tokens[:depth]))
+                    if rule is not None:
+                        above = len(rule.subject)
+                        yield rule, subject[above + 1 :] if len(subject) > above else None
+        for rule in self._unmarked:
+            yield rule, subject
+
+    def _patterns(self, levels: list[str]) -> Iterator[str]:
+        """Give subjects that match those of all topics that match a filter, by all rules."""
+        least = 0  # rules with fewer levels have no topic that the filter matches
+        for depth in self._topic_depths:
+            if "/".join(levels[:depth]) in self._rules and depth <= len(levels):
+                least = depth
+                break
+        for rule in (*self._rules.values(), self._other):
+            below = levels_below(levels, rule.levels) if len(rule.levels) >= least else None
+            if below is None:
+                continue
+            if below == ["#"]:
+                yield _joined(rule.subject, ">")
+            elif below:
+                for pattern in filter_to_subjects("/".join(below)):
+                    yield _joined(rule.subject, pattern)
+            if below in ([], ["#"]) and rule.levels and rule.subject:
+                yield rule.subject
+
+
+def _rule(topic: str, subject: str) -> _Rule:
+    shown = _rule_shown(topic, subject)
+    if topic:
+        try:
+            validate_topic_name(topic)
+        except TopicError as error:
+            raise MappingError(f"{shown}: {error}") from None
+        if len(topic.encode()) > MAX_SUBJECT:
+            raise MappingError(f"{shown}: the topic is longer than {MAX_SUBJECT} bytes")
+        if is_reserved_topic(topic):
+            raise MappingError(f"{shown}: the topic is the broker's own")
+    if subject:
+        _check_subject(subject, f"{topic}={subject}")
+    return _Rule(topic, tuple(split_levels(topic)) if topic else (), subject)
+
+
+def _check_subject(subject: str, text: str) -> None:
+    if not _LITERAL.fullmatch(subject):
+        raise MappingError(
+            f"{_shown(text)}: {_shown(subject)} is no subject without wildcards, spaces and empty "
+            "tokens"
+        )
+    if len(subject.encode()) > MAX_SUBJECT:
+        raise MappingError(f"{_shown(text)}: the subject is longer than {MAX_SUBJECT} bytes")
+    if is_reserved_subject(subject):
+        raise MappingError(f"{_shown(text)}: subjects of NATS and of foldmq are not bridged")
+
+
+def _check_filter(topic_filter: str) -> None:
+    try:
+        validate_topic_filter(topic_filter)
+    except TopicError as error:
+        raise MappingError(f"{_shown(topic_filter)}: {error}") from None
+    if topic_filter.partition("/")[0] in RESERVED_ROOTS:
+        raise MappingError(f"{_shown(topic_filter)}: topics of the broker's own are not bridged")
+
+
+def _shown(text: str) -> str:
+    return repr(text) if len(text) <= _SHOWN_LENGTH else f"{text[:_SHOWN_LENGTH]!r}..."
+
+
+def _rule_shown(topic: str, subject: str) -> str:
+    return _shown(f"{topic}={subject}")
+
+
+def _depths(counts: Iterable[int]) -> list[int]:
+    return sorted(set(counts), reverse=True)
+
+
+def _topic_or_none(subject: str) -> str | None:
+    try:
+        return subject_to_topic(subject)
+    except SubjectError:
+        return None
+
+
+def _joined(above: str, below: str) -> str:
+    return f"{above}.{below}" if above else below

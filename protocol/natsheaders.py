@@ -1,0 +1,106 @@
+"""Headers of NATS messages: what foldmq says about a publication, and reading what others say.
+
+A block is ``NATS/1.0``, a line ``Key: value`` for each header, and an empty line, each ended by
+CR LF. Servers put a status after the version: ``NATS/1.0 503``.
+
+A value that may be anything (a topic, a client identifier) is percent-encoded as in URLs, so that
+no name makes another header: ``urllib.parse.unquote`` gives it back. ``Nmqtt-Pub`` is what the
+NATS Server writes for its own MQTT clients, to the byte.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+PUB: Final = "Nmqtt-Pub"
+TOPIC: Final = "Foldmq-Topic"
+QOS: Final = "Foldmq-QoS"
+RETAIN: Final = "Foldmq-Retain"
+CLIENT: Final = "Foldmq-Client"
+NODE: Final = "Foldmq-Node"
+MESSAGE_ID: Final = "Nats-Msg-Id"
+
+MAX_BYTES: Final = 64 * 1024
+MAX_HEADERS: Final = 100
+"""How much of a block is read; what comes after that is as if it were not there."""
+
+_VERSION: Final = "NATS/1.0"
+_ENCODED = re.compile(rb"[^\x21-\x24\x26-\x7e]")
+
+
+class Headers:
+    """The headers of one message.
+
+    ``status`` is the code of a server's status line (``"503"``), empty for all other messages.
+    """
+
+    __slots__ = ("_values", "status")
+
+    def __init__(self, values: dict[str, str] | None = None, status: str = "") -> None:
+        self._values = {} if values is None else values
+        self.status = status
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def get(self, key: str) -> str | None:
+        """Give the first value of a header, in whatever case it was written; None: not there."""
+        return self._values.get(key.lower())
+
+
+def encode_value(text: str) -> bytes:
+    """Percent-encode the bytes outside 0x21 to 0x7E, and ``%``."""
+    data = text.encode(errors="replace")
+    if not _ENCODED.search(data):
+        return data
+    return _ENCODED.sub(lambda byte: b"%%%02X" % byte[0][0], data)
+
+
+def constant_part(topic: str, qos: int, *, retain: bool, client: str, node: str) -> bytes:
+    """Give what is the same for all messages of a client with this topic, QoS and retain flag.
+
+    :func:`header_block` makes a block of it. At QoS 1 and 2 it ends in the middle of the message
+    id, before the position.
+    """
+    encoded_node = encode_value(node)
+    lines = [
+        _VERSION.encode(),
+        b"%b:%d" % (PUB.encode(), qos),
+        b"%b: %b" % (TOPIC.encode(), encode_value(topic)),
+        b"%b: %d" % (QOS.encode(), qos),
+        b"%b: %b" % (CLIENT.encode(), encode_value(client)),
+        b"%b: %b" % (NODE.encode(), encoded_node),
+    ]
+    if retain:
+        lines.append(b"%b: 1" % RETAIN.encode())
+    lines.append(b"%b: %b-" % (MESSAGE_ID.encode(), encoded_node) if qos else b"")
+    return b"\r\n".join(lines)
+
+
+def header_block(constant: bytes, position: int | None = None) -> bytes:
+    """Give the block of one message; ``position`` is needed at QoS 1 and 2, and only there."""
+    if position is None:
+        return constant + b"\r\n"
+    return b"%b%d\r\n\r\n" % (constant, position)
+
+
+def parse(block: bytes) -> Headers:
+    """Read a block from anybody: never raises, in time linear to what is read.
+
+    Of a key that is there twice the first value counts. Spaces around keys and values are left
+    out, lines without a colon or a key are passed over, bytes that are not UTF-8 are replaced.
+    """
+    if len(block) > MAX_BYTES:
+        block = block[: block.rfind(b"\n", 0, MAX_BYTES) + 1]
+    first, *lines = block.decode(errors="replace").split("\n", MAX_HEADERS + 1)
+    version, _, status = first.strip().partition(" ")
+    if version != _VERSION:
+        return Headers()
+    values: dict[str, str] = {}
+    for line in lines[:MAX_HEADERS]:
+        key, colon, value = line.partition(":")
+        key = key.strip().lower()
+        if colon and key and key not in values:
+            values[key] = value.strip()
+    return Headers(values, status.strip().partition(" ")[0])

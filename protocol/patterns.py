@@ -1,0 +1,72 @@
+"""What topic filters have in common, and which NATS subscriptions get what others get as well.
+
+Filters are lists of levels here, as ``protocol.topics.split_levels`` gives them.
+"""
+
+
+def common_levels(one: list[str], other: list[str]) -> list[str] | None:
+    """Give the filter that matches what two filters both match, None if there is no such topic."""
+    for mine, yours in ((one[0], other[0]), (other[0], one[0])):
+        if mine in ("+", "#") and yours.startswith("$"):  # [MQTT-4.7.2-1]
+            return None
+    common: list[str] = []
+    for at, (mine, yours) in enumerate(zip(one, other, strict=False)):
+        if mine == "#":
+            return common + other[at:]
+        if yours == "#":
+            return common + one[at:]
+        if mine != yours and "+" not in (mine, yours):
+            return None
+        common.append(yours if mine == "+" else mine)
+    after = (one if len(one) > len(other) else other)[len(common) :]
+    return common if after in ([], ["#"]) else None
+
+
+def levels_below(levels: list[str], above: tuple[str, ...]) -> list[str] | None:
+    """Give what a filter asks for below ``above``: ``[]`` for itself only, None for nothing."""
+    if above and above[0].startswith("$") and levels[0] in ("+", "#"):  # [MQTT-4.7.2-1]
+        return None
+    for wanted, level in zip(levels, above, strict=False):
+        if wanted == "#":
+            return ["#"]
+        if wanted not in ("+", level):
+            return None
+    if len(levels) < len(above):
+        return None
+    return levels[len(above) :]
+
+
+def widest(patterns: list[str]) -> tuple[str, ...]:
+    """Leave out what another one of different patterns matches as well."""
+    root = _Node()
+    for pattern in patterns:
+        node = root
+        for token in pattern.split("."):
+            node = node.below.setdefault(token, _Node())
+        node.pattern = pattern
+    return tuple(pattern for pattern in patterns if not _is_covered(pattern, root))
+
+
+class _Node:
+    """The patterns that begin with the same tokens."""
+
+    __slots__ = ("below", "pattern")
+
+    def __init__(self) -> None:
+        self.below: dict[str, _Node] = {}
+        self.pattern: str | None = None
+        """The pattern that ends here."""
+
+
+def _is_covered(pattern: str, root: _Node) -> bool:
+    """Say whether another pattern gets all that this one gets."""
+    nodes = [root]
+    for token in pattern.split("."):
+        for node in nodes:
+            rest = node.below.get(">")
+            if rest is not None and rest.pattern != pattern:
+                return True
+        wider = ("*",) if token in ("*", ">") else ("*", token)
+        nodes = [node.below[key] for node in nodes for key in wider if key in node.below]
+    ends_with_rest = pattern == ">" or pattern.endswith(".>")
+    return not ends_with_rest and any(node.pattern not in (None, pattern) for node in nodes)

@@ -1,0 +1,264 @@
+"""The settings about NATS clients and the bridge: values, contradictions, and how it connects."""
+
+import dataclasses
+import io
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from cli.flags import with_settings_flags
+from cli.ready import Facts, announce
+from cli.settings import RELOADABLE, ConfigError, Settings, load
+from cli.store import bridge_access, nats_users
+from cli.units import Address
+from eventstore.connection import ConnectionOptions
+from eventstore.natsusers import NatsUsersError
+
+EMBEDDED: Any = SimpleNamespace(url="nats://127.0.0.1:1", user="foldmq", password="made up")
+
+
+def refusal(flags: dict[str, object], environment: dict[str, str] | None = None) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load(flags, environment or {})
+    assert caught.value.exit_code == 78
+    assert str(caught.value).isprintable()
+    return str(caught.value)
+
+
+def test_defaults() -> None:
+    settings = load({}, {})
+    assert settings.bridge
+    assert settings.bridge_filters == ("#",)
+    assert (settings.bridge_map, settings.bridge_user_map, settings.bridge_qos) == ((), (), 0)
+    assert (settings.nats_listen, settings.nats_users, settings.bridge_url) == (None, None, None)
+    assert settings.nats_store == 1 << 30
+
+
+def test_lists_come_from_flags_variables_and_files(tmp_path: Path) -> None:
+    wanted = ("a/+/c", "b/#")
+    config = tmp_path / "foldmq.toml"
+    config.write_text('bridge_filters = ["a/+/c", "b/#"]\nbridge_map = ["a,b=c", "=site.1"]\n')
+    settings = load({}, {}, config)
+    assert settings.bridge_filters == wanted
+    assert settings.bridge_map == ("a,b=c", "=site.1")
+    assert load({"bridge_filters": ["a/+/c", "b/#"]}, {}).bridge_filters == wanted
+    assert load({}, {"FOLDMQ_BRIDGE_FILTERS": "a/+/c,b/#"}).bridge_filters == wanted
+    assert load({}, {"FOLDMQ_BRIDGE_QOS": "2"}).bridge_qos == 2
+    assert not load({}, {"FOLDMQ_BRIDGE": "false"}).bridge
+
+
+def test_a_list_is_a_flag_that_can_be_given_again() -> None:
+    made = with_settings_flags(lambda _config, _flags: None)
+    for name in ("bridge_filters", "bridge_map", "bridge_user_map"):
+        assert made.__annotations__[name].__origin__ == list[str] | None
+
+
+@pytest.mark.parametrize(
+    ("flags", "problem"),
+    [
+        ({"bridge_filters": ["a/#/b"]}, "--bridge-filters = [\"a/#/b\"]: 'a/#/b': '#' is not a"),
+        ({"bridge_filters": ["a+"]}, "'+' is not a whole level"),
+        ({"bridge_filters": [""]}, '--bridge-filters = [""]: '),
+        ({"bridge_filters": ["$SYS/#"]}, "topics of the broker's own are not bridged"),
+        ({"bridge_filters": ()}, "must be a list with at least one topic filter"),
+        ({"bridge_filters": 3}, "must be a list of topic filter"),
+        ({"bridge_filters": [3]}, "must be text"),
+        ({"bridge_map": ["a"]}, "--bridge-map = [\"a\"]: 'a': must be TOPIC=SUBJECT"),
+        ({"bridge_map": ["a/+=b"]}, "topic name contains a wildcard"),
+        ({"bridge_map": ["a=b.>"]}, "is no subject without wildcards"),
+        ({"bridge_map": ["a=b c"]}, "is no subject without wildcards, spaces"),
+        ({"bridge_map": ["a=b..c"]}, "and empty tokens"),
+        ({"bridge_map": ["a=b", "a=c"]}, "a second rule for this topic"),
+        ({"bridge_map": ["a=c", "b=c"]}, "has this subject already"),
+        ({"bridge_map": ["a=$JS.API"]}, "subjects of NATS and of foldmq are not bridged"),
+        ({"bridge_map": ["a=_INBOX.x"]}, "subjects of NATS and of foldmq are not bridged"),
+        ({"bridge_map": ["a=foldmq.log"]}, "subjects of NATS and of foldmq are not bridged"),
+        ({"bridge_map": ["$SYS/a=b"]}, "the topic is the broker's own"),
+        ({"bridge_map": ["a\x1b[1m=b\n"]}, "--bridge-map = "),
+        ({"bridge_user_map": ["alice"]}, "must be USER=SUBJECT"),
+        ({"bridge_user_map": ["alice=a", "alice=b"]}, "for this user already"),
+        ({"bridge_user_map": ["alice=foldmq"]}, "are not bridged"),
+        ({"bridge_qos": "3"}, '--bridge-qos = "3": must be at most 2'),
+        ({"bridge_qos": "-1"}, '--bridge-qos = "-1": must be at least 0'),
+        ({"nats_listen": "4222"}, '--nats-listen = "4222": must be host:port'),
+        ({"nats_store": "much"}, '--nats-store = "much": must be a size'),
+        ({"bridge": "maybe"}, '--bridge = "maybe": must be true or false'),
+    ],
+)
+def test_bad_value_names_what_is_allowed(flags: dict[str, object], problem: str) -> None:
+    assert problem in refusal(flags)
+
+
+@pytest.mark.parametrize(
+    ("flags", "problem"),
+    [
+        ({"bridge_user": "a"}, "bridge_user needs bridge_url as well"),
+        ({"bridge_password": "a"}, "bridge_password needs bridge_url as well"),
+        ({"bridge_password_file": "a"}, "bridge_password_file needs bridge_url as well"),
+        ({"bridge_creds": "a", "nats_url": "nats://a"}, "bridge_creds needs bridge_url as well"),
+        ({"bridge_nkey": "a"}, "bridge_nkey needs bridge_url as well"),
+        (
+            {"bridge_url": "nats://a", "bridge_password": "a", "bridge_password_file": "b"},
+            "bridge_password and bridge_password_file exclude each other: set one",
+        ),
+        ({"nats_users": "users"}, "nats_users needs nats_listen as well"),
+        (
+            {"nats_listen": "127.0.0.1:1", "nats_url": "nats://a"},
+            "nats_listen is for the embedded NATS: clients of the one of nats_url connect to it",
+        ),
+        (
+            {"nats_listen": "127.0.0.1:1", "bridge_url": "nats://a"},
+            "nats_listen and bridge_url exclude each other",
+        ),
+        ({"nats_ca": "a"}, "nats_ca needs nats_url as well"),
+    ],
+)
+def test_contradictions_are_refused(flags: dict[str, object], problem: str) -> None:
+    assert refusal(flags).startswith(problem)
+
+
+@pytest.mark.parametrize("listen", ["0.0.0.0:4222", "[::]:4222", "192.0.2.1:4222", "nats.test:1"])
+def test_other_machines_need_users(listen: str) -> None:
+    said = refusal({"nats_listen": listen})
+    assert said.startswith(f"nats_listen = {listen} can be reached from other machines: set ")
+    assert "nats_users" in said
+    assert load({"nats_listen": listen, "nats_users": "users"}, {}).nats_users == Path("users")
+
+
+@pytest.mark.parametrize("listen", ["127.0.0.1:1", "localhost:0", "[::1]:1", "off"])
+def test_loopback_needs_none(listen: str) -> None:
+    load({"nats_listen": listen}, {})
+
+
+def test_none_changes_while_the_broker_runs() -> None:
+    names = {name for name in Settings.model_fields if name.startswith(("bridge", "nats_"))}
+    assert not names & RELOADABLE
+
+
+def test_passwords_are_never_shown(tmp_path: Path) -> None:
+    config = tmp_path / "foldmq.toml"
+    config.write_text("bridge_password = 12345\nbridge_url = 'nats://localhost'\n")
+    with pytest.raises(ConfigError) as caught:
+        load({}, {}, config)
+    assert "12345" not in str(caught.value)
+    settings = load({"bridge_password": "sesame", "bridge_url": "nats://localhost"}, {})
+    assert "sesame" not in repr(settings)
+
+
+# ------------------------------------------------------------------------ how the bridge connects
+
+
+def test_nobody_to_meet_no_bridge() -> None:
+    assert bridge_access(load({}, {}), None) is None
+    for flags in ({"nats_url": "nats://a"}, {"bridge_url": "nats://a"}):
+        assert bridge_access(load({**flags, "bridge": False}, {}), None) is None
+    off = load({"nats_listen": "127.0.0.1:1", "bridge": False}, {})
+    assert bridge_access(off, EMBEDDED) is None
+
+
+def test_to_the_embedded_nats_as_its_own_user() -> None:
+    settings = load({"nats_listen": "127.0.0.1:1"}, {})
+    assert bridge_access(settings, EMBEDDED) == ConnectionOptions(
+        urls=("nats://127.0.0.1:1",), user="foldmq", password="made up", name="foldmq bridge"
+    )
+
+
+def test_to_the_nats_of_the_log_as_the_log_does(tmp_path: Path) -> None:
+    (tmp_path / "password").write_text("sesame\nmore\n")
+    flags = {"nats_url": "nats://a, nats://b", "nats_user": "u"}
+    settings = load({**flags, "nats_password_file": tmp_path / "password", "nats_ca": "ca"}, {})
+    assert bridge_access(settings, None) == ConnectionOptions(
+        urls=("nats://a", "nats://b"),
+        user="u",
+        password="sesame",
+        tls_ca=Path("ca"),
+        name="foldmq bridge",
+    )
+
+
+@pytest.mark.parametrize("log", [{}, {"nats_url": "nats://log", "nats_user": "u"}])
+def test_to_a_nats_of_its_own_with_nothing_of_the_logs(log: dict[str, object]) -> None:
+    given = {"bridge_url": "nats://b", "bridge_user": "v", "bridge_password": "w", "nats_ca": "ca"}
+    files = {"bridge_creds": "creds", "bridge_nkey": "seed"}
+    found = bridge_access(load({**log, **given, **files}, {}), None)
+    assert found == ConnectionOptions(
+        urls=("nats://b",),
+        user="v",
+        password="w",
+        credentials=Path("creds"),
+        nkey_seed=Path("seed"),
+        tls_ca=Path("ca"),
+        name="foldmq bridge",
+    )
+
+
+def test_a_password_file_that_cannot_be_read(tmp_path: Path) -> None:
+    none = tmp_path / "none"
+    settings = load({"bridge_url": "nats://a", "bridge_password_file": none}, {})
+    with pytest.raises(ConfigError, match=r"bridge_password_file = .*: cannot read: No such file"):
+        bridge_access(settings, None)
+
+
+# ------------------------------------------------------------------------ users and the banner
+
+
+@pytest.mark.parametrize(("mode", "warned"), [(0o600, False), (0o604, True)])
+def test_a_users_file_that_others_can_read_is_warned_of(
+    tmp_path: Path, mode: int, warned: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "users"
+    file.write_text("alice:sesame\n")
+    file.chmod(mode)
+    users = nats_users(load({"nats_listen": "127.0.0.1:1", "nats_users": file}, {}))
+    assert [user.name for user in users] == ["alice"]
+    said = "".join(capsys.readouterr())
+    assert ("chmod o-r" in said) is warned
+    assert "sesame" not in said
+
+
+def test_a_bad_users_file_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "users"
+    file.write_text("alice\n")
+    with pytest.raises(NatsUsersError, match=":1: expected NAME:PASSWORD"):
+        nats_users(load({"nats_listen": "127.0.0.1:1", "nats_users": file}, {}))
+    assert nats_users(load({}, {})) == ()
+
+
+FACTS = Facts(
+    listening=[Address("127.0.0.1", 1)],
+    metrics=None,
+    web=None,
+    web_token="",
+    users=0,
+    data="/d",
+    node="n",
+    nats="x",
+    promise="y",
+    durable=True,
+)
+
+
+def banner(flags: dict[str, object], **facts: Any) -> list[str]:
+    stream = io.StringIO()
+    announce(load(flags, {}), dataclasses.replace(FACTS, **facts), stream)
+    return stream.getvalue().splitlines()
+
+
+def test_the_banner_tells_where_nats_clients_are() -> None:
+    place = Address("127.0.0.1", 4222)
+    opened = {"nats_listen": "127.0.0.1:4222"}
+    lines = banner(opened, nats_clients=place, bridge="nats://127.0.0.1:4222")
+    assert "  NATS       127.0.0.1:4222, for anybody, without a password" in lines
+    assert "  bridge     messages are exchanged with NATS at nats://127.0.0.1:4222" in lines
+    lines = banner({**opened, "nats_users": "/u"}, nats_clients=place, nats_users=3)
+    assert "  NATS       127.0.0.1:4222, for the 3 users of /u" in lines
+    assert "  bridge     off" in lines
+
+
+def test_the_banner_has_no_line_about_what_is_not_there() -> None:
+    lines = banner({})
+    assert not [line for line in lines if line.startswith(("  NATS", "  bridge"))]
+    lines = banner({"nats_url": "nats://a"}, bridge="nats://a")
+    assert "  bridge     messages are exchanged with NATS at nats://a" in lines

@@ -1,0 +1,193 @@
+"""An embedded NATS that is open to NATS clients: who gets in, and what stays out of reach."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from typing import TYPE_CHECKING, Any
+
+import nats
+import nats.errors
+import pytest
+from harness.broker import free_port
+from harness.fixtures import Clients
+from harness.packets import Publish
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from harness.broker import Broker
+
+USER, PASSWORD = "visitor", "rose:bud"
+RESERVED = ("foldmq", "$", "_")
+NO_SUCH_STREAM = 10059
+
+
+@pytest.fixture
+def users(tmp_path: Path) -> Path:
+    file = tmp_path / "nats-users"
+    file.write_text(f"# who may\n{USER}:{PASSWORD}\n")
+    file.chmod(0o600)
+    return file
+
+
+def opened(port: int, users: Path) -> str:
+    """The configuration that lets the users in."""
+    return f"nats_listen = '127.0.0.1:{port}'\nnats_users = '{users}'\n"
+
+
+async def visit(port: int, user: str = USER, password: str = PASSWORD) -> Any:
+    async def quiet(_error: Exception) -> None:
+        pass
+
+    return await nats.connect(
+        f"nats://127.0.0.1:{port}",
+        user=user,
+        password=password,
+        allow_reconnect=False,
+        error_cb=quiet,
+    )
+
+
+async def refused(port: int, user: str, password: str) -> None:
+    with pytest.raises(nats.errors.Error, match=r"(?i)authorization"):
+        await visit(port, user, password)
+
+
+def log_port(own: Broker) -> int:
+    return int(json.loads((own.data_dir / "nats.conf").read_text())["port"])
+
+
+def credentials(own: Broker) -> tuple[str, str]:
+    held = json.loads((own.data_dir / "nats.credentials").read_text())
+    return held["user"], held["password"]
+
+
+def retain(own: Broker, topic: str, payload: bytes) -> None:
+    here = Clients("127.0.0.1", own.port)
+    here.connect().publish(topic, payload, qos=1, retain=True)
+    here.close()
+
+
+def retained(own: Broker, *topics: str) -> list[bytes]:
+    here = Clients("127.0.0.1", own.port)
+    client = here.connect()
+    found = []
+    for topic in topics:
+        client.subscribe((topic, 0))
+        message = client.expect_a(Publish)
+        assert (message.topic, message.retain) == (topic, True)
+        found.append(message.payload)
+    here.close()
+    return found
+
+
+async def answered(client: Any, subject: str, data: bytes) -> object:
+    """The code of the error that is the answer to a request, None if nobody answers."""
+    try:
+        answer = await client.request(subject, data, timeout=5)
+    except nats.errors.NoRespondersError:
+        return None
+    return json.loads(answer.data)["error"]["err_code"]
+
+
+def test_a_visitor_sees_and_changes_nothing_of_the_brokers(
+    make_broker: Callable[..., Broker], users: Path
+) -> None:
+    port = free_port()
+    own = make_broker(opened(port, users))
+    own.start()
+    node = (own.data_dir / "node").read_text().strip()
+    log = f"FOLDMQ_LOG_{node}"
+
+    async def spy() -> None:
+        seen: list[str] = []
+
+        async def note(message: Any) -> None:
+            seen.append(message.subject)
+
+        client = await visit(port)
+        ears = [
+            await client.subscribe(subject, cb=note)
+            for subject in (">", "foldmq.>", "$JS.>", "$SYS.>", "_INBOX.>")
+        ]
+        await client.flush()
+        # a turn in the log, with its JetStream request and reply, for each
+        for count in range(5):
+            await asyncio.to_thread(retain, own, f"spied/{count}", b"x")
+        await client.flush()
+        assert [subject for subject in seen if subject.startswith(RESERVED)] == []
+        for ear in ears:
+            await ear.unsubscribe()
+        await client.flush()
+        for subject, data in (
+            (f"foldmq.log.{node}", b"forged"),
+            (f"foldmq.state.{node}.x", b"forged"),
+            (f"foldmq.inspect.{node}.overview", b"{}"),
+            (f"foldmq.verify.{node}", b"{}"),
+            (f"$JS.API.STREAM.DELETE.{log}", b""),
+            (f"$JS.API.STREAM.PURGE.{log}", b"{}"),
+            (f"$JS.API.DIRECT.GET.{log}", b'{"seq": 1}'),
+            ("$SYS.REQ.SERVER.PING", b""),
+        ):
+            assert await answered(client, subject, data) in (None, NO_SUCH_STREAM), subject
+        await client.close()
+        await refused(port, USER, "wrong")
+        await refused(log_port(own), USER, PASSWORD)
+        await refused(port, *credentials(own))
+        owner = await visit(log_port(own), *credentials(own))
+        before = (await owner.jetstream().stream_info(log)).state.messages
+        assert before >= 5
+        await owner.close()
+
+    asyncio.run(spy())
+    names = [f"spied/{count}" for count in range(5)]
+    assert retained(own, *names) == [b"x"] * 5
+    own.restart(kill=True)  # at once, on the same addresses
+    assert retained(own, *names) == [b"x"] * 5
+    asyncio.run(refused(port, USER, "wrong"))
+    own.stop()
+
+
+def test_a_log_outlives_letting_clients_in_and_out(
+    make_broker: Callable[..., Broker], users: Path
+) -> None:
+    own = make_broker()
+    names: list[str] = []
+    for lets_in in (False, True, False, True):
+        own.configure(opened(free_port(), users) if lets_in else "")
+        own.start()
+        assert retained(own, *names) == [b"x"] * len(names)
+        names.append(f"life/{len(names)}")
+        retain(own, names[-1], b"x")
+        own.stop()
+
+
+def test_the_banner_says_where_clients_connect(
+    make_broker: Callable[..., Broker], users: Path
+) -> None:
+    port = free_port()
+    own = make_broker(opened(port, users))
+    own.start()
+    own.stop()
+    assert f"  NATS       127.0.0.1:{port}, for the one user of {users}\n" in own.log
+    assert f"  bridge     messages are exchanged with NATS at nats://127.0.0.1:{port}\n" in own.log
+    assert PASSWORD not in own.log
+
+
+def test_what_keeps_it_from_starting_is_one_line(
+    make_broker: Callable[..., Broker], users: Path
+) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        said = make_broker(opened(port, users)).refused(69)
+    assert said.startswith(f"cannot listen on 127.0.0.1:{port} (--nats-listen): another program")
+    users.write_text("visitor\n")
+    said = make_broker(opened(free_port(), users)).refused(78)
+    assert said.startswith(f"{users}:1: expected NAME:PASSWORD")
+    said = make_broker("nats_listen = '0.0.0.0:4222'\n").refused(78)
+    assert said.startswith("nats_listen = 0.0.0.0:4222 can be reached from other machines")

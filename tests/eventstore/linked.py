@@ -1,0 +1,109 @@
+"""A NATS server that tests configure, kill and stop, and links to it that keep what they get."""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from harness.broker import free_port, nats_server
+
+from eventstore.connection import ConnectionOptions
+from eventstore.link import Arrived, Link
+
+PATIENCE = 30
+"""Seconds after which what is awaited will not come any more."""
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while not condition():  # noqa: ASYNC110 - of any kind
+            await asyncio.sleep(0.005)
+
+
+class Nats:
+    """A server with JSON configuration in `folder`; it keeps its port."""
+
+    def __init__(self, folder: Path, **settings: Any) -> None:
+        self.port = free_port()
+        self.settings = settings
+        self.file = folder / f"nats-{self.port}.conf"
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"nats://127.0.0.1:{self.port}"
+
+    async def start(self) -> None:
+        self.file.write_text(json.dumps({"host": "127.0.0.1", "port": self.port, **self.settings}))
+        self.run()
+        await until(self._greets)
+
+    def run(self) -> None:
+        self.process = subprocess.Popen(
+            [nats_server(), "-c", str(self.file)], stderr=subprocess.DEVNULL
+        )
+
+    def _greets(self) -> bool:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1):
+            return True
+        return False
+
+    def kill(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+    def signal(self, number: signal.Signals) -> None:
+        assert self.process is not None
+        os.kill(self.process.pid, number)
+
+
+class Linked:
+    """A link and what it told."""
+
+    def __init__(self) -> None:
+        self.messages: list[Arrived] = []
+        self.batches: list[int] = []
+        self.notices: list[str] = []
+        self.problems: list[str] = []
+        self.link: Link
+
+    @classmethod
+    async def to(cls, *urls: str, high_water: int = 1 << 23, **access: Any) -> "Linked":
+        self = cls()
+        self.link = await Link.open(
+            ConnectionOptions(urls=urls, **access),
+            on_messages=self._take,
+            on_up=lambda: self.notices.append("up"),
+            on_down=lambda: self.notices.append("down"),
+            on_room=lambda: self.notices.append("room"),
+            on_error=self.problems.append,
+            high_water=high_water,
+            timeout=PATIENCE,
+        )
+        return self
+
+    def _take(self, messages: list[Arrived]) -> None:
+        self.messages += messages
+        self.batches.append(len(messages))
+
+    @property
+    def payloads(self) -> list[bytes]:
+        return [message.payload for message in self.messages]
+
+    async def settled(self) -> None:
+        """Wait until the server has processed all that was written."""
+        done = asyncio.Event()
+        self.link.fence(done.set)
+        async with asyncio.timeout(PATIENCE):
+            await done.wait()
+
+    async def came(self, count: int) -> None:
+        await until(lambda: len(self.messages) >= count)
