@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pykka
 import structlog
 
+from actors.bridge.host import BridgeHost
 from actors.clock import Timers
 from actors.connection import Connection, Pause
 from actors.decisions import Limits
@@ -32,6 +33,7 @@ from actors.messages import (
     Expire,
     Kick,
     Loaded,
+    Outgoing,
     Remove,
     Retire,
 )
@@ -45,7 +47,7 @@ from actors.session import Session
 from actors.supervision import inherit, replace, succeed
 from actors.systree import SysTree
 from eventstore.errors import CorruptLog
-from eventstore.events import BrokerStopped, Event, entries
+from eventstore.events import NATS_SESSION, Bridged, BrokerStopped, Event, entries
 from eventstore.log import EventLog, LogUnavailable, LogWriter
 from eventstore.messages import Message, MessageStore
 from eventstore.positions import INDEX_BITS, Position, format_position
@@ -57,11 +59,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from actors.auth import Authenticator
+    from actors.bridge.bridge import Bridge
+    from actors.bridge.options import BridgeOptions
     from actors.clock import Clock
     from actors.inspection.inspector import Handler
     from actors.messages import Publication
     from actors.options import Options
     from eventstore.journal import Journal
+    from eventstore.records import Record
     from projections.session import SessionState
     from protocol.packets import Packet
 
@@ -91,7 +96,12 @@ class Broker(LoopActor):
     """
 
     def __init__(
-        self, options: Options, log: EventLog, authenticator: Authenticator, clock: Clock
+        self,
+        options: Options,
+        log: EventLog,
+        authenticator: Authenticator,
+        clock: Clock,
+        bridge: BridgeOptions | None = None,
     ) -> None:
         super().__init__()
         loop = asyncio.get_running_loop()
@@ -102,13 +112,15 @@ class Broker(LoopActor):
         self.meters = Meters(clock.time_ms())
         self.authenticator = authenticator
         self.clock = clock
+        self.bridge = BridgeHost(self, bridge) if bridge is not None else None
+        """What exchanges messages with NATS; None: nothing does."""
         self.node: NodeState
         self.router: Router
         self.begin_anew()
         self.messages = MessageStore(options.message_cache)
         self.timers = Timers(clock.monotonic, self._arm_timers)
         self.connections: set[Connection] = set()
-        self.paused: set[Connection] = set()
+        self.paused: set[Connection | Bridge] = set()
         self.dropped: Counter[str] = Counter()
         """Messages dropped, by reason, since the start."""
         self.watch: Callable[[Publication], None] | None = None
@@ -172,6 +184,9 @@ class Broker(LoopActor):
                 ("retention", self.retention.run()),
             )
         ]
+        if self.bridge is None and self.node.bridged is not None:
+            self.emit(Bridged(0))
+            self.kernel.wake()
         if mark is not None:
             work = scrub(self, mark.sequence, bytes.fromhex(mark.link))
             self._background.append(self._loop.create_task(work, name="scrub"))
@@ -203,6 +218,8 @@ class Broker(LoopActor):
         self.kernel.wake()
         await asyncio.sleep(0)
         await self.settled()
+        if self.bridge is not None:
+            await self.bridge.stop()
         if self.dropped:
             _log.warning("dropped since the start", **self.dropped)
         self.emit(BrokerStopped())
@@ -348,6 +365,8 @@ class Broker(LoopActor):
         if name in self._sessions or name in self.node.sessions:
             session = self.session(name)
             for message in messages:
+                if isinstance(message, Outgoing):
+                    self.router.remember(message.subscriber)
                 self.kernel.tell(session, message)
             return
         for message in messages:
@@ -355,6 +374,10 @@ class Broker(LoopActor):
                 self.kernel.tell(self, ConnectRequest(message.connection, message.connect))
             elif isinstance(message, (Kick, Remove)):
                 message.order.refuse("ended meanwhile")
+
+    def came_online(self, session: Session) -> None:
+        """Take note that a session has a connection now."""
+        self._offline.discard(session)
 
     def went_offline(self, session: Session) -> None:
         """Take note that a session has no connection now."""
@@ -394,7 +417,10 @@ class Broker(LoopActor):
     def begin_anew(self) -> None:
         """Begin with an empty state."""
         self.node = NodeState()
-        self.router = Router(self.session)
+        interest = self.bridge.interest if self.bridge is not None else None
+        if interest is not None:
+            interest.clear()
+        self.router = Router(self.session, interest)
 
     def expires_in(self, state: SessionState) -> float:
         """Return in how many seconds an offline session expires; infinity if it never does."""
@@ -426,6 +452,18 @@ class Broker(LoopActor):
         self._logins += 1
         return self._start(self._authenticate(connection, connect))
 
+    def prefix_of(self, session: str) -> str:
+        """Return what the subjects of a session's user begin with, for the bridge."""
+        if self.bridge is None or not self.bridge.options.prefixes:
+            return ""
+        state = self.node.sessions.peek(session)
+        return self.bridge.options.prefix(state.user if state is not None else None)
+
+    def bridge_failed(self, error: BaseException) -> None:
+        """Have the bridge go on without the actor or work that failed."""
+        if self.bridge is not None:
+            self.bridge.failed(error)
+
     # What the broker itself is told.
 
     def on_receive(self, message: Any) -> None:
@@ -450,6 +488,9 @@ class Broker(LoopActor):
             connect.client_id = f"auto-{secrets.token_hex(10)}"
             connection.client_id = connect.client_id
         name = connect.client_id
+        if name == NATS_SESSION:
+            connection.refuse(ConnectCode.IDENTIFIER_REJECTED, "reserved_client_id")
+            return
         session = self._sessions.get(name)
         if session is not None and session.connection is not None and self._flaps(name):
             _log.info("client identifier is fought over", client=name, address=connection.address)
@@ -476,7 +517,6 @@ class Broker(LoopActor):
 
     def _attach(self, request: ConnectRequest) -> None:
         session = self.session(request.connect.client_id)
-        self._offline.discard(session)
         self.kernel.tell(session, Attach(request.connection, request.connect))
 
     def _on_failed(self, failed: Failed) -> None:
@@ -512,7 +552,8 @@ class Broker(LoopActor):
     async def _load(self, session: Session, refs: Sequence[Position]) -> None:
         sequences = {ref >> INDEX_BITS for ref in refs}
         found: dict[Position, Message] = {}
-        while True:
+        records: list[Record] = []
+        while not session.stopped:
             begin = self.node.begin
             wanted = {at for sequence in sequences for at in self.node.where(sequence)}
             if max(wanted, default=0) > self.journal.durable:
@@ -530,10 +571,13 @@ class Broker(LoopActor):
                 )
                 await asyncio.sleep(_RETRY_LOAD)
             except FoldmqError as error:
-                if self.node.begin == begin:
+                if self.node.begin == begin and not session.stopped:
                     self.fail(error)
                     return
                 # The log was cut meanwhile: what is needed of it stands elsewhere now.
+        if session.stopped:
+            # Its successor asks for itself. What this one needed may rightly have been cut off.
+            return
         store = MessageStore(1 << 62)
         for record in records:
             store.add_record(record)

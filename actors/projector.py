@@ -300,6 +300,7 @@ class Projector:
             [(one.number, one.begun, one.time_ms) for one in node.checkpoints],
             node.cuts[-1] if node.cuts else None,
             None if node.archived is None else (node.archived.at, node.archived.said),
+            node.bridged,
         )
         # It names checkpoints, cuts and repetitions that may be newer than the record.
         await self._until_whole(self._broker.journal.here)

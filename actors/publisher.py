@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from actors.messages import Batch, Outgoing, Publication
 from actors.router import NOWHERE, Route, Subscriber
-from eventstore.events import MessageDropped, MessagePublished
+from eventstore.events import MessageDropped, MessagePublished, Released
 from eventstore.journal import ESCAPED
 from eventstore.messages import Message, Stored
 from eventstore.positions import Position, format_position, to_runs
@@ -19,7 +19,7 @@ from protocol.packets import Publishes
 from protocol.topics import is_reserved_topic
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from actors.broker import Broker
     from actors.session import Session
@@ -37,23 +37,54 @@ class Publisher:
     def publish(self, session: Session, packet: Publishes, *, will: bool = False) -> None:
         """Publish messages that take effect at once: QoS 0 and 1, and wills of any QoS."""
         if not packet.qos and not packet.retain and not will:
+            broker = self._broker
             topics, packets = packet.topics, packet.packets
-            if self._broker.watch is not None:
-                self._broker.watch(Publication(self._name, 0, topics, (), (), packets))
+            if broker.watch is not None:
+                broker.watch(Publication(self._name, 0, topics, (), (), packets))
+            if broker.bridge is not None:
+                broker.bridge.packets(self._name, packet, session.connection)
             for targets, chosen in self._plan(topics):
                 some = packets if chosen is None else [packets[at] for at in chosen]
-                self._send(targets, Batch(0, (), (), (), packets=some, origin=session.connection))
+                self.send(targets, Batch(0, (), (), (), packets=some, origin=session.connection))
+            if self._has_birth(topics):
+                self._keep_births(topics, packet.payloads)
             return
-        for part in self._acceptable(session, packet):
-            first, size = self._record(session, part, will=will)
+        for part in self._acceptable(packet):
+            first, size = self._record(part, will=will)
+            refs = range(first, first + len(part))
             self._route(
-                packet.qos,
+                packet.qos, part.topics, part.payloads, refs, size, retain=packet.retain, gated=will
+            )
+
+    def bring(
+        self, packet: Publishes, wanted: Callable[[Subscriber], bool] | None = None
+    ) -> list[tuple[Position, int]]:
+        """Publish messages that come from NATS, to those subscribers that ``wanted`` allows.
+
+        Those of QoS 1 and 2 and retained ones are recorded: returns where, as (position of the
+        first one, how many) for each part. QoS 2 takes effect at once.
+        """
+        if not packet.qos and not packet.retain:
+            self._route(0, packet.topics, packet.payloads, (), 0, retain=False, wanted=wanted)
+            return []
+        recorded: list[tuple[Position, int]] = []
+        for part in self._acceptable(packet):
+            first, size = self._record(part, will=False)
+            refs = range(first, first + len(part))
+            if part.qos == 2:
+                pids = to_runs(part.packet_ids)
+                self._broker.emit(Released(self._name, pids, refs=to_runs(refs)))
+            self._route(
+                part.qos,
                 part.topics,
                 part.payloads,
-                range(first, first + len(part)),
+                refs,
                 size,
-                gated=will,
+                retain=packet.retain,
+                wanted=wanted,
             )
+            recorded.append((first, len(part)))
+        return recorded
 
     def store(self, session: Session, packet: Publishes) -> None:
         """Record QoS 2 messages; they take effect when they are released.
@@ -71,22 +102,24 @@ class Publisher:
                     first_seen.setdefault(pid, at)
             fresh = _select(packet, list(first_seen.values()))
         if fresh.topics:
-            for part in self._acceptable(session, fresh):
-                self._record(session, part, will=False)
+            for part in self._acceptable(fresh):
+                self._record(part, will=False)
 
-    def release(self, refs: Sequence[Position], messages: Sequence[Message]) -> None:
-        """Route QoS 2 messages that were released."""
+    def release(
+        self, refs: Sequence[Position], messages: Sequence[Message], *, retain: bool
+    ) -> None:
+        """Route QoS 2 messages that were released, all retained or none."""
         payloads = [message.payload for message in messages]
         topics = [message.topic for message in messages]
-        self._route(2, topics, payloads, refs, sum(map(len, payloads)))
+        self._route(2, topics, payloads, refs, sum(map(len, payloads)), retain=retain)
 
-    def _acceptable(self, session: Session, packet: Publishes) -> list[Publishes]:
+    def _acceptable(self, packet: Publishes) -> list[Publishes]:
         """Return the packet in parts that each fit into a record, without what is refused."""
         reserved = {raw for raw in set(packet.topics) if is_reserved_topic(raw.decode())}
         if reserved:
             keep = [at for at, raw in enumerate(packet.topics) if raw not in reserved]
             dropped = len(packet) - len(keep)
-            at = session.emit(MessageDropped(self._name, "reserved_topic", dropped))
+            at = self._broker.emit(MessageDropped(self._name, "reserved_topic", dropped))
             self._broker.count_dropped(
                 "reserved_topic", dropped, client=self._name, position=format_position(at)
             )
@@ -96,7 +129,7 @@ class Publisher:
         limit = self._broker.options.max_record // 2
         return _split(packet, limit)
 
-    def _record(self, session: Session, packet: Publishes, *, will: bool) -> tuple[Position, int]:
+    def _record(self, packet: Publishes, *, will: bool) -> tuple[Position, int]:
         """Append a MessagePublished; return the first message's position and the payload bytes."""
         topics, payloads = packet.topics, packet.payloads
         distinct = dict.fromkeys(topics)
@@ -119,7 +152,7 @@ class Publisher:
             count,
             will,
         )
-        first = session.emit(event, payloads, size)
+        first = self._broker.emit(event, payloads, size)
         self._broker.messages.add(Stored(first, topics, payloads, size))
         return first, size
 
@@ -131,10 +164,16 @@ class Publisher:
         refs: Sequence[Position],
         size: int,
         *,
+        retain: bool,
         gated: bool = False,
+        wanted: Callable[[Subscriber], bool] | None = None,
     ) -> None:
-        if self._broker.watch is not None:
-            self._broker.watch(Publication(self._name, qos, topics, payloads, refs))
+        broker = self._broker
+        if broker.watch is not None:
+            broker.watch(Publication(self._name, qos, topics, payloads, refs))
+        if broker.bridge is not None:
+            content = Stored(0, topics, payloads, size)
+            broker.bridge.published(self._name, qos, content, refs, retain=retain, gated=gated)
         for targets, chosen in self._plan(topics):
             if chosen is None:
                 batch = Batch(qos, topics, payloads, refs, size=size, gated=gated)
@@ -144,11 +183,51 @@ class Publisher:
                     qos,
                     [topics[at] for at in chosen],
                     some,
-                    [refs[at] for at in chosen],
+                    [refs[at] for at in chosen] if refs else (),
                     size=sum(map(len, some)),
                     gated=gated,
                 )
-            self._send(targets, batch)
+            self.send(targets if wanted is None else self._only(wanted, targets, batch), batch)
+        if not gated and self._has_birth(topics):
+            self._keep_births(topics, payloads)
+
+    def _only(
+        self, wanted: Callable[[Subscriber], bool], targets: Sequence[Subscriber], batch: Batch
+    ) -> list[Subscriber]:
+        """Return the subscribers who may have a batch; have it recorded that others get none."""
+        chosen: list[Subscriber] = []
+        for target in targets:
+            if wanted(target):
+                chosen.append(target)
+            elif batch.qos and target.qos:
+                count = len(batch)
+                self._broker.emit(
+                    MessageDropped(
+                        target.session,
+                        "other_prefix",
+                        count,
+                        refs=to_runs(batch.refs),
+                        filter=target.filter,
+                    )
+                )
+                self._broker.count_dropped("other_prefix", count, client=target.session)
+        return chosen
+
+    def _has_birth(self, topics: Sequence[bytes]) -> bool:
+        births = self._broker.router.births
+        return bool(births) and not births.keys().isdisjoint(topics)
+
+    def _keep_births(self, topics: Sequence[bytes], payloads: Sequence[bytes]) -> None:
+        """Keep the births of Sparkplug as retained messages, for those who come later."""
+        births = self._broker.router.births
+        for raw, payload in zip(topics, payloads, strict=True):
+            certificate = births.get(raw)
+            if certificate is not None:
+                packet = Publishes(0, retain=True)
+                packet.topics.append(certificate)
+                packet.payloads.append(payload)
+                first, size = self._record(packet, will=False)
+                self._route(0, packet.topics, packet.payloads, (first,), size, retain=True)
 
     def _plan(
         self, topics: Sequence[bytes]
@@ -182,7 +261,8 @@ class Publisher:
             for routes, targets in shared.items()
         ]
 
-    def _send(self, targets: Sequence[Subscriber], batch: Batch) -> None:
+    def send(self, targets: Sequence[Subscriber], batch: Batch) -> None:
+        """Give a batch to subscribers."""
         broker = self._broker
         tell = broker.kernel.tell
         for target in targets:

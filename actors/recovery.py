@@ -150,7 +150,7 @@ async def _check_mark(log: EventLog, loaded: Loaded) -> None:
 async def _fill_carried(broker: Broker, loaded: Loaded) -> None:
     """Learn from the records that repeat messages which those are, and where the log was cut."""
     node, mark = broker.node, loaded.mark
-    node.take_marks(mark.checkpoints, mark.cut, mark.archived)
+    node.take_marks(mark.checkpoints, mark.cut, mark.archived, mark.bridged)
     carriers = [sequence for sequence in mark.carriers if sequence >= broker.log.first]
     for start in range(0, len(carriers), _BREATHE_EVERY):
         for record in await _read(broker, carriers[start : start + _BREATHE_EVERY]):

@@ -25,7 +25,7 @@ from actors.checkpoints import (
     repeat_session,
 )
 from eventstore.errors import CorruptLog
-from eventstore.events import CheckpointBegun, CheckpointCompleted, LogCut
+from eventstore.events import Bridged, CheckpointBegun, CheckpointCompleted, LogCut
 from eventstore.log import LogUnavailable
 from eventstore.messages import MessageStore
 from eventstore.positions import INDEX_BITS, position
@@ -232,6 +232,8 @@ class Retention:
                 await asyncio.sleep(_POLL)
             number = node.checkpoint + 1
             begun = self._broker.emit(CheckpointBegun(number))
+            if node.bridged is not None:
+                self._broker.emit(Bridged(node.bridged))
             self._broker.kernel.wake()
             if journal.behind is not None:
                 return number, begun
@@ -298,29 +300,14 @@ class Retention:
         position that the checkpoint did not renew.
         """
         node = self._broker.node
-        first = before >> INDEX_BITS
         needed: dict[int, set[Position]] = {}
-        waiting: set[Position] = set()
-        started = self._now()
-        for name in node.sessions.names():
-            if not node.sessions.holds(name, before):
-                continue
-            # As of now: what is referred to later stands behind the checkpoint.
-            state = node.sessions.peek(name)
-            runs = list(reference_runs(state)) if state is not None else []
-            for ref in expanded(runs, before):
-                sequence = ref >> INDEX_BITS
-                if not any(at >= first for at in node.carried.get(sequence, ())):
-                    needed.setdefault(sequence, set()).add(ref)
-                    if node.retained.known(name, ref):
-                        waiting.add(ref)
-                if self._now() - started > _SLICE:
-                    await self._breathe(started)
-                    started = self._now()
+        # A message moves: from its publisher, by way of what is retained, to who is to get it.
+        # Where it comes from is looked at before where it comes to, so that none slips through.
+        waiting = await self._look_for(before, needed)
         for retained in node.retained.before(before):
-            sequence = retained.ref >> INDEX_BITS
-            if not any(at >= first for at in node.carried.get(sequence, ())):
-                needed.setdefault(sequence, set()).add(retained.ref)
+            if self._must_carry(retained.ref, before):
+                needed.setdefault(retained.ref >> INDEX_BITS, set()).add(retained.ref)
+        waiting |= await self._look_for(before, needed)
         sequences = sorted(needed, reverse=True)
         while sequences:
             started = self._now()
@@ -338,6 +325,39 @@ class Retention:
                 messages.append((ref, message))
             self._say(carry(messages, waiting))
             await self._breathe(started)
+
+    async def _look_for(self, before: Position, needed: dict[int, set[Position]]) -> set[Position]:
+        """Add to ``needed``, by record, what sessions refer to before a position and must be kept.
+
+        Returns those of them that are retained with their PUBREL.
+        """
+        node = self._broker.node
+        waiting: set[Position] = set()
+        started = self._now()
+        for name in node.sessions.names():
+            while name in self._broker.rebuilding:
+                # What made it fail may have spoilt its state.
+                await asyncio.sleep(_POLL)
+                started = self._now()
+            if not node.sessions.holds(name, before):
+                continue
+            # As of now: what is published later stands behind the checkpoint.
+            state = node.sessions.peek(name)
+            runs = list(reference_runs(state)) if state is not None else []
+            for ref in expanded(runs, before):
+                if self._must_carry(ref, before):
+                    needed.setdefault(ref >> INDEX_BITS, set()).add(ref)
+                    if node.retained.known(name, ref):
+                        waiting.add(ref)
+                if self._now() - started > _SLICE:
+                    await self._breathe(started)
+                    started = self._now()
+        return waiting
+
+    def _must_carry(self, ref: Position, before: Position) -> bool:
+        """Return whether a message is repeated nowhere behind a position yet."""
+        carriers = self._broker.node.carried.get(ref >> INDEX_BITS, ())
+        return not any(at >= before >> INDEX_BITS for at in carriers)
 
     async def _until_whole(self, sequence: int) -> None:
         journal = self._broker.journal

@@ -13,17 +13,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
+from protocol.sparkplug import certificate_topic
 from protocol.topics import is_reserved_topic
 from protocol.trie import FilterTrie
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from actors.bridge.interest import Interest
     from actors.subscription import Subscription
     from projections.session import SessionState
 
 _CACHED_TOPICS = 65_536
 _CACHED_BYTES = 16 * 1024 * 1024
+_SPARKPLUG = b"spBv1.0/"
 
 
 class Subscriber:
@@ -73,7 +76,10 @@ class Routes(dict[bytes, Route]):
         """Look a topic up in the index."""
         if len(self) >= _CACHED_TOPICS or self._size >= _CACHED_BYTES:
             self.forget()
-        targets = self._router.match(raw.decode())
+        topic = raw.decode()
+        targets = self._router.match(topic)
+        if raw.startswith(_SPARKPLUG):
+            self._router.take_birth(topic, raw)
         route = NOWHERE
         if targets:
             route = self._interned.setdefault(targets, Route(targets))
@@ -87,6 +93,7 @@ class Routes(dict[bytes, Route]):
             self.clear()
             self._interned.clear()
             self._size = 0
+            self._router.births.clear()
 
 
 class Router:
@@ -96,13 +103,17 @@ class Router:
     called with the name of one that is needed, and has :meth:`restore` called.
     """
 
-    def __init__(self, activate: Callable[[str], object]) -> None:
+    def __init__(self, activate: Callable[[str], object], interest: Interest | None = None) -> None:
+        self._interest = interest
+        """Told of each subscription that begins or ends, also of passive sessions."""
         self._index: FilterTrie[Subscriber | str] = FilterTrie()
         self._subscribers: dict[str, dict[str, Subscriber]] = {}
         self._activate = activate
         self.routes = Routes(self)
         self._leaving: dict[str, WeakSet[Subscriber]] = {}
         """Subscriptions that ended before their session, while something is on its way for them."""
+        self.births: dict[bytes, bytes] = {}
+        """Topics of Sparkplug's births among the routes that are known -> where they are kept."""
         self.system: set[Subscriber] = set()
         """Subscriptions below ``$SYS`` of sessions that are not passive."""
 
@@ -130,12 +141,18 @@ class Router:
                 best[found.session] = found
         return tuple(best.values())
 
+    def take_birth(self, topic: str, raw: bytes) -> None:
+        """Take note of where a birth of Sparkplug is kept, if a topic is one's."""
+        certificate = certificate_topic(topic)
+        if certificate is not None:
+            self.births[raw] = certificate.encode()
+
     def matching(self, topic: str) -> list[Subscriber | str]:
         """Return the subscriptions that a topic matches; of passive sessions the name alone."""
         return self._index.match(topic)
 
     def match_system(self, topic: str) -> tuple[Subscriber, ...]:
-        """Return who of those that are not passive gets a message below ``$SYS``, each once."""
+        """Return who of those that are not passive gets a message of the broker, each once."""
         matching = self._index.match(topic)
         best = {found.session: found for found in matching if isinstance(found, Subscriber)}
         return tuple(best.values())
@@ -147,7 +164,7 @@ class Router:
         if found is None:
             found = Subscriber(session, topic_filter, qos)
             held[topic_filter] = found
-            self._index.insert(topic_filter, session, found)
+            self._insert(topic_filter, session, found)
             if is_reserved_topic(topic_filter):
                 self.system.add(found)
         found.qos = qos
@@ -160,6 +177,8 @@ class Router:
         found = held.pop(topic_filter, None) if held else None
         if found is not None:
             self._index.remove(topic_filter, session)
+            if self._interest is not None:
+                self._interest.removed(session, topic_filter)
             self.system.discard(found)
             self._leaving.setdefault(session, WeakSet()).add(found)
             self.routes.forget()
@@ -185,8 +204,21 @@ class Router:
         self.system.difference_update(self._subscribers.pop(session, {}).values())
         self._leaving.pop(session, None)
         for topic_filter in filters:
-            self._index.insert(topic_filter, session, session)
+            self._insert(topic_filter, session, session)
         self.routes.forget()
+
+    def remember(self, subscriber: Subscriber) -> None:
+        """Know a subscription again that was forgotten with something on its way for it.
+
+        It must end with its session, which was passive since.
+        """
+        self._leaving.setdefault(subscriber.session, WeakSet()).add(subscriber)
+
+    def _insert(self, topic_filter: str, session: str, value: Subscriber | str) -> None:
+        before = len(self._index)
+        self._index.insert(topic_filter, session, value)
+        if self._interest is not None and len(self._index) > before:
+            self._interest.added(session, topic_filter)
 
     def active_sessions(self) -> list[str]:
         """Return the sessions that have subscriptions and are not passive."""

@@ -10,6 +10,8 @@ subscriptions comes straight to it and is queued. When nothing came for a while 
 
 from __future__ import annotations
 
+import itertools
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import structlog
@@ -60,6 +62,7 @@ from protocol.packets import (
     Subscribe,
     Unsubscribe,
 )
+from protocol.sparkplug import is_death, with_timestamp
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -122,8 +125,8 @@ class Session(LoopActor):
     def on_receive(self, message: Any) -> None:
         """Handle one message; while messages are being loaded everything else waits.
 
-        But for deliveries: their publisher is told as soon as the publication is on disk, so
-        they must be recorded with it, as queued.
+        But for deliveries, those of a failed subscription too: their publisher is told as soon as
+        the publication is on disk, so they must be recorded with it, as queued.
         """
         if self._recorded is not None:
             if type(message) is Outgoing:
@@ -131,7 +134,7 @@ class Session(LoopActor):
             else:
                 self._unhandled.append(message)
             return
-        if self._delivery.loading and type(message) not in (Loaded, Outgoing):
+        if self._delivery.loading and type(message) not in (Loaded, Outgoing, Failed):
             self._unhandled.append(message)
             return
         self._handle(message)
@@ -193,6 +196,7 @@ class Session(LoopActor):
         if connect.will is not None:
             self._arm_will(connect)
         self.connection = connection
+        self._broker.came_online(self)
         self._answer(
             connection,
             connack(ConnectCode.ACCEPTED, session_present=resumed, version=connect.version),
@@ -313,9 +317,12 @@ class Session(LoopActor):
         if will is None or message is None:
             return
         self.emit(WillFired(self.name))
+        payload = message.payload
+        if is_death(will.topic):
+            payload = with_timestamp(payload, self._broker.clock.time_ms())
         batch = Publishes(will.qos, retain=will.retain)
         batch.topics.append(message.topic)
-        batch.payloads.append(message.payload)
+        batch.payloads.append(payload)
         self._publisher.publish(self, batch, will=True)
 
     def _on_expire(self, _message: Expire) -> None:
@@ -343,7 +350,7 @@ class Session(LoopActor):
 
     def _start_subscription(self, subscriber: Subscriber) -> Subscription:
         actor = subscriber.actor
-        if actor is None:
+        if actor is None or actor.stopped:  # it may have failed in this turn
             actor = subscriber.actor = Subscription(self, subscriber)
             self.kernel.spawn(actor, self)
         return actor
@@ -439,8 +446,12 @@ class Session(LoopActor):
             if found is None:
                 self._delivery.load(refs, lambda: self._on_release(connection, packet_ids))
                 return
+            retained = self._broker.node.retained.known
+            kept = [retained(self.name, ref) for ref in refs]
             self.emit(event)
-            self._publisher.release(refs, [found[ref] for ref in refs])
+            for flag, some in itertools.groupby(zip(kept, refs, strict=True), itemgetter(0)):
+                chosen = [ref for _, ref in some]
+                self._publisher.release(chosen, [found[ref] for ref in chosen], retain=flag)
             self._delivery.let_go(refs)
         if connection is self.connection:
             self._acknowledge(connection, PacketType.PUBCOMP, packet_ids)
@@ -512,8 +523,14 @@ class Session(LoopActor):
         self._on_detached(message.message)
 
     def begin_rebuild(self) -> None:
-        """Take a failed session's place: record deliveries, put off all else."""
+        """Take a failed session's place: record deliveries, put off all else.
+
+        The state that it left is good enough to say behind which messages they must wait.
+        """
         self._recorded = []
+        state = self._broker.node.sessions.get(self.name)
+        if state is not None:
+            self.state = state
 
     def record_unseen(self, outgoing: Outgoing, start: int) -> None:
         """Record as queued what a session without a state is to deliver, from ``start`` on."""
@@ -522,16 +539,16 @@ class Session(LoopActor):
         if not qos or not refs or subscriber.ended or self._recorded is None:
             return
         size = sum(map(len, batch.payloads[start:]))
-        event = Queued(self.name, subscriber.filter, qos, to_runs(refs), size, batch.retain)
-        journal = self._broker.journal
-        at = journal.append(event, len(refs))
-        self._recorded.append((event, at, journal.time_ms))
+        topic_filter = decisions.goes_behind(self.state, subscriber.filter) or subscriber.filter
+        event = Queued(self.name, topic_filter, qos, to_runs(refs), size, batch.retain)
+        at = self.emit(event)
+        self._recorded.append((event, at, self._broker.journal.time_ms))
 
     def end_rebuild(self, state: SessionState | None, last: int, first: list[Any]) -> None:
         """Go on with a state that holds the records up to ``last``: do ``first``, then the rest."""
         recorded, self._recorded = self._recorded, None
+        self.state = state if state is not None else SessionState(self.name)
         if state is not None:
-            self.state = state
             for event, at, time_ms in recorded or ():
                 if sequence_of(at) > last:
                     self._broker.node.apply(event, at, time_ms)

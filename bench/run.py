@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from bridgeload import BRIDGE
 from brokers import BROKERS, ROOT, BenchError, Broker, Foldmq, output, running
 from inspection import INSPECTION
 from loads import LOADS, Load, Target
@@ -142,6 +143,13 @@ of the pairs, CPU time is that of the broker's process alone:
   are apart, and the time by the wall has in it whatever else the machine did. "JSON of a page"
   follows when others had their turn.
 
+Between MQTT and NATS (`bench/bridgeload.py`), the embedded NATS opened for clients:
+
+- "on / off": the load "qos0" with 4 topics, and the same at QoS 1, with the bridge and without it
+  and nobody subscribed in NATS, in at least 5 pairs, fresh brokers, the order changing.
+- "to NATS": 4 publishers and one NATS client that takes everything; all arrive, or there is none.
+- "NATS to MQTT": a NATS client that sends 150,000 a second, one MQTT client; all arrive.
+
 Spark on a log (`bench/sparkload.py`): 5 million events of one message each, written by
 `bench/loggen.py` as a broker writes them under load, in a plain NATS server on the same machine;
 `local[2]`, a heap of 2 GiB, every job in a process of its own, timed from when its session has
@@ -159,7 +167,7 @@ started:
 
 def parse_arguments() -> argparse.Namespace:
     """Read the command line."""
-    names = [*(load.name for load in LOADS), *TIME_MACHINE, *INSPECTION, *SPARK_LOADS]
+    names = [*(load.name for load in LOADS), *TIME_MACHINE, *INSPECTION, *BRIDGE, *SPARK_LOADS]
     parser = argparse.ArgumentParser(description=__doc__, prog="make bench ARGS='...'")
     parser.add_argument("--load", action="append", choices=names, help="only these loads")
     parser.add_argument("--broker", action="append", choices=[broker.name for broker in BROKERS])
@@ -205,7 +213,7 @@ def run(options: argparse.Namespace) -> int:
         if load.name in options.load
         for row in measure(load, brokers, options)
     ]
-    for name, measure_own in (TIME_MACHINE | INSPECTION | SPARK_LOADS).items():
+    for name, measure_own in (TIME_MACHINE | INSPECTION | BRIDGE | SPARK_LOADS).items():
         if name in options.load and Foldmq in brokers:
             rows += measure_own(options)
     queued_like_qos1(rows)

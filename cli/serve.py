@@ -8,7 +8,7 @@ import os
 import resource
 import signal
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,6 +16,7 @@ import structlog
 
 from actors.attestation import Attestor, subject_of
 from actors.auth import Anonymous, Authenticator, PasswordFile
+from actors.bridge.options import BridgeOptions
 from actors.broker import Broker
 from actors.clock import SystemClock
 from actors.meters import watch_loop
@@ -32,6 +33,7 @@ from cli.units import Address
 from cli.web.child import WebPage
 from eventstore.datadir import DataDir
 from protocol.errors import FoldmqError
+from protocol.mapping import Mapping, parse_users
 
 log = structlog.get_logger("foldmq")
 
@@ -54,7 +56,7 @@ class DrainError(FoldmqError):
         )
 
 
-def run(flags: Mapping[str, object], config: Path | None) -> None:
+def run(flags: dict[str, object], config: Path | None) -> None:
     """Serve until SIGTERM or SIGINT; raises the FoldmqError that ends the broker otherwise."""
     settings = load(flags, os.environ, config)
     logs.configure(settings.log_level, settings.log_format)
@@ -106,6 +108,13 @@ def make_options(settings: Settings, node: str, largest: int) -> Options:
         max_connections=affordable_connections(settings),
         max_record=min(options.max_record, largest // 2),
     )
+
+
+def make_bridge(settings: Settings, most_held: int) -> BridgeOptions:
+    """Give what crosses between MQTT and NATS."""
+    prefixes = parse_users(settings.bridge_user_map)
+    rules = Mapping.parse(settings.bridge_map, settings.bridge_filters, prefixes.values())
+    return BridgeOptions(rules, prefixes, settings.bridge_qos, most_held)
 
 
 class Service:
@@ -165,7 +174,8 @@ class Service:
         store = await open_store(stack, settings, datadir)
         self._largest = store.largest
         options = make_options(settings, self._node, self._largest)
-        broker = Broker(options, store.log, self._authenticator, SystemClock())
+        bridge = make_bridge(settings, 4 * options.max_outbound_bytes) if store.bridge else None
+        broker = Broker(options, store.log, self._authenticator, SystemClock(), bridge)
         self._monitor.broker = broker
         await _recover(broker, self._notifier)
         await answer_requests(store.client, subject_of(self._node), Attestor(broker).answer)
@@ -173,6 +183,8 @@ class Service:
             broker.storage.free_bytes = datadir.free_bytes
         broker.storage.refresh()
         await serve_inspector(stack, store.client, broker)
+        if broker.bridge is not None and store.bridge is not None:
+            await broker.bridge.start(store.bridge)
         listening = [await _listen(broker, place) for place in settings.listen]
         self._monitor.listening = True
         await self._web.start(datadir)
@@ -198,6 +210,9 @@ class Service:
             nats=store.where,
             promise=store.promise,
             durable=store.durable,
+            nats_clients=store.nats_clients,
+            nats_users=store.nats_users,
+            bridge=store.bridge.where if store.bridge is not None else None,
         )
         announce(self._settings, facts)
 

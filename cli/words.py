@@ -9,6 +9,7 @@ from cli import text
 from cli.topics import Published, Topics
 from eventstore.events import (
     Acked,
+    Bridged,
     BrokerStarted,
     BrokerStopped,
     CheckpointBegun,
@@ -231,6 +232,7 @@ _WORDS: dict[type, Callable[[Any, Topics], str]] = {
     RetainedSnapshot: _retained,
     CheckpointCompleted: _completed,
     MessagesCarried: _carried,
+    Bridged: lambda event, _: f"NATS has what was published up to {format_position(event.through)}",
     LogArchived: _archived,
     LogCut: _cut,
     OperatorActed: _acted,

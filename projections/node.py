@@ -10,6 +10,7 @@ import itertools
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from eventstore.events import (
+    Bridged,
     BrokerStarted,
     BrokerStopped,
     CheckpointBegun,
@@ -71,6 +72,7 @@ class NodeState:
         "applied",
         "archived",
         "begin",
+        "bridged",
         "carried",
         "checkpoint",
         "checkpoints",
@@ -100,6 +102,8 @@ class NodeState:
         """Where the log was cut, as far as it tells."""
         self.archived: Archived | None = None
         """Up to where an archive has the log, as far as the log tells."""
+        self.bridged: Position | None = None
+        """Up to where NATS has what was published; None: nothing was ever bridged."""
         self.carried: dict[int, list[int]] = {}
         """Records that were cut off -> the records that repeat what is needed of them."""
         self.touched: dict[str, Position] | None = None
@@ -229,8 +233,10 @@ class NodeState:
         checkpoints: Iterable[tuple[int, Position, int]],
         cut: LogCut | None,
         archived: tuple[Position, LogArchived] | None,
+        bridged: Position | None,
     ) -> None:
-        """Take from the projections' mark where the log may begin, was cut and is archived."""
+        """Take what the projections' mark says of the log: see :class:`projections.stored.Mark`."""
+        self.bridged = bridged
         self.checkpoints = [Checkpoint(*one) for one in checkpoints]
         if self.checkpoints:
             self.checkpoint = self.checkpoints[-1].number
@@ -291,6 +297,9 @@ class NodeState:
     def _archived(self, event: LogArchived, at: Position, _ms: int, _: Sequence[bytes]) -> None:
         self.archived = Archived(at, event)
 
+    def _bridged(self, event: Bridged, _at: Position, _ms: int, _: Sequence[bytes]) -> None:
+        self.bridged = event.through or None
+
     def _cleared(self, event: RetainedCleared, _at: Position, _ms: int, _: Sequence[bytes]) -> None:
         self.retained.cleared(event.topics)
 
@@ -300,6 +309,7 @@ class NodeState:
     _OF_THE_NODE: ClassVar[
         dict[type, Callable[[NodeState, Any, Position, int, Sequence[bytes]], None]]
     ] = {
+        Bridged: _bridged,
         BrokerStarted: _nothing,
         BrokerStopped: _nothing,
         CheckpointBegun: _checkpoint_begun,

@@ -131,6 +131,8 @@ class Mark:
     """The last cut of the log."""
     archived: tuple[Position, LogArchived] | None = None
     """What was last said of an archive, and where."""
+    bridged: Position | None = None
+    """Up to where NATS has what was published."""
 
     def body(self) -> bytes:
         """Return the body of the mark's entry."""

@@ -18,7 +18,7 @@ from actors.messages import Close, Kick, Remove
 from actors.orders import Order
 from actors.session import Session
 from actors.subscription import Subscription
-from eventstore.events import LogArchived, RetainedCleared
+from eventstore.events import NATS_SESSION, LogArchived, RetainedCleared
 from eventstore.positions import INDEX_BITS
 from protocol.errors import FoldmqError
 
@@ -123,7 +123,9 @@ class Operations:
             order = Order("remove_session", by, name, name)
             order.one_of_many = len(names) > 1
             orders.append((name, order))
-            if name in broker.node.sessions:
+            if name == NATS_SESSION:
+                order.refuse("is not a client's: it ends with the broker")
+            elif name in broker.node.sessions:
                 broker.tell_session(broker.session(name), Remove(order, before))
             else:
                 order.refuse("no such session")

@@ -45,6 +45,7 @@ def status(broker: Broker) -> dict[str, Any]:
         "bytes": {"in": meters.bytes_in, "out": meters.bytes_out},
         "dropped": dict(broker.dropped),
         "log": _log(broker),
+        "bridge": _bridge(broker),
         "lag": histogram(meters.lag),
         "actors": {"total": len(kernel), "by_type": _by_type(broker)},
         "kernel": {
@@ -120,6 +121,25 @@ def _log(broker: Broker) -> dict[str, Any] | None:
         "archived": archived.said.through if archived is not None else 0,
         "stream_bytes": storage.stream_bytes,
         "disk_free": storage.disk_free,
+    }
+
+
+def _bridge(broker: Broker) -> dict[str, Any] | None:
+    """Return how the bridge to NATS is; None if there is none."""
+    bridge = broker.bridge
+    if bridge is None:
+        return None
+    stats = bridge.stats
+    return {
+        "connected": stats.connected,
+        "filters": len(bridge.interest),
+        "subscriptions": bridge.interest.subjects,
+        "sent": stats.sent,
+        "offered": stats.offered,
+        "probes": stats.probes,
+        "received": stats.received,
+        "acknowledged": stats.acknowledged,
+        "through": broker.node.bridged or 0,
     }
 
 

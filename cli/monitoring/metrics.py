@@ -17,7 +17,16 @@ Numbers = dict[Labels, float]
 
 REFUSED = ("connections", "logins", "sessions")
 """Reasons of the status for connections that were refused; all others are of dropped messages."""
-DROPPED = ("queue_bytes", "queue_messages", "reserved_topic", "slow_reader")
+DROPPED = (
+    "bridge_reply",
+    "bridge_slow",
+    "bridge_too_large",
+    "bridge_unavailable",
+    "queue_bytes",
+    "queue_messages",
+    "reserved_topic",
+    "slow_reader",
+)
 """Reasons that are shown before anything was dropped for them."""
 
 
@@ -323,6 +332,43 @@ METRICS = (
         "gauge",
         "Bytes that leave for clients when the events that they depend on are on disk.",
         _at("log", "gated_bytes"),
+    ),
+    Meter(
+        "foldmq_bridge_connected",
+        "gauge",
+        "1 while the bridge is connected to NATS. This one and the next ones are there while there "
+        "is a bridge.",
+        _of("bridge", lambda bridge: int(bridge["connected"])),
+    ),
+    Meter(
+        "foldmq_bridge_filters",
+        "gauge",
+        "Distinct topic filters whose messages are taken from NATS.",
+        _at("bridge", "filters"),
+    ),
+    Meter(
+        "foldmq_bridge_subscriptions",
+        "gauge",
+        "Subscriptions in NATS for them.",
+        _at("bridge", "subscriptions"),
+    ),
+    Meter(
+        "foldmq_bridge_sent_messages_total",
+        "counter",
+        "Messages that NATS clients were sent.",
+        _at("bridge", "sent"),
+    ),
+    Meter(
+        "foldmq_bridge_offered_messages_total",
+        "counter",
+        "Messages that NATS clients could have had, whether any wanted them or not.",
+        _at("bridge", "offered"),
+    ),
+    Meter(
+        "foldmq_bridge_received_messages_total",
+        "counter",
+        "Messages from NATS for which there is a topic.",
+        _at("bridge", "received"),
     ),
     Meter(
         "foldmq_loop_lag_seconds",

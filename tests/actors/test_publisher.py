@@ -42,6 +42,7 @@ class FakeBroker:
         self.messages = MessageStore(1 << 20)
         self.dropped: Counter[str] = Counter()
         self.watch = None
+        self.bridge = None
         self.boxes: dict[str, Box] = {}
         self.state = SessionState("p")
         self.events: list[tuple[Event, Position, Sequence[bytes]]] = []
@@ -250,7 +251,7 @@ def test_qos_2_is_recorded_once_and_routed_when_released(broker: FakeBroker) -> 
     assert list(inbound) == [1, 2, 3]
     found = [broker.messages.get(ref) for ref in inbound.values()]
     assert found == [Message(b"a", b"1"), Message(b"a", b"2"), Message(b"b", b"3")]
-    publisher(broker).release(list(inbound.values()), cast("list[Message]", found))
+    publisher(broker).release(list(inbound.values()), cast("list[Message]", found), retain=False)
     broker.kernel.run_turn()
     assert got(box) == [("a", b"1"), ("a", b"2"), ("b", b"3")]
 
@@ -259,3 +260,38 @@ def test_a_subscriber_says_nothing_for_nobody(broker: FakeBroker) -> None:
     publish(broker, packet(1, ("a", b"x")))
     assert broker.boxes == {}
     assert Subscriber("s", "a", 1).actor is None
+
+
+def test_what_comes_from_nats_is_recorded_where_it_must_be(broker: FakeBroker) -> None:
+    box = broker.subscribe("s", "#", 2)
+    assert publisher(broker).bring(packet(0, ("a", b"0"))) == []
+    assert broker.events == []
+    recorded = publisher(broker).bring(packet(2, ("a", b"1"), ("b", b"2")))
+    broker.kernel.run_turn()
+    assert recorded == [(position(1, 0), 2)]
+    kinds = [type(event).__name__ for event, *_ in broker.events]
+    assert kinds == ["MessagePublished", "Released"]
+    assert broker.state.inbound == {}
+    assert got(box) == [("a", b"0"), ("a", b"1"), ("b", b"2")]
+
+
+def test_what_is_for_other_users_is_recorded_as_dropped(broker: FakeBroker) -> None:
+    ours, theirs = broker.subscribe("ours", "a", 1), broker.subscribe("theirs", "a", 1)
+    publisher(broker).bring(packet(1, ("a", b"1")), lambda target: target.session == "ours")
+    broker.kernel.run_turn()
+    assert (got(ours), got(theirs)) == ([("a", b"1")], [])
+    (dropped,) = [event for event, *_ in broker.events if isinstance(event, MessageDropped)]
+    assert (dropped.session, dropped.reason, dropped.count) == ("theirs", "other_prefix", 1)
+    assert broker.dropped == {"other_prefix": 1}
+
+
+def test_births_of_sparkplug_are_kept(broker: FakeBroker) -> None:
+    kept = broker.subscribe("later", "$sparkplug/#", 0)
+    for qos in (0, 1):
+        publish(broker, packet(qos, ("spBv1.0/g/NBIRTH/n", b"birth"), ("spBv1.0/g/NDATA/n", b"x")))
+    certificate = "$sparkplug/certificates/spBv1.0/g/NBIRTH/n"
+    assert got(kept) == [(certificate, b"birth")] * 2
+    retained = [
+        event for event, *_ in broker.events if isinstance(event, MessagePublished) and event.retain
+    ]
+    assert [(event.topics, event.qos) for event in retained] == [([certificate], 0)] * 2

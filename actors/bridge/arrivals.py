@@ -1,0 +1,244 @@
+"""From NATS to MQTT: messages that arrived become publications.
+
+At QoS 0 they are routed at once, as any QoS 0 publication. With a QoS of 1 or 2 (a header says so,
+or ``bridge_qos``) or a retain header they are recorded first, as published by the session
+``$nats``; who sent one with a reply subject gets an answer in the form of JetStream's, when the
+record is on disk.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Final
+
+import orjson
+
+from actors.bridge.options import REQUESTS
+from actors.decisions import PACKET_IDS
+from actors.messages import Batch
+from actors.publisher import Publisher
+from eventstore.events import NATS_SESSION, SessionClosed, SessionOpened
+from eventstore.positions import INDEX_BITS
+from protocol.natsheaders import parse
+from protocol.packets import Publishes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from actors.bridge.interest import Interest
+    from actors.bridge.options import BridgeOptions
+    from actors.bridge.replies import Replies
+    from actors.bridge.stats import BridgeStats
+    from actors.broker import Broker
+    from actors.router import Subscriber
+    from eventstore.journal import Sink
+    from eventstore.link import Arrived
+    from eventstore.positions import Position
+
+_LEVEL = 4
+"""Protocol level that the log has for the session of NATS: its rules are those of MQTT 3.1.1."""
+_REMEMBERED = 100_000
+_REMEMBERED_FOR = 120.0
+"""How many ``Nats-Msg-Id`` are remembered, and for how many seconds: as JetStream does."""
+_QOS: Final = {"0": 0, "1": 1, "2": 2}
+_SPARKPLUG: Final = b"spBv1.0/"
+_NOT_ANSWERED: Final = (b"$", b"foldmq.")
+"""What replies to such subjects would do is for those who may publish there themselves."""
+_ANY: Final = "-"
+"""Stands for a token where it is only asked who would get a request."""
+
+
+class Arrivals:
+    """Publishes what came from NATS."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        options: BridgeOptions,
+        interest: Interest,
+        replies: Replies,
+        stats: BridgeStats,
+        *,
+        stream: str,
+        prefix_of: Callable[[str], str],
+        answers: Sink,
+    ) -> None:
+        """``stream`` is that of the log, ``prefix_of`` gives the prefix of a session.
+
+        ``answers`` takes protocol lines for NATS when the gate lets them go.
+        """
+        self._broker = broker
+        self._options = options
+        self._interest = interest
+        self._replies = replies
+        self._stats = stats
+        self._stream = stream
+        self._prefix_of = prefix_of
+        self._answers = answers
+        self._publisher = Publisher(broker, NATS_SESSION)
+        self._seen: OrderedDict[bytes, tuple[float, int]] = OrderedDict()
+        self._pid = 0
+
+    def take(self, messages: Sequence[Arrived]) -> None:
+        """Publish messages, in the order in which they came."""
+        run: _Run | None = None
+        first = self._interest.copies.first
+        for message in messages:
+            place = self._interest.place(message.subject)
+            if place.topic is None or not first(place.sids, message):
+                continue
+            self._stats.received += 1
+            if len(message.payload) > self._broker.options.max_packet_size:
+                self._broker.count_dropped("bridge_too_large", 1)
+                continue
+            qos, retain, key = self._about(message)
+            if key is not None and (known := self._known(key)) is not None:
+                if not known:  # it came just before
+                    self._publish(run)
+                    run, known = None, self._seen[key][1]
+                self._acknowledge([(known, message.reply)], duplicate=True)
+                continue
+            if run is None or (run.qos, run.retain, run.prefix) != (qos, retain, place.prefix):
+                self._publish(run)
+                run = _Run(qos, place.prefix, retain=retain)
+            if key is not None:
+                run.keys.append((len(run), key))
+                self._seen[key] = (0.0, 0)
+            if (
+                message.reply
+                and not message.reply.startswith(_NOT_ANSWERED)
+                and not self._ask(place.topic, place.prefix, message)
+            ):
+                run.asked.append((len(run), message.reply))
+            run.packet.topics.append(place.topic)
+            run.packet.payloads.append(message.payload)
+        self._publish(run)
+
+    def end(self, reason: str) -> None:
+        """End the session under which messages from NATS are recorded, if it was begun."""
+        state = self._broker.node.sessions.live.get(NATS_SESSION)
+        if state is not None and state.connected:
+            self._broker.emit(SessionClosed(NATS_SESSION, reason, state.generation))
+
+    def _about(self, message: Arrived) -> tuple[int, bool, bytes | None]:
+        """Return QoS and retain flag of a message, and what it is known by if it comes again."""
+        qos, retain = self._options.qos, False
+        key = None
+        if message.headers:
+            headers = parse(message.headers)
+            asked = headers.get("Foldmq-QoS")
+            if asked in _QOS:
+                qos = _QOS[asked]
+            retain = headers.get("Foldmq-Retain") == "1"
+            identifier = headers.get("Nats-Msg-Id")
+            if identifier and (qos or retain):
+                # Whoever sends it chooses how long it is; this is short.
+                about = b"%b %b" % (message.subject, identifier.encode(errors="replace"))
+                key = blake2b(about, digest_size=16).digest()
+        return qos, retain, key
+
+    def _publish(self, run: _Run | None) -> None:
+        if run is None:
+            return
+        packet = run.packet
+        wanted = self._wanted(run.prefix)
+        if not packet.qos and not packet.retain:
+            if any(raw.startswith(_SPARKPLUG) for raw in packet.topics):
+                self._open()  # births are recorded
+            self._publisher.bring(packet, wanted)
+            return
+        self._open()
+        if packet.qos:
+            packet.packet_ids += self._packet_ids(len(packet))
+        refs: list[Position] = []
+        for first, count in self._publisher.bring(packet, wanted):
+            refs += range(first, first + count)
+        now = self._broker.clock.monotonic()
+        for at, key in run.keys:
+            self._seen[key] = (now, refs[at] >> INDEX_BITS)
+        if run.asked:
+            self._acknowledge([(refs[at] >> INDEX_BITS, reply) for at, reply in run.asked])
+
+    def _packet_ids(self, count: int) -> list[int]:
+        """Return identifiers for messages that are released in the turn in which they come."""
+        ids = [(self._pid + number) % PACKET_IDS + 1 for number in range(count)]
+        self._pid = ids[-1]
+        return ids
+
+    def _wanted(self, prefix: str) -> Callable[[Subscriber], bool] | None:
+        """Return what says whether a subscriber is one of the users with a prefix."""
+        if not self._options.prefixes:
+            return None
+        prefix_of = self._prefix_of
+        return lambda subscriber: prefix_of(subscriber.session) == prefix
+
+    def _ask(self, topic: bytes, prefix: str, message: Arrived) -> bool:
+        """Deliver a request to those who asked for requests; say whether there are any."""
+        if not self._interest.requests:
+            return False
+        about = topic.decode()
+        targets = [
+            found
+            for found in self._broker.router.match_system(f"{REQUESTS}{_ANY}/{about}")
+            if found.actor is not None and self._prefix_of(found.session) == prefix
+        ]
+        if not targets:
+            return False
+        token = self._replies.expect(message.reply)
+        raw = f"{REQUESTS}{token}/{about}".encode()
+        self._publisher.send(targets, Batch(0, [raw], [message.payload], ()))
+        return True
+
+    def _acknowledge(self, asked: Sequence[tuple[int, bytes]], *, duplicate: bool = False) -> None:
+        """Tell senders, when all of this turn is on disk, in which record their messages are."""
+        lines = []
+        for sequence, reply in asked:
+            if not reply:
+                continue
+            said: dict[str, object] = {"stream": self._stream, "seq": sequence}
+            if duplicate:
+                said["duplicate"] = True
+            body = orjson.dumps(said)
+            lines.append(b"PUB %b %d\r\n%b\r\n" % (reply, len(body), body))
+        if lines:
+            self._stats.acknowledged += len(lines)
+            self._broker.journal.after(self._answers, b"".join(lines))
+
+    def _known(self, key: bytes) -> int | None:
+        """Return the record that has a message already, 0 if it has none yet; None: it is new."""
+        seen, now = self._seen, self._broker.clock.monotonic()
+        while seen:
+            at, _ = seen[next(iter(seen))]
+            if len(seen) < _REMEMBERED and (not at or at + _REMEMBERED_FOR > now):
+                break
+            seen.popitem(last=False)
+        found = seen.get(key)
+        return None if found is None else found[1]
+
+    def _open(self) -> None:
+        """Begin the session under which messages from NATS are recorded."""
+        known = self._broker.node.sessions.get(NATS_SESSION)
+        if known is not None and known.connected:
+            return
+        generation = known.generation + 1 if known is not None else 1
+        self._broker.emit(SessionOpened(NATS_SESSION, False, True, _LEVEL, generation=generation))
+
+
+class _Run:
+    """Messages with the same flags that came one after the other."""
+
+    __slots__ = ("asked", "keys", "packet", "prefix", "qos", "retain")
+
+    def __init__(self, qos: int, prefix: str, *, retain: bool) -> None:
+        self.qos = qos
+        self.retain = retain
+        self.prefix = prefix
+        self.packet = Publishes(qos, retain=retain)
+        self.asked: list[tuple[int, bytes]] = []
+        """(number of the message, where to answer)."""
+        self.keys: list[tuple[int, bytes]] = []
+        """(number of the message, what it is known by)."""
+
+    def __len__(self) -> int:
+        return len(self.packet)

@@ -1,0 +1,323 @@
+"""The actor between MQTT and NATS.
+
+What clients publish comes from the sessions' publishers (:meth:`Bridge.packets`,
+:meth:`Bridge.published`), in their turn; what the log holds back comes from the gate. What arrives
+from NATS is put into the actor's mailbox by the batch.
+
+The connection to NATS is the bridge's own: nothing that happens to it concerns the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import structlog
+
+from actors.bridge.arrivals import Arrivals
+from actors.bridge.brake import Brake
+from actors.bridge.departures import Departures
+from actors.bridge.flows import Flows, Leaving
+from actors.bridge.outbox import Outbox
+from actors.bridge.replies import Replies
+from actors.connection import Pause
+from actors.kernel import LoopActor
+from eventstore.events import NATS_SESSION, Bridged
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from actors.bridge.interest import Interest
+    from actors.bridge.options import BridgeOptions
+    from actors.bridge.stats import BridgeStats
+    from actors.broker import Broker
+    from actors.connection import Connection
+    from eventstore.journal import Effects
+    from eventstore.link import Link
+    from eventstore.messages import Stored
+    from eventstore.positions import Position
+    from protocol.packets import Publishes
+
+_log = structlog.get_logger("foldmq")
+
+_SETTLE = 1.0
+"""Seconds between two notes in the log of how far NATS has what was published."""
+_MUCH = 2 * 1024 * 1024
+"""Bytes waiting for NATS from which publishers at QoS 0 are slowed down."""
+_FAREWELL = 2.0
+_POLL = 0.005
+
+
+class Up(NamedTuple):
+    """The connection to NATS is there."""
+
+
+class Down(NamedTuple):
+    """The connection to NATS is gone."""
+
+
+class Fenced(NamedTuple):
+    """The server has processed all that was written before, and sent what it answered to it."""
+
+    done: Callable[[], None]
+
+
+class InOrder:
+    """A connection whose fences come through the bridge's mailbox, behind what arrived before."""
+
+    __slots__ = ("_link", "_tell", "inbox", "subscribe", "unsubscribe", "write")
+
+    def __init__(self, link: Link, tell: Callable[[object], None]) -> None:
+        self._link = link
+        self._tell = tell
+        self.inbox = link.inbox
+        self.write = link.write
+        self.subscribe = link.subscribe
+        self.unsubscribe = link.unsubscribe
+
+    def fence(self, done: Callable[[], None]) -> None:
+        """Have ``done`` called when all was processed that was written until now."""
+        self._link.fence(lambda: self._tell(Fenced(done)))
+
+
+class _Answers:
+    """Lets answers go to NATS when the gate does."""
+
+    __slots__ = ("_link", "gated", "hold")
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self.hold: Effects | None = None
+        self.gated = 0
+
+    def write(self, data: bytes) -> None:
+        """Send protocol lines; who is not answered asks again."""
+        self._link.write(data)
+
+
+class Bridge(LoopActor):
+    """Exchanges messages with NATS for the whole broker."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        options: BridgeOptions,
+        interest: Interest,
+        link: Link,
+        wire: InOrder,
+        stats: BridgeStats,
+    ) -> None:
+        super().__init__()
+        self._broker = broker
+        self._options = options
+        self._link = link
+        self._wire = wire
+        self._interest = interest
+        self.stats = stats
+        clock = broker.clock
+        node = broker.options.node
+        self._flows = Flows(wire, node, clock.monotonic, broker.timers.after, stats)
+        self._replies = Replies(clock.monotonic, secrets.token_hex)
+        self._departures = Departures(self._flows, options, self._answer)
+        self._outbox = Outbox(broker, options, self._flows, self._send, self._room)
+        self._departures.let_go = self._outbox.let_go
+        self._arrivals = Arrivals(
+            broker,
+            options,
+            interest,
+            self._replies,
+            stats,
+            stream=f"FOLDMQ_LOG_{node}",
+            prefix_of=broker.prefix_of,
+            answers=_Answers(link),
+        )
+        self._brake = Brake(self._much_room, broker.timers.after)
+        self._paused = False
+        self._ended = False
+
+    # Life.
+
+    def begin(self) -> None:
+        """Go on where the log says that the bridge was."""
+        if self._link.connected:
+            self._connected()
+        self._settle_later()
+
+    def end(self, reason: str) -> None:
+        """Exchange nothing more."""
+        if not self._ended:
+            self._ended = True
+            self._arrivals.end(reason)
+            self._outbox.stop()
+            self._flows.lose()
+
+    async def settle_last(self) -> None:
+        """Have the log say how far NATS has what was published, if NATS says so soon."""
+        if not self.stats.connected:
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_FAREWELL):
+                while self._flows.oldest() is not None:  # noqa: ASYNC110 - one round trip
+                    await asyncio.sleep(_POLL)
+                through, confirmed = self._outbox.settled(), asyncio.Event()
+                self._wire.fence(confirmed.set)
+                await confirmed.wait()
+                self._note(through)
+
+    def _connected(self) -> None:
+        self.stats.connected = True
+        self._interest.forget_leaving()
+        self._outbox.catch_up(self._broker.node.bridged or 0)
+
+    def _disconnected(self) -> None:
+        self.stats.connected = False
+        self._paused = False
+        self._outbox.stop()
+        self._interest.forget_leaving()
+        self._lost(self._flows.lose(), "bridge_unavailable")
+
+    def on_failure(self, *exc_info: Any) -> None:
+        """Have another one put in place."""
+        self._broker.bridge_failed(exc_info[1])
+
+    def on_receive(self, message: Any) -> None:
+        """Handle what arrived, or what has become of the connection."""
+        if self._ended:
+            return
+        if type(message) is list:
+            self._arrived(message)
+        elif type(message) is Up:
+            self._connected()
+        elif type(message) is Down:
+            self._disconnected()
+        elif type(message) is Fenced:
+            message.done()
+
+    # From MQTT.
+
+    def packets(self, client: str, packet: Publishes, origin: Connection | None) -> None:
+        """Send messages at QoS 0 that are not retained, in whole packets; ``origin`` has them."""
+        if self._can(len(packet)):
+            prefix = self._broker.prefix_of(client)
+            leaving = Leaving(client, prefix, 0, False, packet, packet.size)
+            self._send(leaving)
+            self._flush()
+            if origin is not None and self._link.unsent + self._flows.held > _MUCH:
+                self._brake.hold(origin)
+
+    def published(
+        self,
+        client: str,
+        qos: int,
+        content: Stored,
+        refs: Sequence[Position],
+        *,
+        retain: bool,
+        gated: bool,
+    ) -> None:
+        """Take messages that take effect in this turn, with what was recorded last."""
+        if client == NATS_SESSION:
+            return
+        if not qos and not gated:
+            if self._can(len(content.topics)):
+                prefix = self._broker.prefix_of(client)
+                leaving = Leaving(client, prefix, 0, retain, content, content.size)
+                self._send(leaving)
+                self._flush()
+            return
+        journal = self._broker.journal
+        if not self._outbox.takes():
+            return
+        last = journal.last
+        first = last - len(content.topics) + 1
+        prefix = self._broker.prefix_of(client)
+        named = refs if qos else ()  # a will at QoS 0 has no message identifier
+        leaving = Leaving(client, prefix, qos, retain, content, content.size, named, first, last)
+        self._departures.put_off(leaving)
+        journal.after(self._departures, b".")
+
+    def _can(self, count: int) -> bool:
+        """Return whether NATS takes messages at QoS 0; count them as dropped otherwise."""
+        if not self._link.connected:
+            self._lost(count, "bridge_unavailable")
+            return False
+        if not self._room():
+            self._lost(count, "bridge_slow")
+            return False
+        return True
+
+    def _room(self) -> bool:
+        link = self._link
+        return link.connected and link.unsent + self._flows.held < self._options.most_held
+
+    def _much_room(self) -> bool:
+        link = self._link
+        return not link.connected or link.unsent + self._flows.held < _MUCH // 2
+
+    def _send(self, leaving: Leaving) -> None:
+        self.stats.offered += len(leaving.content.topics)
+        self._lost(self._departures.send(leaving, self._link.max_payload), "bridge_too_large")
+
+    def _flush(self) -> None:
+        if not self._flows.flush():
+            self._lost(self._flows.lose(), "bridge_unavailable")
+
+    def _lost(self, count: int, reason: str) -> None:
+        if count:
+            self._broker.count_dropped(reason, count)
+
+    def _answer(self, token: str, payload: bytes) -> None:
+        subject = self._replies.subject(token)
+        if subject is None or not self._link.write(
+            b"PUB %b %d\r\n%b\r\n" % (subject, len(payload), payload)
+        ):
+            self._lost(1, "bridge_reply")
+
+    # From NATS.
+
+    def _arrived(self, messages: list[Any]) -> None:
+        inbox = self._link.inbox_sid
+        answers = [message for message in messages if message.sid == inbox]
+        for answer in answers:
+            self._flows.answered(answer.subject, answer.headers)
+        if answers:
+            self._flush()
+            messages = [message for message in messages if message.sid != inbox]
+        if messages:
+            self._arrivals.take(messages)
+            if self._broker.journal.congested:
+                self.pause(Pause.LOG)
+                self._broker.paused.add(self)
+
+    def pause(self, _reason: Pause) -> None:
+        """Read nothing more from NATS: too much waits for the disk."""
+        if not self._paused:
+            self._paused = True
+            self._link.pause_reading()
+
+    def resume(self, _reason: Pause) -> None:
+        """Read again."""
+        if self._paused:
+            self._paused = False
+            self._link.resume_reading()
+
+    # How far NATS has it.
+
+    def _settle_later(self) -> None:
+        self._broker.timers.after(_SETTLE, self._settle)
+
+    def _settle(self) -> None:
+        """Ask the server to confirm what it was given, if that is news."""
+        if self._ended:
+            return
+        self._settle_later()
+        through = self._outbox.settled()
+        # Before this actor is told of a new connection, "settled" is about the one before.
+        if through > (self._broker.node.bridged or 0) and self.stats.connected:
+            self._wire.fence(lambda: self._note(through))
+
+    def _note(self, through: Position) -> None:
+        if through > (self._broker.node.bridged or 0):
+            self._broker.emit(Bridged(through))

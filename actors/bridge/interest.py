@@ -1,0 +1,227 @@
+"""What MQTT clients subscribe to, as subscriptions in NATS: one set for each distinct filter.
+
+The router tells of every subscription that begins or ends; a filter that several sessions have is
+counted. Where the subjects of several filters match a message, NATS delivers it once for each.
+One of them, the *canonical* one, counts: the oldest. A subscription that ends counts until the
+server has confirmed it, since until then messages may come for it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from actors.bridge.options import REQUESTS
+from eventstore.events import NATS_SESSION
+from protocol.topics import split_levels
+from protocol.trie import FilterTrie
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from actors.bridge.options import BridgeOptions
+
+_CACHED_SUBJECTS = 65_536
+_CACHED_BYTES = 16 * 1024 * 1024
+
+
+class Subscriptions(Protocol):
+    """The part of a NATS connection that subscribes."""
+
+    def subscribe(self, subject: bytes) -> int:
+        """Subscribe; return the subscription's number, larger than all before."""
+
+    def unsubscribe(self, sid: int) -> None:
+        """End a subscription."""
+
+    def fence(self, done: Callable[[], None]) -> None:
+        """Call ``done`` when the server has processed all that was sent."""
+
+
+class Place(NamedTuple):
+    """What is known about a subject."""
+
+    sid: int
+    """The subscription whose copy of a message counts; 0: none."""
+    prefix: str
+    """The prefix of the users whose it is."""
+    topic: bytes | None
+    """None: its messages are not for MQTT clients."""
+
+
+class _Held:
+    """One subject that we subscribe to, for as many filters as need it."""
+
+    __slots__ = ("leaving", "sid", "users")
+
+    def __init__(self, sid: int) -> None:
+        self.sid = sid
+        self.users = 1
+        self.leaving = False
+
+
+class Interest:
+    """Keeps the subscriptions in NATS in line with those of the MQTT clients."""
+
+    def __init__(self, options: BridgeOptions, prefix_of: Callable[[str], str]) -> None:
+        """Take what gives the prefix of a session, by its name."""
+        self._options = options
+        self._prefix_of = prefix_of
+        self._link: Subscriptions | None = None
+        self._filters: Counter[tuple[str, str]] = Counter()
+        """Sessions that have a filter, by (prefix, filter)."""
+        self._whose: dict[tuple[str, str], str] = {}
+        """The prefix under which a session's filter was counted, where users have prefixes."""
+        self._held: dict[str, _Held] = {}
+        self._leaving: dict[int, str] = {}
+        """Subscriptions whose end is not confirmed yet, with their subjects."""
+        self._index: FilterTrie[tuple[str, int]] = FilterTrie()
+        self._places: dict[bytes, Place] = {}
+        self._size = 0
+        self.requests = 0
+        """Filters that ask for requests."""
+
+    def __len__(self) -> int:
+        """Return the number of distinct filters."""
+        return len(self._filters)
+
+    @property
+    def subjects(self) -> int:
+        """The number of subscriptions in NATS."""
+        return sum(not held.leaving for held in self._held.values())
+
+    def attach(self, link: Subscriptions) -> None:
+        """Subscribe from now on, to all that is wanted already."""
+        self._link = link
+        for prefix, topic_filter in self._filters:
+            self._subscribe(prefix, topic_filter)
+
+    def clear(self) -> None:
+        """Forget everything: the subscriptions are told anew. Only before there is a link."""
+        self._filters.clear()
+        self._whose.clear()
+        self.requests = 0
+
+    def added(self, session: str, topic_filter: str) -> None:
+        """Take note of a subscription that a session did not have."""
+        prefix = self._prefix_of(session)
+        if prefix:
+            self._whose[session, topic_filter] = prefix
+        wanted = prefix, topic_filter
+        self._filters[wanted] += 1
+        if self._filters[wanted] == 1:
+            self.requests += topic_filter.startswith(REQUESTS)
+            if self._link is not None:
+                self._subscribe(prefix, topic_filter)
+
+    def removed(self, session: str, topic_filter: str) -> None:
+        """Take note of the end of a subscription."""
+        prefix = self._whose.pop((session, topic_filter), "") if self._whose else ""
+        wanted = prefix, topic_filter
+        self._filters[wanted] -= 1
+        if not self._filters[wanted]:
+            del self._filters[wanted]
+            self.requests -= topic_filter.startswith(REQUESTS)
+            if self._link is not None:
+                self._unsubscribe(prefix, topic_filter)
+
+    def place(self, subject: bytes) -> Place:
+        """Return what to do with messages on a subject."""
+        found = self._places.get(subject)
+        if found is None:
+            found = self._look_up(subject)
+            if len(self._places) >= _CACHED_SUBJECTS or self._size >= _CACHED_BYTES:
+                self._forget()
+            self._places[subject] = found
+            self._size += 2 * len(subject)
+        return found
+
+    def refused(self, subject: str) -> None:
+        """Take note that the server does not let us subscribe: no copies come from there."""
+        held = self._held.get(subject)
+        if held is not None:
+            self._index.remove(_as_filter(subject), held.sid)
+            self._forget()
+
+    def _look_up(self, subject: bytes) -> Place:
+        try:
+            text = subject.decode()
+        except UnicodeDecodeError:
+            return Place(0, "", None)
+        prefix, topic = self._options.place(text)
+        if topic is None or topic.startswith(NATS_SESSION):
+            return Place(0, prefix, None)
+        tokens = text.split(".")
+        sids = [
+            sid
+            for pattern, sid in self._index.match(_as_filter(text))
+            # As a filter of MQTT "a.>" also matches "a".
+            if not (pattern.endswith(".>") and len(pattern.split(".")) > len(tokens))
+        ]
+        return Place(min(sids, default=0), prefix, topic.encode())
+
+    def _subjects(self, prefix: str, topic_filter: str) -> tuple[str, ...]:
+        if topic_filter.startswith(REQUESTS):
+            asked = _asked(topic_filter)
+            return self._options.rules.subjects(asked, prefix) if asked else ()
+        return self._options.rules.subjects(topic_filter, prefix)
+
+    def _subscribe(self, prefix: str, topic_filter: str) -> None:
+        link = self._link
+        for subject in self._subjects(prefix, topic_filter) if link is not None else ():
+            held = self._held.get(subject)
+            if held is not None and not held.leaving:
+                held.users += 1
+                continue
+            held = _Held(link.subscribe(subject.encode()))  # type: ignore[union-attr]
+            self._held[subject] = held
+            self._index.insert(_as_filter(subject), held.sid, (subject, held.sid))
+            self._forget()
+
+    def _unsubscribe(self, prefix: str, topic_filter: str) -> None:
+        for subject in self._subjects(prefix, topic_filter):
+            held = self._held[subject]
+            held.users -= 1
+            if not held.users:
+                held.leaving = True
+                self._end(subject, held)
+
+    def _end(self, subject: str, held: _Held) -> None:
+        link = self._link
+        if link is not None:
+            self._leaving[held.sid] = subject
+            link.unsubscribe(held.sid)
+            link.fence(lambda: self._ended(held.sid))
+
+    def _ended(self, sid: int) -> None:
+        subject = self._leaving.pop(sid, None)
+        if subject is None:
+            return
+        self._index.remove(_as_filter(subject), sid)
+        held = self._held.get(subject)
+        if held is not None and held.sid == sid:
+            del self._held[subject]
+        self._forget()
+
+    def forget_leaving(self) -> None:
+        """Forget the subscriptions that are ending: without a connection nobody confirms it."""
+        for sid in list(self._leaving):
+            self._ended(sid)
+
+    def _forget(self) -> None:
+        self._places = {}
+        self._size = 0
+
+
+def _asked(topic_filter: str) -> str:
+    """Return the filter of the requests that ``$nats/request/TOKEN/FILTER`` asks for."""
+    levels = split_levels(topic_filter)[2:]
+    return "#" if levels == ["#"] else "/".join(levels[1:])
+
+
+def _as_filter(subject: str) -> str:
+    """Return a subject, or a pattern, as a name for the trie: its levels are the tokens."""
+    return "/".join(_WILDCARDS.get(token, token) for token in subject.replace("/", "\0").split("."))
+
+
+_WILDCARDS = {"*": "+", ">": "#"}

@@ -1,0 +1,253 @@
+"""What is in the log and not in NATS yet: the log itself is the queue of the bridge.
+
+While NATS keeps up, publications leave when their record is on disk (*live*). When it does not, or
+is away, nothing is kept in memory: the bridge is *behind*, and reads what it owes from the log
+when NATS is there again. How far it has come is an event (``Bridged``), so a broker that is
+started again goes on where its predecessor was: a publication of QoS 1 or 2 reaches NATS at least
+once, with the same ``Nats-Msg-Id``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import structlog
+
+from actors.bridge.flows import Leaving
+from eventstore.events import NATS_SESSION, MessagePublished, Released, entries
+from eventstore.log import LogUnavailable
+from eventstore.messages import MessageStore, Stored, messages_of
+from eventstore.positions import INDEX_BITS, Position, format_position, from_runs, position
+from projections.turns import Turns
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from actors.bridge.flows import Flows
+    from actors.bridge.options import BridgeOptions
+    from actors.broker import Broker
+    from eventstore.records import Record
+
+_log = structlog.get_logger("foldmq")
+
+_RECORDS_AT_ONCE = 64
+_PAUSE = 0.05
+"""Seconds between two looks whether there is more to read, or room."""
+_RETRY = 0.5
+_MOST_EARLY = 10_000
+"""Publications that may wait until those before them were read from the log."""
+
+
+class Outbox:
+    """Follows the log with what goes to NATS at QoS 1 and 2."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        options: BridgeOptions,
+        flows: Flows,
+        send: Callable[[Leaving], None],
+        room: Callable[[], bool],
+    ) -> None:
+        """``room`` says whether NATS takes more at present."""
+        self._broker = broker
+        self._options = options
+        self._flows = flows
+        self._send = send
+        self._room = room
+        self._task: asyncio.Task[None] | None = None
+        self._live_from: int | None = None
+        """Stream sequence from which publications leave when the gate lets them; None: behind."""
+        self._early: list[Leaving] | None = None
+        """What the gate let go while records before it are still being read."""
+        self.last: Position = 0
+        """The last position that was given to the flows."""
+
+    @property
+    def behind(self) -> bool:
+        """True while what leaves is read from the log."""
+        return self._live_from is None or self._early is not None
+
+    def takes(self) -> bool:
+        """Say whether what is published now leaves when the gate says so."""
+        live_from = self._live_from
+        return live_from is not None and self._broker.journal.last >> INDEX_BITS >= live_from
+
+    def let_go(self, leaving: Leaving) -> None:
+        """Send what the gate lets pass, unless the bridge fell behind meanwhile."""
+        live_from = self._live_from
+        if live_from is None or leaving.since >> INDEX_BITS < live_from:
+            return
+        if self._early is not None:
+            self._early.append(leaving)
+            if len(self._early) > _MOST_EARLY:
+                self.stop()
+                self.catch_up(self.last)
+        elif self._room():
+            self._send(leaving)
+            self.last = leaving.through
+            self._flows.flush()
+        else:
+            # What was released together may have been let go in part: then all of it goes again.
+            self.fall_behind()
+            self.catch_up(leaving.since - 1)
+
+    def fall_behind(self) -> None:
+        """Keep nothing more in memory: what is owed is in the log."""
+        self._live_from = None
+        self._early = None
+
+    def catch_up(self, through: Position) -> None:
+        """Read what is owed behind a position from the log, then go on live."""
+        self.last = through
+        work = self._catch_up(through)
+        self._task = asyncio.get_running_loop().create_task(work, name="bridge")
+        self._task.add_done_callback(self._ended)
+
+    def stop(self) -> None:
+        """End."""
+        self.fall_behind()
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+
+    def settled(self) -> Position:
+        """Return up to where everything was given to NATS, once the server confirms it."""
+        oldest = self._flows.oldest()
+        return self.last if oldest is None else oldest - 1
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._broker.bridge_failed(error)
+
+    async def _catch_up(self, through: Position) -> None:
+        broker, journal = self._broker, self._broker.journal
+        sequence = through >> INDEX_BITS
+        turns = Turns(anywhere=True)
+        while True:
+            if sequence < broker.node.begin:
+                if sequence + 1 < broker.node.begin:
+                    _log.warning(
+                        "what NATS did not get was cut from the log",
+                        position=format_position(through),
+                        begins=broker.node.begin,
+                    )
+                sequence, turns = broker.node.begin, Turns(anywhere=True)
+            last = min(journal.whole, sequence + _RECORDS_AT_ONCE - 1)
+            stop = self._live_from
+            if stop is not None:  # but what ends a turn that began before it is read
+                last = min(last, sequence if turns.rest() else stop - 1)
+            if sequence > last:
+                if not turns.rest() and self._go_live(sequence):
+                    return
+                await asyncio.sleep(_PAUSE)
+                continue
+            try:
+                records = [record async for record in broker.log.read(sequence, last)]
+            except LogUnavailable:
+                await asyncio.sleep(_RETRY)
+                continue
+            for record in records:
+                for part in turns.take(record)[1]:
+                    if stop is None or part.sequence < stop:
+                        await self._send_record(part, through)
+                sequence = record.sequence + 1
+
+    def _go_live(self, read: int) -> bool:
+        """Switch over to what the gate lets pass; all before record ``read`` was sent."""
+        if self._live_from is None:
+            self._live_from = self._broker.journal.end + 1
+            self._early = []
+        if read < self._live_from:
+            return False
+        early, self._early = self._early or [], None
+        for leaving in early:
+            self._send(leaving)
+            self.last = leaving.through
+        self._flows.flush()
+        return True
+
+    async def _send_record(self, record: Record, through: Position) -> None:
+        """Send what takes effect with the events of a record, behind a position."""
+        base = position(record.sequence, 0)
+        for index, event in record.events():
+            at = base + index
+            if at + entries(event) - 1 <= through:
+                continue
+            if isinstance(event, MessagePublished) and event.qos and event.session != NATS_SESSION:
+                if event.qos == 1 or event.will:
+                    for leaving in self._published(record, event, at):
+                        await self._when_room(leaving)
+            elif isinstance(event, Released) and event.session != NATS_SESSION:
+                await self._released(event, at)
+        self.last = position(record.sequence + 1, 0) - 1
+
+    def _published(
+        self, record: Record, event: MessagePublished, at: Position
+    ) -> Iterator[Leaving]:
+        for stored in messages_of(record):
+            if stored.first == at:
+                yield Leaving(
+                    event.session,
+                    self._prefix(event.session),
+                    event.qos,
+                    event.retain,
+                    stored,
+                    stored.size,
+                    range(at, at + event.count),
+                    at,
+                    at + event.count - 1,
+                )
+
+    async def _released(self, event: Released, at: Position) -> None:
+        """Send messages of QoS 2, which took effect when they were released."""
+        refs = from_runs(event.refs)
+        records = await self._read(refs)
+        store = MessageStore(1 << 62)
+        retained: set[Position] = set()
+        for record in records:
+            store.add_record(record)
+            for index, published in record.events():
+                if isinstance(published, MessagePublished) and published.retain:
+                    first = position(record.sequence, index)
+                    retained.update(range(first, first + published.count))
+        for ref in refs:
+            message = store.get(ref)
+            if message is not None:
+                await self._when_room(
+                    Leaving(
+                        event.session,
+                        self._prefix(event.session),
+                        2,
+                        ref in retained,
+                        Stored(ref, [message.topic], [message.payload], len(message.payload)),
+                        len(message.payload),
+                        [ref],
+                        at,
+                        # Until the last one has left, what was released has not.
+                        at - 1 if ref != refs[-1] else at + len(refs) - 1,
+                    )
+                )
+
+    async def _read(self, refs: list[Position]) -> list[Record]:
+        """Return the records that have messages, as soon as the log can be read."""
+        node, log = self._broker.node, self._broker.log
+        while True:
+            try:
+                return await log.read_some(
+                    {at for ref in refs for at in node.where(ref >> INDEX_BITS)}
+                )
+            except LogUnavailable:
+                await asyncio.sleep(_RETRY)
+
+    async def _when_room(self, leaving: Leaving) -> None:
+        while not self._room():  # noqa: ASYNC110 - the server sets the pace
+            await asyncio.sleep(_PAUSE)
+        self._send(leaving)
+        self.last = leaving.through
+        self._flows.flush()
+
+    def _prefix(self, session: str) -> str:
+        state = self._broker.node.sessions.peek(session)
+        return self._options.prefix(None if state is None else state.user)

@@ -1,0 +1,74 @@
+"""Requests from NATS that MQTT clients may answer: for a minute, and whose token they were told."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from actors.bridge.replies import Replies
+
+
+class Time:
+    """A clock that is set by hand."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def time() -> Time:
+    return Time()
+
+
+@pytest.fixture
+def replies(time: Time) -> Replies:
+    numbers = itertools.count()
+    return Replies(time, lambda: f"t{next(numbers)}")
+
+
+def test_a_token_stands_for_a_subject_for_a_minute(replies: Replies, time: Time) -> None:
+    token = replies.expect(b"_INBOX.a")
+    other = replies.expect(b"_INBOX.b")
+    assert replies.subject(token) == b"_INBOX.a"
+    time.now += 59.9
+    assert replies.subject(token) == b"_INBOX.a"
+    assert replies.subject(other) == b"_INBOX.b"
+    time.now += 0.1
+    assert replies.subject(token) is None
+
+
+def test_tokens_nobody_was_told_are_worth_nothing(replies: Replies) -> None:
+    replies.expect(b"_INBOX.a")
+    for token in ("", "t1", "T0", "t0 ", "+", "#", "\0"):
+        assert replies.subject(token) is None
+
+
+def test_the_oldest_requests_are_forgotten_when_there_are_many(replies: Replies) -> None:
+    tokens = [replies.expect(b"_INBOX.%d" % number) for number in range(65_536)]
+    assert replies.subject(tokens[0]) == b"_INBOX.0"
+    last = replies.expect(b"_INBOX.last")
+    assert replies.subject(tokens[0]) is None
+    assert replies.subject(tokens[1]) == b"_INBOX.1"
+    assert replies.subject(last) == b"_INBOX.last"
+
+
+@given(st.lists(st.one_of(st.just(None), st.floats(0, 90)), max_size=60))
+def test_only_what_is_younger_than_a_minute_is_answered(happenings: list[float | None]) -> None:
+    time = Time()
+    numbers = itertools.count()
+    replies = Replies(time, lambda: str(next(numbers)))
+    asked: dict[str, float] = {}
+    for seconds in happenings:
+        if seconds is None:
+            asked[replies.expect(b"_INBOX.%d" % len(asked))] = time.now
+        else:
+            time.now += seconds
+        for token, at in asked.items():
+            wanted = b"_INBOX.%b" % token.encode() if time.now < at + 60.0 else None
+            assert replies.subject(token) == wanted

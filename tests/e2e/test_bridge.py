@@ -1,0 +1,366 @@
+"""MQTT and NATS as one, as clients of both sides see it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+from harness import packets
+from harness.broker import stand_still, until
+from harness.fixtures import EXTERNAL, Clients, unique
+from harness.packets import Publish, Will
+
+from e2e.bridging import Place, Visitor, Wire, mqtt_subscribed, received
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from harness.rawclient import RawClient
+
+NATS_ROWS = [  # the table of NATS Server's documentation
+    ("foo/bar", "foo.bar"),
+    ("/foo/bar", "/.foo.bar"),
+    ("foo/bar/", "foo.bar./"),
+    ("foo//bar", "foo./.bar"),
+    ("//foo/bar", "/./.foo.bar"),
+    ("foo.bar", "foo//bar"),
+]
+OUR_ROWS = [
+    ("foo bar", "foo/20bar"),
+    (" ", "/20"),
+    ("/", "/./"),
+    ("...", "//////"),
+    ("a*b/>/c", "a/2ab./3e.c"),
+    ("tab\tcr\rlf\nend", "tab/09cr/0dlf/0aend"),
+    ("del\x7fnel\x85", "del/7fnel/85"),
+    ("größe/温度/🌡", "größe.温度.🌡"),
+    ("PING\r\nPUB x 1\r\nx\r\n", "PING/0d/0aPUB/20x/201/0d/0ax/0d/0a"),
+]
+ROWS = NATS_ROWS + OUR_ROWS
+RESERVED = ("$JS.API.INFO", "$foo.bar", "_INBOX.x", "_R_.x", "foldmq.log.x", "foldmq")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    if EXTERNAL:
+        pytest.skip("needs to start its own foldmq")
+    made = Place(tmp_path_factory.mktemp("bridge"))
+    made.broker.start()
+    try:
+        yield made
+        assert made.troubles == []
+        made.broker.stop()
+    finally:
+        made.broker.clean_up()
+
+
+@pytest.fixture
+def clients(place: Place) -> Iterator[Clients]:
+    made = Clients("127.0.0.1", place.broker.port)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def visitor(place: Place) -> Iterator[Visitor]:
+    with Visitor(place.nats_port) as made:
+        yield made
+
+
+# ------------------------------------------------------------------ names
+
+
+def test_every_topic_has_its_subject_both_ways(
+    place: Place, clients: Clients, visitor: Visitor
+) -> None:
+    ears = {topic: visitor.hear(subject) for topic, subject in ROWS}
+    mqtt = mqtt_subscribed(clients, visitor, *[(topic, 2) for topic, _ in ROWS])
+    publisher = clients.connect()
+    for qos in (0, 1, 2):
+        for topic, _ in ROWS:
+            publisher.publish(topic, b"%d" % qos, qos)
+            assert received(mqtt, 1) == [(topic, b"%d" % qos, qos)]
+    for topic, subject in ROWS:
+        for qos, message in enumerate(ears[topic].after(3)):
+            assert (message.subject, message.topic, message.data) == (subject, topic, b"%d" % qos)
+            assert message.headers["Nmqtt-Pub"] == message.headers["Foldmq-QoS"] == str(qos)
+            assert message.headers["Foldmq-Client"] == publisher.client_id
+            assert ("Nats-Msg-Id" in message.headers) == (qos > 0)
+            assert "Foldmq-Retain" not in message.headers
+    with Wire(place.nats_port) as wire:  # nats-py counts some of these subjects as bad
+        for topic, subject in ROWS:
+            name = subject.encode()
+            wire.send(b"PUB %b 2\r\nhi\r\n" % name)
+            wire.hpub(name, b"NATS/1.0\r\nFoldmq-QoS: 2\r\n\r\n", b"ho")
+            assert sorted(received(mqtt, 2)) == [(topic, b"hi", 0), (topic, b"ho", 2)]
+        assert wire.pong() == []
+    for topic, _ in ROWS:
+        assert len(ears[topic].heard) == 5
+
+
+@pytest.mark.parametrize(
+    ("topic_filter", "inside", "outside"),
+    [
+        ("{}/#", ["{}", "{}.a", "{}.a.b./"], ["{}x", "x{}.a"]),
+        ("{}/+", ["{}.a", "{}./"], ["{}", "{}.a.b"]),
+        ("+/{}", ["a.{}", "/.{}"], ["{}", "a.b.{}"]),
+        ("+/{}/+/#", ["a.{}.b", "a.{}.b.c.d"], ["a.{}", "{}.b.c"]),
+        ("{}/a.b/+", ["{}.a//b.c"], ["{}.a.b.c", "{}.a//b"]),
+    ],
+)
+def test_wildcards_match_as_in_mqtt(
+    clients: Clients, visitor: Visitor, topic_filter: str, inside: list[str], outside: list[str]
+) -> None:
+    name = unique("w")
+    mqtt = mqtt_subscribed(clients, visitor, (topic_filter.format(name), 1))
+    for subject in [*outside, *inside]:
+        visitor.publish(subject.format(name), subject.encode())
+    assert [payload.decode() for _, payload, _ in received(mqtt, len(inside))] == inside
+
+
+def test_everything_is_everything_but_what_is_reserved(
+    place: Place, clients: Clients, visitor: Visitor
+) -> None:
+    mqtt = mqtt_subscribed(clients, visitor, ("#", 1), ("$foo/#", 1), ("foldmq/#", 1))
+    for topic_filter in ("$JS/#", "$nats/#", "$nats/reply/+"):
+        assert clients.connect().subscribe((topic_filter, 1)) == (0x80,)
+    name = unique("all")
+    ear = visitor.hear(">")
+    with Wire(place.nats_port) as wire:
+        for subject in RESERVED:
+            wire.send(b"PUB %b 6\r\nforged\r\n" % subject.encode())
+        wire.pong()
+    visitor.publish(name, b"1")
+    assert received(mqtt, 1) == [(name, b"1", 0)]
+    publisher = clients.connect()
+    for topic in ("$JS/API/INFO", "$foo/bar", "_INBOX/x", "_R_/x", "foldmq/log/x", "foldmq"):
+        publisher.publish(topic, b"forged")
+    publisher.publish(name, b"2", 1)
+    until(lambda: b"2" in ear.payloads, "the last message")
+    ours = [message.subject for message in ear.heard if "Foldmq-Topic" in message.headers]
+    assert ours == [name]
+    assert b"forged" not in [
+        message.data for message in ear.heard if message.headers.get("Foldmq-Client")
+    ]
+    between = [message.topic for message in mqtt.receive_all() if isinstance(message, Publish)]
+    assert between == ["$foo/bar", "_INBOX/x", "_R_/x", "foldmq/log/x", "foldmq", name]
+
+
+def test_the_name_of_the_bridge_is_no_client_identifier(clients: Clients) -> None:
+    assert clients.raw().connect("$nats", clean=False).code == 2
+
+
+# ------------------------------------------------------------------ copies
+
+
+def test_overlapping_filters_get_one_copy(clients: Clients, visitor: Visitor) -> None:
+    name = unique("over")
+    filters = [("#", 0), (f"{name}/#", 1), (f"{name}/+", 2), ("+/a", 0), (f"{name}/a", 1)]
+    several = mqtt_subscribed(clients, visitor, *filters)
+    one = mqtt_subscribed(clients, visitor, (f"{name}/a", 1))
+    ear = visitor.hear(">", f"{name}.*", f"{name}.a")
+    received_of_ready = several.expect_a(Publish)  # "#" matches what shows that the other is there
+    assert received_of_ready.payload == b""
+    visitor.publish(f"{name}.a", b"0")
+    visitor.publish(f"{name}.a", b"1", Foldmq_QoS="1")
+    assert received(several, 2) == [(f"{name}/a", b"0", 0), (f"{name}/a", b"1", 1)]
+    assert received(one, 2) == [(f"{name}/a", b"0", 0), (f"{name}/a", b"1", 1)]
+    ear.heard.clear()
+    clients.connect().publish(f"{name}/a", b"2", 2)
+    assert received(several, 1) == [(f"{name}/a", b"2", 2)]
+    assert received(one, 1) == [(f"{name}/a", b"2", 1)]
+    visitor.flush()
+    ear.after(3)
+    assert ear.payloads == [b"2"] * 3
+
+
+def test_filters_come_and_go_while_messages_flow(
+    place: Place, clients: Clients, visitor: Visitor
+) -> None:
+    name = unique("flow")
+    filters = (f"{name}/a/b", "#", f"{name}/#", f"{name}/+/b", "+/a/+")
+    mqtt = mqtt_subscribed(clients, visitor, (filters[0], 0))
+    over = threading.Event()
+    sent = 0
+
+    def flow() -> None:
+        nonlocal sent
+        with Wire(place.nats_port) as wire:
+            while not over.is_set():
+                numbers = range(sent, sent + 20)
+                wire.send(
+                    b"".join(b"PUB %b.a.b 6\r\n%06d\r\n" % (name.encode(), at) for at in numbers)
+                )
+                sent += len(numbers)
+                wire.pong()
+
+    thread = threading.Thread(target=flow)
+    thread.start()
+    got: list[int] = []
+
+    def ask(packet: bytes) -> None:
+        mqtt.send(packet)
+        while isinstance(message := mqtt.receive(), Publish):
+            got.append(int(message.payload))
+
+    try:
+        for number in range(100):  # there is always one that matches; the older one goes
+            old, new = filters[number % len(filters)], filters[(number + 1) % len(filters)]
+            ask(packets.subscribe(mqtt.next_id(), (new, 0)))
+            if number % 2:
+                visitor.flush()
+            ask(packets.unsubscribe(mqtt.next_id(), old))
+    finally:
+        over.set()
+        thread.join()
+    visitor.publish(f"{name}.a.b", b"-1")
+    while -1 not in got:
+        got.append(int(mqtt.expect_a(Publish).payload))
+    assert got == [*range(sent), -1]
+
+
+# ------------------------------------------------------------------ what messages say
+
+
+def test_headers_cannot_be_injected(clients: Clients, visitor: Visitor) -> None:
+    name = unique("evil")
+    evil = "\r\nFoldmq-QoS: 2\r\n\r\nHPUB " + name + ".x 0 0\r\n%0d\x85é"
+    ear = visitor.hear(f"{name}.>")
+    publisher = clients.connect(evil)
+    publisher.publish(f"{name}/{evil}/a", b"x\r\nPUB y 0\r\n\r\n", 1, retain=True)
+    (message,) = ear.after(1)
+    assert message.topic == f"{name}/{evil}/a"
+    assert message.data == b"x\r\nPUB y 0\r\n\r\n"
+    assert (message.qos, message.headers["Foldmq-Retain"]) == (1, "1")
+    assert all(part.isascii() and part.isprintable() for part in message.headers.values())
+    assert len(message.headers) == 7
+    visitor.flush()
+    assert len(ear.heard) == 1
+
+
+def test_a_header_makes_and_clears_the_retained_message(clients: Clients, visitor: Visitor) -> None:
+    for qos in ("0", "1", "2"):
+        name = unique("kept")
+        mqtt = mqtt_subscribed(clients, visitor, (name, 2))
+        visitor.publish(name, b"kept", Foldmq_Retain="1", Foldmq_QoS=qos)
+        assert received(mqtt, 1) == [(name, b"kept", int(qos))]
+        late = clients.subscribed(name, 2)
+        late.expect_publish(name, b"kept", int(qos), retain=True)
+        visitor.publish(name, b"", Foldmq_Retain="1", Foldmq_QoS=qos)
+        assert received(mqtt, 1) == [(name, b"", int(qos))]
+        clients.subscribed(name, 2).expect_nothing()
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+@pytest.mark.parametrize("retain", [False, True])
+def test_wills_reach_nats(clients: Clients, visitor: Visitor, qos: int, *, retain: bool) -> None:
+    name = unique("will")
+    ear = visitor.hear(name)
+    dying = clients.connect(will=Will(name, b"gone", qos, retain))
+    dying.reset()
+    (message,) = ear.after(1)
+    assert (message.topic, message.data, message.qos) == (name, b"gone", qos)
+    assert ("Foldmq-Retain" in message.headers) == retain
+    assert message.headers["Foldmq-Client"] == dying.client_id
+
+
+def test_who_is_away_gets_what_was_recorded(clients: Clients, visitor: Visitor) -> None:
+    name = unique("away")
+    client_id = unique("sleeper")
+    first = clients.connect(client_id, clean=False)
+    mqtt_subscribed(clients, visitor, (f"{name}/#", 2), client=first)
+    first.disconnect()
+    for qos in (0, 1, 2):
+        visitor.publish(f"{name}.a", b"%d" % qos, Foldmq_QoS=str(qos))
+    visitor.recorded(f"{name}.b", b"3")
+    again = clients.connect(client_id, clean=False, session_present=True)
+    wanted = [(f"{name}/a", b"1", 1), (f"{name}/a", b"2", 2), (f"{name}/b", b"3", 1)]
+    came = [again.expect_a(Publish) for _ in wanted]
+    assert [(message.topic, message.payload, message.qos) for message in came] == wanted
+
+
+# ------------------------------------------------------------------ answers
+
+
+def test_an_mqtt_client_answers_requests(clients: Clients, visitor: Visitor) -> None:
+    name = unique("svc")
+    server = mqtt_subscribed(clients, visitor, (f"$nats/request/+/{name}/#", 1))
+    plain = mqtt_subscribed(clients, visitor, (f"{name}/add", 1))
+    for number in range(3):
+        answers: list[bytes] = []
+        asking = threading.Thread(
+            target=lambda: answers.append(visitor.ask(f"{name}.add", b"2+2"))  # noqa: B023
+        )
+        asking.start()
+        request = server.expect_a(Publish)
+        token, topic = request.topic.split("/", 3)[2:]
+        assert (topic, request.payload, request.qos) == (f"{name}/add", b"2+2", 0)
+        plain.expect_publish(f"{name}/add", b"2+2")
+        clients.connect().publish("$nats/reply/unknown", b"5")
+        server.publish(f"$nats/reply/{token}", b"%d" % number, number)
+        asking.join()
+        assert answers == [b"%d" % number]
+    visitor.publish(f"{name}.add", b"no reply")
+    plain.expect_publish(f"{name}/add", b"no reply")
+    server.expect_alive()
+
+
+def test_what_is_answered_is_in_the_log(place: Place, clients: Clients, visitor: Visitor) -> None:
+    name = unique("js")
+    mqtt = mqtt_subscribed(clients, visitor, (name, 1))
+    stream = f"FOLDMQ_LOG_{(place.broker.data_dir / 'node').read_text().strip()}"
+    acknowledgement = visitor.do(
+        visitor.client.jetstream().publish(name, b"1", headers={"Foldmq-QoS": "1"})
+    )
+    assert acknowledgement.stream == stream
+    assert acknowledgement.seq > 0
+    assert not acknowledgement.duplicate
+    assert received(mqtt, 1) == [(name, b"1", 1)]
+    said = visitor.recorded(name, b"2", Nats_Msg_Id="once")
+    assert said == {"stream": stream, "seq": said["seq"]}
+    assert visitor.recorded(name, b"2", Nats_Msg_Id="once") == {**said, "duplicate": True}
+    assert received(mqtt, 1) == [(name, b"2", 1)]
+    # the same twice in one write
+    ear = visitor.hear("_INBOX.twice")
+    with Wire(place.nats_port) as wire:
+        headers = b"NATS/1.0\r\nFoldmq-QoS: 1\r\nNats-Msg-Id: twice\r\n\r\n"
+        lines = b"HPUB %b _INBOX.twice %d %d\r\n%b3\r\n"
+        sizes = len(headers), len(headers) + 1
+        wire.send(lines % (name.encode(), *sizes, headers) * 2)
+        wire.pong()
+    answers = [json.loads(message.data) for message in ear.after(2)]
+    assert answers[0]["seq"] == answers[1]["seq"] > 0
+    assert ["duplicate" in answer for answer in answers].count(True) == 1
+    assert received(mqtt, 1) == [(name, b"3", 1)]
+
+
+def test_nothing_is_answered_before_it_is_on_disk(
+    place: Place, clients: Clients, visitor: Visitor
+) -> None:
+    name = unique("disk")
+    mqtt = mqtt_subscribed(clients, visitor, (name, 1))
+    ear = visitor.hear("_INBOX.disk", name)
+    other = clients.connect()
+    stand_still(place.broker.nats_pid)
+    try:
+        visitor.publish(name, b"x", "_INBOX.disk", Foldmq_QoS="1")
+        packet_id = mqtt.next_id()
+        mqtt.send(packets.publish(name, b"y", 1, packet_id))
+        # QoS 0 passes by meanwhile, both ways
+        visitor.publish(name, b"z")
+        found = [mqtt.expect_a(Publish)]
+        assert [message.payload for message in found if message.qos == 0] == [b"z"]
+        other.publish(name, b"w")
+        ear.after(3)
+        assert b"w" in ear.payloads
+        assert not any(message.subject.startswith("_INBOX") for message in ear.heard)
+        assert b"y" not in ear.payloads
+    finally:
+        os.kill(place.broker.nats_pid, signal.SIGCONT)
+    until(lambda: b"y" in ear.payloads, "what is recorded now")
+    (answer,) = [message for message in ear.heard if message.subject.startswith("_INBOX")]
+    assert json.loads(answer.data)["seq"] > 0
