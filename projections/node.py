@@ -218,8 +218,6 @@ class NodeState:
         self.begin = first
         self.cuts = self.cuts[-1:]
         self.checkpoints = [one for one in self.checkpoints if one.begun >> INDEX_BITS >= first]
-        if self.archived is not None and self.archived.at >> INDEX_BITS < first:
-            self.archived = None
         kept = {old: [new for new in held if new >= first] for old, held in self.carried.items()}
         self.carried = {old: new for old, new in kept.items() if new}
 
@@ -293,6 +291,8 @@ class NodeState:
 
     def _cut(self, event: LogCut, _at: Position, _ms: int, _: Sequence[bytes]) -> None:
         self.cuts.append(event)
+        if self.archived is not None and self.archived.at >> INDEX_BITS < event.first:
+            self.archived = None  # as for who reads what is left of the log
 
     def _archived(self, event: LogArchived, at: Position, _ms: int, _: Sequence[bytes]) -> None:
         self.archived = Archived(at, event)

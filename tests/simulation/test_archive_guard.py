@@ -13,6 +13,7 @@ from structlog.testing import capture_logs
 from actors import archiveguard, retention
 from actors.inspection.requests import Refused
 from eventstore.events import LogArchived, LogCut
+from eventstore.log import EventLog, LogUnavailable
 from eventstore.records import decode_record
 from simulation.fold import compare, described, fold
 from simulation.world import SimClient, World, simulate
@@ -254,6 +255,32 @@ def test_it_is_known_in_the_next_life(*, stored: bool) -> None:
             assert fold(world.disk.decoded()).archived == known
             status = await world.broker.inspector.ask_for("status")
             assert status["log"]["archived"] == known.said.through
+
+    simulate(scenario)
+
+
+def test_what_was_said_goes_with_the_cut_that_is_on_record(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also when the records themselves cannot be removed yet: all who read the log agree."""
+
+    async def unavailable(_log: EventLog, _first: int) -> None:
+        raise LogUnavailable("the stream does not answer")
+
+    async def scenario() -> None:
+        async with guarded(keep_until_archived=False).running() as world:
+            noisy = await world.connect("noisy")
+            await traffic(world, noisy, 10)
+            await archive_all(world)
+            monkeypatch.setattr(EventLog, "cut", unavailable)
+            await traffic(world, noisy, 400)
+            assert of(world, LogCut)
+            assert world.disk.stream.first == 1
+            assert world.broker.node.archived is None
+            await world.go(5)
+            compare(world)
+            await world.restart()
+            compare(world)
 
     simulate(scenario)
 
