@@ -46,6 +46,9 @@ _SETTLE = 1.0
 """Seconds between two notes in the log of how far NATS has what was published."""
 _MUCH = 2 * 1024 * 1024
 """Bytes waiting for NATS from which publishers at QoS 0 are slowed down."""
+_GRACE = 3.0
+"""Seconds after a lost connection is replaced in which what is in the log waits. NATS clients dial
+again every 2 s unless told otherwise."""
 _FAREWELL = 2.0
 _POLL = 0.005
 
@@ -136,6 +139,9 @@ class Bridge(LoopActor):
         self._brake = Brake(self._much_room, broker.timers.after)
         self._paused = False
         self._ended = False
+        self._times_up = 0
+        self._confirmed: Position = 0
+        """Up to where the server had everything a moment ago; it may not be on its disk yet."""
 
     # Life.
 
@@ -159,8 +165,11 @@ class Bridge(LoopActor):
             return
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_FAREWELL):
-                while self._flows.oldest() is not None:  # noqa: ASYNC110 - one round trip
+                while self._outbox.behind or self._flows.oldest() is not None:  # noqa: ASYNC110
                     await asyncio.sleep(_POLL)
+        self._outbox.stop()  # nothing leaves that is not noted
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_FAREWELL):
                 through, confirmed = self._outbox.settled(), asyncio.Event()
                 self._wire.fence(confirmed.set)
                 await confirmed.wait()
@@ -168,14 +177,28 @@ class Bridge(LoopActor):
 
     def _connected(self) -> None:
         self.stats.connected = True
-        self._interest.forget_leaving()
+        self._interest.reconnected()
         self._outbox.catch_up(self._broker.node.bridged or 0)
+
+    def _reconnected(self) -> None:
+        """Go on in a moment: whoever subscribed, streams included, may not be back yet either."""
+        self.stats.connected = True
+        self._interest.reconnected()
+        self._times_up = times_up = self._times_up + 1
+
+        def go_on() -> None:
+            if self.stats.connected and not self._ended and times_up == self._times_up:
+                self._outbox.catch_up(self._broker.node.bridged or 0)
+
+        self._broker.timers.after(_GRACE, go_on)
 
     def _disconnected(self) -> None:
         self.stats.connected = False
+        self._confirmed = 0
         self._paused = False
         self._outbox.stop()
-        self._interest.forget_leaving()
+        self._outbox.last = self._broker.node.bridged or 0
+        self._interest.disconnected()
         self._lost(self._flows.lose(), "bridge_unavailable")
 
     def on_failure(self, *exc_info: Any) -> None:
@@ -189,7 +212,7 @@ class Bridge(LoopActor):
         if type(message) is list:
             self._arrived(message)
         elif type(message) is Up:
-            self._connected()
+            self._reconnected()
         elif type(message) is Down:
             self._disconnected()
         elif type(message) is Fenced:
@@ -313,10 +336,16 @@ class Bridge(LoopActor):
         if self._ended:
             return
         self._settle_later()
+        # JetStream stores what a server takes some time after it took it, so that one that is
+        # killed in between has lost it: what is noted was confirmed one round ago.
+        self._note(self._confirmed)
         through = self._outbox.settled()
         # Before this actor is told of a new connection, "settled" is about the one before.
         if through > (self._broker.node.bridged or 0) and self.stats.connected:
-            self._wire.fence(lambda: self._note(through))
+            self._wire.fence(lambda: self._confirm(through))
+
+    def _confirm(self, through: Position) -> None:
+        self._confirmed = through
 
     def _note(self, through: Position) -> None:
         if through > (self._broker.node.bridged or 0):

@@ -1,9 +1,9 @@
 """What MQTT clients subscribe to, as subscriptions in NATS: one set for each distinct filter.
 
 The router tells of every subscription that begins or ends; a filter that several sessions have is
-counted. Where the subjects of several filters match a message, NATS delivers it once for each.
-One of them, the *canonical* one, counts: the oldest. A subscription that ends counts until the
-server has confirmed it, since until then messages may come for it.
+counted. Where the subjects of several filters match a message, NATS delivers it once for each;
+:mod:`actors.bridge.copies` has one of them taken. A subscription that ends counts until the server
+has confirmed it, since until then messages may come for it.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from actors.bridge.copies import Copies
 from actors.bridge.options import REQUESTS
 from eventstore.events import NATS_SESSION
 from protocol.topics import split_levels
@@ -41,8 +42,8 @@ class Subscriptions(Protocol):
 class Place(NamedTuple):
     """What is known about a subject."""
 
-    sid: int
-    """The subscription whose copy of a message counts; 0: none."""
+    sids: tuple[int, ...]
+    """The subscriptions that messages may come for."""
     prefix: str
     """The prefix of the users whose it is."""
     topic: bytes | None
@@ -78,6 +79,10 @@ class Interest:
         self._index: FilterTrie[tuple[str, int]] = FilterTrie()
         self._places: dict[bytes, Place] = {}
         self._size = 0
+        self.copies = Copies()
+        self._unconfirmed: set[int] = set()
+        """Subscriptions that the server may not know yet."""
+        self._confirming = False
         self.requests = 0
         """Filters that ask for requests."""
 
@@ -147,18 +152,18 @@ class Interest:
         try:
             text = subject.decode()
         except UnicodeDecodeError:
-            return Place(0, "", None)
+            return Place((), "", None)
         prefix, topic = self._options.place(text)
         if topic is None or topic.startswith(NATS_SESSION):
-            return Place(0, prefix, None)
+            return Place((), prefix, None)
         tokens = text.split(".")
-        sids = [
+        sids = tuple(
             sid
             for pattern, sid in self._index.match(_as_filter(text))
             # As a filter of MQTT "a.>" also matches "a".
             if not (pattern.endswith(".>") and len(pattern.split(".")) > len(tokens))
-        ]
-        return Place(min(sids, default=0), prefix, topic.encode())
+        )
+        return Place(sids, prefix, topic.encode())
 
     def _subjects(self, prefix: str, topic_filter: str) -> tuple[str, ...]:
         if topic_filter.startswith(REQUESTS):
@@ -177,6 +182,30 @@ class Interest:
             self._held[subject] = held
             self._index.insert(_as_filter(subject), held.sid, (subject, held.sid))
             self._forget()
+            self._unconfirmed.add(held.sid)
+        if self._unconfirmed and not self._confirming:
+            self._confirm()
+
+    def _confirm(self) -> None:
+        """Have subscriptions owe no copies of what was before their time."""
+        link, copies = self._link, self.copies
+        if link is None:
+            return
+        new, self._unconfirmed = self._unconfirmed, set()
+        self._confirming = True
+
+        def confirmed() -> None:
+            debts = copies.of(new)
+            # Some of it may still be on its way; not when the server has answered again.
+            link.fence(lambda: again(debts))
+
+        def again(debts: list[tuple[int, tuple[bytes, ...]]]) -> None:
+            copies.write_off(debts)
+            self._confirming = False
+            if self._unconfirmed:
+                self._confirm()
+
+        link.fence(confirmed)
 
     def _unsubscribe(self, prefix: str, topic_filter: str) -> None:
         for subject in self._subjects(prefix, topic_filter):
@@ -198,15 +227,26 @@ class Interest:
         if subject is None:
             return
         self._index.remove(_as_filter(subject), sid)
+        self.copies.write_off(self.copies.of((sid,)))
         held = self._held.get(subject)
         if held is not None and held.sid == sid:
             del self._held[subject]
         self._forget()
 
-    def forget_leaving(self) -> None:
-        """Forget the subscriptions that are ending: without a connection nobody confirms it."""
+    def reconnected(self) -> None:
+        """Begin anew with the subscriptions, all of which the server has just been sent."""
+        self.disconnected()
+        self._unconfirmed.update(held.sid for held in self._held.values())
+        if self._unconfirmed:
+            self._confirm()
+
+    def disconnected(self) -> None:
+        """Forget what the server was to confirm, without a connection it does not."""
         for sid in list(self._leaving):
             self._ended(sid)
+        self.copies.clear()
+        self._unconfirmed.clear()
+        self._confirming = False
 
     def _forget(self) -> None:
         self._places = {}

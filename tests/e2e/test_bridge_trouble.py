@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import random
 import signal
 import threading
 import time
 from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -25,7 +27,6 @@ from e2e.test_users import add_user
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from harness.broker import Broker
     from harness.rawclient import RawClient
@@ -54,6 +55,10 @@ def make_place(tmp_path: Path) -> Iterator[Callable[..., Place]]:
     for one in made:
         one.clients.close()
         one.broker.clean_up()
+        with contextlib.suppress(OSError):  # it may stand still: then it does not end by itself
+            pid = one.clients_nats
+            if b"nats-server" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                os.kill(pid, signal.SIGKILL)
         print(f"broker in {one.broker.directory}:\n{one.broker.log[-4000:]}")
 
 
@@ -117,10 +122,7 @@ class Load:
 
 
 def complete(heard: list[Heard], name: str, count: int, *, twice: bool) -> None:
-    """All numbers came, in order, on both topics; those that came twice with the same identifier.
-
-    A copy may come again only with all that came after it.
-    """
+    """All numbers came, in order, on both topics; what came twice with the same identifier."""
     for qos in (1, 2):
         mine = [message for message in heard if message.subject == f"{name}.{qos}"]
         first: dict[bytes, str] = {}
@@ -128,7 +130,8 @@ def complete(heard: list[Heard], name: str, count: int, *, twice: bool) -> None:
             identifier = message.headers["Nats-Msg-Id"]
             assert first.setdefault(message.data, identifier) == identifier
         numbers = [int(data) for data in first]
-        assert numbers == list(range(len(numbers)))
+        jumps = [pair for pair in itertools.pairwise(numbers) if pair[1] != pair[0] + 1]
+        assert not jumps, jumps
         assert len(numbers) >= count
         if not twice:
             assert len(mine) == len(first)
@@ -234,7 +237,7 @@ def test_a_broker_that_is_killed_owes_nats_nothing(
 
 @pytest.mark.parametrize("how", ["killed", "stopped"])
 def test_nats_for_clients_is_away_under_load(make_place: Callable[..., Place], how: str) -> None:
-    place = make_place()
+    place = make_place("max_outbound_bytes = 4000000\n")  # the bridge holds four times that
     name = unique("away")
     with Visitor(place.nats_port) as visitor:
         captured(visitor, name)
@@ -243,10 +246,7 @@ def test_nats_for_clients_is_away_under_load(make_place: Callable[..., Place], h
     load = Load(place.broker.port, name)
     load.after(50)
     pid = place.clients_nats
-    if how == "killed":
-        stand_still(pid)  # the broker would start it again at once
-    else:
-        stand_still(pid)
+    stand_still(pid)
     load.after(100)
     if how == "killed":
         os.kill(pid, signal.SIGKILL)
@@ -352,7 +352,7 @@ def test_hostile_subjects_and_headers_break_nothing(make_place: Callable[..., Pl
     name = unique("hostile").encode()
     with Visitor(place.nats_port) as visitor, Wire(place.nats_port) as wire:
         everything = mqtt_subscribed(place.clients, visitor, ("#", 0), ("+/+", 2))
-        reader = Reader(everything)
+        reader = Reader(everything, b"end")
         for number in range(10_000):
             subject = hostile_subject(chance)
             if chance.random() < 0.5:
@@ -367,7 +367,7 @@ def test_hostile_subjects_and_headers_break_nothing(make_place: Callable[..., Pl
         said = wire.pong()
         assert all(line.startswith(b"-ERR 'Invalid") for line in said), said[:3]
         visitor.publish(name.decode(), b"end", Foldmq_QoS="1")
-        reader.until(b"end")
+        reader.end()
         assert place.broker.running
         assert {b"much", b"long"} <= set(reader.payloads)
         assert len(reader.payloads) == len(set(reader.payloads))
@@ -376,24 +376,23 @@ def test_hostile_subjects_and_headers_break_nothing(make_place: Callable[..., Pl
 
 
 class Reader:
-    """Reads and acknowledges what comes, in a thread of its own."""
+    """Reads and acknowledges what comes up to a payload, in a thread of its own."""
 
-    def __init__(self, client: RawClient) -> None:
+    def __init__(self, client: RawClient, last: bytes) -> None:
         self.payloads: list[bytes] = []
         self._client = client
-        self._last: bytes | None = None
+        self._last = last
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
 
-    def until(self, last: bytes) -> None:
-        """Return when a payload has come."""
-        self._last = last
+    def end(self) -> None:
+        """Return when the last payload has come."""
         self._thread.join(30)
         assert not self._thread.is_alive()
 
     def _run(self) -> None:
         client = self._client
-        while self._last is None or self._last not in self.payloads[-5:]:
+        while self._last not in self.payloads[-5:]:
             message = client.receive(30)
             if isinstance(message, Publish):
                 self.payloads.append(message.payload)
@@ -543,6 +542,7 @@ def test_births_are_kept_and_deaths_are_dated(make_place: Callable[..., Place]) 
         dying = place.clients.connect(will=Will(death, b"\x08\x01\x18\x05", 1, False))
         dying.publish(node, b"born")
         watching.expect_publish(node, b"born")
+        ear.after(1)
         visitor.publish("spBv1//0.g.DBIRTH.n.d", b"too")
         watching.expect_publish(device, b"too")
         late = place.clients.connect()
