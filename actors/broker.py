@@ -417,10 +417,9 @@ class Broker(LoopActor):
     def begin_anew(self) -> None:
         """Begin with an empty state."""
         self.node = NodeState()
-        interest = self.bridge.interest if self.bridge is not None else None
-        if interest is not None:
-            interest.clear()
-        self.router = Router(self.session, interest)
+        if self.bridge is not None:
+            self.bridge.interest.clear()
+        self.router = Router(self.session, self.bridge)
 
     def expires_in(self, state: SessionState) -> float:
         """Return in how many seconds an offline session expires; infinity if it never does."""

@@ -57,6 +57,8 @@ class Pause(IntFlag):
     """Its session waits for messages from the log."""
     DRAIN = auto()
     """The broker ends."""
+    NATS = auto()
+    """It publishes more than the bridge can give to NATS."""
 
 
 class _Lost:

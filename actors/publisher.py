@@ -25,6 +25,11 @@ if TYPE_CHECKING:
     from actors.session import Session
 
 
+_NOT_LOGGED = 0, 0
+_ANSWERS = b"$nats/reply/"
+"""Nobody may read what is below it, so that retained messages would be there for ever."""
+
+
 class Publisher:
     """Publishes for one session."""
 
@@ -53,7 +58,14 @@ class Publisher:
             first, size = self._record(part, will=will)
             refs = range(first, first + len(part))
             self._route(
-                packet.qos, part.topics, part.payloads, refs, size, retain=packet.retain, gated=will
+                packet.qos,
+                part.topics,
+                part.payloads,
+                refs,
+                size,
+                (first, refs[-1]),
+                retain=packet.retain,
+                gated=will,
             )
 
     def bring(
@@ -65,7 +77,9 @@ class Publisher:
         first one, how many) for each part. QoS 2 takes effect at once.
         """
         if not packet.qos and not packet.retain:
-            self._route(0, packet.topics, packet.payloads, (), 0, retain=False, wanted=wanted)
+            self._route(
+                0, packet.topics, packet.payloads, (), 0, _NOT_LOGGED, retain=False, wanted=wanted
+            )
             return []
         recorded: list[tuple[Position, int]] = []
         for part in self._acceptable(packet):
@@ -80,6 +94,7 @@ class Publisher:
                 part.payloads,
                 refs,
                 size,
+                (first, refs[-1]),
                 retain=packet.retain,
                 wanted=wanted,
             )
@@ -106,16 +121,29 @@ class Publisher:
                 self._record(part, will=False)
 
     def release(
-        self, refs: Sequence[Position], messages: Sequence[Message], *, retain: bool
+        self,
+        refs: Sequence[Position],
+        messages: Sequence[Message],
+        took_effect: tuple[Position, Position],
+        *,
+        retain: bool,
     ) -> None:
-        """Route QoS 2 messages that were released, all retained or none."""
+        """Route QoS 2 messages that were released, all retained or none.
+
+        ``took_effect`` are the positions of the first and the last entry of the release.
+        """
         payloads = [message.payload for message in messages]
         topics = [message.topic for message in messages]
-        self._route(2, topics, payloads, refs, sum(map(len, payloads)), retain=retain)
+        size = sum(map(len, payloads))
+        self._route(2, topics, payloads, refs, size, took_effect, retain=retain)
 
     def _acceptable(self, packet: Publishes) -> list[Publishes]:
         """Return the packet in parts that each fit into a record, without what is refused."""
-        reserved = {raw for raw in set(packet.topics) if is_reserved_topic(raw.decode())}
+        reserved = {
+            raw
+            for raw in set(packet.topics)
+            if is_reserved_topic(raw.decode()) or (packet.retain and raw.startswith(_ANSWERS))
+        }
         if reserved:
             keep = [at for at, raw in enumerate(packet.topics) if raw not in reserved]
             dropped = len(packet) - len(keep)
@@ -163,6 +191,7 @@ class Publisher:
         payloads: Sequence[bytes],
         refs: Sequence[Position],
         size: int,
+        took_effect: tuple[Position, Position],
         *,
         retain: bool,
         gated: bool = False,
@@ -173,7 +202,9 @@ class Publisher:
             broker.watch(Publication(self._name, qos, topics, payloads, refs))
         if broker.bridge is not None:
             content = Stored(0, topics, payloads, size)
-            broker.bridge.published(self._name, qos, content, refs, retain=retain, gated=gated)
+            broker.bridge.published(
+                self._name, qos, content, refs, took_effect, retain=retain, gated=gated
+            )
         for targets, chosen in self._plan(topics):
             if chosen is None:
                 batch = Batch(qos, topics, payloads, refs, size=size, gated=gated)
@@ -188,7 +219,7 @@ class Publisher:
                     gated=gated,
                 )
             self.send(targets if wanted is None else self._only(wanted, targets, batch), batch)
-        if not gated and self._has_birth(topics):
+        if not gated and wanted is None and self._has_birth(topics):
             self._keep_births(topics, payloads)
 
     def _only(
@@ -227,7 +258,8 @@ class Publisher:
                 packet.topics.append(certificate)
                 packet.payloads.append(payload)
                 first, size = self._record(packet, will=False)
-                self._route(0, packet.topics, packet.payloads, (first,), size, retain=True)
+                at = first, first
+                self._route(0, packet.topics, packet.payloads, (first,), size, at, retain=True)
 
     def _plan(
         self, topics: Sequence[bytes]

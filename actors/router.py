@@ -20,7 +20,7 @@ from protocol.trie import FilterTrie
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from actors.bridge.interest import Interest
+    from actors.bridge.host import BridgeHost
     from actors.subscription import Subscription
     from projections.session import SessionState
 
@@ -93,7 +93,6 @@ class Routes(dict[bytes, Route]):
             self.clear()
             self._interned.clear()
             self._size = 0
-            self._router.births.clear()
 
 
 class Router:
@@ -103,8 +102,8 @@ class Router:
     called with the name of one that is needed, and has :meth:`restore` called.
     """
 
-    def __init__(self, activate: Callable[[str], object], interest: Interest | None = None) -> None:
-        self._interest = interest
+    def __init__(self, activate: Callable[[str], object], bridge: BridgeHost | None = None) -> None:
+        self._bridge = bridge
         """Told of each subscription that begins or ends, also of passive sessions."""
         self._index: FilterTrie[Subscriber | str] = FilterTrie()
         self._subscribers: dict[str, dict[str, Subscriber]] = {}
@@ -143,6 +142,8 @@ class Router:
 
     def take_birth(self, topic: str, raw: bytes) -> None:
         """Take note of where a birth of Sparkplug is kept, if a topic is one's."""
+        if len(self.births) >= _CACHED_TOPICS:
+            self.births.clear()
         certificate = certificate_topic(topic)
         if certificate is not None:
             self.births[raw] = certificate.encode()
@@ -177,8 +178,8 @@ class Router:
         found = held.pop(topic_filter, None) if held else None
         if found is not None:
             self._index.remove(topic_filter, session)
-            if self._interest is not None:
-                self._interest.removed(session, topic_filter)
+            if self._bridge is not None:
+                self._bridge.removed(session, topic_filter)
             self.system.discard(found)
             self._leaving.setdefault(session, WeakSet()).add(found)
             self.routes.forget()
@@ -217,8 +218,8 @@ class Router:
     def _insert(self, topic_filter: str, session: str, value: Subscriber | str) -> None:
         before = len(self._index)
         self._index.insert(topic_filter, session, value)
-        if self._interest is not None and len(self._index) > before:
-            self._interest.added(session, topic_filter)
+        if self._bridge is not None and len(self._index) > before:
+            self._bridge.added(session, topic_filter)
 
     def active_sessions(self) -> list[str]:
         """Return the sessions that have subscriptions and are not passive."""

@@ -11,7 +11,6 @@ subscriptions comes straight to it and is queued. When nothing came for a while 
 from __future__ import annotations
 
 import itertools
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import structlog
@@ -446,12 +445,12 @@ class Session(LoopActor):
             if found is None:
                 self._delivery.load(refs, lambda: self._on_release(connection, packet_ids))
                 return
-            retained = self._broker.node.retained.known
-            kept = [retained(self.name, ref) for ref in refs]
-            self.emit(event)
-            for flag, some in itertools.groupby(zip(kept, refs, strict=True), itemgetter(0)):
-                chosen = [ref for _, ref in some]
-                self._publisher.release(chosen, [found[ref] for ref in chosen], retain=flag)
+            waiting = {one.ref for one in self._broker.node.retained.pending(self.name)}
+            at = self.emit(event)
+            for retain, some in itertools.groupby(refs, waiting.__contains__):
+                chosen = [*some]
+                messages = [found[ref] for ref in chosen]
+                self._publisher.release(chosen, messages, (at, at + len(refs) - 1), retain=retain)
             self._delivery.let_go(refs)
         if connection is self.connection:
             self._acknowledge(connection, PacketType.PUBCOMP, packet_ids)

@@ -20,6 +20,7 @@ from eventstore.link import Arrived, Link, render_pub
 PATIENCE = 5.0
 """Seconds without a message after which no more is waited for."""
 PAYLOAD = bytes(64)
+MOST_UNSENT = 8 * 1024 * 1024
 
 
 def nothing() -> None:
@@ -62,7 +63,7 @@ async def send(url: str, subject: str, count: int, rate: float) -> dict[str, flo
     begun, sent = time.perf_counter(), 0
     while sent < count:
         due = min(count, int((time.perf_counter() - begun) * rate))
-        if due > sent and link.unsent < link.high_water:
+        if due > sent and link.unsent < MOST_UNSENT:
             link.write(line * (due - sent))
             sent = due
         await asyncio.sleep(0.001)

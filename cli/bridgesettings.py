@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic_settings import NoDecode
 
 from cli.settingtypes import several
+from eventstore.shown import escaped
 from protocol.mapping import Mapping, parse_users
 
 if TYPE_CHECKING:
@@ -37,6 +39,7 @@ def _user_rules(rules: Texts) -> Texts:
 TopicFilters = Annotated[
     Texts, NoDecode, BeforeValidator(several), Field(min_length=1), AfterValidator(_filters)
 ]
+MoreFilters = Annotated[Texts, NoDecode, BeforeValidator(several), AfterValidator(_filters)]
 SubjectRules = Annotated[Texts, NoDecode, BeforeValidator(several), AfterValidator(_rules)]
 UserRules = Annotated[Texts, NoDecode, BeforeValidator(several), AfterValidator(_user_rules)]
 
@@ -51,6 +54,12 @@ def contradictions(settings: Settings) -> Iterator[str]:
             yield f"{name} needs bridge_url as well"
     if settings.bridge_password is not None and settings.bridge_password_file is not None:
         yield "bridge_password and bridge_password_file exclude each other: set one"
+    if settings.bridge_user_map and settings.password_file is None:
+        yield (
+            "bridge_user_map needs password_file: without it every client can say that it is that "
+            "user"
+        )
+    yield from _bad_addresses(settings)
     if settings.nats_listen is None:
         if settings.nats_users is not None:
             yield "nats_users needs nats_listen as well"
@@ -67,3 +76,33 @@ def contradictions(settings: Settings) -> Iterator[str]:
             f"nats_listen = {settings.nats_listen} can be reached from other machines: set "
             "nats_users (a file with lines NAME:PASSWORD)"
         )
+
+
+def _bad_addresses(settings: Settings) -> Iterator[str]:
+    """Yield what is wrong with the address that the bridge would connect to."""
+    name, advice = "bridge_url", ""
+    if settings.bridge_url is None:
+        name, advice = "nats_url", ", for the bridge; --no-bridge turns that off"
+    urls: str | None = getattr(settings, name)
+    if not settings.bridge or urls is None:
+        return
+    for url in filter(None, map(str.strip, urls.split(","))):
+        wrong = _wrong(url)
+        if wrong:
+            # Any part may be of a password, which may have a comma in it.
+            shown = f" = {escaped(url)}" if "@" not in urls else ""
+            yield f"{name}{shown}: {wrong}: must be nats://HOST:PORT or tls://HOST:PORT{advice}"
+
+
+def _wrong(url: str) -> str:
+    """Return what is wrong with an address of NATS; nothing, mostly."""
+    try:
+        parts = urlsplit(url if "://" in url else f"nats://{url}")
+        port = parts.port
+    except ValueError:
+        return "it cannot be read"
+    if parts.scheme in ("ws", "wss"):
+        return "WebSocket is not for the bridge"
+    if parts.scheme not in ("nats", "tls"):
+        return "it is no address of NATS"
+    return "" if parts.hostname and port != 0 else "it names no host or port"

@@ -61,6 +61,7 @@ _METAVARS: dict[str, str] = {
     "data_dir": "DIR",
     "nats_url": "URL",
     "nats_listen": "HOST:PORT|off",
+    "bridge_always": "FILTER",
     "bridge_filters": "FILTER",
     "bridge_map": "TOPIC=SUBJECT",
     "bridge_user_map": "USER=SUBJECT",

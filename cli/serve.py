@@ -114,7 +114,8 @@ def make_bridge(settings: Settings, most_held: int) -> BridgeOptions:
     """Give what crosses between MQTT and NATS."""
     prefixes = parse_users(settings.bridge_user_map)
     rules = Mapping.parse(settings.bridge_map, settings.bridge_filters, prefixes.values())
-    return BridgeOptions(rules, prefixes, settings.bridge_qos, most_held)
+    always = settings.bridge_always
+    return BridgeOptions(rules, prefixes, always, settings.bridge_qos, most_held)
 
 
 class Service:

@@ -21,7 +21,7 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
-from cli.bridgesettings import SubjectRules, TopicFilters, UserRules, contradictions
+from cli.bridgesettings import MoreFilters, SubjectRules, TopicFilters, UserRules, contradictions
 from cli.settingtypes import (
     Addresses,
     ExpandedPath,
@@ -137,6 +137,11 @@ class Settings(BaseSettings):
         default=("#",),
         description="Topic filters; only messages that match one are exchanged with NATS, both "
         "ways. May be given several times.",
+    )
+    bridge_always: MoreFilters = Field(
+        default=(),
+        description="Topic filters whose messages are taken from NATS although no MQTT client "
+        "subscribed: for retained messages. May be given several times.",
     )
     bridge_map: SubjectRules = Field(
         default=(),
@@ -413,6 +418,7 @@ def _sentence(error: ErrorDetails, layers: Iterable[_Layer]) -> str:
 # What the settings that are lists hold.
 _LISTED = {
     "listen": "host:port",
+    "bridge_always": "topic filter",
     "bridge_filters": "topic filter",
     "bridge_map": "TOPIC=SUBJECT",
     "bridge_user_map": "USER=SUBJECT",

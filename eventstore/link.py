@@ -11,14 +11,16 @@ the callbacks raise ends the connection, and the next one is dialled.
 
 from __future__ import annotations
 
+import ast
 import asyncio
+import re
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from nats.aio.client import Client
 
-from eventstore.connection import connect, disconnect
-from eventstore.errors import BadNatsOptions
+from eventstore.connection import check_version, connect, disconnect
+from eventstore.errors import BadNatsOptions, NatsUnavailable
 from eventstore.linkparser import Arrived
 from eventstore.linktransport import LinkTransport, Wire
 from eventstore.shown import escaped
@@ -28,14 +30,12 @@ if TYPE_CHECKING:
 
     from eventstore.connection import ConnectionOptions, Notice
 
-__all__ = ["HIGH_WATER", "Arrived", "Link", "render_hpub", "render_pub"]
-
-HIGH_WATER: Final = 8 * 1024 * 1024
-"""Bytes that may wait for the socket before their writer should pause, unless told otherwise."""
+__all__ = ["Arrived", "Link", "render_pub"]
 
 _REPLAYED: Final = 10_000
 _PROBLEMS: Final = 100
 _PROBLEM_LENGTH: Final = 500
+_REFUSED: Final = re.compile(r'Permissions Violation for Subscription to ("(?:[^"\\]|\\.)*")')
 
 
 def render_pub(subject: bytes, payload: bytes) -> bytes:
@@ -46,31 +46,10 @@ def render_pub(subject: bytes, payload: bytes) -> bytes:
     return b"PUB %b %d\r\n%b\r\n" % (subject, len(payload), payload)
 
 
-def render_hpub(subject: bytes, reply: bytes, headers: bytes, payload: bytes) -> bytes:
-    r"""Return the protocol's lines that publish a message.
-
-    ``headers`` is the whole block, ``b"NATS/1.0\r\n"``, a line for each and an empty one, or
-    empty; so may ``reply`` be. Both and ``subject`` must be legal: whatever they hold is sent.
-    """
-    where = b"%b %b" % (subject, reply) if reply else subject
-    if not headers:
-        return b"PUB %b %d\r\n%b\r\n" % (where, len(payload), payload)
-    length = len(headers)
-    return b"HPUB %b %d %d\r\n%b%b\r\n" % (
-        where,
-        length,
-        length + len(payload),
-        headers,
-        payload,
-    )
-
-
 class Link:
     """A connection to NATS that dials again for ever; made by ``open``.
 
-    ``connected`` says whether it can be used now. ``on_room`` is called when less than half of
-    ``high_water`` waits, after it had been more than ``high_water``; a lost connection ends the
-    waiting too, but calls only ``on_down``.
+    ``connected`` says whether it can be used now.
     """
 
     def __init__(
@@ -80,18 +59,16 @@ class Link:
         on_messages: Callable[[list[Arrived]], None],
         on_up: Notice,
         on_down: Notice,
-        on_room: Notice,
         on_error: Callable[[str], None],
-        high_water: int,
+        on_refused: Callable[[str], None],
     ) -> None:
         self.connected = False
-        self.high_water = high_water
-        self.on_room = on_room
         self._where = where
         self._on_messages = on_messages
         self._on_up = on_up
         self._on_down = on_down
         self._on_error = on_error
+        self._on_refused = on_refused
         self._transport = LinkTransport(self)
         self._client = _Client(self._transport)
         self._wire: Wire | None = None  # the one that gets subscriptions
@@ -112,9 +89,8 @@ class Link:
         on_messages: Callable[[list[Arrived]], None],
         on_up: Notice,
         on_down: Notice,
-        on_room: Notice = lambda: None,
         on_error: Callable[[str], None] = lambda _text: None,
-        high_water: int = HIGH_WATER,
+        on_refused: Callable[[str], None] = lambda _subject: None,
         timeout: float = 5.0,  # noqa: ASYNC109 - the whole of several attempts, not one await
     ) -> Self:
         """Return a link that is connected; for ``timeout`` seconds a server is waited for.
@@ -123,11 +99,12 @@ class Link:
         called when the connection is lost, ``on_up`` when there is another and all
         subscriptions are renewed; neither for the first connection nor for ``close``. (Should
         the first be lost before this returns, ``connected`` is False and ``on_up`` follows.)
-        ``on_error`` is given each problem as one line, once between two connections; what the
-        server forbids, once.
+        ``on_error`` is given each problem as one line, once for each connection.
+        ``on_refused`` is given the subject of a subscription that the server does not allow,
+        each time that it says so.
 
-        Raises NatsUnavailable when no server lets us in, BadNatsOptions for options that are of
-        no use.
+        Raises NatsUnavailable when no server lets us in, or the one that does is of no use,
+        BadNatsOptions for options that are of no use.
         """
         for url in options.urls:
             if url.startswith(("ws://", "wss://")):
@@ -139,9 +116,8 @@ class Link:
             on_messages=on_messages,
             on_up=on_up,
             on_down=on_down,
-            on_room=on_room,
             on_error=on_error,
-            high_water=high_water,
+            on_refused=on_refused,
         )
         await connect(
             options,
@@ -152,6 +128,11 @@ class Link:
             client=link._client,
             no_echo=True,
         )
+        try:
+            link._client.check(options.where)
+        except BaseException:
+            await disconnect(link._client)
+            raise
         link._open = True
         link._came_up(first=True)
         return link
@@ -240,17 +221,16 @@ class Link:
             self._on_messages(messages)
 
     def problem(self, text: str) -> None:
-        """Tell of what the server does not like, once."""
+        """Tell of what the server does not like, once; of subscriptions that it refuses, always."""
         line = f"NATS at {self._where}: {escaped(text, _PROBLEM_LENGTH)}"
         if line not in self._problems and len(self._problems) < _PROBLEMS:
             self._problems.add(line)
             self._on_error(line)
             if len(self._problems) == _PROBLEMS:
                 self._on_error(f"NATS at {self._where}: more such problems are not shown")
-
-    def has_room(self) -> None:
-        """Tell that more may be written."""
-        self.on_room()
+        subject = _refused(text)
+        if subject is not None:
+            self._on_refused(subject)
 
     def lost(self, wire: Wire) -> None:
         """Forget a connection."""
@@ -271,6 +251,7 @@ class Link:
         if wire is None or wire.over or wire is self._wire:
             return
         self._wire = wire
+        self._problems.clear()
         self._replay(wire, iter(list(self._subjects)), first=first)
 
     def _replay(self, wire: Wire, sids: Iterator[int], *, first: bool = False) -> None:
@@ -309,16 +290,37 @@ class Link:
             self._on_error(f"NATS at {self._where}: the connection was closed for good")
 
 
+def _refused(text: str) -> str | None:
+    """Return the subject of a subscription that the server says it refuses."""
+    found = _REFUSED.search(text)
+    if found is None:
+        return None
+    try:
+        subject: str = ast.literal_eval(found[1])  # Go quotes as Python does
+    except (SyntaxError, ValueError):
+        return None
+    return subject
+
+
 class _Client(Client):
     """nats-py's client over our transport.
 
     The only place that touches what nats-py does not promise: it asks ``_connect_to_server`` to
-    dial, and uses the transport that is in ``_transport`` if there is one.
+    dial, uses the transport that is in ``_transport`` if there is one, and keeps the server's
+    INFO in ``_server_info``.
     """
 
     def __init__(self, transport: LinkTransport) -> None:
         super().__init__()
         self._for_link = transport
+
+    def check(self, where: str) -> None:
+        """Raise NatsUnavailable if the connected server is too old, or takes no headers."""
+        check_version(str(self.connected_server_version), where=f"NATS at {where}")
+        if not self._server_info.get("headers"):
+            raise NatsUnavailable(
+                f"NATS at {where} takes no headers: set no_header_support = false there"
+            )
 
     async def _connect_to_server(self, s: Any) -> None:
         self._transport = self._for_link

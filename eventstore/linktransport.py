@@ -36,8 +36,6 @@ _FAREWELL_SECONDS: Final = 1.0
 class Owner(Protocol):
     """Who uses the connections; all calls come from the event loop."""
 
-    high_water: int
-
     def arrived(self, messages: list[Arrived]) -> None:
         """Take messages."""
 
@@ -46,9 +44,6 @@ class Owner(Protocol):
 
     def lost(self, wire: Wire) -> None:
         """Learn that a connection is of no more use."""
-
-    def has_room(self) -> None:
-        """Learn that half of ``high_water`` is free again after more was waiting."""
 
 
 class Wire(asyncio.Protocol):
@@ -82,9 +77,7 @@ class Wire(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the socket, or TLS over it."""
-        self._transport = sock = cast("asyncio.Transport", transport)  # uvloop's is of its own
-        high = self._owner.high_water
-        sock.set_write_buffer_limits(high, high // 2)
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is of its own
 
     def data_received(self, data: bytes) -> None:
         """Pass on what became complete."""
@@ -117,11 +110,6 @@ class Wire(asyncio.Protocol):
         if not isinstance(error, OSError):  # nats-py dials again only after one
             error = ConnectionResetError(str(error or "the server closed the connection"))
         self._end(error)
-
-    def resume_writing(self) -> None:
-        """Tell the owner, unless all is over."""
-        if not self.over:
-            self._owner.has_room()
 
     def pause_reading(self) -> None:
         """Take nothing from the socket, for a time."""

@@ -11,6 +11,7 @@ NATS Server writes for its own MQTT clients, to the byte.
 from __future__ import annotations
 
 import re
+from hashlib import sha256
 from typing import Final
 
 PUB: Final = "Nmqtt-Pub"
@@ -18,12 +19,17 @@ TOPIC: Final = "Foldmq-Topic"
 QOS: Final = "Foldmq-QoS"
 RETAIN: Final = "Foldmq-Retain"
 CLIENT: Final = "Foldmq-Client"
+CLIENT_DIGEST: Final = "Foldmq-Client-Digest"
 NODE: Final = "Foldmq-Node"
 MESSAGE_ID: Final = "Nats-Msg-Id"
 
 MAX_BYTES: Final = 64 * 1024
 MAX_HEADERS: Final = 100
 """How much of a block is read; what comes after that is as if it were not there."""
+
+MAX_CLIENT: Final = 256
+"""Longest client identifier in bytes that is written: it is in the headers of every message. Of a
+longer one it is the digest."""
 
 _VERSION: Final = "NATS/1.0"
 _ENCODED = re.compile(rb"[^\x21-\x24\x26-\x7e]")
@@ -69,13 +75,20 @@ def constant_part(topic: str, qos: int, *, retain: bool, client: str, node: str)
         b"%b:%d" % (PUB.encode(), qos),
         b"%b: %b" % (TOPIC.encode(), encode_value(topic)),
         b"%b: %d" % (QOS.encode(), qos),
-        b"%b: %b" % (CLIENT.encode(), encode_value(client)),
+        _publisher(client),
         b"%b: %b" % (NODE.encode(), encoded_node),
     ]
     if retain:
         lines.append(b"%b: 1" % RETAIN.encode())
     lines.append(b"%b: %b-" % (MESSAGE_ID.encode(), encoded_node) if qos else b"")
     return b"\r\n".join(lines)
+
+
+def _publisher(client: str) -> bytes:
+    data = client.encode(errors="replace")
+    if len(data) <= MAX_CLIENT:
+        return b"%b: %b" % (CLIENT.encode(), encode_value(client))
+    return b"%b: %b" % (CLIENT_DIGEST.encode(), sha256(data).hexdigest().encode())
 
 
 def header_block(constant: bytes, position: int | None = None) -> bytes:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 import orjson
 
 from actors.bridge.options import REQUESTS
+from actors.bridge.replies import LONGEST
 from actors.decisions import PACKET_IDS
 from actors.messages import Batch
 from actors.publisher import Publisher
@@ -92,12 +93,12 @@ class Arrivals:
             if len(message.payload) > self._broker.options.max_packet_size:
                 self._broker.count_dropped("bridge_too_large", 1)
                 continue
-            qos, retain, key = self._about(message)
+            qos, retain, key, reply = self._about(message, place.prefix)
             if key is not None and (known := self._known(key)) is not None:
                 if not known:  # it came just before
                     self._publish(run)
                     run, known = None, self._seen[key][1]
-                self._acknowledge([(known, message.reply)], duplicate=True)
+                self._acknowledge([(known, reply)], duplicate=True)
                 continue
             if run is None or (run.qos, run.retain, run.prefix) != (qos, retain, place.prefix):
                 self._publish(run)
@@ -105,12 +106,8 @@ class Arrivals:
             if key is not None:
                 run.keys.append((len(run), key))
                 self._seen[key] = (0.0, 0)
-            if (
-                message.reply
-                and not message.reply.startswith(_NOT_ANSWERED)
-                and not self._ask(place.topic, place.prefix, message)
-            ):
-                run.asked.append((len(run), message.reply))
+            if reply and not self._ask(place.topic, place.prefix, message.payload, reply):
+                run.asked.append((len(run), reply))
             run.packet.topics.append(place.topic)
             run.packet.payloads.append(message.payload)
         self._publish(run)
@@ -121,22 +118,36 @@ class Arrivals:
         if state is not None and state.connected:
             self._broker.emit(SessionClosed(NATS_SESSION, reason, state.generation))
 
-    def _about(self, message: Arrived) -> tuple[int, bool, bytes | None]:
-        """Return QoS and retain flag of a message, and what it is known by if it comes again."""
-        qos, retain = self._options.qos, False
+    def _about(self, message: Arrived, prefix: str) -> tuple[int, bool, bytes | None, bytes]:
+        """Return QoS and retain flag, what a message is known by if it comes again, and the reply.
+
+        No subject for replies is returned where nobody waits, or may be answered.
+        """
+        qos, retain, reply = self._options.qos, False, message.reply
         key = None
         if message.headers:
             headers = parse(message.headers)
             asked = headers.get("Foldmq-QoS")
             if asked in _QOS:
                 qos = _QOS[asked]
-            retain = headers.get("Foldmq-Retain") == "1"
+            # Retained messages are everybody's: there are none under the prefix of a user.
+            retain = not prefix and headers.get("Foldmq-Retain") == "1"
             identifier = headers.get("Nats-Msg-Id")
             if identifier and (qos or retain):
                 # Whoever sends it chooses how long it is; this is short.
                 about = b"%b %b" % (message.subject, identifier.encode(errors="replace"))
                 key = blake2b(about, digest_size=16).digest()
-        return qos, retain, key
+            if headers.get("Foldmq-Node"):
+                reply = b""  # a probe of another broker
+        if reply and not self._may_answer(reply, prefix):
+            reply = b""
+        return qos, retain, key, reply
+
+    def _may_answer(self, reply: bytes, prefix: str) -> bool:
+        """Say whether whoever published under a prefix may have us publish on a subject."""
+        if reply.startswith(_NOT_ANSWERED) or len(reply) > LONGEST:
+            return False
+        return self._options.prefix_of(reply.decode(errors="replace")) in ("", prefix)
 
     def _publish(self, run: _Run | None) -> None:
         if run is None:
@@ -173,7 +184,7 @@ class Arrivals:
         prefix_of = self._prefix_of
         return lambda subscriber: prefix_of(subscriber.session) == prefix
 
-    def _ask(self, topic: bytes, prefix: str, message: Arrived) -> bool:
+    def _ask(self, topic: bytes, prefix: str, payload: bytes, reply: bytes) -> bool:
         """Deliver a request to those who asked for requests; say whether there are any."""
         if not self._interest.requests:
             return False
@@ -185,9 +196,9 @@ class Arrivals:
         ]
         if not targets:
             return False
-        token = self._replies.expect(message.reply)
+        token = self._replies.expect(reply)
         raw = f"{REQUESTS}{token}/{about}".encode()
-        self._publisher.send(targets, Batch(0, [raw], [message.payload], ()))
+        self._publisher.send(targets, Batch(0, [raw], [payload], ()))
         return True
 
     def _acknowledge(self, asked: Sequence[tuple[int, bytes]], *, duplicate: bool = False) -> None:

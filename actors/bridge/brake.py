@@ -41,7 +41,7 @@ class Brake:
             self._looks = 0
             self._later(_LOOK, self._look)
         self._held.add(publisher)
-        publisher.pause(Pause.SLOW_READER)
+        publisher.pause(Pause.NATS)
 
     def _look(self) -> None:
         self._looks += 1
@@ -50,6 +50,6 @@ class Brake:
             self._gave_up = not room
             held, self._held = self._held, set()
             for publisher in held:
-                publisher.resume(Pause.SLOW_READER)
+                publisher.resume(Pause.NATS)
         if not room:
             self._later(_LOOK, self._look)

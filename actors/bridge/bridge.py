@@ -19,7 +19,8 @@ import structlog
 from actors.bridge.arrivals import Arrivals
 from actors.bridge.brake import Brake
 from actors.bridge.departures import Departures
-from actors.bridge.flows import Flows, Leaving
+from actors.bridge.flow import Leaving
+from actors.bridge.flows import Flows
 from actors.bridge.outbox import Outbox
 from actors.bridge.replies import Replies
 from actors.connection import Pause
@@ -139,7 +140,6 @@ class Bridge(LoopActor):
         self._brake = Brake(self._much_room, broker.timers.after)
         self._paused = False
         self._ended = False
-        self._times_up = 0
         self._confirmed: Position = 0
         """Up to where the server had everything a moment ago; it may not be on its disk yet."""
 
@@ -178,19 +178,7 @@ class Bridge(LoopActor):
     def _connected(self) -> None:
         self.stats.connected = True
         self._interest.reconnected()
-        self._outbox.catch_up(self._broker.node.bridged or 0)
-
-    def _reconnected(self) -> None:
-        """Go on in a moment: whoever subscribed, streams included, may not be back yet either."""
-        self.stats.connected = True
-        self._interest.reconnected()
-        self._times_up = times_up = self._times_up + 1
-
-        def go_on() -> None:
-            if self.stats.connected and not self._ended and times_up == self._times_up:
-                self._outbox.catch_up(self._broker.node.bridged or 0)
-
-        self._broker.timers.after(_GRACE, go_on)
+        self._outbox.catch_up(self._broker.node.bridged or 0, _GRACE)
 
     def _disconnected(self) -> None:
         self.stats.connected = False
@@ -212,7 +200,7 @@ class Bridge(LoopActor):
         if type(message) is list:
             self._arrived(message)
         elif type(message) is Up:
-            self._reconnected()
+            self._connected()
         elif type(message) is Down:
             self._disconnected()
         elif type(message) is Fenced:
@@ -236,11 +224,12 @@ class Bridge(LoopActor):
         qos: int,
         content: Stored,
         refs: Sequence[Position],
+        took_effect: tuple[Position, Position],
         *,
         retain: bool,
         gated: bool,
     ) -> None:
-        """Take messages that take effect in this turn, with what was recorded last."""
+        """Take messages that take effect in this turn, with the entries between two positions."""
         if client == NATS_SESSION:
             return
         if not qos and not gated:
@@ -251,10 +240,11 @@ class Bridge(LoopActor):
                 self._flush()
             return
         journal = self._broker.journal
-        if not self._outbox.takes():
+        first, last = took_effect
+        if not self._outbox.takes(last):
+            if not qos:
+                self._lost(len(content.topics), "bridge_unavailable")
             return
-        last = journal.last
-        first = last - len(content.topics) + 1
         prefix = self._broker.prefix_of(client)
         named = refs if qos else ()  # a will at QoS 0 has no message identifier
         leaving = Leaving(client, prefix, qos, retain, content, content.size, named, first, last)
@@ -350,3 +340,4 @@ class Bridge(LoopActor):
     def _note(self, through: Position) -> None:
         if through > (self._broker.node.bridged or 0):
             self._broker.emit(Bridged(through))
+            self._broker.kernel.wake()

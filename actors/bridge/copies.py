@@ -12,7 +12,8 @@ subscription has answered once more.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from hashlib import blake2b
+from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -23,13 +24,17 @@ _MOST = 10_000
 """Copies that may be owed; the oldest are written off first."""
 
 
+Debt: TypeAlias = tuple[int, bytes]
+"""A subscription, and the digest of the message that it owes a copy of."""
+
+
 class Copies:
     """What subscriptions owe, by their numbers."""
 
     __slots__ = ("_owed",)
 
     def __init__(self) -> None:
-        self._owed: dict[tuple[int, tuple[bytes, ...]], int] = {}
+        self._owed: dict[Debt, int] = {}
 
     def __len__(self) -> int:
         """Return how many different messages are owed."""
@@ -42,7 +47,7 @@ class Copies:
             return False
         if len(sids) == 1 and not owed:
             return True
-        said: tuple[bytes, ...] = message[1:]
+        said = _digest(message)
         debt = owed.pop((sid, said), 0)
         if debt:
             if debt > 1:
@@ -55,11 +60,11 @@ class Copies:
             del owed[next(iter(owed))]
         return True
 
-    def of(self, sids: Collection[int]) -> list[tuple[int, tuple[bytes, ...]]]:
+    def of(self, sids: Collection[int]) -> list[Debt]:
         """Return what some subscriptions owe."""
         return [debt for debt in self._owed if debt[0] in sids]
 
-    def write_off(self, debts: Collection[tuple[int, tuple[bytes, ...]]]) -> None:
+    def write_off(self, debts: Collection[Debt]) -> None:
         """Expect no more what is owed."""
         for debt in debts:
             self._owed.pop(debt, None)
@@ -67,3 +72,13 @@ class Copies:
     def clear(self) -> None:
         """Expect nothing more."""
         self._owed.clear()
+
+
+def _digest(message: Arrived) -> bytes:
+    """Return 16 bytes that stand for all that a message says: it may be large."""
+    _, subject, reply, headers, payload = message
+    lengths = b"%d %d %d " % (len(subject), len(reply), len(headers))
+    digest = blake2b(lengths, digest_size=16)
+    for part in (subject, reply, headers, payload):
+        digest.update(part)
+    return digest.digest()

@@ -9,16 +9,18 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from typing import TYPE_CHECKING
 
-from actors.bridge.flows import Flow
+from actors.bridge.flow import Flow
 from actors.bridge.options import REPLIES
 from eventstore.events import NATS_SESSION
 from eventstore.messages import Stored
 from protocol.mapping import MAX_SUBJECT
+from protocol.natsheaders import MAX_CLIENT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from actors.bridge.flows import Flows, Leaving
+    from actors.bridge.flow import Leaving
+    from actors.bridge.flows import Flows
     from actors.bridge.options import BridgeOptions
     from eventstore.journal import Effects
 
@@ -30,8 +32,6 @@ _HEADERS = 512
 """Bytes that the headers of a message take beside topic and client identifier, at most."""
 _ENCODED = 3
 """Bytes that one byte takes in a header, at most."""
-_NAMES = 4 * _ENCODED
-"""Bytes that one character takes in a header, at most."""
 
 
 class Departures:
@@ -42,7 +42,10 @@ class Departures:
 
     __slots__ = (
         "_answer",
+        "_count",
         "_flows",
+        "_most",
+        "_most_bytes",
         "_options",
         "_queue",
         "_size",
@@ -59,7 +62,10 @@ class Departures:
         self._options = options
         self._answer = answer
         self._topics: dict[str, dict[bytes, Flow | None]] = defaultdict(dict)
+        self._count = 0
         self._size = 0
+        self._most = _MOST_FLOWS
+        self._most_bytes = _MOST_FLOW_BYTES
         self._queue: deque[Leaving] = deque()
         self.hold: Effects | None = None
         self.gated = 0
@@ -71,9 +77,19 @@ class Departures:
         self._queue.append(leaving)
 
     def write(self, data: bytes) -> None:
-        """Let go as many publications as there are bytes."""
-        for _ in data:
-            self.let_go(self._queue.popleft())
+        """Let go as many publications as there are bytes.
+
+        All of them are taken from the queue whatever happens, or what comes next would be let go
+        in their place. Raises what the first one that failed raised.
+        """
+        queue, failed = self._queue, None
+        for leaving in [queue.popleft() for _ in data]:
+            try:
+                self.let_go(leaving)
+            except Exception as error:  # noqa: BLE001 - raised below
+                failed = failed or error
+        if failed is not None:
+            raise failed
 
     def send(self, leaving: Leaving, most: int) -> int:
         """Send messages, each on the flow of its topic; return how many were left out.
@@ -81,7 +97,7 @@ class Departures:
         Those are the ones that take more than ``most`` bytes with their headers.
         """
         left_out = 0
-        longest = _ENCODED * MAX_SUBJECT + _NAMES * len(leaving.client)
+        longest = _ENCODED * MAX_SUBJECT + _ENCODED * MAX_CLIENT
         if leaving.size + _HEADERS + longest > most // 2:
             leaving, left_out = _fitting(leaving, most)
         if leaving.content.topics:
@@ -91,12 +107,11 @@ class Departures:
     def _send_all(self, leaving: Leaving) -> None:
         topics = leaving.content.topics
         first = topics[0]
-        if topics.count(first) == len(topics):
+        if first == topics[-1] and topics.count(first) == len(topics):
             self._send(first, leaving)
             return
-        distinct = set(topics)
-        leaving = leaving._replace(size=leaving.size // len(distinct))
-        for raw in distinct:
+        leaving, by_topic = leaving.split()
+        for raw in by_topic.counts:
             self._send(raw, leaving)
 
     def _send(self, raw: bytes, leaving: Leaving) -> None:
@@ -106,10 +121,9 @@ class Departures:
             self._flows.send(flow, leaving)
         elif raw.startswith(_REPLIES):
             token = raw[len(_REPLIES) :].decode()
-            content = leaving.content
-            for topic, payload in zip(content.topics, content.payloads, strict=True):
-                if topic == raw:
-                    self._answer(token, payload)
+            payloads, by_topic = leaving.content.payloads, leaving.by_topic
+            for at in range(len(payloads)) if by_topic is None else by_topic.at(raw):
+                self._answer(token, payloads[at])
 
     def _flow(self, prefix: str, raw: bytes) -> Flow | None:
         """Return the flow of a topic, None if it is not bridged."""
@@ -120,31 +134,39 @@ class Departures:
             pass
         if raw.startswith(_OWN):
             return None
-        if sum(map(len, self._topics.values())) >= _MOST_FLOWS or self._size >= _MOST_FLOW_BYTES:
+        if self._count >= self._most or self._size >= self._most_bytes:
             self._forget()
             known = self._topics[prefix]
         topic = raw.decode()
         subject = self._options.rules.subject(topic, prefix)
         flow = Flow(topic, raw, subject.encode()) if subject is not None else None
         known[raw] = flow
+        self._count += 1
         self._size += len(raw)
         return flow
 
     def _forget(self) -> None:
-        """Forget the flows on which nothing waits."""
-        self._size = 0
+        """Forget the flows on which nothing waits.
+
+        Where that is not half of them, because NATS stands still, there may be more before it is
+        tried again: it takes time for each flow that is kept.
+        """
+        self._count = self._size = 0
         for prefix, known in self._topics.items():
             busy: dict[bytes, Flow | None] = {
                 raw: flow for raw, flow in known.items() if flow is not None and flow.busy
             }
             self._topics[prefix] = busy
+            self._count += len(busy)
             self._size += sum(map(len, busy))
+        self._most = max(_MOST_FLOWS, 2 * self._count)
+        self._most_bytes = max(_MOST_FLOW_BYTES, 2 * self._size)
 
 
 def _fitting(leaving: Leaving, most: int) -> tuple[Leaving, int]:
     """Return the messages that NATS takes, and how many there are beside them."""
     topics, payloads, refs = leaving.content.topics, leaving.content.payloads, leaving.refs
-    room = most - _HEADERS - _ENCODED * len(leaving.client.encode())
+    room = most - _HEADERS - _ENCODED * MAX_CLIENT
     keep = [
         at
         for at, (raw, payload) in enumerate(zip(topics, payloads, strict=True))

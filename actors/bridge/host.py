@@ -6,7 +6,6 @@ What the broker's other parts call is here, so that a failure in the bridge is t
 from __future__ import annotations
 
 import asyncio
-import re
 from typing import TYPE_CHECKING
 
 import structlog
@@ -15,8 +14,9 @@ from actors.bridge.bridge import Bridge, Down, InOrder, Up
 from actors.bridge.interest import Interest
 from actors.bridge.stats import BridgeStats
 from eventstore.errors import BadNatsOptions, EventStoreError
-from eventstore.events import Bridged
+from eventstore.events import NATS_SESSION, Bridged
 from eventstore.link import Link
+from eventstore.shown import escaped
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,12 +33,13 @@ if TYPE_CHECKING:
 _log = structlog.get_logger("foldmq")
 
 _DIAL_AGAIN = 2.0
+_AT_ONCE = 1.0
+"""Seconds in which a server that is there is expected to let us in."""
 _BEGIN_AGAIN = 1.0
-"""Seconds before a bridge that failed goes on."""
-_MOST_FAILURES = 5
-_REMEMBERED = 60.0
-"""How often it may fail in so many seconds until it is left off."""
-_REFUSED = re.compile(r'subscription to "([^"]+)"', re.IGNORECASE)
+_BEGIN_AGAIN_AT_MOST = 60.0
+"""Seconds before a bridge that failed goes on; twice as long each time that it fails again."""
+_QUIET = 60.0
+"""Seconds after which it has not failed again, but for the first time."""
 
 
 class BridgeHost:
@@ -53,25 +54,29 @@ class BridgeHost:
         self._wire: InOrder | None = None
         self._actor: Bridge | None = None
         self._dialling: asyncio.Task[None] | None = None
-        self._failures: list[float] = []
+        self._starting = False
+        self._pause = 0.0
+        """Seconds that the bridge was off when it had failed last."""
+        self._began = 0.0
         self._ended = False
 
     async def start(self, access: ConnectionOptions) -> None:
-        """Connect and begin; a server that is not there is waited for in the background.
+        """Connect and begin; a server that is not there at once is waited for in the background.
 
         Raises BadNatsOptions when it can never be reached so.
         """
+        self._starting = True
         broker = self._broker
+        for topic_filter in self.options.always:
+            self.interest.added("", topic_filter)
         if broker.node.bridged is None:
             broker.emit(Bridged(broker.journal.last))
             broker.kernel.wake()
-        try:
-            await self._open(access)
-        except BadNatsOptions:
-            raise
-        except EventStoreError as error:
-            _log.warning(f"bridge: {error}; trying again")
-            self._dialling = asyncio.get_running_loop().create_task(self._dial(access))
+        self._dialling = dialling = asyncio.get_running_loop().create_task(self._dial(access))
+        await asyncio.wait({dialling}, timeout=_AT_ONCE)
+        self._starting = False
+        if dialling.done():
+            dialling.result()
 
     async def stop(self) -> None:
         """End: NATS gets what it is owed, and the log says how far it has it."""
@@ -81,10 +86,25 @@ class BridgeHost:
             self._actor.end("broker_stopped")
         if self._dialling is not None:
             self._dialling.cancel()
+            await asyncio.wait({self._dialling})
         if self._link is not None:
             await self._link.close()
 
-    # What publishers call, in their turn.
+    # What the router and publishers call, in their turn.
+
+    def added(self, session: str, topic_filter: str) -> None:
+        """Take note of a subscription that a session did not have."""
+        try:
+            self.interest.added(session, topic_filter)
+        except Exception as error:  # noqa: BLE001 - whoever subscribes has nothing to do with it
+            self.failed(error)
+
+    def removed(self, session: str, topic_filter: str) -> None:
+        """Take note of the end of a subscription."""
+        try:
+            self.interest.removed(session, topic_filter)
+        except Exception as error:  # noqa: BLE001 - as above
+            self.failed(error)
 
     def packets(self, client: str, packet: Publishes, origin: Connection | None) -> None:
         """Send messages at QoS 0 that are not retained, in whole packets; ``origin`` has them."""
@@ -103,64 +123,111 @@ class BridgeHost:
         qos: int,
         content: Stored,
         refs: Sequence[Position],
+        took_effect: tuple[Position, Position],
         *,
         retain: bool,
         gated: bool,
     ) -> None:
-        """Take messages that take effect in this turn, with what was recorded last."""
+        """Take messages that take effect in this turn, with the entries between two positions."""
         actor = self._actor
         if actor is None:
+            if not qos and client != NATS_SESSION:
+                self._broker.count_dropped("bridge_unavailable", len(content.topics))
             return
         try:
-            actor.published(client, qos, content, refs, retain=retain, gated=gated)
+            actor.published(client, qos, content, refs, took_effect, retain=retain, gated=gated)
         except Exception as error:  # noqa: BLE001 - as above
             self.failed(error)
 
     def failed(self, error: BaseException) -> None:
-        """Put another bridge in the place of one that failed; it goes on where the log says."""
+        """Put another bridge in the place of one that failed; it goes on where the log says.
+
+        The more often it fails, the longer nothing is exchanged before.
+        """
         actor, self._actor = self._actor, None
-        now = self._broker.clock.monotonic()
-        self._failures = [at for at in self._failures if at > now - _REMEMBERED] + [now]
-        over = len(self._failures) >= _MOST_FAILURES
-        _log.error("the bridge failed" + (": it is left off" if over else ""), exc_info=error)
-        if actor is not None:
+        if actor is None:  # another is on its way already
+            _log.error("the bridge failed", exc_info=error)
+            return
+        if self._broker.clock.monotonic() - self._began >= _QUIET:
+            self._pause = 0.0
+        self._pause = min(max(2 * self._pause, _BEGIN_AGAIN), _BEGIN_AGAIN_AT_MOST)
+        _log.error(f"the bridge failed: it begins again in {self._pause:g} s", exc_info=error)
+        self._broker.timers.after(self._pause, self._begin)
+        self.stats.connected = False
+        try:
             actor.end("failed")
             if not actor.stopped:
                 actor.stop()
-        if not over:
-            self._broker.timers.after(_BEGIN_AGAIN, self._begin)
+            self.interest.detach()
+            if self._link is not None:
+                self._link.resume_reading()  # the actor may have paused it
+        except Exception as another:  # noqa: BLE001 - nobody else has anything to do with it
+            _log.error("the bridge failed while it ended", exc_info=another)
 
     # The connection.
 
     async def _dial(self, access: ConnectionOptions) -> None:
+        """Connect, however long it takes; tell of each reason why it does not work, once."""
+        told: set[str] = set()
         while not self._ended:
-            await asyncio.sleep(_DIAL_AGAIN)
             try:
                 await self._open(access)
-            except EventStoreError:
-                continue
-            _log.info("bridge: connected to NATS")
-            return
+            except BadNatsOptions as error:
+                if self._starting:
+                    raise
+                line = str(error)
+            except EventStoreError as error:
+                line = str(error)
+            except Exception as error:  # noqa: BLE001 - it may be another the next time
+                line = f"cannot connect to NATS: {type(error).__name__}: {escaped(str(error))}"
+            else:
+                if told:
+                    _log.info("bridge: connected to NATS")
+                return
+            if line not in told:
+                told.add(line)
+                _log.warning(f"bridge: {line}; trying again")
+            await asyncio.sleep(_DIAL_AGAIN)
 
     async def _open(self, access: ConnectionOptions) -> None:
-        self._link = await Link.open(
+        link = await Link.open(
             access,
             on_messages=self._arrived,
-            on_up=lambda: self._tell(Up()),
+            on_up=self._up,
             on_down=lambda: self._tell(Down()),
-            on_error=self._trouble,
+            on_error=lambda line: _log.warning(f"bridge: {line}"),
+            on_refused=self._refused,
         )
-        self._wire = InOrder(self._link, self._tell)
-        self.interest.attach(self._wire)
+        self._link, self._wire = link, InOrder(link, self._tell)
         self._begin()
 
     def _begin(self) -> None:
         link, wire = self._link, self._wire
-        if link is None or wire is None or self._ended:
+        if link is None or wire is None or self._ended or self._actor is not None:
             return
+        self._began = self._broker.clock.monotonic()
         self._actor = Bridge(self._broker, self.options, self.interest, link, wire, self.stats)
-        self._broker.kernel.spawn(self._actor, self._broker)
-        self._actor.begin()
+        try:
+            self._broker.kernel.spawn(self._actor, self._broker)
+            self.interest.attach(wire)
+            self._actor.begin()
+        except Exception as error:  # noqa: BLE001 - the connection is not to blame
+            self.failed(error)
+
+    # What the connection calls: in its order, where the actor's mailbox may be behind.
+
+    def _up(self) -> None:
+        try:
+            self.interest.renewed()
+        except Exception as error:  # noqa: BLE001 - as above
+            self.failed(error)
+        self._tell(Up())
+
+    def _refused(self, subject: str) -> None:
+        try:
+            self.interest.refused(subject)
+        except Exception as error:  # noqa: BLE001 - as above
+            self.failed(error)
 
     def _arrived(self, messages: list[Arrived]) -> None:
         self._tell(messages)
@@ -169,9 +236,3 @@ class BridgeHost:
         actor = self._actor
         if actor is not None and not actor.stopped:
             self._broker.kernel.tell(actor, message)
-
-    def _trouble(self, line: str) -> None:
-        _log.warning(f"bridge: {line}")
-        refused = _REFUSED.search(line)
-        if refused is not None:
-            self.interest.refused(refused[1])

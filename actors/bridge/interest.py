@@ -3,7 +3,8 @@
 The router tells of every subscription that begins or ends; a filter that several sessions have is
 counted. Where the subjects of several filters match a message, NATS delivers it once for each;
 :mod:`actors.bridge.copies` has one of them taken. A subscription that ends counts until the server
-has confirmed it, since until then messages may come for it.
+has confirmed it, since until then messages may come for it. One that the server refuses does not
+count until there is another connection, which asks again.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from protocol.topics import split_levels
 from protocol.trie import FilterTrie
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
+    from actors.bridge.copies import Debt
     from actors.bridge.options import BridgeOptions
 
 _CACHED_SUBJECTS = 65_536
@@ -53,12 +55,14 @@ class Place(NamedTuple):
 class _Held:
     """One subject that we subscribe to, for as many filters as need it."""
 
-    __slots__ = ("leaving", "sid", "users")
+    __slots__ = ("leaving", "refused", "sid", "users")
 
     def __init__(self, sid: int) -> None:
         self.sid = sid
         self.users = 1
         self.leaving = False
+        self.refused = False
+        """No message comes for it: the server said so on the connection that there is."""
 
 
 class Interest:
@@ -83,6 +87,11 @@ class Interest:
         self._unconfirmed: set[int] = set()
         """Subscriptions that the server may not know yet."""
         self._confirming = False
+        self._ending: list[int] = []
+        """Subscriptions whose end is to be confirmed next."""
+        self._confirming_ends = False
+        self._round = 0
+        """Counts connections: what one was asked, the next does not confirm."""
         self.requests = 0
         """Filters that ask for requests."""
 
@@ -93,13 +102,26 @@ class Interest:
     @property
     def subjects(self) -> int:
         """The number of subscriptions in NATS."""
-        return sum(not held.leaving for held in self._held.values())
+        return sum(not (held.leaving or held.refused) for held in self._held.values())
 
     def attach(self, link: Subscriptions) -> None:
         """Subscribe from now on, to all that is wanted already."""
         self._link = link
         for prefix, topic_filter in self._filters:
             self._subscribe(prefix, topic_filter)
+
+    def detach(self) -> None:
+        """End all subscriptions in NATS, and only count what is wanted, until ``attach``."""
+        link, held, self._link = self._link, self._held, None
+        self._begin_round()
+        self._held = {}
+        self._leaving = {}
+        self._index = FilterTrie()
+        self._forget()
+        if link is not None:
+            for one in held.values():
+                if not one.leaving:
+                    link.unsubscribe(one.sid)
 
     def clear(self) -> None:
         """Forget everything: the subscriptions are told anew. Only before there is a link."""
@@ -144,9 +166,20 @@ class Interest:
     def refused(self, subject: str) -> None:
         """Take note that the server does not let us subscribe: no copies come from there."""
         held = self._held.get(subject)
-        if held is not None:
+        if held is not None and not held.refused:
+            held.refused = True
             self._index.remove(_as_filter(subject), held.sid)
+            self.copies.write_off(self.copies.of((held.sid,)))
             self._forget()
+
+    def renewed(self) -> None:
+        """Take note of another connection, before it can refuse anything."""
+        for subject, held in self._held.items():
+            if held.refused:
+                held.refused = False
+                if not held.leaving:
+                    self._index.insert(_as_filter(subject), held.sid, (subject, held.sid))
+        self._forget()
 
     def _look_up(self, subject: bytes) -> Place:
         try:
@@ -192,18 +225,20 @@ class Interest:
         if link is None:
             return
         new, self._unconfirmed = self._unconfirmed, set()
-        self._confirming = True
+        self._confirming, asked = True, self._round
 
         def confirmed() -> None:
-            debts = copies.of(new)
-            # Some of it may still be on its way; not when the server has answered again.
-            link.fence(lambda: again(debts))
+            if asked == self._round:
+                debts = copies.of(new)
+                # Some of it may still be on its way; not when the server has answered again.
+                link.fence(lambda: again(debts))
 
-        def again(debts: list[tuple[int, tuple[bytes, ...]]]) -> None:
-            copies.write_off(debts)
-            self._confirming = False
-            if self._unconfirmed:
-                self._confirm()
+        def again(debts: list[Debt]) -> None:
+            if asked == self._round:
+                copies.write_off(debts)
+                self._confirming = False
+                if self._unconfirmed:
+                    self._confirm()
 
         link.fence(confirmed)
 
@@ -220,17 +255,35 @@ class Interest:
         if link is not None:
             self._leaving[held.sid] = subject
             link.unsubscribe(held.sid)
-            link.fence(lambda: self._ended(held.sid))
+            self._ending.append(held.sid)
+            if not self._confirming_ends:
+                self._confirm_ends()
 
-    def _ended(self, sid: int) -> None:
-        subject = self._leaving.pop(sid, None)
-        if subject is None:
+    def _confirm_ends(self) -> None:
+        """Learn when no more can come for what ended; what ends meanwhile is for the next time."""
+        link = self._link
+        if link is None:
             return
-        self._index.remove(_as_filter(subject), sid)
-        self.copies.write_off(self.copies.of((sid,)))
-        held = self._held.get(subject)
-        if held is not None and held.sid == sid:
-            del self._held[subject]
+        ending, self._ending = self._ending, []
+        self._confirming_ends, asked = True, self._round
+
+        def confirmed() -> None:
+            if asked == self._round:
+                self._ended(ending)
+                self._confirming_ends = False
+                if self._ending:
+                    self._confirm_ends()
+
+        link.fence(confirmed)
+
+    def _ended(self, sids: Collection[int]) -> None:
+        for sid in sids:
+            subject = self._leaving.pop(sid)
+            self._index.remove(_as_filter(subject), sid)
+            held = self._held.get(subject)
+            if held is not None and held.sid == sid:
+                del self._held[subject]
+        self.copies.write_off(self.copies.of(set(sids)))
         self._forget()
 
     def reconnected(self) -> None:
@@ -242,11 +295,16 @@ class Interest:
 
     def disconnected(self) -> None:
         """Forget what the server was to confirm, without a connection it does not."""
-        for sid in list(self._leaving):
-            self._ended(sid)
-        self.copies.clear()
+        self._begin_round()
+        self._ended(list(self._leaving))
+
+    def _begin_round(self) -> None:
+        self._round += 1
         self._unconfirmed.clear()
         self._confirming = False
+        self._ending = []
+        self._confirming_ends = False
+        self.copies.clear()
 
     def _forget(self) -> None:
         self._places = {}

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from protocol.mapping import Mapping as SubjectMapping
 
@@ -24,6 +24,8 @@ class BridgeOptions:
     """Topics as subjects, and which of them are bridged."""
     prefixes: Mapping[str, str] = field(default_factory=dict)
     """User name -> what the subjects of that user's clients begin with."""
+    always: Sequence[str] = ()
+    """Filters that are subscribed to although no client is."""
     qos: int = 0
     """QoS of messages from NATS that do not name one."""
     most_held: int = 64 * 1024 * 1024

@@ -14,15 +14,24 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from actors.bridge.flows import Leaving
-from eventstore.events import NATS_SESSION, MessagePublished, Released, entries
+from actors.bridge.flow import Leaving
+from eventstore.events import (
+    NATS_SESSION,
+    Event,
+    MessagePublished,
+    Released,
+    SessionExpired,
+    SessionOpened,
+    SessionSnapshot,
+    entries,
+)
 from eventstore.log import LogUnavailable
 from eventstore.messages import MessageStore, Stored, messages_of
 from eventstore.positions import INDEX_BITS, Position, format_position, from_runs, position
 from projections.turns import Turns
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from actors.bridge.flows import Flows
     from actors.bridge.options import BridgeOptions
@@ -35,7 +44,10 @@ _RECORDS_AT_ONCE = 64
 _PAUSE = 0.05
 """Seconds between two looks whether there is more to read, or room."""
 _RETRY = 0.5
+_SLICE = 0.005
+"""Seconds after which reading lets others go on."""
 _MOST_EARLY = 10_000
+_MOST_EARLY_BYTES = 16 * 1024 * 1024
 """Publications that may wait until those before them were read from the log."""
 
 
@@ -51,6 +63,11 @@ class Outbox:
         room: Callable[[], bool],
     ) -> None:
         """``room`` says whether NATS takes more at present."""
+        self._users: dict[str, str | None] = {}
+        """Users of sessions at the record that is read, where users have prefixes."""
+        self._not_before = 0.0
+        self._owed_until: Position = 0
+        """What was owed when there was a connection again; it waits until ``_not_before``."""
         self._broker = broker
         self._options = options
         self._flows = flows
@@ -61,6 +78,7 @@ class Outbox:
         """Stream sequence from which publications leave when the gate lets them; None: behind."""
         self._early: list[Leaving] | None = None
         """What the gate let go while records before it are still being read."""
+        self._early_bytes = 0
         self.last: Position = 0
         """The last position that was given to the flows."""
 
@@ -69,10 +87,10 @@ class Outbox:
         """True while what leaves is read from the log."""
         return self._live_from is None or self._early is not None
 
-    def takes(self) -> bool:
-        """Say whether what is published now leaves when the gate says so."""
+    def takes(self, last: Position) -> bool:
+        """Say whether what takes effect at a position now leaves when the gate says so."""
         live_from = self._live_from
-        return live_from is not None and self._broker.journal.last >> INDEX_BITS >= live_from
+        return live_from is not None and last >> INDEX_BITS >= live_from
 
     def let_go(self, leaving: Leaving) -> None:
         """Send what the gate lets pass, unless the bridge fell behind meanwhile."""
@@ -81,7 +99,8 @@ class Outbox:
             return
         if self._early is not None:
             self._early.append(leaving)
-            if len(self._early) > _MOST_EARLY:
+            self._early_bytes += leaving.size
+            if len(self._early) > _MOST_EARLY or self._early_bytes > _MOST_EARLY_BYTES:
                 self.stop()
                 self.catch_up(self.last)
         elif self._room():
@@ -97,9 +116,16 @@ class Outbox:
         """Keep nothing more in memory: what is owed is in the log."""
         self._live_from = None
         self._early = None
+        self._early_bytes = 0
 
-    def catch_up(self, through: Position) -> None:
-        """Read what is owed behind a position from the log, then go on live."""
+    def catch_up(self, through: Position, grace: float = 0.0) -> None:
+        """Read what is owed behind a position from the log, then go on live.
+
+        What is owed is not sent before ``grace`` seconds have passed: whoever subscribed, streams
+        included, may not be back yet either.
+        """
+        self._not_before = self._broker.clock.monotonic() + grace
+        self._owed_until = self._broker.journal.last
         self.last = through
         work = self._catch_up(through)
         self._task = asyncio.get_running_loop().create_task(work, name="bridge")
@@ -123,7 +149,7 @@ class Outbox:
 
     async def _catch_up(self, through: Position) -> None:
         broker, journal = self._broker, self._broker.journal
-        sequence = through >> INDEX_BITS
+        sequence = self._read_from(through)
         turns = Turns(anywhere=True)
         while True:
             if sequence < broker.node.begin:
@@ -144,7 +170,10 @@ class Outbox:
                 await asyncio.sleep(_PAUSE)
                 continue
             try:
-                records = [record async for record in broker.log.read(sequence, last)]
+                with broker.retention.holding_still():
+                    if sequence < broker.node.begin:
+                        continue
+                    records = [record async for record in broker.log.read(sequence, last)]
             except LogUnavailable:
                 await asyncio.sleep(_RETRY)
                 continue
@@ -171,83 +200,133 @@ class Outbox:
     async def _send_record(self, record: Record, through: Position) -> None:
         """Send what takes effect with the events of a record, behind a position."""
         base = position(record.sequence, 0)
+        messages: dict[Position, Stored] | None = None
+        begun = self._broker.clock.monotonic()
         for index, event in record.events():
             at = base + index
+            if self._options.prefixes:
+                self._learn_user(event)
+            if self._broker.clock.monotonic() - begun > _SLICE:
+                await asyncio.sleep(0)
+                begun = self._broker.clock.monotonic()
             if at + entries(event) - 1 <= through:
                 continue
             if isinstance(event, MessagePublished) and event.qos and event.session != NATS_SESSION:
                 if event.qos == 1 or event.will:
-                    for leaving in self._published(record, event, at):
-                        await self._when_room(leaving)
+                    if messages is None:
+                        messages = {one.first: one for one in messages_of(record)}
+                    await self._published(event, at, messages[at])
             elif isinstance(event, Released) and event.session != NATS_SESSION:
                 await self._released(event, at)
         self.last = position(record.sequence + 1, 0) - 1
 
-    def _published(
-        self, record: Record, event: MessagePublished, at: Position
-    ) -> Iterator[Leaving]:
-        for stored in messages_of(record):
-            if stored.first == at:
-                yield Leaving(
-                    event.session,
-                    self._prefix(event.session),
-                    event.qos,
-                    event.retain,
-                    stored,
-                    stored.size,
-                    range(at, at + event.count),
-                    at,
-                    at + event.count - 1,
-                )
+    async def _published(self, event: MessagePublished, at: Position, stored: Stored) -> None:
+        prefix = self._prefix(event.session)
+        if prefix is None:
+            self._broker.count_dropped("bridge_unknown_user", event.count, client=event.session)
+            return
+        await self._when_room(
+            Leaving(
+                event.session,
+                prefix,
+                event.qos,
+                event.retain,
+                stored,
+                stored.size,
+                range(at, at + event.count),
+                at,
+                at + event.count - 1,
+            )
+        )
 
     async def _released(self, event: Released, at: Position) -> None:
         """Send messages of QoS 2, which took effect when they were released."""
         refs = from_runs(event.refs)
-        records = await self._read(refs)
+        prefix = self._prefix(event.session)
         store = MessageStore(1 << 62)
         retained: set[Position] = set()
-        for record in records:
+        for record in await self._read(refs):
             store.add_record(record)
             for index, published in record.events():
                 if isinstance(published, MessagePublished) and published.retain:
                     first = position(record.sequence, index)
                     retained.update(range(first, first + published.count))
-        for ref in refs:
-            message = store.get(ref)
-            if message is not None:
-                await self._when_room(
-                    Leaving(
-                        event.session,
-                        self._prefix(event.session),
-                        2,
-                        ref in retained,
-                        Stored(ref, [message.topic], [message.payload], len(message.payload)),
-                        len(message.payload),
-                        [ref],
-                        at,
-                        # Until the last one has left, what was released has not.
-                        at - 1 if ref != refs[-1] else at + len(refs) - 1,
-                    )
+        found = [(ref, message) for ref in refs if (message := store.get(ref)) is not None]
+        if prefix is None:
+            self._broker.count_dropped("bridge_unknown_user", len(refs), client=event.session)
+            return
+        if len(found) < len(refs):
+            self._broker.count_dropped("bridge_cut", len(refs) - len(found), client=event.session)
+        for number, (ref, message) in enumerate(found, 1):
+            await self._when_room(
+                Leaving(
+                    event.session,
+                    prefix,
+                    2,
+                    ref in retained,
+                    Stored(ref, [message.topic], [message.payload], len(message.payload)),
+                    len(message.payload),
+                    [ref],
+                    at,
+                    # Until the last one has left, what was released has not.
+                    at - 1 if number < len(found) else at + len(refs) - 1,
                 )
+            )
 
     async def _read(self, refs: list[Position]) -> list[Record]:
-        """Return the records that have messages, as soon as the log can be read."""
+        """Return the records that have messages, as soon as the log can be read.
+
+        Without those that were cut off: nobody but the bridge needed them any more.
+        """
         node, log = self._broker.node, self._broker.log
         while True:
             try:
-                return await log.read_some(
-                    {at for ref in refs for at in node.where(ref >> INDEX_BITS)}
-                )
+                with self._broker.retention.holding_still():
+                    return await log.read_some(
+                        {
+                            at
+                            for ref in refs
+                            for at in node.where(ref >> INDEX_BITS)
+                            if at >= node.begin
+                        }
+                    )
             except LogUnavailable:
                 await asyncio.sleep(_RETRY)
 
     async def _when_room(self, leaving: Leaving) -> None:
+        clock = self._broker.clock
+        if leaving.since <= self._owed_until and (wait := self._not_before - clock.monotonic()) > 0:
+            await asyncio.sleep(wait)
         while not self._room():  # noqa: ASYNC110 - the server sets the pace
             await asyncio.sleep(_PAUSE)
         self._send(leaving)
         self.last = leaving.through
         self._flows.flush()
 
-    def _prefix(self, session: str) -> str:
-        state = self._broker.node.sessions.peek(session)
-        return self._options.prefix(None if state is None else state.user)
+    # Whose it was.
+
+    def _read_from(self, through: Position) -> int:
+        """Return the record to begin with: users must be known of all sessions at that point."""
+        self._users = {}
+        sequence = through >> INDEX_BITS
+        if not self._options.prefixes:
+            return sequence
+        node = self._broker.node
+        before = [one.begun for one in node.checkpoints if one.begun <= through]
+        return max(before, default=0) >> INDEX_BITS or node.begin
+
+    def _learn_user(self, event: Event) -> None:
+        if isinstance(event, SessionOpened):
+            self._users[event.session] = event.user
+        elif isinstance(event, SessionSnapshot) and event.part == 0:
+            self._users[event.session] = event.state.get("user")
+        elif isinstance(event, SessionExpired):
+            self._users.pop(event.session, None)
+
+    def _prefix(self, session: str) -> str | None:
+        """Return the prefix under which a session published; None if that is not known."""
+        if not self._options.prefixes:
+            return ""
+        if session not in self._users:
+            return None
+        return self._options.prefix(self._users[session])

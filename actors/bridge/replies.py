@@ -15,8 +15,10 @@ if TYPE_CHECKING:
 
 _LIFE = 60.0
 """Seconds for which a request can be answered."""
-_MOST = 65_536
+_MOST = 16_384
 """Requests that are remembered; the oldest are forgotten first."""
+LONGEST = 1024
+"""Bytes of a reply subject that is remembered."""
 
 
 class Replies:

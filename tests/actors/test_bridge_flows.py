@@ -6,6 +6,7 @@ at a time, so that subscriptions come and go at every point between.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter, deque
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from actors.bridge.flows import Flow, Flows, Leaving
+from actors.bridge.flow import Flow, Leaving
+from actors.bridge.flows import Flows
 from actors.bridge.stats import BridgeStats
 from eventstore.messages import Stored
 from protocol.natsheaders import parse
@@ -38,10 +40,15 @@ class Server:
         """(subject, headers, payload) of what somebody got."""
         self.ignored = 0
         self.timers: list[tuple[float, Callable[[], None]]] = []
+        self.writes: list[int] = []
+        """Bytes of each write."""
         self._written: deque[bytes | Callable[[], None]] = deque()
         self._answers: deque[Callable[[], None]] = deque()
         self.stats = BridgeStats()
-        self.flows = Flows(self, NODE, lambda: self.now, self._later, self.stats)
+        names = itertools.count(1)
+        self.flows = Flows(
+            self, NODE, lambda: self.now, self._later, self.stats, lambda: f"t{next(names)}"
+        )
         self._known: dict[str, Flow] = {}
 
     def _later(self, seconds: float, what: Callable[[], None]) -> None:
@@ -51,7 +58,9 @@ class Server:
 
     def write(self, data: list[bytes]) -> bool:
         if self.up:
-            self._written.extend(_commands(b"".join(data)))
+            joined = b"".join(data)
+            self.writes.append(len(joined))
+            self._written.extend(_commands(joined))
         return self.up
 
     def fence(self, done: Callable[[], None]) -> None:
@@ -65,6 +74,8 @@ class Server:
         content = Stored(0, raw, list(payloads), sum(map(len, payloads)))
         fields: dict[str, object] = {"qos": 0, "retain": False, **about}
         leaving = Leaving("c", "", content=content, size=content.size, **fields)  # type: ignore[arg-type]
+        if len(set(topics)) > 1:
+            leaving, _ = leaving.split()
         for topic in dict.fromkeys(topics):
             self.flows.send(self.flow(topic), leaving)
         self.flows.flush()
@@ -119,13 +130,14 @@ class Server:
 
 
 def _commands(data: bytes) -> list[bytes]:
-    found = []
-    while data:
-        line, _, rest = data.partition(b"\r\n")
-        size = int(line.rsplit(b" ", 1)[1])
-        assert rest[size : size + 2] == b"\r\n"
-        found.append(line + b"\r\n" + rest[: size + 2])
-        data = rest[size + 2 :]
+    found, at = [], 0
+    while at < len(data):
+        end = data.index(b"\r\n", at)
+        size = int(data[at:end].rsplit(b" ", 1)[1])
+        stop = end + 2 + size + 2
+        assert data[stop - 2 : stop] == b"\r\n"
+        found.append(data[at:stop])
+        at = stop
     return found
 
 
@@ -244,13 +256,108 @@ def test_what_is_lost_with_the_connection_is_counted_unless_it_is_in_the_log(
 
 def test_answers_that_are_no_answers_are_passed_over(server: Server) -> None:
     server.publish(["a"], [b"1"])
-    for subject in (INBOX, INBOX + b"x", INBOX + b"99", INBOX + "\u0661".encode(), b""):
+    for subject in (
+        INBOX,
+        INBOX + b"1",
+        INBOX + b"t2",
+        INBOX + b"99",
+        INBOX + "\u0661".encode(),
+        b"",
+    ):
         server.flows.answered(subject, b"NATS/1.0 503\r\n\r\n")
-    server.flows.answered(INBOX + b"1", b"NATS/1.0\r\nfrom: somebody\r\n\r\n")
+    server.flows.answered(INBOX + b"t1", b"NATS/1.0\r\nfrom: somebody\r\n\r\n")
     server.wanted.add(b"a")
     server.publish(["a"], [b"2"])
     server.settle()
     assert server.got("a") == [b"1", b"2"]
+
+
+def test_an_answer_is_taken_once(server: Server) -> None:
+    server.publish(["a"], [b"1"])
+    for _ in range(2):
+        server.flows.answered(INBOX + b"t1", b"NATS/1.0 503\r\n\r\n")
+    assert (server.flows.held, server.stats.sent) == (0, 0)
+
+
+def test_names_of_probes_cannot_be_guessed(server: Server) -> None:
+    written: list[bytes] = []
+
+    class Wire:
+        inbox = INBOX
+
+        def write(self, data: list[bytes]) -> bool:
+            written.extend(_commands(b"".join(data)))
+            return True
+
+        def fence(self, done: Callable[[], None]) -> None:
+            """Never answer."""
+
+    flows = Flows(Wire(), NODE, lambda: 1.0, lambda _seconds, _what: None, server.stats)
+    content = Stored(0, [b"a"], [b""], 0)
+    for topic in ("a", "b"):
+        flow = Flow(topic, topic.encode(), topic.encode())
+        flows.send(flow, Leaving("c", "", 0, retain=False, content=content, size=0))
+    flows.flush()
+    names = [command.split(b" ")[2].removeprefix(INBOX) for command in written]
+    assert len(set(names)) == 2
+    for name in names:
+        assert len(bytes.fromhex(name.decode())) == 8
+
+
+def test_what_waits_is_counted_with_its_headers(server: Server) -> None:
+    server.publish(["a"], [b""])
+    assert server.flows.held >= 100
+    before = server.flows.held
+    server.publish(["a"] * 50 + ["b" * 1000] * 50, [b""] * 100)
+    added = server.flows.held - before
+    assert added >= 100 * 100 + 50 * 2 * 1000  # as subject, and in the headers
+    server.publish(["a"], [bytes(5000)])
+    assert server.flows.held - before - added >= 5100
+    server.settle()
+    assert server.flows.held == 0
+
+
+@pytest.mark.parametrize("several", [False, True])
+@pytest.mark.parametrize("qos", [0, 1])
+def test_what_is_counted_is_about_what_is_sent(server: Server, qos: int, *, several: bool) -> None:
+    server.wanted |= {b"hall/lamp", b"x"}
+    topics = ["hall/lamp"] * 30 + (["x"] * 30 if several else [])
+    refs = range(10**12, 10**12 + len(topics)) if qos else ()
+    server.publish(topics, [bytes(40)] * len(topics), qos=qos, refs=refs)
+    held = server.flows.held
+    server.settle()
+    assert sum(server.writes) / 2 < held < sum(server.writes) * 2
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+def test_much_is_handed_over_in_parts(server: Server, qos: int) -> None:
+    server.wanted.add(b"a")
+    server.publish(["a"], [b"first"])
+    server.settle()
+    payloads = [b"%d" % at + bytes(10_000) for at in range(500)]
+    refs = range(70, 570) if qos else ()
+    del server.writes[:]
+    server.publish(["a"] * 500, payloads, qos=qos, refs=refs)
+    assert len(server.writes) >= 4
+    assert max(server.writes) < 1024 * 1024 + 20_000
+    server.settle()
+    assert server.got("a")[1:] == payloads
+
+
+def test_a_connection_that_ends_between_the_parts_is_told_of(server: Server) -> None:
+    server.wanted.add(b"a")
+    server.publish(["a"], [b"first"])
+    server.settle()
+    server.up = False
+    content = Stored(0, [b"a"] * 500, [bytes(10_000)] * 500, 5_000_000)
+    leaving = Leaving("c", "", 0, retain=False, content=content, size=content.size)
+    server.flows.send(server.flow("a"), leaving)
+    server.up = True  # another one is there already: it is not to get the rest
+    assert not server.flows.flush()
+    server.flows.lose()
+    server.publish(["a"], [b"last"])
+    server.settle()
+    assert server.got("a") == [b"first", b"last"]
 
 
 TOPICS = ("a", "b")

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from actors.bridge.copies import Copies
 from actors.bridge.interest import Interest
 from actors.bridge.options import BridgeOptions
 from eventstore.link import Arrived
@@ -223,6 +224,138 @@ def test_what_the_server_refuses_hides_nothing(server: Server) -> None:
     server.publish("a", b"x")
     server.settle()
     assert server.taken == [("a", b"x")]
+
+
+def refuse(server: Server, subject: str) -> None:
+    """Have the server refuse a subscription that it was just sent."""
+    server.settle()
+    (refused,) = [sid for sid, pattern in server.subscribed.items() if pattern == subject]
+    del server.subscribed[refused]
+    server.interest.refused(subject)
+
+
+def test_what_the_server_refuses_again_hides_nothing(server: Server) -> None:
+    server.interest.added("two", "a")
+    for number in range(3):
+        server.interest.added("one", "#")
+        refuse(server, ">")
+        assert server.interest.subjects == 1
+        server.publish("a", b"%d" % number)
+        server.settle()
+        server.interest.removed("one", "#")
+        server._sent.popleft()  # the server knows of no such subscription
+        server.settle()
+    assert server.taken == [("a", b"0"), ("a", b"1"), ("a", b"2")]
+    assert len(server.interest.copies) == 0
+
+
+def test_a_copy_that_a_refused_subscription_owes_is_not_waited_for(server: Server) -> None:
+    server.interest.added("two", "a")
+    server.settle()
+    server.interest.added("one", "#")
+    server.publish("a", b"x")
+    server.read()
+    assert len(server.interest.copies) == 1
+    refuse(server, ">")
+    assert len(server.interest.copies) == 0
+
+
+def test_what_was_refused_is_asked_for_on_the_next_connection(server: Server) -> None:
+    server.interest.added("one", "#")
+    server.interest.added("two", "a")
+    refuse(server, ">")
+    server.lose()
+    server.interest.renewed()
+    server.come_back()
+    assert server.patterns() == [">", "a"]
+    assert server.interest.subjects == 2
+    for subject in ("a", "b"):
+        server.publish(subject, b"x")
+    server.settle()
+    assert sorted(server.taken) == [("a", b"x"), ("b", b"x")]
+
+
+def test_what_goes_while_it_is_refused_is_gone(server: Server) -> None:
+    server.interest.added("one", "#")
+    refuse(server, ">")
+    server.lose()
+    server.interest.removed("one", "#")
+    server.interest.renewed()
+    server.come_back()
+    assert server.patterns() == []
+    assert server.interest.place(b"a").sids == ()
+
+
+def test_many_that_end_at_once_are_confirmed_together(server: Server) -> None:
+    filters = [f"a/{number}" for number in range(1000)]
+    for topic_filter in filters:
+        server.interest.added("one", topic_filter)
+    server.settle()
+    for topic_filter in filters:
+        server.interest.removed("one", topic_filter)
+    pings = 0
+    while server.waits:
+        pings += server._sent[0][0] == "PING"
+        server.process()
+        while server.read():
+            pass
+    assert server.subscribed == {}
+    assert pings == 2, "one for the first, one for the others"
+    assert server.interest.place(b"a.7").sids == ()
+
+
+def test_a_bridge_that_begins_again_has_subscriptions_of_its_own(server: Server) -> None:
+    server.interest.added("one", "a")
+    server.interest.added("one", "b")
+    server.settle()
+    server.interest.removed("one", "b")
+    server.interest.detach()
+    assert server.patterns() == []
+    assert (len(server.interest), server.interest.subjects) == (1, 0)
+    server.interest.removed("one", "a")
+    server.interest.added("two", "c/#")
+    server.publish("c", b"lost")
+    server.attach()
+    assert server.patterns() == ["c", "c.>"]
+    server.publish("c.d", b"x")
+    server.settle()
+    assert server.taken == [("c/d", b"x")]
+
+
+def test_what_is_owed_is_not_kept_whole(server: Server) -> None:
+    server.interest.added("one", "#")
+    server.interest.added("two", "a")
+    server.settle()
+    held = 0
+    for number in range(100):
+        server.publish("a", b"%d" % number + bytes(100_000))
+        server.read()
+        held = max(held, len(server.interest.copies))
+        debts = server.interest.copies.of(server.subscribed)
+        assert all(len(what) == 16 for _, what in debts)
+        server.settle()
+    assert held == 1
+    assert len(server.taken) == 100
+    assert len(server.interest.copies) == 0
+
+
+def test_copies_are_told_apart_by_all_that_they_say() -> None:
+    copies = Copies()
+    for number, parts in enumerate(
+        [
+            (b"a", b"", b"", b""),
+            (b"", b"a", b"", b""),
+            (b"", b"", b"a", b""),
+            (b"", b"", b"", b"a"),
+            (b"a", b"b", b"", b""),
+            (b"ab", b"", b"", b""),
+        ],
+        1,
+    ):
+        assert copies.first((1, 2), Arrived(1, *parts))
+        assert len(copies) == number
+    assert not copies.first((1, 2), Arrived(2, b"a", b"", b"", b""))
+    assert copies.first((1, 2), Arrived(2, b"a", b"", b"", b""))
 
 
 @pytest.mark.parametrize(

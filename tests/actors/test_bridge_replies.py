@@ -50,7 +50,7 @@ def test_tokens_nobody_was_told_are_worth_nothing(replies: Replies) -> None:
 
 
 def test_the_oldest_requests_are_forgotten_when_there_are_many(replies: Replies) -> None:
-    tokens = [replies.expect(b"_INBOX.%d" % number) for number in range(65_536)]
+    tokens = [replies.expect(b"_INBOX.%d" % number) for number in range(16_384)]
     assert replies.subject(tokens[0]) == b"_INBOX.0"
     last = replies.expect(b"_INBOX.last")
     assert replies.subject(tokens[0]) is None

@@ -251,7 +251,8 @@ def test_qos_2_is_recorded_once_and_routed_when_released(broker: FakeBroker) -> 
     assert list(inbound) == [1, 2, 3]
     found = [broker.messages.get(ref) for ref in inbound.values()]
     assert found == [Message(b"a", b"1"), Message(b"a", b"2"), Message(b"b", b"3")]
-    publisher(broker).release(list(inbound.values()), cast("list[Message]", found), retain=False)
+    messages = cast("list[Message]", found)
+    publisher(broker).release(list(inbound.values()), messages, (0, 0), retain=False)
     broker.kernel.run_turn()
     assert got(box) == [("a", b"1"), ("a", b"2"), ("b", b"3")]
 

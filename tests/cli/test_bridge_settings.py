@@ -113,10 +113,39 @@ def test_bad_value_names_what_is_allowed(flags: dict[str, object], problem: str)
             "nats_listen and bridge_url exclude each other",
         ),
         ({"nats_ca": "a"}, "nats_ca needs nats_url as well"),
+        (
+            {"bridge_user_map": ["ann=tenants"], "allow_anonymous": True},
+            "bridge_user_map needs password_file: without it every client can say that it is",
+        ),
     ],
 )
 def test_contradictions_are_refused(flags: dict[str, object], problem: str) -> None:
     assert refusal(flags).startswith(problem)
+
+
+@pytest.mark.parametrize(
+    ("url", "shown", "wrong"),
+    [
+        ("nats://h:abc", "nats://h:abc", "it cannot be read"),
+        ("nats://good:1,h:abc", "h:abc", "it cannot be read"),
+        ("nats://h:70000", "nats://h:70000", "it cannot be read"),
+        ("nats://[::1:4222", "nats://[::1:4222", "it cannot be read"),
+        ("ws://h:1", "ws://h:1", "WebSocket is not for the bridge"),
+        ("wss://h:1", "wss://h:1", "WebSocket is not for the bridge"),
+        ("foo://h:1", "foo://h:1", "it is no address of NATS"),
+        ("nats://:1", "nats://:1", "it names no host or port"),
+        ("nats://h:0", "nats://h:0", "it names no host or port"),
+        ("ws://\x1bh:1", "ws://\\u001bh:1", "WebSocket is not for the bridge"),
+    ],
+)
+def test_an_address_that_cannot_be_one_is_refused(url: str, shown: str, wrong: str) -> None:
+    expected = f" = {shown}: {wrong}: must be nats://HOST:PORT or tls://HOST:PORT"
+    assert refusal({"bridge_url": url}) == f"bridge_url{expected}"
+    assert refusal({"nats_url": url}).startswith(f"nats_url{expected}, for the bridge")
+    whole = f"nats://ann:ses,ame@good:1,{url}"
+    assert refusal({"bridge_url": whole}).startswith("bridge_url: it cannot be read: must be")
+    load({"nats_url": url, "bridge": False}, {})
+    load({"nats_url": url, "bridge_url": "nats://ann:sesame@h:1, tls://[::1]:2, h, h:3"}, {})
 
 
 @pytest.mark.parametrize("listen", ["0.0.0.0:4222", "[::]:4222", "192.0.2.1:4222", "nats.test:1"])

@@ -14,7 +14,7 @@ from typing import Any
 from harness.broker import free_port, nats_server
 
 from eventstore.connection import ConnectionOptions
-from eventstore.link import Arrived, Link
+from eventstore.link import Arrived, Link, render_pub
 
 PATIENCE = 30
 """Seconds after which what is awaited will not come any more."""
@@ -24,6 +24,15 @@ async def until(condition: Callable[[], object]) -> None:
     async with asyncio.timeout(PATIENCE):
         while not condition():  # noqa: ASYNC110 - of any kind
             await asyncio.sleep(0.005)
+
+
+def render_hpub(subject: bytes, reply: bytes, headers: bytes, payload: bytes) -> bytes:
+    """Return the lines that publish a message; `reply` and `headers` (a block) may be empty."""
+    where = b"%b %b" % (subject, reply) if reply else subject
+    if not headers:
+        return render_pub(where, payload)
+    length = len(headers)
+    return b"HPUB %b %d %d\r\n%b%b\r\n" % (where, length, length + len(payload), headers, payload)
 
 
 class Nats:
@@ -73,19 +82,19 @@ class Linked:
         self.batches: list[int] = []
         self.notices: list[str] = []
         self.problems: list[str] = []
+        self.refused: list[str] = []
         self.link: Link
 
     @classmethod
-    async def to(cls, *urls: str, high_water: int = 1 << 23, **access: Any) -> "Linked":
+    async def to(cls, *urls: str, **access: Any) -> "Linked":
         self = cls()
         self.link = await Link.open(
             ConnectionOptions(urls=urls, **access),
             on_messages=self._take,
             on_up=lambda: self.notices.append("up"),
             on_down=lambda: self.notices.append("down"),
-            on_room=lambda: self.notices.append("room"),
             on_error=self.problems.append,
-            high_water=high_water,
+            on_refused=self.refused.append,
             timeout=PATIENCE,
         )
         return self

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from harness.broker import free_port
-from linked import PATIENCE, Linked, Nats, until
+from linked import PATIENCE, Linked, Nats, render_hpub, until
 from nats.aio.client import Client
 from nats.aio.transport import Transport
 
 from eventstore.connection import ConnectionOptions
 from eventstore.errors import BadNatsOptions, NatsUnavailable
-from eventstore.link import Arrived, Link, render_hpub, render_pub
+from eventstore.link import Arrived, Link, render_pub
 from eventstore.linktransport import LinkTransport
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
 from urllib.parse import unquote
 
 import pytest
@@ -60,6 +61,18 @@ def test_block_at_qos_1_and_2() -> None:
         b"Foldmq-Client: \r\nFoldmq-Node: n%201\r\nFoldmq-Retain: 1\r\n"
         b"Nats-Msg-Id: n%201-1234\r\n\r\n"
     )
+
+
+@pytest.mark.parametrize("letter", ["c", "é"])
+def test_a_long_client_identifier_is_a_digest(letter: str) -> None:
+    longest = letter * (256 // len(letter.encode()))
+    block = header_block(constant_part("a", 0, retain=False, client=longest, node="n"))
+    assert unquote(parse(block).get("Foldmq-Client") or "") == longest
+    assert parse(block).get("Foldmq-Client-Digest") is None
+    client = longest + letter
+    block = header_block(constant_part("a", 0, retain=False, client=client, node="n"))
+    assert parse(block).get("Foldmq-Client") is None
+    assert parse(block).get("Foldmq-Client-Digest") == sha256(client.encode()).hexdigest()
 
 
 @given(legal, st.sampled_from([0, 1, 2]), st.booleans(), legal, legal, st.integers(0, 1 << 62))

@@ -1,0 +1,182 @@
+"""From MQTT to NATS: batches of many topics, and what the gate lets go."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from actors.bridge import departures as module
+from actors.bridge.departures import Departures
+from actors.bridge.flow import Flow, Leaving
+from actors.bridge.flows import Flows
+from actors.bridge.options import BridgeOptions
+from actors.bridge.stats import BridgeStats
+from eventstore.messages import Stored
+from protocol.mapping import Mapping
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+MANY = 3000
+MOST = 1024 * 1024
+
+
+class Scanned(list[bytes]):
+    """Topics that count how often all of them are looked at."""
+
+    def __init__(self, topics: Sequence[bytes]) -> None:
+        super().__init__(topics)
+        self.scans = 0
+
+    def __iter__(self) -> Iterator[bytes]:
+        self.scans += 1
+        return super().__iter__()
+
+    def index(self, *args: object) -> int:
+        self.scans += 1
+        return super().index(*args)  # type: ignore[arg-type]
+
+    def count(self, value: bytes) -> int:
+        self.scans += 1
+        return super().count(value)
+
+
+class Wire:
+    """A connection to a server that answers when it is told to."""
+
+    inbox = b"_INBOX.us."
+
+    def __init__(self) -> None:
+        self.data = b""
+        self.fences: list[Callable[[], None]] = []
+
+    def write(self, data: list[bytes]) -> bool:
+        self.data += b"".join(data)
+        return True
+
+    def fence(self, done: Callable[[], None]) -> None:
+        self.fences.append(done)
+
+    def answer(self) -> None:
+        """Say that somebody was there."""
+        fences, self.fences = self.fences, []
+        for done in fences:
+            done()
+
+    @property
+    def subjects(self) -> list[str]:
+        """The subjects of what was written, in order."""
+        lines = self.data.split(b"\r\n")
+        return [line.split(b" ")[1].decode() for line in lines if line.startswith(b"HPUB ")]
+
+
+class Exit:
+    """What messages pass on their way to a server."""
+
+    def __init__(self) -> None:
+        self.wire = Wire()
+        self.replies: list[tuple[str, bytes]] = []
+        self.flows = Flows(self.wire, "n", lambda: 1.0, lambda _after, _do: None, BridgeStats())
+        options = BridgeOptions(Mapping())
+        self.departures = Departures(self.flows, options, lambda *reply: self.replies.append(reply))
+
+    def send(self, topics: Sequence[bytes], *payloads: bytes) -> int:
+        content = Stored(0, topics, list(payloads) or [b"1"] * len(topics), len(topics))
+        left_out = self.departures.send(_leaving(content), MOST)
+        self.flows.flush()
+        return left_out
+
+
+def _leaving(content: Stored) -> Leaving:
+    return Leaving("c", "", 0, retain=False, content=content, size=content.size)
+
+
+@pytest.fixture
+def outside() -> Exit:
+    return Exit()
+
+
+def test_a_batch_of_many_topics_is_looked_through_a_few_times(outside: Exit) -> None:
+    topics = Scanned([b"t%d" % (at % MANY) for at in range(2 * MANY)])
+    outside.send(topics)  # each a probe
+    outside.wire.answer()
+    outside.send(topics)  # all open
+    assert len(outside.wire.subjects) == 4 * MANY
+    assert outside.flows.held == 0
+    assert topics.scans < 10
+
+
+def test_what_many_topics_lose_is_counted_in_a_few_looks(outside: Exit) -> None:
+    topics = Scanned([b"t%d" % (at % MANY) for at in range(2 * MANY)])
+    outside.send(topics)
+    outside.send(topics)
+    assert outside.flows.lose() == 4 * MANY
+    assert topics.scans < 10
+
+
+def test_many_answers_to_requests_take_a_few_looks(outside: Exit) -> None:
+    tokens = [f"t{at}" for at in range(MANY)]
+    topics = Scanned([f"$nats/reply/{token}".encode() for token in tokens])
+    outside.send(topics, *(token.encode() for token in tokens))
+    assert outside.replies == [(token, token.encode()) for token in tokens]
+    assert topics.scans < 10
+
+
+def test_flows_that_wait_are_not_looked_at_for_each_new_one(
+    outside: Exit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = 0
+
+    def busy(flow: Flow) -> bool:
+        nonlocal looks
+        looks += 1
+        return flow.covered is not None
+
+    monkeypatch.setattr(module, "_MOST_FLOWS", 100)
+    monkeypatch.setattr(Flow, "busy", property(busy))
+    few = Exit()
+    for at in range(MANY):  # the server stands still
+        few.send([b"t%d" % at])
+    assert 100 <= looks <= 2 * MANY
+    few.wire.answer()
+    few.flows.lose()
+    looks = 0
+    for at in range(2 * MANY):
+        few.send([b"$SYS/%d" % at])  # of no concern to NATS: nothing waits
+    assert looks <= 2 * MANY
+
+
+def test_topics_leave_in_the_order_in_which_they_come(outside: Exit) -> None:
+    topics = [b"z", b"a", b"m", b"z", b"b", b"a"]
+    outside.send(topics)
+    outside.wire.answer()
+    assert outside.wire.subjects == ["z", "a", "m", "b", "z", "a"]
+
+
+def test_a_failure_takes_nothing_from_the_others(outside: Exit) -> None:
+    passed: list[bytes] = []
+
+    def let_go(leaving: Leaving) -> None:
+        topic = leaving.content.topics[0]
+        if topic.startswith(b"bad"):
+            raise ValueError(topic.decode())
+        passed.append(topic)
+
+    outside.departures.let_go = let_go
+    for topic in (b"bad1", b"1", b"bad2", b"2", b"3"):
+        outside.departures.put_off(_leaving(Stored(0, [topic], [b""], 0)))
+    with pytest.raises(ValueError, match="bad1"):
+        outside.departures.write(b"....")
+    assert passed == [b"1", b"2"]
+    outside.departures.write(b".")
+    assert passed == [b"1", b"2", b"3"]
+
+
+def test_long_client_identifiers_leave_room_for_messages(outside: Exit) -> None:
+    content = Stored(0, [b"a", b"a"], [bytes(MOST - 4096), bytes(MOST)], 2 * MOST - 4096)
+    leaving = _leaving(content)._replace(client="\u00e9" * 30_000)
+    assert outside.departures.send(leaving, MOST) == 1
+    outside.flows.flush()
+    assert outside.wire.subjects == ["a"]
+    assert len(outside.wire.data) < MOST

@@ -1,0 +1,368 @@
+"""The bridge's place in the broker: how it connects, and what becomes of one that fails."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Self
+
+import pytest
+
+from actors.bridge import host as module
+from actors.bridge.bridge import Down, Up
+from actors.bridge.host import BridgeHost
+from actors.bridge.options import BridgeOptions
+from eventstore.connection import ConnectionOptions
+from eventstore.errors import BadNatsOptions, NatsUnavailable
+from protocol.mapping import Mapping
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ACCESS = ConnectionOptions(urls=("nats://h",))
+TROUBLE = RuntimeError("made up")
+
+
+class Log:
+    """What is said."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def info(self, line: str, **_more: object) -> None:
+        self.lines.append(line)
+
+    warning = error = info
+
+
+class Clock:
+    """Time that passes when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.timers: list[tuple[float, Callable[[], None]]] = []
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def after(self, delay: float, callback: Callable[[], None]) -> None:
+        self.timers.append((self.now + delay, callback))
+
+    def to_next(self) -> float:
+        """Go to the next timer; return how long that took."""
+        self.timers.sort(key=lambda timer: timer[0])
+        (due, callback), begun = self.timers.pop(0), self.now
+        self.now = due
+        callback()
+        return due - begun
+
+
+class Actor:
+    """A bridge that does nothing."""
+
+    def __init__(self, *parts: Any) -> None:
+        self.stats = parts[-1]
+        self.began = 0
+        self.ended: list[str] = []
+        self.stopped = False
+        self.told: list[object] = []
+
+    def begin(self) -> None:
+        self.began += 1
+        self.stats.connected = True
+
+    def end(self, reason: str) -> None:
+        self.ended.append(reason)
+
+    def stop(self) -> None:
+        self.stopped = True
+
+    async def settle_last(self) -> None:
+        self.ended.append("settled")
+
+    def packets(self, *_about: object) -> None:
+        raise TROUBLE
+
+    published = packets
+
+
+class FakeLink:
+    """A connection that keeps what is subscribed to; `outcomes` says what becomes of attempts."""
+
+    outcomes: list[Exception | asyncio.Event]
+    opened: list[FakeLink]
+
+    def __init__(self, callbacks: dict[str, Callable[..., None]]) -> None:
+        self.callbacks = callbacks
+        self.inbox = b"_INBOX.x."
+        self.subscribed: dict[int, bytes] = {}
+        self.reading = True
+        self.closed = False
+        self._last = 0
+
+    @classmethod
+    async def open(cls, _access: ConnectionOptions, **callbacks: Callable[..., None]) -> Self:
+        outcome = cls.outcomes.pop(0) if cls.outcomes else None
+        if isinstance(outcome, Exception):
+            raise outcome
+        if outcome is not None:
+            await outcome.wait()
+        link = cls(callbacks)
+        cls.opened.append(link)
+        return link
+
+    def write(self, _data: bytes) -> bool:
+        return True
+
+    def subscribe(self, subject: bytes) -> int:
+        self._last += 1
+        self.subscribed[self._last] = subject
+        return self._last
+
+    def unsubscribe(self, sid: int) -> None:
+        del self.subscribed[sid]
+
+    def fence(self, done: Callable[[], None]) -> None:
+        """Never confirm anything."""
+
+    def resume_reading(self) -> None:
+        self.reading = True
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+class Place:
+    """A broker around a host."""
+
+    def __init__(self, log: Log, actors: list[Actor]) -> None:
+        self.log = log
+        self.actors = actors
+        self.clock = Clock()
+        self.dropped: dict[str, int] = {}
+        broker: Any = SimpleNamespace(
+            prefix_of=lambda _session: "",
+            node=SimpleNamespace(bridged=0),
+            clock=self.clock,
+            timers=self.clock,
+            kernel=SimpleNamespace(
+                spawn=lambda actor, _parent: actors.append(actor),
+                tell=lambda actor, message: actor.told.append(message),
+            ),
+            count_dropped=self._dropped,
+        )
+        self.host = BridgeHost(broker, BridgeOptions(Mapping()))
+
+    def _dropped(self, reason: str, count: int) -> None:
+        self.dropped[reason] = self.dropped.get(reason, 0) + count
+
+    @property
+    def link(self) -> FakeLink:
+        return FakeLink.opened[-1]
+
+    def publish(self, qos: int = 0, client: str = "c") -> None:
+        content: Any = SimpleNamespace(topics=[b"a", b"b"])
+        self.host.published(client, qos, content, (), (1, 2), retain=False, gated=bool(qos))
+
+
+@pytest.fixture
+def place(monkeypatch: pytest.MonkeyPatch) -> Place:
+    actors: list[Actor] = []
+    log = Log()
+    FakeLink.outcomes, FakeLink.opened = [], []
+    monkeypatch.setattr(module, "Bridge", Actor)
+    monkeypatch.setattr(module, "Link", FakeLink)
+    monkeypatch.setattr(module, "_log", log)
+    monkeypatch.setattr(module, "_AT_ONCE", 0.05)
+    monkeypatch.setattr(module, "_DIAL_AGAIN", 0)
+    return Place(log, actors)
+
+
+# ------------------------------------------------------------------ connecting
+
+
+async def test_a_server_that_is_there_is_connected_to_at_once(place: Place) -> None:
+    place.host.added("one", "a")
+    await place.host.start(ACCESS)
+    assert [actor.began for actor in place.actors] == [1]
+    assert list(place.link.subscribed.values()) == [b"a"]
+    assert place.log.lines == []
+    await place.host.stop()
+    assert place.actors[0].ended == ["settled", "broker_stopped"]
+    assert place.link.closed
+
+
+async def test_a_server_that_is_away_is_not_waited_for(place: Place) -> None:
+    there = asyncio.Event()
+    FakeLink.outcomes = [there]
+    await place.host.start(ACCESS)
+    assert place.actors == []
+    there.set()
+    while not place.actors:  # noqa: ASYNC110 - of any kind
+        await asyncio.sleep(0)
+    await place.host.stop()
+
+
+async def test_an_attempt_ends_with_the_broker(place: Place) -> None:
+    FakeLink.outcomes = [asyncio.Event()]
+    await place.host.start(ACCESS)
+    await place.host.stop()
+    assert FakeLink.opened == []
+
+
+async def test_what_can_never_be_is_refused_at_once(place: Place) -> None:
+    FakeLink.outcomes = [BadNatsOptions("no such file")]
+    with pytest.raises(BadNatsOptions, match="no such file"):
+        await place.host.start(ACCESS)
+    await place.host.stop()
+
+
+async def test_each_reason_why_there_is_no_connection_is_told_once(place: Place) -> None:
+    FakeLink.outcomes = [
+        NatsUnavailable("refused"),
+        NatsUnavailable("refused"),
+        RuntimeError("odd\x1b[31m"),
+        NatsUnavailable("too old"),
+        RuntimeError("odd\x1b[31m"),
+        NatsUnavailable("refused"),
+    ]
+    await place.host.start(ACCESS)
+    while not place.actors:  # noqa: ASYNC110 - of any kind
+        await asyncio.sleep(0)
+    assert place.log.lines == [
+        "bridge: refused; trying again",
+        "bridge: cannot connect to NATS: RuntimeError: odd\\u001b[31m; trying again",
+        "bridge: too old; trying again",
+        "bridge: connected to NATS",
+    ]
+    await place.host.stop()
+
+
+async def test_options_that_go_bad_later_are_told(place: Place) -> None:
+    class Attempt(asyncio.Event):
+        async def wait(self) -> bool:
+            await super().wait()
+            raise BadNatsOptions("no such file any more")
+
+    FakeLink.outcomes = [attempt := Attempt()]
+    await place.host.start(ACCESS)
+    attempt.set()
+    while not place.actors:  # noqa: ASYNC110 - of any kind
+        await asyncio.sleep(0)
+    assert place.log.lines == [
+        "bridge: no such file any more; trying again",
+        "bridge: connected to NATS",
+    ]
+    await place.host.stop()
+
+
+# ------------------------------------------------------------------ failing
+
+
+async def test_one_that_fails_begins_again_later_and_later(place: Place) -> None:
+    await place.host.start(ACCESS)
+    pauses = []
+    for _ in range(8):
+        place.host.failed(TROUBLE)
+        pauses.append(place.clock.to_next())
+    assert pauses == [1, 2, 4, 8, 16, 32, 60, 60]
+    assert [actor.began for actor in place.actors] == [1] * 9
+    assert [actor.ended for actor in place.actors] == [["failed"]] * 8 + [[]]
+    place.clock.now += 60
+    place.host.failed(TROUBLE)
+    assert place.clock.to_next() == 1
+    assert place.log.lines[-2:] == [
+        "the bridge failed: it begins again in 60 s",
+        "the bridge failed: it begins again in 1 s",
+    ]
+    await place.host.stop()
+
+
+async def test_one_that_is_off_says_so(place: Place) -> None:
+    place.host.added("one", "a")
+    await place.host.start(ACCESS)
+    place.link.reading = False
+    assert place.host.stats.connected
+    place.publish(1)  # fails
+    assert not place.host.stats.connected
+    assert place.link.subscribed == {}
+    assert place.link.reading
+    assert place.dropped == {}
+    place.publish(0)
+    place.publish(1)  # the log has these
+    place.publish(0, "$nats")
+    assert place.dropped == {"bridge_unavailable": 2}
+    packet: Any = [1, 2, 3]
+    place.host.packets("c", packet, None)
+    assert place.dropped == {"bridge_unavailable": 5}
+    place.host.added("one", "b")
+    place.host.removed("one", "a")
+    assert place.link.subscribed == {}
+    place.clock.to_next()
+    assert place.host.stats.connected
+    assert list(place.link.subscribed.values()) == [b"b"]
+    await place.host.stop()
+
+
+async def test_there_is_one_at_a_time(place: Place) -> None:
+    await place.host.start(ACCESS)
+    place.host.failed(TROUBLE)
+    place.host.failed(TROUBLE)  # of the one that is gone
+    assert len(place.clock.timers) == 1
+    place.clock.to_next()
+    place.host._begin()
+    assert len(place.actors) == 2
+    await place.host.stop()
+
+
+async def test_what_fails_while_it_begins_is_tried_again(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_actor: Actor) -> None:
+        raise TROUBLE
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Actor, "begin", fail)
+        await place.host.start(ACCESS)
+    assert not place.host.stats.connected
+    place.clock.to_next()
+    assert [actor.began for actor in place.actors] == [0, 1]
+    await place.host.stop()
+
+
+@pytest.mark.parametrize("what", ["added", "removed"])
+async def test_whoever_subscribes_learns_nothing_of_it(
+    place: Place, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    await place.host.start(ACCESS)
+    if what == "removed":
+        place.host.added("one", "a")
+
+    def fail(*_about: object) -> None:
+        raise TROUBLE
+
+    with monkeypatch.context() as patched:
+        patched.setattr(FakeLink, "fence", fail)
+        getattr(place.host, what)("one", "a")
+    assert place.log.lines == ["the bridge failed: it begins again in 1 s"]
+    place.clock.to_next()
+    assert place.actors[1].began == 1
+    assert list(place.link.subscribed.values()) == ([b"a"] if what == "added" else [])
+    await place.host.stop()
+
+
+async def test_what_the_connection_tells(place: Place) -> None:
+    place.host.added("one", "#")
+    place.host.added("one", "a")
+    await place.host.start(ACCESS)
+    tell, interest = place.link.callbacks, place.host.interest
+    for _ in range(2):
+        assert len(interest.place(b"a").sids) == 2
+        tell["on_refused"](">")
+        assert len(interest.place(b"a").sids) == 1
+        tell["on_down"]()
+        tell["on_up"]()
+    tell["on_error"]("NATS at h: no")
+    assert [type(message) for message in place.actors[0].told] == [Down, Up] * 2
+    assert place.log.lines == ["bridge: NATS at h: no"]
+    await place.host.stop()
