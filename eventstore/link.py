@@ -74,6 +74,7 @@ class Link:
         self._wire: Wire | None = None  # the one that gets subscriptions
         self._open = False  # between open and close
         self._problems: set[str] = set()
+        self._refused: list[str] = []  # before all subscriptions were renewed
         self._last_sid = 0
         self._subjects: dict[int, bytes | None] = {}  # by sid; None: on its way out
         self._leaving: list[int] = []  # unsubscribed in this turn of the loop
@@ -101,7 +102,7 @@ class Link:
         the first be lost before this returns, ``connected`` is False and ``on_up`` follows.)
         ``on_error`` is given each problem as one line, once for each connection.
         ``on_refused`` is given the subject of a subscription that the server does not allow,
-        each time that it says so.
+        each time that it says so; after ``on_up``, where it is about another connection.
 
         Raises NatsUnavailable when no server lets us in, or the one that does is of no use,
         BadNatsOptions for options that are of no use.
@@ -229,8 +230,10 @@ class Link:
             if len(self._problems) == _PROBLEMS:
                 self._on_error(f"NATS at {self._where}: more such problems are not shown")
         subject = _refused(text)
-        if subject is not None:
+        if subject is not None and self.connected:
             self._on_refused(subject)
+        elif subject is not None:
+            self._refused.append(subject)
 
     def lost(self, wire: Wire) -> None:
         """Forget a connection."""
@@ -252,6 +255,7 @@ class Link:
             return
         self._wire = wire
         self._problems.clear()
+        self._refused.clear()
         self._replay(wire, iter(list(self._subjects)), first=first)
 
     def _replay(self, wire: Wire, sids: Iterator[int], *, first: bool = False) -> None:
@@ -273,6 +277,9 @@ class Link:
         self.connected = True
         if not first:
             self._on_up()
+        refused, self._refused = self._refused, []
+        for one in refused:
+            self._on_refused(one)
 
     def _confirm_leaving(self) -> None:
         leaving, self._leaving = self._leaving, []

@@ -20,6 +20,7 @@ from actors.decisions import PACKET_IDS
 from actors.messages import Batch
 from actors.publisher import Publisher
 from eventstore.events import NATS_SESSION, SessionClosed, SessionOpened
+from eventstore.link import render_pub
 from eventstore.positions import INDEX_BITS
 from protocol.natsheaders import parse
 from protocol.packets import Publishes
@@ -211,7 +212,7 @@ class Arrivals:
             if duplicate:
                 said["duplicate"] = True
             body = orjson.dumps(said)
-            lines.append(b"PUB %b %d\r\n%b\r\n" % (reply, len(body), body))
+            lines.append(render_pub(reply, body))
         if lines:
             self._stats.acknowledged += len(lines)
             self._broker.journal.after(self._answers, b"".join(lines))

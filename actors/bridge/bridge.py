@@ -26,6 +26,7 @@ from actors.bridge.replies import Replies
 from actors.connection import Pause
 from actors.kernel import LoopActor
 from eventstore.events import NATS_SESSION, Bridged
+from eventstore.link import render_pub
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -45,7 +46,7 @@ _log = structlog.get_logger("foldmq")
 
 _SETTLE = 1.0
 """Seconds between two notes in the log of how far NATS has what was published."""
-_MUCH = 2 * 1024 * 1024
+_MUCH = 8 * 1024 * 1024
 """Bytes waiting for NATS from which publishers at QoS 0 are slowed down."""
 _GRACE = 3.0
 """Seconds after a lost connection is replaced in which what is in the log waits. NATS clients dial
@@ -283,9 +284,7 @@ class Bridge(LoopActor):
 
     def _answer(self, token: str, payload: bytes) -> None:
         subject = self._replies.subject(token)
-        if subject is None or not self._link.write(
-            b"PUB %b %d\r\n%b\r\n" % (subject, len(payload), payload)
-        ):
+        if subject is None or not self._link.write(render_pub(subject, payload)):
             self._lost(1, "bridge_reply")
 
     # From NATS.

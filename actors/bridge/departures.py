@@ -166,7 +166,8 @@ class Departures:
 def _fitting(leaving: Leaving, most: int) -> tuple[Leaving, int]:
     """Return the messages that NATS takes, and how many there are beside them."""
     topics, payloads, refs = leaving.content.topics, leaving.content.payloads, leaving.refs
-    room = most - _HEADERS - _ENCODED * MAX_CLIENT
+    client = min(len(leaving.client.encode(errors="replace")), MAX_CLIENT)
+    room = most - _HEADERS - _ENCODED * client
     keep = [
         at
         for at, (raw, payload) in enumerate(zip(topics, payloads, strict=True))

@@ -104,9 +104,13 @@ class Outbox:
                 self.stop()
                 self.catch_up(self.last)
         elif self._room():
-            self._send(leaving)
+            try:
+                self._send(leaving)
+                self._flows.flush()
+            except Exception as error:  # noqa: BLE001 - the gate goes on; the log has it
+                self._broker.bridge_failed(error)
+                return
             self.last = leaving.through
-            self._flows.flush()
         else:
             # What was released together may have been let go in part: then all of it goes again.
             self.fall_behind()

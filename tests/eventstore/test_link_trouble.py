@@ -195,6 +195,29 @@ async def test_a_subscription_that_is_refused_is_told_each_time(
     await here.link.close()
 
 
+async def test_what_is_refused_of_many_subscriptions_is_told_when_all_are_renewed(
+    tmp_path: Path, servers: list[Nats], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    servers.append(nats := Nats(tmp_path))
+    await nats.start()
+    told: list[str] = []
+    here = await Linked.to(nats.url)
+    monkeypatch.setattr(here.link, "_on_up", lambda: told.append("up"))
+    monkeypatch.setattr(here.link, "_on_refused", told.append)
+    monkeypatch.setattr("eventstore.link._REPLAYED", 1)
+    for _ in range(2):
+        wire, here.link._wire = here.link._wire, None
+        here.link.connected = False
+        assert wire is not None
+        here.link._came_up()  # with the inbox, the first piece
+        here.link.problem('Permissions Violation for Subscription to "a"')
+        assert told == []
+        await until(lambda: here.link.connected)
+        assert told == ["up", "a"]
+        told.clear()
+    await here.link.close()
+
+
 async def test_not_all_problems_are_told(tmp_path: Path, servers: list[Nats]) -> None:
     user = {**ACCESS, "permissions": {"publish": {"deny": ["no.>"]}}}
     servers.append(nats := Nats(tmp_path, authorization={"users": [user]}))
