@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -30,13 +30,13 @@ os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSeri
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config) -> LongFirst | None:
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LongFirst | None:
     """Where whole files are distributed, decide which is next."""
     if config.getoption("dist") != "loadfile":
         return None
     from harness.order import LongFirst
 
-    return LongFirst(config)
+    return LongFirst(config, log)
 
 
 @pytest.fixture(scope="session")
