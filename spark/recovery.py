@@ -176,9 +176,14 @@ def _starts(log: Log) -> dict[str, Start]:
         .agg(F.max_by(F.struct("position", "time_ms", "before"), "position").alias("last"))
         .select("node", "last.*")
     )
+    # Where the log was cut, the start before may be gone: but not the end behind it.
     return {
         row["node"]: Start(
-            row["position"], row["time_ms"], row["before"] == "BrokerStarted", interrupted=False
+            row["position"],
+            row["time_ms"],
+            row["before"] != "BrokerStopped"
+            and (row["before"] is not None or sequence_of(row["position"]) > 1),
+            interrupted=False,
         )
         for row in last.collect()
     }

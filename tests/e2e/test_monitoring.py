@@ -34,9 +34,9 @@ LATENCY = "foldmq_commit_seconds"
 class Monitored:
     """A broker and its monitoring port."""
 
-    def __init__(self, make: Callable[[str], Broker]) -> None:
+    def __init__(self, make: Callable[[str], Broker], config: str = "") -> None:
         self.port = free_port()
-        self.broker = make(f'metrics = "127.0.0.1:{self.port}"\n')
+        self.broker = make(f'metrics = "127.0.0.1:{self.port}"\n{config}')
         self.clients = Clients("127.0.0.1", self.broker.port)
 
     def get(self, path: str) -> tuple[int, str]:
@@ -84,7 +84,11 @@ def test_the_banner_says_where(own: Monitored) -> None:
     assert f"http://127.0.0.1:{own.port}/metrics" in own.broker.log
 
 
-def test_every_metric_is_there_and_well_formed(own: Monitored) -> None:
+def test_every_metric_is_there_and_well_formed(
+    make_broker: Callable[..., Broker], foldmq_only: None
+) -> None:
+    own = Monitored(make_broker, f'nats_listen = "127.0.0.1:{free_port()}"\n')
+    own.broker.start()
     own.clients.connect().publish("t", b"x", 1)
     until(lambda: own.numbers().get("foldmq_log_stream_bytes"), "all metrics")
     families = own.families()
