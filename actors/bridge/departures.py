@@ -111,7 +111,7 @@ class Departures:
             self._send(first, leaving)
             return
         leaving, by_topic = leaving.split()
-        for raw in by_topic.counts:
+        for raw in by_topic.distinct:
             self._send(raw, leaving)
 
     def _send(self, raw: bytes, leaving: Leaving) -> None:

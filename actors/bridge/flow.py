@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from protocol.natsheaders import MAX_CLIENT, constant_part, encode_value
@@ -33,21 +32,23 @@ class Content(Protocol):
 class ByTopic:
     """Where in a batch of several topics the messages of each are, looked for once for all."""
 
-    __slots__ = ("_found", "_topics", "counts", "each")
+    __slots__ = ("_found", "_topics", "distinct", "each", "share")
 
     def __init__(self, topics: Sequence[bytes], each: int) -> None:
         self._topics = topics
         self.each = each
         """Bytes that a message takes beside what is the same for its topic, on average."""
         self._found: dict[bytes, list[int]] | None = None
-        self.counts = Counter(topics)
-        """Topic -> number of its messages, in the order in which topics come first."""
+        self.distinct = dict.fromkeys(topics)
+        """The topics, in the order in which they come first."""
+        self.share = -(-len(topics) // len(self.distinct))
+        """Messages of a topic, on average."""
 
     def at(self, raw: bytes) -> Sequence[int]:
         """Return the indices of a topic's messages."""
         found = self._found
         if found is None:  # mostly nobody asks: what waits is dropped
-            found = self._found = {topic: [] for topic in self.counts}
+            found = self._found = {topic: [] for topic in self.distinct}
             for index, topic in enumerate(self._topics):
                 found[topic].append(index)
         return found[raw]
@@ -140,7 +141,7 @@ class Flow:
     def count(self, leaving: Leaving) -> int:
         """Return how many of the messages are this flow's."""
         by_topic = leaving.by_topic
-        return len(leaving.content.topics) if by_topic is None else by_topic.counts[self.raw]
+        return len(leaving.content.topics) if by_topic is None else len(by_topic.at(self.raw))
 
     def wait(self, leaving: Leaving) -> int:
         """Keep messages; return how many bytes they take when they are sent, about."""
@@ -150,7 +151,7 @@ class Flow:
             each = self._line + leaving.client_bytes
             size = leaving.size + len(leaving.content.topics) * each
         else:
-            size = by_topic.counts[self.raw] * (self._line + by_topic.each)
+            size = by_topic.share * (self._line + by_topic.each)
         self.waiting_bytes += size
         return size
 
