@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from protocol.natsheaders import MAX_CLIENT, constant_part, encode_value
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from eventstore.positions import Position
 
@@ -29,6 +29,10 @@ class Content(Protocol):
         """Their payloads; asked for only when they are sent."""
 
 
+_FEW = 8
+"""Topics whose order is looked for one by one."""
+
+
 class ByTopic:
     """Where in a batch of several topics the messages of each are, looked for once for all."""
 
@@ -39,7 +43,12 @@ class ByTopic:
         self.each = each
         """Bytes that a message takes beside what is the same for its topic, on average."""
         self._found: dict[bytes, list[int]] | None = None
-        self.distinct = dict.fromkeys(topics)
+        distinct: Collection[bytes] = set(topics)  # the fastest way to see that there are few
+        if len(distinct) <= _FEW:
+            distinct = sorted(distinct, key=topics.index)
+        else:
+            distinct = dict.fromkeys(topics)
+        self.distinct = distinct
         """The topics, in the order in which they come first."""
         self.share = -(-len(topics) // len(self.distinct))
         """Messages of a topic, on average."""
