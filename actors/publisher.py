@@ -55,18 +55,7 @@ class Publisher:
                 self._keep_births(topics, packet.payloads)
             return
         for part in self._acceptable(packet):
-            first, size = self._record(part, will=will)
-            refs = range(first, first + len(part))
-            self._route(
-                packet.qos,
-                part.topics,
-                part.payloads,
-                refs,
-                size,
-                (first, refs[-1]),
-                retain=packet.retain,
-                gated=will,
-            )
+            self._take_effect(part, will=will)
 
     def bring(
         self, packet: Publishes, wanted: Callable[[Subscriber], bool] | None = None
@@ -81,25 +70,35 @@ class Publisher:
                 0, packet.topics, packet.payloads, (), 0, _NOT_LOGGED, retain=False, wanted=wanted
             )
             return []
-        recorded: list[tuple[Position, int]] = []
-        for part in self._acceptable(packet):
-            first, size = self._record(part, will=False)
-            refs = range(first, first + len(part))
-            if part.qos == 2:
-                pids = to_runs(part.packet_ids)
-                self._broker.emit(Released(self._name, pids, refs=to_runs(refs)))
-            self._route(
-                part.qos,
-                part.topics,
-                part.payloads,
-                refs,
-                size,
-                (first, refs[-1]),
-                retain=packet.retain,
-                wanted=wanted,
-            )
-            recorded.append((first, len(part)))
-        return recorded
+        return [
+            (self._take_effect(part, wanted=wanted), len(part)) for part in self._acceptable(packet)
+        ]
+
+    def _take_effect(
+        self,
+        packet: Publishes,
+        *,
+        will: bool = False,
+        wanted: Callable[[Subscriber], bool] | None = None,
+    ) -> Position:
+        """Record messages and route them; return the position of the first one."""
+        first, size = self._record(packet, will=will)
+        refs = range(first, first + len(packet))
+        if packet.qos == 2 and not will:
+            pids = to_runs(packet.packet_ids)
+            self._broker.emit(Released(self._name, pids, refs=to_runs(refs)))
+        self._route(
+            packet.qos,
+            packet.topics,
+            packet.payloads,
+            refs,
+            size,
+            (first, refs[-1]),
+            retain=packet.retain,
+            gated=will,
+            wanted=wanted,
+        )
+        return first
 
     def store(self, session: Session, packet: Publishes) -> None:
         """Record QoS 2 messages; they take effect when they are released.
@@ -257,9 +256,7 @@ class Publisher:
                 packet = Publishes(0, retain=True)
                 packet.topics.append(certificate)
                 packet.payloads.append(payload)
-                first, size = self._record(packet, will=False)
-                at = first, first
-                self._route(0, packet.topics, packet.payloads, (first,), size, at, retain=True)
+                self._take_effect(packet)
 
     def _plan(
         self, topics: Sequence[bytes]

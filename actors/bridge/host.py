@@ -19,7 +19,7 @@ from eventstore.link import Link
 from eventstore.shown import escaped
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from actors.bridge.options import BridgeOptions
     from actors.broker import Broker
@@ -94,17 +94,11 @@ class BridgeHost:
 
     def added(self, session: str, topic_filter: str) -> None:
         """Take note of a subscription that a session did not have."""
-        try:
-            self.interest.added(session, topic_filter)
-        except Exception as error:  # noqa: BLE001 - whoever subscribes has nothing to do with it
-            self.failed(error)
+        self._try(self.interest.added, session, topic_filter)
 
     def removed(self, session: str, topic_filter: str) -> None:
         """Take note of the end of a subscription."""
-        try:
-            self.interest.removed(session, topic_filter)
-        except Exception as error:  # noqa: BLE001 - as above
-            self.failed(error)
+        self._try(self.interest.removed, session, topic_filter)
 
     def packets(self, client: str, packet: Publishes, origin: Connection | None) -> None:
         """Send messages at QoS 0 that are not retained, in whole packets; ``origin`` has them."""
@@ -112,10 +106,7 @@ class BridgeHost:
         if actor is None:
             self._broker.count_dropped("bridge_unavailable", len(packet))
             return
-        try:
-            actor.packets(client, packet, origin)
-        except Exception as error:  # noqa: BLE001 - whoever publishes has nothing to do with it
-            self.failed(error)
+        self._try(actor.packets, client, packet, origin)
 
     def published(
         self,
@@ -136,7 +127,13 @@ class BridgeHost:
             return
         try:
             actor.published(client, qos, content, refs, took_effect, retain=retain, gated=gated)
-        except Exception as error:  # noqa: BLE001 - as above
+        except Exception as error:  # noqa: BLE001 - whoever publishes has nothing to do with it
+            self.failed(error)
+
+    def _try(self, work: Callable[..., None], *about: object) -> None:
+        try:
+            work(*about)
+        except Exception as error:  # noqa: BLE001 - whoever calls has nothing to do with it
             self.failed(error)
 
     def failed(self, error: BaseException) -> None:
@@ -217,17 +214,11 @@ class BridgeHost:
     # What the connection calls: in its order, where the actor's mailbox may be behind.
 
     def _up(self) -> None:
-        try:
-            self.interest.renewed()
-        except Exception as error:  # noqa: BLE001 - as above
-            self.failed(error)
+        self._try(self.interest.renewed)
         self._tell(Up())
 
     def _refused(self, subject: str) -> None:
-        try:
-            self.interest.refused(subject)
-        except Exception as error:  # noqa: BLE001 - as above
-            self.failed(error)
+        self._try(self.interest.refused, subject)
 
     def _arrived(self, messages: list[Arrived]) -> None:
         self._tell(messages)
