@@ -15,7 +15,7 @@ import nats.errors
 import orjson
 
 from eventstore.errors import EventStoreError, LostLog
-from eventstore.log import LogUnavailable, ask, read_bounds
+from eventstore.log import LogUnavailable, ask, asking, read_bounds
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -100,19 +100,21 @@ class KeyedStore:
             return
         arrived: asyncio.Queue[Msg] = asyncio.Queue()
         inbox = self._nc.new_inbox()
-        subscription = await self._nc.subscribe(
-            f"{inbox}.*", cb=arrived.put, pending_msgs_limit=0, pending_bytes_limit=0
-        )
+        with asking(self._stream):
+            subscription = await self._nc.subscribe(
+                f"{inbox}.*", cb=arrived.put, pending_msgs_limit=0, pending_bytes_limit=0
+            )
         try:
             most = max(_BATCH_BYTES, self._nc.max_payload + _BATCH_BYTES // 8)
             while left:
                 batch, before = min(left, _BATCH), left
                 reply = f"{inbox}.{left}"
-                await self._nc.publish(
-                    f"$JS.API.CONSUMER.MSG.NEXT.{self._stream}.{name}",
-                    orjson.dumps({"batch": batch, "max_bytes": most, "no_wait": True}),
-                    reply=reply,
-                )
+                with asking(self._stream):
+                    await self._nc.publish(
+                        f"$JS.API.CONSUMER.MSG.NEXT.{self._stream}.{name}",
+                        orjson.dumps({"batch": batch, "max_bytes": most, "no_wait": True}),
+                        reply=reply,
+                    )
                 while before - left < batch:
                     message = await _next(arrived, self._stream)
                     if not message.headers or "Status" not in message.headers:

@@ -24,7 +24,7 @@ from eventstore.errors import CorruptLog, EventStoreError, Fenced, LostLog, Nats
 from eventstore.records import GENESIS, Record, decode_record, link_of, previous_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable
+    from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 
     from nats.aio.client import Client
     from nats.aio.msg import Msg
@@ -66,6 +66,15 @@ class LogTail:
 
 class LogUnavailable(NatsUnavailable):
     """JetStream does not answer, or answers with an error."""
+
+
+@contextlib.contextmanager
+def asking(stream: str) -> Iterator[None]:
+    """Raise LogUnavailable when the connection does not take what is to be sent."""
+    try:
+        yield
+    except nats.errors.Error as error:
+        raise LogUnavailable(f"stream {stream} cannot be asked: {error}") from None
 
 
 def _direct(stream: str) -> str:
@@ -169,9 +178,10 @@ class _BatchReader:
     async def read(self, first: int, last: int) -> AsyncIterator[tuple[int, bytes]]:
         """Yield (sequence, data) of what is stored between two sequences, both included."""
         inbox = self._nc.new_inbox()
-        subscription = await self._nc.subscribe(
-            inbox, cb=self._on_message, pending_msgs_limit=0, pending_bytes_limit=0
-        )
+        with asking(self._stream):
+            subscription = await self._nc.subscribe(
+                inbox, cb=self._on_message, pending_msgs_limit=0, pending_bytes_limit=0
+            )
         try:
             position = first
             while position <= last:
@@ -184,7 +194,8 @@ class _BatchReader:
                         "next_by_subj": ">",
                     }
                 )
-                await self._nc.publish(_direct(self._stream), body, reply=inbox)
+                with asking(self._stream):
+                    await self._nc.publish(_direct(self._stream), body, reply=inbox)
                 before = position
                 while (status := _status(message := await self._next())) is None:
                     position = int((message.headers or {})["Nats-Sequence"]) + 1

@@ -6,7 +6,7 @@ What the broker's other parts call is here, so that a failure in the bridge is t
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -17,6 +17,7 @@ from eventstore.errors import BadNatsOptions, EventStoreError
 from eventstore.events import NATS_SESSION, Bridged
 from eventstore.link import Link
 from eventstore.shown import escaped
+from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -143,12 +144,12 @@ class BridgeHost:
         """
         actor, self._actor = self._actor, None
         if actor is None:  # another is on its way already
-            _log.error("the bridge failed", exc_info=error)
+            _log.error("the bridge failed", **_cause(error))
             return
         if self._broker.clock.monotonic() - self._began >= _QUIET:
             self._pause = 0.0
         self._pause = min(max(2 * self._pause, _BEGIN_AGAIN), _BEGIN_AGAIN_AT_MOST)
-        _log.error(f"the bridge failed: it begins again in {self._pause:g} s", exc_info=error)
+        _log.error(f"the bridge failed: it begins again in {self._pause:g} s", **_cause(error))
         self._broker.timers.after(self._pause, self._begin)
         self.stats.connected = False
         try:
@@ -227,3 +228,8 @@ class BridgeHost:
         actor = self._actor
         if actor is not None and not actor.stopped:
             self._broker.kernel.tell(actor, message)
+
+
+def _cause(error: BaseException) -> dict[str, Any]:
+    """Return what a line about a failure says of it: a trace only of what nobody foresaw."""
+    return {"reason": str(error)} if isinstance(error, FoldmqError) else {"exc_info": error}

@@ -179,8 +179,9 @@ class Outbox:
                         continue
                     records = [record async for record in broker.log.read(sequence, last)]
             except LogUnavailable:
+                records = []
+            if not records:
                 await asyncio.sleep(_RETRY)
-                continue
             for record in records:
                 for part in turns.take(record)[1]:
                     if stop is None or part.sequence < stop:

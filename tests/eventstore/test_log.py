@@ -508,6 +508,18 @@ async def test_reading_while_the_server_is_away(
                 await read
 
 
+async def test_reading_on_a_closed_connection(server: EmbeddedServer) -> None:
+    async with client_of(server) as nc:
+        await filled(nc, [1, 1])
+        store = KeyedStore(nc, "STATE", "state.")
+        await store.open()
+        reading = store.read()
+        await nc.close()
+        for read in (read_some(nc, STREAM, [1, 2]), read_some(nc, STREAM, [1]), anext(reading)):
+            with pytest.raises(LogUnavailable):
+                await read
+
+
 async def test_the_log_must_reach_its_watermark(server: EmbeddedServer, tmp_path: Path) -> None:
     mark = Watermark(tmp_path / "log.mark", STREAM)
     async with writing(server, watermark=mark) as own:
