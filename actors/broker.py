@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Any
 import pykka
 import structlog
 
+from actors.access.pseudonyms import pseudonym
+from actors.access.rules import Permissions
 from actors.bridge.host import BridgeHost
 from actors.clock import Timers
-from actors.connection import Connection, Pause
+from actors.connection import Pause
 from actors.decisions import Limits
 from actors.expiry import Expiries
 from actors.inspection.busiest import BusiestTopics
@@ -26,6 +28,9 @@ from actors.inspection.operations import Operations
 from actors.inspection.queries import Queries
 from actors.inspection.storage import Storage
 from actors.kernel import Failed, Kernel, LoopActor, about
+from actors.limits.acceptor import Acceptor
+from actors.limits.guard import Guard
+from actors.listener import Listener
 from actors.messages import (
     Attach,
     Authenticated,
@@ -38,6 +43,7 @@ from actors.messages import (
     Retire,
 )
 from actors.meters import Meters
+from actors.permits import Permits
 from actors.projector import Projector
 from actors.recovery import recover, software
 from actors.retention import Retention
@@ -47,22 +53,33 @@ from actors.session import Session
 from actors.supervision import inherit, replace, succeed
 from actors.systree import SysTree
 from eventstore.errors import CorruptLog
-from eventstore.events import NATS_SESSION, Bridged, BrokerStopped, Event, entries
+from eventstore.events import (
+    NATS_SESSION,
+    Bridged,
+    BrokerStopped,
+    Event,
+    MessageDropped,
+    entries,
+)
 from eventstore.log import EventLog, LogUnavailable, LogWriter
 from eventstore.messages import Message, MessageStore
-from eventstore.positions import INDEX_BITS, Position, format_position
+from eventstore.positions import INDEX_BITS, Position, format_position, to_runs
 from projections.node import NodeState
 from protocol.errors import FoldmqError
 from protocol.packets import Connect, ConnectCode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    import socket
+    from collections.abc import Callable, Iterable, Sequence
 
-    from actors.auth import Authenticator
+    from actors.access.identity import Authenticator, Credentials
     from actors.bridge.bridge import Bridge
     from actors.bridge.options import BridgeOptions
     from actors.clock import Clock
+    from actors.connection import Connection
     from actors.inspection.inspector import Handler
+    from actors.limits.options import Quota
+    from actors.listener import ListenerOptions
     from actors.messages import Publication
     from actors.options import Options
     from eventstore.journal import Journal
@@ -72,8 +89,6 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger("foldmq")
 
-_BACKLOG = 4096
-"""Connections that may wait to be accepted: a short queue costs clients a second each."""
 _IDLE_SWEEP = 1.0
 """Seconds between looks for offline sessions to passivate, and for a stuck log."""
 _DEFER = 0.01
@@ -102,6 +117,7 @@ class Broker(LoopActor):
         authenticator: Authenticator,
         clock: Clock,
         bridge: BridgeOptions | None = None,
+        permissions: Permissions | None = None,
     ) -> None:
         super().__init__()
         loop = asyncio.get_running_loop()
@@ -116,7 +132,9 @@ class Broker(LoopActor):
         """What exchanges messages with NATS; None: nothing does."""
         self.node: NodeState
         self.router: Router
+        self.guard: Guard[Connection] = Guard(options.bounds, {})
         self.begin_anew()
+        self.permissions = Permits(self, permissions or Permissions())
         self.messages = MessageStore(options.message_cache)
         self.timers = Timers(clock.monotonic, self._arm_timers)
         self.connections: set[Connection] = set()
@@ -135,7 +153,9 @@ class Broker(LoopActor):
         self._sessions: dict[str, Session] = {}
         self._offline: set[Session] = set()
         self._taken_over: dict[str, float] = {}
-        self._servers: list[asyncio.Server] = []
+        self.listeners: dict[str, Listener] = {}
+        """By name."""
+        self.acceptors: list[Acceptor] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._draining = False
         self._logins = 0
@@ -198,18 +218,21 @@ class Broker(LoopActor):
             _log.error("background work failed", work=task.get_name(), exc_info=error)
             self.fail(FoldmqError(f"the work on {task.get_name()} failed: {error}; please report"))
 
-    async def listen(self, host: str, port: int) -> tuple[str, int]:
-        """Accept connections; return the address. Raises OSError when it cannot be had."""
-        server = await self._loop.create_server(self._accept, host, port, backlog=_BACKLOG)
-        self._servers.append(server)
-        name = server.sockets[0].getsockname()
-        return name[0], name[1]
+    def listen(self, options: ListenerOptions, sockets: Sequence[socket.socket]) -> None:
+        """Accept connections at sockets that are bound and listening."""
+        listener = Listener(self, options)
+        self.listeners[options.name] = listener
+        for bound in sockets:
+            acceptor = Acceptor(bound, listener.admits, listener.accept)
+            acceptor.start()
+            self.acceptors.append(acceptor)
+        self.guard.change(self.options.bounds, self._quotas())
 
     async def drain(self) -> None:
         """End in good order: no new clients, what was received is committed, clients closed."""
         self._draining = True
-        for server in self._servers:
-            server.close()
+        for acceptor in self.acceptors:
+            acceptor.close()
         for connection in self.connections:
             connection.pause(Pause.DRAIN)
         await self.settled()
@@ -239,8 +262,20 @@ class Broker(LoopActor):
         ):
             await asyncio.sleep(0.002)
 
-    def reload(self, options: Options, authenticator: Authenticator) -> None:
-        """Take new limits and users; connected clients stay."""
+    def reload(
+        self,
+        options: Options,
+        authenticator: Authenticator,
+        permissions: Permissions | None = None,
+        listeners: Sequence[ListenerOptions] = (),
+    ) -> None:
+        """Take new limits and users, and permissions if some are given; connected clients stay."""
+        for own in listeners:
+            self.listeners[own.name].options = own
+        self.guard.change(options.bounds, self._quotas())
+        if permissions is not None:
+            self.permissions.change(permissions)
+            self.permissions.apply()
         expiry_changed = options.session_expiry != self.options.session_expiry
         self.options = options
         self.limits = _limits(options)
@@ -250,6 +285,9 @@ class Broker(LoopActor):
         old, self.authenticator = self.authenticator, authenticator
         if old is not authenticator:
             old.close()
+
+    def _quotas(self) -> dict[str, Quota]:
+        return {name: one.options.quota for name, one in self.listeners.items()}
 
     def fail(self, error: FoldmqError) -> None:
         """Stop the broker: it can no longer keep its promise."""
@@ -294,6 +332,19 @@ class Broker(LoopActor):
             _log.warning("messages dropped", reason=reason, count=count, **whose)
         self.dropped[reason] += count
 
+    def drop_denied(
+        self, session: str, refs: Sequence[Position], topic_filter: str, queued: int = -1
+    ) -> None:
+        """Record that a session does not get messages that it may not have.
+
+        ``queued`` are their payload bytes if they left the head of its queue.
+        """
+        event = MessageDropped(
+            session, "not_permitted", len(refs), to_runs(refs), topic_filter, queued
+        )
+        at = self.emit(event)
+        self.count_dropped("not_permitted", len(refs), client=session, position=format_position(at))
+
     def add_watcher(self, watcher: Callable[[Publication], None]) -> None:
         """Have somebody told of all messages as they are routed; one who fails is told no more."""
         self._watchers.append(watcher)
@@ -315,18 +366,83 @@ class Broker(LoopActor):
 
     def admit(self, connection: Connection) -> bool:
         """Count a connection in, unless there are too many or the broker ends."""
+        now, listener = self.clock.monotonic(), connection.listener.options.name
         if self._draining or len(self.connections) >= self.options.max_connections:
-            self.count_dropped("connections", 1, address=connection.address)
+            self.guard.refused.add("connections", now, address=connection.address)
+            return False
+        if self.guard.arrive(listener, connection.host, now) is not None:
             return False
         self.connections.add(connection)
         self.meters.accepted += 1
         self.meters.most_connections = max(self.meters.most_connections, len(self.connections))
+        self._make_room(self.guard.unauthenticated.join(connection, connection.host))
+        return True
+
+    def refuses(self, listener: str, host: str) -> bool:
+        """Say whether a socket that is being accepted is to be closed at once."""
+        return self._draining or self.guard.refuses(listener, host, self.clock.monotonic())
+
+    def locate(self, connection: Connection) -> None:
+        """Count a connection in for the address that a proxy told."""
+        guard, host = self.guard, connection.host
+        now, listener = self.clock.monotonic(), connection.listener.options.name
+        guard.unauthenticated.leave(connection, "")
+        if guard.locate(listener, host, now) is not None:
+            connection.host = ""
+            connection.abort("refused")
+        else:
+            self._make_room(guard.unauthenticated.join(connection, host))
+
+    def sample(self, lag: float) -> None:
+        """Take note of how late the event loop is, in seconds; to be called often."""
+        now = self.clock.monotonic()
+        oldest = self.journal.oldest
+        self.guard.overload.sample(lag, 0.0 if oldest is None else now - oldest, now)
+
+    def hold(self, connection: Connection, size: int) -> None:
+        """Take note of how many bytes are kept of a client of which nobody knows who it is."""
+        self._make_room(self.guard.unauthenticated.holds(connection, connection.host, size))
+
+    def _make_room(self, gone: Iterable[Connection]) -> None:
+        now = self.clock.monotonic()
+        for connection in gone:
+            self.guard.refused.add("unauthenticated", now, address=connection.address)
+            connection.abort("refused")
+
+    def identified(self, connection: Connection, connect: Connect) -> bool:
+        """Count a connection in for its user, now that it is known; refuse it or return True."""
+        verdict, guard = connection.identity, self.guard
+        user = verdict.user if verdict is not None else None
+        now, host = self.clock.monotonic(), connection.host
+        guard.unauthenticated.leave(connection, host)
+        if user == NATS_SESSION:  # what the bridge may do is for nobody else
+            connection.refuse(ConnectCode.NOT_AUTHORIZED, "reserved_user")
+            return False
+        if guard.identify(user, host, now) is not None:
+            connection.refuse(ConnectCode.SERVER_UNAVAILABLE, "too_many_connections")
+            return False
+        connection.counted_user = user
+        name = connect.client_id
+        if name and guard.flaps((user, name), now, client=name, address=connection.address):
+            connection.refuse(ConnectCode.SERVER_UNAVAILABLE, "flapping")
+            return False
+        connection.meter(guard.meter(connection.listener.options.name, host, user, now))
         return True
 
     def forget(self, connection: Connection) -> None:
         """Count a connection out."""
+        if connection in self.connections:
+            guard, host = self.guard, connection.host
+            guard.unauthenticated.leave(connection, host)
+            guard.leave(connection.listener.options.name, host, connection.counted_user)
+            guard.slow.forget(connection)
         self.connections.discard(connection)
         self.paused.discard(connection)
+
+    def known_as(self, client_id: str) -> str:
+        """Return what stands for a client identifier in the log and wherever else it is seen."""
+        key = self.options.pseudonym_key
+        return pseudonym(client_id, key) if key and client_id else client_id
 
     def session(self, name: str) -> Session:
         """Return the actor of a session, activated if it was passive."""
@@ -420,6 +536,14 @@ class Broker(LoopActor):
         if self.bridge is not None:
             self.bridge.interest.clear()
         self.router = Router(self.session, self.bridge)
+        self.router.too_deep = self.too_deep
+
+    def too_deep(self, topic: bytes) -> bool:
+        """Say whether a topic has more levels than there may be."""
+        reason = self.guard.topics.refuses_topic(topic)
+        if reason is not None:
+            self.guard.refused.add(reason, self.clock.monotonic())
+        return reason is not None
 
     def expires_in(self, state: SessionState) -> float:
         """Return in how many seconds an offline session expires; infinity if it never does."""
@@ -438,18 +562,25 @@ class Broker(LoopActor):
         """Read messages from the log; the session is told ``Loaded``."""
         self._start(self._load(session, refs))
 
-    def authenticate(self, connection: Connection, connect: Connect) -> asyncio.Task[None] | None:
+    def authenticate(
+        self, connection: Connection, connect: Connect, shown: Credentials
+    ) -> asyncio.Task[None] | None:
         """Look at user name and password beside the loop; the connection is told the result.
 
         Returns the work, to be cancelled when nobody waits for it; None when too much of it
         waits already: the connection was refused.
         """
         if self._logins >= _MAX_LOGINS:
-            self.count_dropped("logins", 1, client=connection.client_id, address=connection.address)
+            self.guard.refused.add(
+                "logins",
+                self.clock.monotonic(),
+                client=connection.client_id,
+                address=connection.address,
+            )
             connection.refuse(ConnectCode.SERVER_UNAVAILABLE, "too_many_logins")
             return None
         self._logins += 1
-        return self._start(self._authenticate(connection, connect))
+        return self._start(self._authenticate(connection, connect, shown))
 
     def prefix_of(self, session: str) -> str:
         """Return what the subjects of a session's user begin with, for the bridge."""
@@ -485,10 +616,14 @@ class Broker(LoopActor):
             return
         if not connect.client_id:
             connect.client_id = f"auto-{secrets.token_hex(10)}"
-            connection.client_id = connect.client_id
+            connection.client_id = connection.given_id = connect.client_id
         name = connect.client_id
         if name == NATS_SESSION:
             connection.refuse(ConnectCode.IDENTIFIER_REJECTED, "reserved_client_id")
+            return
+        self.permissions.grant(connection)
+        if not self.permissions.takes_will(connection, connect):
+            connection.refuse(ConnectCode.NOT_AUTHORIZED, "will_not_permitted")
             return
         session = self._sessions.get(name)
         if session is not None and session.connection is not None and self._flaps(name):
@@ -496,7 +631,9 @@ class Broker(LoopActor):
             self.timers.after(self.options.jail_time, lambda: self._release(request))
             return
         if name not in self.node.sessions and len(self.node.sessions) >= self.options.max_sessions:
-            self.count_dropped("sessions", 1, client=name, address=connection.address)
+            self.guard.refused.add(
+                "sessions", self.clock.monotonic(), client=name, address=connection.address
+            )
             connection.refuse(ConnectCode.SERVER_UNAVAILABLE, "too_many_sessions")
             return
         self._attach(request)
@@ -590,21 +727,18 @@ class Broker(LoopActor):
             self.messages.add_record(record)
         self._tell_if_alive(session, Loaded(found))
 
-    async def _authenticate(self, connection: Connection, connect: Connect) -> None:
+    async def _authenticate(
+        self, connection: Connection, connect: Connect, shown: Credentials
+    ) -> None:
         try:
-            result = await self.authenticator.check(connect.username, connect.password)
+            verdict = await self.authenticator.check(shown)
         finally:
             self._logins -= 1
-        self._tell_if_alive(connection, Authenticated(connect, result))
+        self._tell_if_alive(connection, Authenticated(connect, verdict))
 
     def _tell_if_alive(self, actor: LoopActor, message: Any) -> None:
         if not actor.stopped:
             self.kernel.tell(actor, message)
-
-    def _accept(self) -> Connection:
-        connection = Connection(self)
-        self.kernel.spawn(connection, self)
-        return connection
 
     def _arm_timers(self, delay: float) -> None:
         self._loop.call_later(delay, self.timers.run_due)
@@ -643,6 +777,11 @@ class Broker(LoopActor):
                 self._tell_if_alive(session, Retire())
         if self.paused and not self.journal.congested:
             self._on_relief()
+        now = self.clock.monotonic()
+        for slow in self.guard.sweep(self.connections, now):
+            client = slow.reader.client_id
+            self.guard.refused.add(slow.reason, now, client=client, unread=slow.unread)
+            slow.reader.abort(slow.reason)
         self._look_after_log()
 
     def _look_after_log(self) -> None:

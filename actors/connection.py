@@ -10,20 +10,28 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import struct
 from enum import IntFlag, auto
 from typing import TYPE_CHECKING, Any, cast
 
 import structlog
 
-from actors.auth import AuthResult
+from actors.access.identity import Credentials
 from actors.kernel import LoopActor
 from actors.messages import Authenticated, Close, ConnectRequest, Detached, Packets, Writable
+from actors.transports.certificate import identity
+from actors.transports.handshakes import HandshakeError
+from actors.transports.websocket import WebSocketStage
 from protocol.decoder import Decoder
 from protocol.encoder import PINGRESP, connack
-from protocol.packets import Connect, ConnectCode, Disconnect, Packet, Pingreq
+from protocol.packets import Connect, ConnectCode, Disconnect, Packet, Pingreq, Publishes
 
 if TYPE_CHECKING:
+    from actors.access.identity import Verdict
+    from actors.access.rules import Access
     from actors.broker import Broker
+    from actors.limits.rates import Meter
+    from actors.listener import Listener
     from actors.session import Session
     from eventstore.journal import Effects
 
@@ -35,6 +43,8 @@ _MAX_UNREAD = 1024 * 1024
 """Bytes that may come in before the CONNECT is answered."""
 
 
+_FRAME_ROOM = 1024 * 1024
+"""Bytes that a WebSocket frame may have beside the largest packet: it may hold several."""
 _BRAKE = 1.0
 """Seconds for which a slow reader may slow down those who publish to it."""
 _STANDSTILL = 0.5
@@ -59,6 +69,8 @@ class Pause(IntFlag):
     """The broker ends."""
     NATS = auto()
     """It publishes more than the bridge can give to NATS."""
+    RATE = auto()
+    """It publishes faster than it may."""
 
 
 class _Lost:
@@ -99,17 +111,25 @@ class Connection(LoopActor, asyncio.Protocol):
         "_gave_up",
         "_keep_alive",
         "_login",
+        "_meter",
         "_paused",
         "_transport",
+        "access",
         "address",
         "bytes_in",
         "bytes_out",
         "client_id",
         "connected_ms",
+        "counted_user",
+        "deaf",
         "gated",
+        "given_id",
         "hold",
+        "host",
+        "identity",
         "keep_alive",
         "last_read",
+        "listener",
         "messages_in",
         "messages_out",
         "session",
@@ -117,10 +137,10 @@ class Connection(LoopActor, asyncio.Protocol):
         "writable",
     )
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, listener: Listener) -> None:
         super().__init__()
         self._broker = broker
-        self._decoder = Decoder(broker.options.max_packet_size)
+        self._decoder = Decoder(listener.options.max_packet_size)
         self._transport: asyncio.Transport | None = None
         self._authenticating = False
         self._closed = False
@@ -130,11 +150,25 @@ class Connection(LoopActor, asyncio.Protocol):
         self._login: asyncio.Task[None] | None = None
         self._braked: set[Connection] | None = None
         self._gave_up = False
+        self._meter: Meter | None = None
         self._paused = Pause(0)
+        self.access: Access | None = None
+        """What the client may publish and subscribe to; None: everything."""
         self.address = ""
         self.bytes_in = 0
         self.bytes_out = 0
         self.client_id: str | None = None
+        self.counted_user: str | None = None
+        """User whose connections it is counted among."""
+        self.host = ""
+        """Where the client is, without the port; empty while that is not known, or nowhere."""
+        self.given_id = ""
+        """The client identifier that the client has for itself; others see ``client_id``."""
+        self.identity: Verdict | None = None
+        """Who the client is, once that is known."""
+        self.listener = listener
+        self.deaf = False
+        """It is about to be closed: what it sent and nobody has handled yet does not count."""
         self.connected_ms = 0
         """When the CONNECT was accepted, Unix time in milliseconds."""
         self.keep_alive = 0
@@ -154,8 +188,7 @@ class Connection(LoopActor, asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the transport; refuse it when there are too many already."""
         self._transport = cast("asyncio.Transport", transport)
-        peer = transport.get_extra_info("peername")
-        self.address = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else str(peer or "")
+        self._look_for_peer()
         self._transport.set_write_buffer_limits(high=_WRITE_HIGH)
         _keep_alive_in_tcp(transport)
         broker = self._broker
@@ -164,7 +197,24 @@ class Connection(LoopActor, asyncio.Protocol):
             self._transport.abort()
             return
         self.last_read = broker.clock.monotonic()
-        broker.timers.remind(broker.options.connect_timeout, self._connect_deadline)
+        broker.timers.remind(self.listener.options.connect_timeout, self._connect_deadline)
+
+    def peer_known(self) -> None:
+        """Take note of where the client really is, as a proxy says."""
+        if not self._ended:
+            self._look_for_peer()
+            self._broker.locate(self)
+
+    def _look_for_peer(self) -> None:
+        transport = self._transport
+        if transport is None:
+            return
+        peer = transport.get_extra_info("peername")
+        if isinstance(peer, tuple):
+            self.address = f"{peer[0]}:{peer[1]}"
+            self.host = "" if transport.get_extra_info("peer_pending") else peer[0]
+        else:
+            self.address = _local_peer(transport)
 
     def data_received(self, data: bytes) -> None:
         """Put what was read into the mailbox."""
@@ -196,11 +246,12 @@ class Connection(LoopActor, asyncio.Protocol):
         if type(message) is bytes:
             self._on_bytes(message)
         elif type(message) is _Lost:
+            self._tell_refused(message.error)
             reason = "closed" if message.error is None else "error"
             self._end(reason)
             self.stop()
         elif type(message) is Authenticated:
-            self._authenticated(message.connect, message.result)
+            self._authenticated(message.connect, message.verdict)
         elif type(message) is Close:
             self.close(message.reason)
 
@@ -239,6 +290,12 @@ class Connection(LoopActor, asyncio.Protocol):
         return self.client_id
 
     @property
+    def tls(self) -> str | None:
+        """Version of TLS and cipher that are spoken; None: it is not encrypted."""
+        cipher = self._transport.get_extra_info("cipher") if self._transport is not None else None
+        return f"{cipher[1]} {cipher[0]}" if cipher else None
+
+    @property
     def unsent(self) -> int:
         """Bytes on their way to the client: at the gate, and not taken by it yet."""
         transport = self._transport
@@ -263,6 +320,12 @@ class Connection(LoopActor, asyncio.Protocol):
         self._keep_alive = keep_alive * 1.5
         if keep_alive:
             self._remind_keep_alive(self._keep_alive)
+        if isinstance(self._transport, WebSocketStage):
+            # Until now its frames had no more room than a CONNECT needs.
+            self._transport.max_size = self.listener.options.max_packet_size + _FRAME_ROOM
+        if isinstance(self._transport, WebSocketStage):
+            # A frame may hold several packets, and so be larger than each of them.
+            self._transport.max_size = self.listener.options.max_packet_size + _MAX_UNREAD
         early, self._early = self._early, None
         self.resume(Pause.CONNECT)
         for part in early or ():
@@ -371,8 +434,11 @@ class Connection(LoopActor, asyncio.Protocol):
         broker.meters.bytes_in += len(data)
         if self._authenticating:
             self._keep_early(data)
+            self._broker.hold(self, self.unauthenticated_bytes)
             return
         packets = self._decoder.feed(data)
+        if self.session is None and not packets:
+            self._broker.hold(self, self.unauthenticated_bytes)
         if self.tap is not None:
             self.tap.took(self, packets, self._decoder.error)
         if packets:
@@ -380,10 +446,47 @@ class Connection(LoopActor, asyncio.Protocol):
                 self._begin(packets)
             else:
                 self._pass_on(packets)
+                if self._meter is not None:
+                    self._slow_down(self._meter, packets, len(data))
         self._look_for_violation()
         if broker.journal.congested:
             self.pause(Pause.LOG)
             broker.paused.add(self)
+
+    @property
+    def unauthenticated_bytes(self) -> int:
+        """Bytes that are kept although it is not known yet whose they are."""
+        early = sum(len(part) for part in self._early or () if isinstance(part, bytes))
+        return self._decoder.buffered + early
+
+    @property
+    def unread(self) -> int:
+        """Bytes that the client has not taken from its transport."""
+        transport = self._transport
+        return transport.get_write_buffer_size() if transport is not None else 0
+
+    def _slow_down(self, meter: Meter, packets: list[Packet], size: int) -> None:
+        """Read nothing more for a while if the client publishes faster than it may."""
+        now = self._broker.clock.monotonic()
+        count = sum(len(packet) for packet in packets if type(packet) is Publishes)
+        wait = meter.took(count, size, now)
+        if not wait:
+            return
+        if meter.tries_patience(now):
+            self._broker.guard.refused.add("publish_rate", now, client=self.client_id)
+            self.kernel.tell(self, Close("publish_rate"))
+            return
+        self.pause(Pause.RATE)
+        self._broker.timers.remind(wait, self._rate_over)
+
+    def _rate_over(self) -> None:
+        if not self.stopped:
+            self.resume(Pause.RATE)
+
+    def stop_listening(self) -> None:
+        """Take nothing more from the client: it is about to be closed."""
+        self.deaf = True
+        self._decoder.stop()
 
     def _look_for_violation(self) -> None:
         """Close after a protocol error, when all that came before it has been handled."""
@@ -429,33 +532,75 @@ class Connection(LoopActor, asyncio.Protocol):
         self._authenticating = True
         if len(packets) > 1:
             self._keep_early(packets[1:])
-        self.client_id = connect.client_id
+        self.given_id = connect.client_id
+        shown = self._credentials(connect)
+        connect.client_id = self.client_id = self._broker.known_as(connect.client_id)
         if self._broker.on_connect is not None:
             self._broker.on_connect(self, packets)
         self._broker.meters.packets_in += 1
         self._broker.meters.connects += 1
-        result = self._broker.authenticator.check_now(connect.username, connect.password)
-        if result is None:
-            self._login = self._broker.authenticate(self, connect)
+        connect.password = None
+        verdict = self._broker.authenticator.check_now(shown)
+        if verdict is None:
+            self._login = self._broker.authenticate(self, connect, shown)
         else:
-            self._authenticated(connect, result)
+            self._authenticated(connect, verdict)
 
-    def _authenticated(self, connect: Connect, result: AuthResult) -> None:
-        """Go on with a CONNECT whose user name and password were looked at."""
+    def _tell_refused(self, error: Exception | None) -> None:
+        """Count what a stage below did not let through."""
+        reason = {HandshakeError: "tls_handshake", ConnectionError: "framing"}.get(type(error))
+        if reason is not None:
+            now = self._broker.clock.monotonic()
+            self._broker.guard.refused.add(reason, now, address=self.address, error=str(error))
+
+    def _credentials(self, connect: Connect) -> Credentials:
+        options, transport = self.listener.options, self._transport
+        certified = None
+        if options.identity is not None and transport is not None:
+            certified = identity(transport.get_extra_info("peercert"), options.identity)
+        return Credentials(
+            connect.username,
+            connect.password,
+            connect.client_id,
+            self.host,
+            options.name,
+            options.allow_anonymous,
+            certified,
+        )
+
+    def _authenticated(self, connect: Connect, verdict: Verdict) -> None:
+        """Go on with a CONNECT of which it was decided whether it may be."""
         if self._ended:
             return
-        if result is not AuthResult.ACCEPTED:
+        if not verdict.accepted:
             _log.info(
                 "connection refused",
                 client=connect.client_id,
                 address=self.address,
                 user=connect.username,
-                reason=result.name.lower(),
+                reason=verdict.reason or verdict.result.name.lower(),
             )
-            self.refuse(ConnectCode(int(result)), "not_authorised")
+            self.refuse(ConnectCode(int(verdict.result)), "not_authorised")
             return
-        connect.password = None
-        self.kernel.tell(self._broker, ConnectRequest(self, connect))
+        self.identity = verdict
+        self._look_at_expiry()
+        if self._broker.identified(self, connect):
+            self.kernel.tell(self._broker, ConnectRequest(self, connect))
+
+    def meter(self, meter: Meter | None) -> None:
+        """Have what the client publishes counted."""
+        self._meter = meter
+
+    def _look_at_expiry(self) -> None:
+        """End the connection when what the client showed is good no longer."""
+        if self._ended or self.identity is None or not self.identity.expires_ms:
+            return
+        left = (self.identity.expires_ms - self._broker.clock.time_ms()) / 1000
+        if left <= 0:
+            _log.info("login expired", client=self.client_id, address=self.address)
+            self.kernel.tell(self, Close("login_expired"))
+            return
+        self._broker.timers.remind(min(left, _LONGEST_TIMER), self._look_at_expiry)
 
     def _end(self, reason: str, *, orderly: bool = False) -> None:
         """Tell the session, once, that nothing more comes."""
@@ -494,6 +639,18 @@ class Connection(LoopActor, asyncio.Protocol):
     def _remind_keep_alive(self, delay: float) -> None:
         # A timer may outlive its connection, but not by the 27 hours of the longest keep alive.
         self._broker.timers.remind(min(delay, _LONGEST_TIMER), self._keep_alive_deadline)
+
+
+def _local_peer(transport: asyncio.BaseTransport) -> str:
+    """Return who is at the other end of a Unix socket."""
+    endpoint = transport.get_extra_info("socket")
+    if endpoint is None or endpoint.family != socket.AF_UNIX or not hasattr(socket, "SO_PEERCRED"):
+        return ""
+    size = struct.calcsize("3i")
+    pid, uid, _ = struct.unpack(
+        "3i", endpoint.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+    )
+    return f"unix:uid={uid},pid={pid}"
 
 
 def _keep_alive_in_tcp(transport: asyncio.BaseTransport) -> None:

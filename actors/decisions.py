@@ -6,6 +6,7 @@ Nothing here changes a state or knows the time; who calls appends the events and
 from __future__ import annotations
 
 import heapq
+import sys
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
@@ -324,17 +325,36 @@ class Grant(NamedTuple):
     events: list[Event]
 
 
-def subscribe(state: SessionState, filters: Sequence[tuple[str, int]], *, max_qos: int) -> Grant:
+def subscribe(
+    state: SessionState,
+    filters: Sequence[tuple[str, int]],
+    *,
+    max_qos: int,
+    refuses: Callable[[str], bool] = is_reserved_filter,
+    most: int = sys.maxsize,
+) -> Grant:
     """Decide on a SUBSCRIBE: each filter is granted at its QoS (at most ``max_qos``), or refused.
 
     A filter that stands twice in a packet is handled as if it came in two [MQTT-3.8.4-4].
+    ``refuses`` says which filters nobody, or not this client, may subscribe to; ``most`` is how
+    many subscriptions a session may have.
     """
     codes: list[int] = []
     granted: list[tuple[str, int]] = []
+    free = (
+        most - sum(held.active for held in state.subscriptions.values())
+        if most < sys.maxsize
+        else most
+    )
+    fresh: set[str] = set()
     for topic_filter, asked in filters:
-        if is_reserved_filter(topic_filter):
+        held = state.subscriptions.get(topic_filter)
+        known = (held is not None and held.active) or topic_filter in fresh
+        if refuses(topic_filter) or (not known and free <= len(fresh)):
             codes.append(SUBSCRIBE_FAILURE)
             continue
+        if not known:
+            fresh.add(topic_filter)
         qos = min(asked, max_qos)
         codes.append(qos)
         granted.append((topic_filter, qos))

@@ -7,7 +7,7 @@ log first, the session puts off everything but deliveries until they are there.
 from __future__ import annotations
 
 from collections import deque
-from itertools import chain, islice, takewhile
+from itertools import chain, groupby, islice, takewhile
 from typing import TYPE_CHECKING
 
 from actors import decisions
@@ -49,6 +49,7 @@ class Delivery:
         "_after_load",
         "_again",
         "_broker",
+        "_dropped",
         "_held",
         "_held_bytes",
         "_in_hand",
@@ -63,6 +64,8 @@ class Delivery:
         self._again: deque[int] = deque()
         """Packet identifiers of what is still to be sent again after a reconnect."""
         self._after_load: Callable[[], None] | None = None
+        self._dropped = False
+        """Something that waited was dropped instead of sent."""
         self._held: dict[Position, Message] = {}
         self._held_bytes = 0
         self._reach = _REACH
@@ -193,13 +196,16 @@ class Delivery:
             if not chosen:
                 break
             count = decisions.within([message.payload for message in chosen], budget)
-            budget -= self._send_waiting(connection, run, chosen[:count])
+            budget -= self._send_permitted(connection, run, chosen[:count])
             if budget <= 0 or count < len(chosen):
+                if self._dropped:  # of which nothing will be acknowledged
+                    break
                 # The rest follows when these are acknowledged or the transport has room.
                 return
             if len(chosen) < len(run.refs):
                 break
-        if len(found) < len(refs):
+        if len(found) < len(refs) or self._dropped:
+            self._dropped = False
             self.drain()
 
     def _at_hand(self, refs: Sequence[Position]) -> dict[Position, Message]:
@@ -225,6 +231,30 @@ class Delivery:
                 self._reach *= _REACH_GROWS
                 return list(refs[:count])
         return list(refs)
+
+    def _send_permitted(
+        self, connection: Connection, run: decisions.WaitingRun, messages: list[Message]
+    ) -> int:
+        """Send the first messages of a run that the client may have, drop those that it may not.
+
+        They were queued while it was away, or when it might have them. Returns payload bytes.
+        """
+        access = connection.access
+        if access is None:
+            return self._send_waiting(connection, run, messages)
+        size = at = 0
+        for permitted, group in groupby(messages, lambda message: access.read[message.topic]):
+            some = [*group]
+            part = run._replace(refs=run.refs[at : at + len(some)])
+            at += len(some)
+            if permitted:
+                size += self._send_waiting(connection, part, some)
+                continue
+            queued = sum(len(message.payload) for message in some)
+            self._dropped = True
+            self._broker.drop_denied(self._session.name, part.refs, run.held.filter, queued)
+            self.let_go(part.refs)
+        return size
 
     def _send_waiting(
         self, connection: Connection, run: decisions.WaitingRun, messages: list[Message]

@@ -9,7 +9,7 @@ from protocol.encoder import Outgoing as Prepared
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from actors.auth import AuthResult
+    from actors.access.identity import Verdict
     from actors.connection import Connection
     from actors.orders import Order
     from actors.router import Subscriber
@@ -210,7 +210,7 @@ class Authenticated(NamedTuple):
     """User name and password of a CONNECT were looked at."""
 
     connect: Connect
-    result: AuthResult
+    verdict: Verdict
 
 
 class Close(NamedTuple):

@@ -14,7 +14,7 @@ from eventstore.stats import Histogram
 from protocol.packets import Acks, Packet, Publishes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from actors.connection import Connection
 
@@ -99,9 +99,11 @@ class Meters:
         self.publish_bytes_out += size
 
 
-async def watch_loop(meters: Meters) -> None:
-    """Measure, again and again, by how much the event loop is late."""
+async def watch_loop(meters: Meters, tell: Callable[[float], None]) -> None:
+    """Measure, again and again, by how many seconds the event loop is late; ``tell`` of it."""
     while True:
         due = time.perf_counter() + _LAG_EVERY
         await asyncio.sleep(_LAG_EVERY)
-        meters.lag.observe(max(0.0, time.perf_counter() - due))
+        lag = max(0.0, time.perf_counter() - due)
+        meters.lag.observe(lag)
+        tell(lag)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from actors.limits.options import LimitOptions
 
 MIB = 1024 * 1024
 
@@ -32,6 +34,14 @@ class Options:
     """Bytes waiting for one slow reader before QoS 0 messages to it are dropped."""
     jail_time: float = 1.0
     """How long a client identifier that two clients fight over is held back."""
+    bounds: LimitOptions = field(default_factory=LimitOptions)
+    """What clients may take, all together, of an address, of a user."""
+    close_denied: bool = False
+    """Close a connection that publishes what it may not, instead of dropping that."""
+    pseudonym_key: bytes = field(default=b"", repr=False)
+    """Key of the hash that stands for client identifiers; empty: they stand for themselves."""
+    users_elsewhere: bool = False
+    """Others than the permission file say which groups a user is in, or what it may do."""
     reject_qos2_publish: bool = False
     downgrade_qos2_subscribe: bool = False
     commit_timeout: float = 30.0

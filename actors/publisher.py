@@ -114,7 +114,7 @@ class Publisher:
             for at, pid in enumerate(ids):
                 if pid not in inbound:
                     first_seen.setdefault(pid, at)
-            fresh = _select(packet, list(first_seen.values()))
+            fresh = select(packet, list(first_seen.values()))
         if fresh.topics:
             for part in self._acceptable(fresh):
                 self._record(part, will=False)
@@ -138,23 +138,31 @@ class Publisher:
 
     def _acceptable(self, packet: Publishes) -> list[Publishes]:
         """Return the packet in parts that each fit into a record, without what is refused."""
+        distinct = set(packet.topics)
         reserved = {
             raw
-            for raw in set(packet.topics)
+            for raw in distinct
             if is_reserved_topic(raw.decode()) or (packet.retain and raw.startswith(_ANSWERS))
         }
-        if reserved:
-            keep = [at for at, raw in enumerate(packet.topics) if raw not in reserved]
-            dropped = len(packet) - len(keep)
-            at = self._broker.emit(MessageDropped(self._name, "reserved_topic", dropped))
-            self._broker.count_dropped(
-                "reserved_topic", dropped, client=self._name, position=format_position(at)
-            )
-            if not keep:
-                return []
-            packet = _select(packet, keep)
+        refused = {
+            "reserved_topic": reserved,
+            "topic_levels": set(filter(self._broker.too_deep, distinct - reserved)),
+        }
+        for reason, topics in refused.items():
+            if topics:
+                packet = self._without(packet, topics, reason)
+        if not len(packet):
+            return []
         limit = self._broker.options.max_record // 2
         return _split(packet, limit)
+
+    def _without(self, packet: Publishes, topics: set[bytes], reason: str) -> Publishes:
+        """Return a packet without the messages on some topics, of which it is recorded why."""
+        keep = [at for at, raw in enumerate(packet.topics) if raw not in topics]
+        dropped = len(packet) - len(keep)
+        at = self._broker.emit(MessageDropped(self._name, reason, dropped))
+        self._broker.count_dropped(reason, dropped, client=self._name, position=format_position(at))
+        return select(packet, keep)
 
     def _record(self, packet: Publishes, *, will: bool) -> tuple[Position, int]:
         """Append a MessagePublished; return the first message's position and the payload bytes."""
@@ -218,8 +226,21 @@ class Publisher:
                     gated=gated,
                 )
             self.send(targets if wanted is None else self._only(wanted, targets, batch), batch)
+        denied = broker.router.denied
+        if denied and refs and not denied.keys().isdisjoint(topics):
+            self._tell_denied(topics, refs)
         if not gated and wanted is None and self._has_birth(topics):
             self._keep_births(topics, payloads)
+
+    def _tell_denied(self, topics: Sequence[bytes], refs: Sequence[Position]) -> None:
+        """Have it recorded which messages subscribers did not get as they may not have them."""
+        lost: dict[Subscriber, list[Position]] = defaultdict(list)
+        for raw, ref in zip(topics, refs, strict=True):
+            for subscriber in self._broker.router.denied.get(raw, ()):
+                if subscriber.qos:
+                    lost[subscriber].append(ref)
+        for subscriber, some in lost.items():
+            self._broker.drop_denied(subscriber.session, some, subscriber.filter)
 
     def _only(
         self, wanted: Callable[[Subscriber], bool], targets: Sequence[Subscriber], batch: Batch
@@ -306,12 +327,15 @@ class Publisher:
                 tell(broker.session(target.session), Outgoing(target, batch, qos))
 
 
-def _select(packet: Publishes, keep: Sequence[int]) -> Publishes:
+def select(packet: Publishes, keep: Sequence[int]) -> Publishes:
     """Return some of a packet's messages."""
     part = Publishes(packet.qos, retain=packet.retain, dup=packet.dup)
-    payloads = packet.payloads
     part.topics += [packet.topics[at] for at in keep]
-    part.payloads.extend(payloads[at] for at in keep)
+    if packet.packets:
+        part.packets += [packet.packets[at] for at in keep]
+    else:
+        payloads = packet.payloads
+        part.payloads.extend(payloads[at] for at in keep)
     if packet.qos:
         part.packet_ids += [packet.packet_ids[at] for at in keep]
     return part
@@ -335,4 +359,4 @@ def _split(packet: Publishes, limit: int) -> list[Publishes]:
             parts.append([])
             total = need
         parts[-1].append(at)
-    return [_select(packet, part) for part in parts]
+    return [select(packet, part) for part in parts]

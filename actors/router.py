@@ -20,6 +20,7 @@ from protocol.trie import FilterTrie
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from actors.access.rules import Access
     from actors.bridge.host import BridgeHost
     from actors.subscription import Subscription
     from projections.session import SessionState
@@ -32,7 +33,7 @@ _SPARKPLUG = b"spBv1.0/"
 class Subscriber:
     """One subscription of one session, as the index knows it."""
 
-    __slots__ = ("__weakref__", "actor", "ended", "filter", "qos", "session")
+    __slots__ = ("__weakref__", "actor", "ended", "filter", "guard", "qos", "session")
 
     def __init__(self, session: str, topic_filter: str, qos: int) -> None:
         self.session = session
@@ -40,6 +41,8 @@ class Subscriber:
         self.qos = qos
         self.actor: Subscription | None = None
         """Who delivers; None while the session is offline."""
+        self.guard: Access | None = None
+        """Says of each topic whether the client may have it; None: of all, or it is offline."""
         self.ended = False
         """The session it belonged to is gone: what is still on its way is for nobody. What an
         UNSUBSCRIBE ends still gets what matched before."""
@@ -77,7 +80,7 @@ class Routes(dict[bytes, Route]):
         if len(self) >= _CACHED_TOPICS or self._size >= _CACHED_BYTES:
             self.forget()
         topic = raw.decode()
-        targets = self._router.match(topic)
+        targets = () if self._router.too_deep(raw) else self._router.match(topic)
         if raw.startswith(_SPARKPLUG):
             self._router.take_birth(topic, raw)
         route = NOWHERE
@@ -92,6 +95,7 @@ class Routes(dict[bytes, Route]):
         if self._size:
             self.clear()
             self._interned.clear()
+            self._router.denied.clear()
             self._size = 0
 
 
@@ -113,6 +117,10 @@ class Router:
         """Subscriptions that ended before their session, while something is on its way for them."""
         self.births: dict[bytes, bytes] = {}
         """Topics of Sparkplug's births among the routes that are known -> where they are kept."""
+        self.denied: dict[bytes, list[Subscriber]] = {}
+        """Topics among the routes that are known -> who subscribed and may not have them."""
+        self.too_deep: Callable[[bytes], bool] = _never
+        """Says which topics have more levels than there may be: nobody gets them."""
         self.system: set[Subscriber] = set()
         """Subscriptions below ``$SYS`` of sessions that are not passive."""
 
@@ -135,6 +143,9 @@ class Router:
         for found in matching:
             if isinstance(found, str):
                 continue
+            if found.guard is not None and not found.guard.may_read(topic):
+                self.denied.setdefault(topic.encode(), []).append(found)
+                continue
             other = best.get(found.session)
             if other is None or found.qos > other.qos:
                 best[found.session] = found
@@ -155,11 +166,37 @@ class Router:
     def match_system(self, topic: str) -> tuple[Subscriber, ...]:
         """Return who of those that are not passive gets a message of the broker, each once."""
         matching = self._index.match(topic)
-        best = {found.session: found for found in matching if isinstance(found, Subscriber)}
+        best = {
+            found.session: found
+            for found in matching
+            if isinstance(found, Subscriber)
+            and (found.guard is None or found.guard.may_read(topic))
+        }
         return tuple(best.values())
 
-    def subscribe(self, session: str, topic_filter: str, qos: int) -> Subscriber:
-        """Add a subscription, or change the QoS of the one with this filter."""
+    def guard(self, session: str, access: Access | None) -> None:
+        """Have a session get only what ``access`` lets it have, from now on; None: everything.
+
+        Of a session that is offline nobody says; what is queued is looked at when it is sent.
+        """
+        changed = False
+        for found in self._subscribers.get(session, {}).values():
+            changed |= self._guard(found, access)
+        if changed:
+            self.routes.forget()
+
+    def _guard(self, found: Subscriber, access: Access | None) -> bool:
+        before = found.guard
+        found.guard = access if access is not None and access.guards(found.filter) else None
+        return found.guard is not before
+
+    def subscribe(
+        self, session: str, topic_filter: str, qos: int, access: Access | None = None
+    ) -> Subscriber:
+        """Add a subscription, or change the QoS of the one with this filter.
+
+        ``access`` says what the client may have; None: everything, or it is offline.
+        """
         held = self._subscribers.setdefault(session, {})
         found = held.get(topic_filter)
         if found is None:
@@ -169,6 +206,7 @@ class Router:
             if is_reserved_topic(topic_filter):
                 self.system.add(found)
         found.qos = qos
+        self._guard(found, access)
         self.routes.forget()
         return found
 
@@ -233,3 +271,7 @@ class Router:
                 self.unsubscribe(state.session, found.filter)
         for topic_filter, qos in wanted.items():
             self.subscribe(state.session, topic_filter, qos)
+
+
+def _never(_topic: bytes) -> bool:
+    return False

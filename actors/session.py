@@ -11,6 +11,7 @@ subscriptions comes straight to it and is queued. When nothing came for a while 
 from __future__ import annotations
 
 import itertools
+import sys
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import structlog
@@ -38,6 +39,7 @@ from actors.publisher import Publisher
 from actors.subscription import Subscription
 from eventstore.events import (
     Event,
+    MessageDropped,
     Queued,
     SessionClosed,
     SessionExpired,
@@ -181,7 +183,7 @@ class Session(LoopActor):
                 connect.keep_alive,
                 generation,
                 connection.address,
-                connect.username,
+                connection.identity.user if connection.identity is not None else connect.username,
             )
         )
         _log.debug(
@@ -202,6 +204,7 @@ class Session(LoopActor):
         )
         self._broker.journal.hold(connection)
         if resumed:
+            self._broker.router.guard(self.name, connection.access)
             for subscriber in self._broker.router.subscribers(self.name):
                 self._start_subscription(subscriber)
             self._delivery.resume()
@@ -292,11 +295,12 @@ class Session(LoopActor):
             connection.session = None
         self._delivery.forget()
         if state.will is not None:
-            if orderly:
+            if orderly or not self._may_fire(connection):
                 self._will = None
                 self.emit(WillCancelled(self.name))
             else:
                 self._fire_will()
+        self._broker.router.guard(self.name, None)
         for subscriber in self._broker.router.subscribers(self.name):
             self._stop_subscription(subscriber)
         at = self.emit(SessionClosed(self.name, reason, state.generation))
@@ -309,6 +313,17 @@ class Session(LoopActor):
         )
         if state.clean:
             self._broker.router.remove_session(self.name)
+
+    def _may_fire(self, connection: Connection | None) -> bool:
+        """Say whether the will may still be published; if not, have it recorded."""
+        will, gate = self.state.will, self._broker.permissions
+        if will is None or gate.may_fire(self.state, connection, will.topic):
+            return True
+        event = MessageDropped(self.name, "not_permitted", 1, [will.ref])
+        self._broker.count_dropped(
+            event.reason, 1, client=self.name, position=format_position(self.emit(event))
+        )
+        return False
 
     def _fire_will(self) -> None:
         will, message = self.state.will, self._will
@@ -385,6 +400,8 @@ class Session(LoopActor):
                 self.kernel.tell(connection, Close("session_lost"))
             return
         for number, packet in enumerate(message.packets):
+            if connection.deaf:
+                return
             if type(packet) is Publishes:
                 self._on_publishes(connection, packet)
             elif type(packet) is Acks:
@@ -403,20 +420,25 @@ class Session(LoopActor):
                 return
 
     def _on_publishes(self, connection: Connection, packet: Publishes) -> None:
-        qos = packet.qos
-        if not qos:
-            self._publisher.publish(self, packet)
-            return
-        if qos == 1:
-            self._publisher.publish(self, packet)
-            self._acknowledge(connection, PacketType.PUBACK, packet.packet_ids)
-            return
-        if self._broker.options.reject_qos2_publish:
+        permitted = packet
+        if connection.access is not None:
+            permitted = self._broker.permissions.publishes(self.name, connection, packet)
+        qos, ids = packet.qos, packet.packet_ids
+        if qos == 2 and self._broker.options.reject_qos2_publish:
             _log.info("QoS 2 publish rejected", client=self.name, address=connection.address)
             self.kernel.tell(connection, Close("qos2_rejected"))
             return
-        self._publisher.store(self, packet)
-        self._acknowledge(connection, PacketType.PUBREC, packet.packet_ids)
+        if connection.deaf:
+            # Only what stood before the one because of which it is closed [MQTT-3.3.5-2].
+            ids = permitted.packet_ids
+        if len(permitted):
+            if qos == 2:
+                self._publisher.store(self, permitted)
+            else:
+                self._publisher.publish(self, permitted)
+        if qos and ids:
+            kind = PacketType.PUBACK if qos == 1 else PacketType.PUBREC
+            self._acknowledge(connection, kind, ids)
 
     def _on_acks(self, connection: Connection, packet: Acks) -> None:
         kind, ids = packet.kind, packet.packet_ids
@@ -458,23 +480,32 @@ class Session(LoopActor):
     def _on_subscribe(self, connection: Connection, packet: Subscribe) -> None:
         broker = self._broker
         max_qos = 1 if broker.options.downgrade_qos2_subscribe else 2
-        grant = decisions.subscribe(self.state, packet.filters, max_qos=max_qos)
+        grant = decisions.subscribe(
+            self.state,
+            packet.filters,
+            max_qos=max_qos,
+            refuses=lambda topic_filter: broker.permissions.refuses(connection, topic_filter),
+            most=broker.options.bounds.max_subscriptions or sys.maxsize,
+        )
         for event in grant.events:
             self.emit(event)
         self._answer(connection, suback(packet.packet_id, grant.codes))
         broker.journal.hold(connection)
         # Of a filter that stands there twice the last one counts, and it is replayed once.
         for topic_filter, qos in dict(grant.granted).items():
-            subscriber = broker.router.subscribe(self.name, topic_filter, qos)
+            subscriber = broker.router.subscribe(self.name, topic_filter, qos, connection.access)
             known = subscriber.actor is not None
             actor = self._start_subscription(subscriber)
             if known:
                 self.kernel.tell(actor, Regrant(qos))
+            guard = subscriber.guard
             retained = broker.node.retained.match(topic_filter)
+            if guard is not None:
+                retained = [message for message in retained if guard.may_read(message.topic)]
             if retained:
                 self.kernel.tell(actor, retained)
             if topic_filter.startswith("$SYS/"):
-                present = broker.systree.retained(topic_filter)
+                present = broker.systree.retained(topic_filter, guard)
                 if present is not None:
                     self.kernel.tell(actor, present)
 

@@ -19,12 +19,11 @@ from protocol.trie import TopicTrie
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+    from actors.access.rules import Access
     from actors.broker import Broker
     from actors.router import Subscriber
 
 ROOT = "$SYS/broker/"
-NO_MESSAGES = ("connections", "logins", "sessions")
-"""Reasons of ``Broker.dropped`` that count connections which were refused, and no messages."""
 _MINUTE = 60.0
 _SPANS = (("1min", _MINUTE), ("5min", 5 * _MINUTE), ("15min", 15 * _MINUTE))
 """Seconds over which an average is taken."""
@@ -112,14 +111,19 @@ class SysTree:
             self._sample()
             self._arm(self._life)
 
-    def retained(self, topic_filter: str) -> Batch | None:
-        """Return what a new subscription gets at once; None if that is nothing."""
+    def retained(self, topic_filter: str, guard: Access | None = None) -> Batch | None:
+        """Return what a new subscription gets at once; None if that is nothing.
+
+        ``guard`` says of each topic whether the client may have it; None: of all.
+        """
         if not self._interval:
             return None
         if not self._told:
             self._told = self._values()
             self._count(self._stored)
         topics = list(self._topics.match(topic_filter))
+        if guard is not None:
+            topics = [topic for topic in topics if guard.may_read(topic)]
         return self._batch(topics, retain=True) if topics else None
 
     def _arm(self, life: int) -> None:
@@ -200,8 +204,7 @@ class SysTree:
         self._load.sample(broker.clock.monotonic(), counts)
 
     def _dropped(self) -> int:
-        dropped = self._broker.dropped
-        return sum(count for reason, count in dropped.items() if reason not in NO_MESSAGES)
+        return self._broker.dropped.total()
 
     def _values(self) -> dict[str, bytes]:
         """Return all topics and their payloads."""

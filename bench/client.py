@@ -15,12 +15,12 @@ _AT_ONCE = 200
 _SOURCES = 20
 
 
-def _text(text: str) -> bytes:
-    data = text.encode()
+def text(value: str) -> bytes:
+    data = value.encode()
     return len(data).to_bytes(2, "big") + data
 
 
-def _packet(first: int, body: bytes) -> bytes:
+def packet(first: int, body: bytes) -> bytes:
     length = len(body)
     head = bytearray([first])
     while True:
@@ -30,20 +30,24 @@ def _packet(first: int, body: bytes) -> bytes:
             return bytes(head) + body
 
 
-def connect(session: str, *, clean: bool = False) -> bytes:
+def connect(
+    session: str, *, clean: bool = False, user: str | None = None, password: str = ""
+) -> bytes:
     """Give a CONNECT without keep alive."""
-    return _packet(0x10, _text("MQTT") + bytes([4, 2 * clean, 0, 0]) + _text(session))
+    flags = 2 * clean + (0xC0 if user is not None else 0)
+    shown = text(user) + text(password) if user is not None else b""
+    return packet(0x10, text("MQTT") + bytes([4, flags, 0, 0]) + text(session) + shown)
 
 
 def subscribe(*topic_filters: str, qos: int = 1) -> bytes:
     """Give a SUBSCRIBE."""
-    wanted = b"".join(_text(topic_filter) + bytes([qos]) for topic_filter in topic_filters)
-    return _packet(0x82, b"\x00\x01" + wanted)
+    wanted = b"".join(text(topic_filter) + bytes([qos]) for topic_filter in topic_filters)
+    return packet(0x82, b"\x00\x01" + wanted)
 
 
 def publish(topic: str, payload: bytes, pid: int) -> bytes:
     """Give a PUBLISH at QoS 1."""
-    return _packet(0x32, _text(topic) + pid.to_bytes(2, "big") + payload)
+    return packet(0x32, text(topic) + pid.to_bytes(2, "big") + payload)
 
 
 class Client:

@@ -54,11 +54,6 @@ def contradictions(settings: Settings) -> Iterator[str]:
             yield f"{name} needs bridge_url as well"
     if settings.bridge_password is not None and settings.bridge_password_file is not None:
         yield "bridge_password and bridge_password_file exclude each other: set one"
-    if settings.bridge_user_map and settings.password_file is None:
-        yield (
-            "bridge_user_map needs password_file: without it every client can say that it is that "
-            "user"
-        )
     yield from _bad_addresses(settings)
     if settings.nats_listen is None:
         if settings.nats_users is not None:

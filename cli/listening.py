@@ -17,7 +17,7 @@ class ListenError(FoldmqError):
 
     exit_code = 69  # EX_UNAVAILABLE
 
-    def __init__(self, place: Address, error: OSError, name: str = "listen") -> None:
+    def __init__(self, place: object, error: OSError, name: str = "listen") -> None:
         other = f"stop it or choose another {flag(name)}"
         reasons = {
             errno.EADDRINUSE: f"another program listens there; {other}",

@@ -1,6 +1,5 @@
 """The ``foldmq`` command."""
 
-import getpass
 import io
 import os
 import sys
@@ -9,7 +8,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from cli import logcommands, version
+from cli import aclcommand, logcommands, passwdcommand, version
 from cli.flags import with_settings_flags
 from cli.operator import commands as operatorcommands
 from cli.sparkjobs import commands as sparkcommands
@@ -125,6 +124,8 @@ logcommands.register(app)
 operatorcommands.register(app)
 webcommand.register(app)
 sparkcommands.register(app)
+aclcommand.register(app)
+passwdcommand.register(app)
 
 
 @app.command("pub")
@@ -199,39 +200,6 @@ def _sub(
         style=style,
     )
     subscriber.run(count, timeout)
-
-
-@app.command("passwd")
-def _passwd(
-    file: Annotated[Path, typer.Argument(help="Password file; made when there is none.")],
-    user: Annotated[str, typer.Argument(help="User name.")],
-    delete: Annotated[bool, typer.Option("--delete", help="Delete the user.")] = False,
-    from_stdin: Annotated[
-        bool, typer.Option("--password-stdin", help="Read the password from stdin's first line.")
-    ] = False,
-) -> None:
-    """Create a user in a password file, change the password, or delete the user."""
-    from cli import passwd
-
-    if delete:
-        passwd.delete_user(file, user)
-        typer.echo(f"user {user} deleted from {file}")
-        return
-    new = passwd.set_user(file, user, _read_password(from_stdin=from_stdin))
-    typer.echo(f"user {user} {'added to' if new else 'changed in'} {file}")
-
-
-def _read_password(*, from_stdin: bool) -> bytes:
-    if from_stdin:
-        return sys.stdin.buffer.readline().rstrip(b"\r\n")
-    try:
-        first = getpass.getpass("Password: ")
-        again = getpass.getpass("Again: ")
-    except EOFError:
-        fail("no password was given", 2)
-    if first != again:
-        fail("the two passwords differ", 2)
-    return first.encode("utf-8", "surrogateescape")
 
 
 if __name__ == "__main__":

@@ -1,14 +1,26 @@
-"""``foldmq passwd``: create, change and delete users in a password file."""
+"""``foldmq passwd``: create, change, delete, list and import users of a password file."""
 
 import contextlib
 import os
 import tempfile
 from pathlib import Path
+from typing import NamedTuple
 
 import argon2
 
-from actors import auth
+from actors.access import passwords
+from cli import text as shown
 from cli.settings import ConfigError
+
+
+class Imported(NamedTuple):
+    """What came of an import."""
+
+    added: tuple[str, ...]
+    kept: tuple[str, ...]
+    """Users who were there already with another hash; theirs stays."""
+    weak: int
+    """How many of those added have a hash that is faster to guess than argon2."""
 
 
 def set_user(path: Path, user: str, password: bytes) -> bool:
@@ -17,15 +29,15 @@ def set_user(path: Path, user: str, password: bytes) -> bool:
     Gives whether the user is new. Comments and the order of the lines stay. Raises ConfigError
     for a name that cannot be used and PasswordFileError for a bad line in the file.
     """
-    problem = auth.user_name_problem(user)
+    problem = passwords.user_name_problem(user)
     if problem:
-        raise ConfigError(f"{user!r} cannot be used: {problem}")
+        raise ConfigError(f"{_quoted(user)} cannot be used: {problem}")
     if not password:
-        raise ConfigError(f"the password of {user!r} is empty")
-    text = auth.read(path) if path.exists() else ""
-    known = user in auth.parse(path, text)
+        raise ConfigError(f"the password of {_quoted(user)} is empty")
+    content = _read_if_there(path)
+    known = user in passwords.parse(path, content)
     line = f"{user}:{argon2.PasswordHasher().hash(password)}"
-    lines = text.splitlines()
+    lines = _lines(content)
     if known:
         lines = [line if _names(old, user) else old for old in lines]
     else:
@@ -36,10 +48,57 @@ def set_user(path: Path, user: str, password: bytes) -> bool:
 
 def delete_user(path: Path, user: str) -> None:
     """Delete ``user``; raises ConfigError when there is none, PasswordFileError for a bad line."""
-    text = auth.read(path)
-    if user not in auth.parse(path, text):
-        raise ConfigError(f"{path} has no user {user!r}")
-    _write(path, [line for line in text.splitlines() if not _names(line, user)])
+    content = passwords.read(path)
+    if user not in passwords.parse(path, content):
+        raise ConfigError(f"{path} has no user {_quoted(user)}")
+    _write(path, [line for line in _lines(content) if not _names(line, user)])
+
+
+def list_users(path: Path) -> list[tuple[str, str]]:
+    """Give the users in the order of the file, each with the kind of hash it has.
+
+    Raises PasswordFileError for a file that cannot be read or has a bad line.
+    """
+    users = passwords.parse(path, passwords.read(path))
+    return [(user, passwords.kind(stored)) for user, stored in users.items()]
+
+
+def import_users(path: Path, source: Path) -> Imported:
+    """Add the users of a password file of Mosquitto, with their hashes, to the one at ``path``.
+
+    Either all of them are added or, after an error, none. Users who are in ``path`` already stay
+    as they are. Raises PasswordFileError for a bad line in either file.
+    """
+    advice = "a password that is not hashed yet: run mosquitto_passwd -U on a copy"
+    theirs = passwords.parse(source, passwords.read(source), advice)
+    content = _read_if_there(path)
+    ours = passwords.parse(path, content)
+    for user in theirs:
+        problem = passwords.user_name_problem(user)
+        if problem:
+            raise ConfigError(f"{source}: {_quoted(user)} cannot be used: {problem}")
+    added = {user: stored for user, stored in theirs.items() if user not in ours}
+    if added or not path.exists():
+        _write(path, _lines(content) + [f"{user}:{stored}" for user, stored in added.items()])
+    return Imported(
+        added=tuple(added),
+        kept=tuple(u for u, stored in theirs.items() if ours.get(u, stored) != stored),
+        weak=sum(not passwords.is_argon2(stored) for stored in added.values()),
+    )
+
+
+def _quoted(user: str) -> str:
+    return f"'{shown.escaped(user)}'"
+
+
+def _read_if_there(path: Path) -> str:
+    return passwords.read(path) if path.exists() else ""
+
+
+def _lines(content: str) -> list[str]:
+    # Not splitlines(): a name may hold what Unicode counts as the end of a line.
+    lines = content.split("\n")
+    return lines if lines[-1] else lines[:-1]
 
 
 def _names(line: str, user: str) -> bool:
@@ -48,7 +107,7 @@ def _names(line: str, user: str) -> bool:
 
 def _write(path: Path, lines: list[str]) -> None:
     """Replace the file in one step: a reader or a crash never sees half of it."""
-    mode = path.stat().st_mode & 0o777 if path.exists() else 0o600
+    old = path.stat() if path.exists() else None
     # A link is followed, so that the file it points to is replaced and not the link.
     path = path.resolve()
     try:
@@ -56,10 +115,15 @@ def _write(path: Path, lines: list[str]) -> None:
     except OSError as error:
         raise ConfigError(f"{path}: cannot write: {error.strerror}") from None
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
+        with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
             file.writelines(line + "\n" for line in lines)
             file.flush()
-            os.fchmod(file.fileno(), mode)
+            if old is not None:
+                # The broker's own user may be the only one who can read it, also after root did
+                # this; who may not give a file away could not have taken it away either.
+                with contextlib.suppress(PermissionError):
+                    os.fchown(file.fileno(), old.st_uid, old.st_gid)
+            os.fchmod(file.fileno(), old.st_mode & 0o777 if old is not None else 0o600)
             os.fsync(file.fileno())
         Path(name).replace(path)
     except OSError as error:

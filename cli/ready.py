@@ -11,6 +11,7 @@ from typing import TextIO
 import structlog
 
 from cli import version
+from cli.endpoints import Endpoint
 from cli.settings import Settings
 from cli.units import Address
 from cli.web.access import TOKEN_FILE
@@ -65,7 +66,7 @@ class Progress:
 class Facts:
     """What the banner tells besides the settings."""
 
-    listening: Sequence[Address]
+    listening: Sequence[Endpoint]
     metrics: Address | None
     web: str | None
     """Where the web page is; None: there is none."""

@@ -10,30 +10,36 @@ import signal
 import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import structlog
 
+from actors.access.passwords import PasswordFile
 from actors.attestation import Attestor, subject_of
-from actors.auth import Anonymous, Authenticator, PasswordFile
 from actors.bridge.options import BridgeOptions
 from actors.broker import Broker
 from actors.clock import SystemClock
 from actors.meters import watch_loop
 from actors.options import Options
 from cli import logs
-from cli.listening import ListenError, probe
+from cli.access import Access, make_permissions, pseudonym_key
+from cli.bounds import bounds
+from cli.endpoints import Endpoint
+from cli.listeners import Listeners
 from cli.monitoring.microservice import serve_inspector
 from cli.monitoring.monitor import Monitor
 from cli.monitoring.notify import Notifier
 from cli.ready import Facts, Progress, announce
 from cli.settings import RELOADABLE, ConfigError, Settings, check, load
 from cli.store import Store, answer_requests, fit, open_store
-from cli.units import Address
 from cli.web.child import WebPage
 from eventstore.datadir import DataDir
 from protocol.errors import FoldmqError
 from protocol.mapping import Mapping, parse_users
+
+if TYPE_CHECKING:
+    from actors.access.chain import Chain
+    from cli.units import Address
 
 log = structlog.get_logger("foldmq")
 
@@ -84,15 +90,10 @@ def loop_factory(choice: str) -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
-def make_authenticator(settings: Settings) -> Authenticator:
-    """Give what decides who may connect; raises PasswordFileError for a bad password file."""
-    if settings.password_file is None:
-        return Anonymous()
-    return PasswordFile.load(settings.password_file, allow_anonymous=settings.anonymous)
-
-
-def make_options(settings: Settings, node: str, largest: int) -> Options:
+def make_options(settings: Settings, node: str, largest: int, key: bytes = b"") -> Options:
     """Give the broker's part of the settings for a NATS that takes ``largest`` bytes a message.
+
+    ``key`` is that of the pseudonyms of clients; empty: there are none.
 
     Raises ConfigError when max_packet_size is more than that leaves room for.
     """
@@ -103,9 +104,14 @@ def make_options(settings: Settings, node: str, largest: int) -> Options:
         if field.name in Settings.model_fields
     }
     options = Options(node=node, **values)
+    max_connections = affordable_connections(settings)
     return dataclasses.replace(
         options,
-        max_connections=affordable_connections(settings),
+        max_connections=max_connections,
+        bounds=bounds(settings, max_connections),
+        close_denied=settings.denied_publish == "close",
+        pseudonym_key=key,
+        users_elsewhere=bool(settings.jwt_keys or settings.auth_subject),
         max_record=min(options.max_record, largest // 2),
     )
 
@@ -131,9 +137,12 @@ class Service:
         self._web = WebPage(settings)
         self._stop = asyncio.Event()
         self._hangup = asyncio.Event()
-        self._authenticator: Authenticator = Anonymous()
+        self._listeners: Listeners
+        self._access: Access
+        self._authenticator: Chain
         self._node = ""
         self._largest = 0
+        self._key = b""
 
     async def run(self) -> None:
         """Serve; raises the FoldmqError because of which the broker must stop."""
@@ -151,7 +160,7 @@ class Service:
             self._notifier.ready(self._describe)
             reloading = asyncio.create_task(self._reload_on_hangup(broker))
             collecting = asyncio.create_task(_collect_when_quiet(broker))
-            measuring = asyncio.create_task(watch_loop(broker.meters))
+            measuring = asyncio.create_task(watch_loop(broker.meters, broker.sample))
             try:
                 await self._until_stopped(broker)
             finally:
@@ -164,19 +173,25 @@ class Service:
 
     async def _start(self, stack: contextlib.AsyncExitStack) -> Broker:
         settings = self._settings
-        for place in settings.listen:
-            probe(place)
+        self._listeners = Listeners(settings)
+        stack.callback(self._listeners.close)
+        self._listeners.probe(settings)
+        permissions = make_permissions(settings)
         self._metrics = await self._monitor.serve(stack, settings)
         await stack.enter_async_context(self._web)
-        self._authenticator = make_authenticator(settings)
-        stack.callback(lambda: self._authenticator.close())
+        # What is wrong with its files is told before anything is started.
+        Access(settings, "", None).authenticator(settings).close()
         datadir = stack.enter_context(DataDir(settings.data_dir))
         self._node = datadir.node()
         store = await open_store(stack, settings, datadir)
         self._largest = store.largest
-        options = make_options(settings, self._node, self._largest)
+        self._key = pseudonym_key(settings, datadir)
+        options = make_options(settings, self._node, self._largest, self._key)
+        self._access = Access(settings, self._node, store.clients)
+        self._authenticator = self._access.authenticator(settings)
+        stack.callback(lambda: self._authenticator.close())
         bridge = make_bridge(settings, 4 * options.max_outbound_bytes) if store.bridge else None
-        broker = Broker(options, store.log, self._authenticator, SystemClock(), bridge)
+        broker = Broker(options, store.log, self._authenticator, SystemClock(), bridge, permissions)
         self._monitor.broker = broker
         await _recover(broker, self._notifier)
         await answer_requests(store.client, subject_of(self._node), Attestor(broker).answer)
@@ -186,11 +201,22 @@ class Service:
         await serve_inspector(stack, store.client, broker)
         if broker.bridge is not None and store.bridge is not None:
             await broker.bridge.start(store.bridge)
-        listening = [await _listen(broker, place) for place in settings.listen]
+        listening = self._listen(broker)
         self._monitor.listening = True
         await self._web.start(datadir)
         self._announce(listening, datadir, store)
         return broker
+
+    def _listen(self, broker: Broker) -> list[Endpoint]:
+        """Accept clients at all listeners; give where. Raises ListenError."""
+        packet = broker.options.max_packet_size
+        found = []
+        holding = self._listeners.options(self._settings, packet)
+        for own, options in zip(self._settings.listeners(), holding, strict=True):
+            where, bound = self._listeners.bind(own)
+            broker.listen(options, bound)
+            found.append(where)
+        return found
 
     def _describe(self) -> str:
         """Say in a line how the broker is, once it serves."""
@@ -198,8 +224,8 @@ class Service:
         trouble = self._monitor.trouble()
         return "; ".join(trouble) if trouble or not broker else f"{broker.attached} clients"
 
-    def _announce(self, listening: list[Address], datadir: DataDir, store: Store) -> None:
-        users = self._authenticator
+    def _announce(self, listening: list[Endpoint], datadir: DataDir, store: Store) -> None:
+        users = self._authenticator.passwords
         facts = Facts(
             listening=listening,
             metrics=self._metrics,
@@ -268,12 +294,19 @@ class Service:
     async def _reload(self, broker: Broker) -> None:
         """Take over what can change; raises FoldmqError and changes nothing if anything is bad."""
         new = await asyncio.to_thread(self._reread)
-        merged = self._settings.model_copy(update={name: getattr(new, name) for name in RELOADABLE})
+        changed = {name: getattr(new, name) for name in RELOADABLE}
+        if [one.endpoint for one in new.listen] == [one.endpoint for one in self._settings.listen]:
+            changed["listen"] = new.listen  # with what single ones have for themselves
+        merged = self._settings.model_copy(update=changed)
         # The new users together with the addresses that stay.
         check(merged)
-        options = make_options(merged, self._node, self._largest)
-        authenticator = await asyncio.to_thread(make_authenticator, merged)
-        broker.reload(options, authenticator)
+        options = make_options(merged, self._node, self._largest, self._key)
+        listeners = await asyncio.to_thread(
+            self._listeners.options, merged, options.max_packet_size
+        )
+        permissions = await asyncio.to_thread(make_permissions, merged)
+        authenticator = await asyncio.to_thread(self._access.authenticator, merged)
+        broker.reload(options, authenticator, permissions, listeners)
         self._authenticator, self._settings = authenticator, merged
         later = [
             name
@@ -320,13 +353,6 @@ async def _recover(broker: Broker, notifier: Notifier) -> None:
     log.info(
         "log replayed", records=broker.node.applied, entries=broker.node.entries, seconds=seconds
     )
-
-
-async def _listen(broker: Broker, place: Address) -> Address:
-    try:
-        return Address(*await broker.listen(place.host, place.port))
-    except OSError as error:
-        raise ListenError(place, error) from None
 
 
 def affordable_connections(settings: Settings) -> int:

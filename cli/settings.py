@@ -9,10 +9,18 @@ import json
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import Field, ValidationError, ValidationInfo, field_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
 from pydantic_core import ErrorDetails
 from pydantic_settings import (
     BaseSettings,
@@ -21,9 +29,12 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
-from cli.bridgesettings import MoreFilters, SubjectRules, TopicFilters, UserRules, contradictions
+from cli import accesssettings, bridgesettings
+from cli.accesssettings import AccessFields
+from cli.bridgesettings import MoreFilters, SubjectRules, TopicFilters, UserRules
+from cli.limitsettings import LimitFields
+from cli.listenersettings import Listen, ListenerFields, tls_problem
 from cli.settingtypes import (
-    Addresses,
     ExpandedPath,
     OptionalAddress,
     Seconds,
@@ -54,7 +65,7 @@ class ConfigError(FoldmqError):
     exit_code = 78  # EX_CONFIG of sysexits.h, as in eventstore.errors
 
 
-class Settings(BaseSettings):
+class Settings(LimitFields, AccessFields, ListenerFields, BaseSettings):
     """Everything ``foldmq serve`` can be told. Sizes are in bytes and times in seconds.
 
     Both may also be written with a unit: ``"16 MiB"``, ``"30s"``.
@@ -64,22 +75,9 @@ class Settings(BaseSettings):
         env_prefix=PREFIX, extra="forbid", frozen=True, hide_input_in_errors=True
     )
 
-    listen: Addresses = Field(
-        default=(Address("127.0.0.1", 1883),),
-        min_length=1,
-        description="Where to accept MQTT clients, host:port; may be given several times.",
-    )
     data_dir: ExpandedPath = Field(
         default=Path("foldmq-data"),
         description="Where the event log is kept; one broker at a time.",
-    )
-    allow_anonymous: bool | None = Field(
-        default=None,
-        description="Let clients connect without a user name. Default: only while nothing but "
-        "loopback is listened on and there is no password file.",
-    )
-    password_file: ExpandedPath | None = Field(
-        default=None, description="Users who may connect, as written by 'foldmq passwd'."
     )
 
     nats_url: str | None = Field(
@@ -179,23 +177,6 @@ class Settings(BaseSettings):
         default=None, description="File with an nkey seed for --bridge-url."
     )
 
-    max_connections: int = Field(default=65536, ge=1, description="Connected clients.")
-    max_sessions: int = Field(default=1_000_000, ge=1, description="Sessions, connected or not.")
-    max_packet_size: Size = Field(
-        default=16 * _MIB,
-        ge=1024,
-        le=268_435_460,
-        description="Largest packet taken from a client.",
-    )
-    max_outbound_bytes: Size = Field(
-        default=16 * _MIB, ge=65536, description="Bytes that may wait for one slow client."
-    )
-    connect_timeout: Seconds = Field(
-        default=10.0, gt=0, description="Time a new connection has to send CONNECT."
-    )
-    max_ack_pending: int = Field(
-        default=1024, ge=1, le=65535, description="Unacknowledged deliveries per subscription."
-    )
     ack_wait: Seconds = Field(
         default=30.0,
         ge=0,
@@ -203,15 +184,6 @@ class Settings(BaseSettings):
     )
     session_expiry: Seconds = Field(
         default=0.0, ge=0, description="Forget sessions offline for so long; 0: never."
-    )
-    max_queued_messages: int = Field(
-        default=1_000_000, ge=1, description="Messages queued for one offline session."
-    )
-    max_queued_bytes: Size = Field(
-        default=_GIB, ge=1, description="Payload bytes queued for one offline session."
-    )
-    jail_time: Seconds = Field(
-        default=1.0, ge=0, description="Wait before clients that fight over one client id."
     )
     reject_qos2_publish: bool = Field(
         default=False, description="Close the connection of a client that publishes at QoS 2."
@@ -271,45 +243,75 @@ class Settings(BaseSettings):
     @field_validator("*", mode="before")
     @classmethod
     def _no_truth_for_a_number(cls, value: object, info: ValidationInfo) -> object:
-        annotation = cls.model_fields[info.field_name or ""].annotation
-        if isinstance(value, bool) and annotation not in (bool, bool | None):
-            raise ValueError("must not be true or false")
-        return value
+        return _no_truth(info.field_name or "", value)
 
     @property
     def anonymous(self) -> bool:
-        """Tell whether clients without a user name may connect."""
+        """Tell whether clients without a user name may connect, to all of the listeners."""
         if self.allow_anonymous is None:
-            return self.password_file is None and all(place.loopback for place in self.listen)
+            known = self.vouched or self.tls_client_certs == "required"
+            return not known and all(place.loopback for place in self.listen)
         return self.allow_anonymous
+
+    def listeners(self) -> list["Settings"]:
+        """Give the settings of each listener, which is the only one in its ``listen``.
+
+        Raises ConfigError for the first value that a listener has for itself and cannot have.
+        """
+        return [_for_listener(self, one) for one in self.listen]
+
+
+def _no_truth(name: str, value: object) -> object:
+    annotation = Settings.model_fields[name].annotation
+    if isinstance(value, bool) and annotation not in (bool, bool | None):
+        raise ValueError("must not be true or false")
+    return value
+
+
+def _for_listener(settings: Settings, one: Listen) -> Settings:
+    changed: dict[str, object] = {}
+    for name, value in one.own:
+        field = Settings.model_fields[name]
+        kind: Any = Annotated[field.annotation, field, BeforeValidator(partial(_no_truth, name))]
+        try:
+            changed[name] = TypeAdapter(kind).validate_python(value)
+        except ValidationError as error:
+            shown = json.dumps(value, default=str)
+            allowed = _allowed(name, error.errors()[0])
+            raise ConfigError(f"listen = {one}: {name} = {shown}: {allowed}") from None
+    return settings.model_copy(update={**changed, "listen": (one,)})
 
 
 # What a running broker takes over on SIGHUP; all else needs a restart.
 RELOADABLE = frozenset(
     {
-        "allow_anonymous",
+        *LimitFields.model_fields,
+        *AccessFields.model_fields,
         "ack_wait",
+        "allow_anonymous",
         "commit_timeout",
-        "connect_timeout",
         "downgrade_qos2_subscribe",
-        "jail_time",
         "keep",
         "keep_bytes",
         "keep_until_archived",
         "log_level",
-        "max_ack_pending",
-        "max_connections",
-        "max_outbound_bytes",
-        "max_packet_size",
-        "max_queued_bytes",
-        "max_queued_messages",
-        "max_sessions",
-        "password_file",
+        "proxy_from",
         "reject_qos2_publish",
         "session_expiry",
         "sys_interval",
+        "tls_cert",
+        "tls_ciphers",
+        "tls_client_ca",
+        "tls_client_certs",
+        "tls_crl",
+        "tls_identity",
+        "tls_key",
+        "tls_key_password_file",
+        "tls_min_version",
+        "ws_origins",
+        "ws_path",
     }
-)
+) - {"pseudonyms"}
 
 
 class _Layer(NamedTuple):
@@ -418,6 +420,8 @@ def _sentence(error: ErrorDetails, layers: Iterable[_Layer]) -> str:
 # What the settings that are lists hold.
 _LISTED = {
     "listen": "host:port",
+    "proxy_from": "network",
+    "ws_origins": "origin",
     "bridge_always": "topic filter",
     "bridge_filters": "topic filter",
     "bridge_map": "TOPIC=SUBJECT",
@@ -456,11 +460,8 @@ def _allowed(name: str, error: ErrorDetails) -> str:
 
 def check(settings: Settings) -> None:
     """Refuse settings that contradict each other; raises ConfigError saying what to change."""
-    if settings.allow_anonymous is False and settings.password_file is None:
-        raise ConfigError(
-            "allow_anonymous = false lets nobody connect: set password_file "
-            "(make one with: foldmq passwd FILE USER)"
-        )
+    for own in settings.listeners():
+        _check_listener(own)
     if 0 < settings.keep_bytes < _LEAST_KEPT:
         raise ConfigError(
             f"keep_bytes = {settings.keep_bytes}: must be at least {_LEAST_KEPT // _MIB} MiB, or 0 "
@@ -470,13 +471,6 @@ def check(settings: Settings) -> None:
         raise ConfigError(
             "keep_until_archived needs keep or keep_bytes: without them nothing is ever cut off, "
             "archived or not"
-        )
-    exposed = [str(place) for place in settings.listen if not place.loopback]
-    if exposed and settings.allow_anonymous is None and settings.password_file is None:
-        raise ConfigError(
-            f"listen = {exposed[0]} can be reached from other machines: set password_file "
-            "(make one with: foldmq passwd FILE USER), or allow_anonymous = true to let "
-            "everybody in"
         )
     if settings.nats_url is None:
         for name in ("nats_user", "nats_password", "nats_password_file", "nats_creds"):
@@ -493,8 +487,29 @@ def check(settings: Settings) -> None:
     _needs(settings, "nats_cert", "nats_key")
     if settings.nats_password is not None and settings.nats_password_file is not None:
         raise ConfigError("nats_password and nats_password_file exclude each other: set one")
-    for problem in contradictions(settings):
+    for module in (accesssettings, bridgesettings):
+        for problem in module.contradictions(settings):
+            raise ConfigError(problem)
+
+
+def _check_listener(own: Settings) -> None:
+    (place,) = own.listen
+    problem = tls_problem(own, place.endpoint)
+    if problem is not None:
         raise ConfigError(problem)
+    if own.vouched or own.tls_client_certs == "required":
+        return
+    if own.allow_anonymous is False:
+        raise ConfigError(
+            "allow_anonymous = false lets nobody connect: set password_file "
+            "(make one with: foldmq passwd FILE USER), jwt_keys or auth_subject"
+        )
+    if own.allow_anonymous is None and not place.loopback:
+        raise ConfigError(
+            f"listen = {place} can be reached from other machines: set password_file "
+            "(make one with: foldmq passwd FILE USER), or allow_anonymous = true to let "
+            "everybody in"
+        )
 
 
 def _needs(settings: Settings, name: str, other: str) -> None:

@@ -62,6 +62,8 @@ class Store:
     """The connection that keeps the log."""
     bridge: ConnectionOptions | None
     """How the bridge connects; None: it is off, or there is no NATS for clients."""
+    clients: ConnectionOptions | None
+    """How to connect to where NATS clients are; None: nowhere."""
     nats_clients: Address | None
     """Where NATS clients connect to the embedded NATS; None: nowhere."""
     nats_users: int
@@ -158,6 +160,7 @@ async def open_store(
         largest,
         client,
         bridge=bridge_access(settings, visitors),
+        clients=clients_access(settings, visitors),
         nats_clients=Address(*visitors.address) if visitors is not None else None,
         nats_users=len(users),
     )
@@ -275,16 +278,19 @@ def bridge_access(settings: Settings, server: ClientServer | None) -> Connection
     ``server`` is the embedded one for NATS clients. Raises ConfigError when the file with the
     password cannot be read.
     """
-    if not settings.bridge:
-        return None
+    access = clients_access(settings, server) if settings.bridge else None
+    return dataclasses.replace(access, name=_BRIDGE) if access is not None else None
+
+
+def clients_access(settings: Settings, server: ClientServer | None) -> ConnectionOptions | None:
+    """Give how to connect to where NATS clients are; None if there is no such place.
+
+    ``server`` is the embedded one for them. Raises ConfigError as :func:`bridge_access`.
+    """
     if server is not None:
-        return ConnectionOptions(
-            urls=(server.url,), user=server.user, password=server.password, name=_BRIDGE
-        )
+        return ConnectionOptions(urls=(server.url,), user=server.user, password=server.password)
     if settings.bridge_url is None:
-        if settings.nats_url is None:
-            return None
-        return dataclasses.replace(foreign_access(settings), name=_BRIDGE)
+        return foreign_access(settings) if settings.nats_url is not None else None
     return ConnectionOptions(
         urls=_urls(settings.bridge_url),
         user=settings.bridge_user,
@@ -294,7 +300,6 @@ def bridge_access(settings: Settings, server: ClientServer | None) -> Connection
         tls_ca=settings.nats_ca,
         tls_cert=settings.nats_cert,
         tls_key=settings.nats_key,
-        name=_BRIDGE,
     )
 
 

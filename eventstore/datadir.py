@@ -10,6 +10,7 @@
     nats.pid           its process id, written by itself
     nats.log           what it says; nats.stderr: what it says when it cannot log
     jetstream/         its store
+    pseudonym.key      key of the hashes that stand for client identifiers, where they do
     nats-clients/      the same of the NATS server for NATS clients (eventstore.clientserver)
 
 Reading the paths, the node id and the credentials needs no lock: tools may do so while a broker
@@ -180,6 +181,27 @@ class DataDir:
             raise DataDirError(
                 self.path, "file 'nats.credentials' is damaged: remove it, a new one is made"
             ) from None
+
+    def secret(self, name: str, size: int) -> bytes:
+        """Return the random bytes that a private file holds, made at the first call.
+
+        Raises DataDirError when the file is damaged: others would be of no use.
+        """
+        file = self.path / name
+        text = self._read(file)
+        if text is None:
+            made = secrets.token_bytes(size)
+            self.write_private(file, made.hex() + "\n")
+            return made
+        try:
+            found = bytes.fromhex(text.strip())
+        except ValueError:
+            found = b""
+        if len(found) != size:
+            raise DataDirError(
+                self.path, f"file {name!r} is damaged: put a backup of it back ({size} bytes, hex)"
+            )
+        return found
 
     def free_bytes(self) -> int:
         """Return how many bytes this user can still write here."""

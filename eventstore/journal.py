@@ -227,6 +227,14 @@ class Journal:
         return self._pending_bytes + self._size
 
     @property
+    def oldest(self) -> float | None:
+        """Monotonic time at which the oldest record that is not on disk began; None: all are."""
+        for waiting in (self._inflight, self._sealed):
+            if waiting:
+                return waiting[0].begun
+        return None
+
+    @property
     def idle(self) -> bool:
         """True when everything appended is on disk and every effect released."""
         return not (self._inflight or self._sealed or self._events or self._turn)

@@ -82,6 +82,11 @@ class Decoder:
         """Bytes of an incomplete packet that are being kept."""
         return len(self._partial)
 
+    def stop(self) -> None:
+        """Ignore whatever comes from now on."""
+        self._ended = True
+        self._partial = bytearray()
+
     def feed(self, data: bytes) -> list[Packet]:
         """Take the next bytes of the connection; give the packets they complete, in order.
 

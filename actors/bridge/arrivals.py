@@ -47,6 +47,7 @@ _QOS: Final = {"0": 0, "1": 1, "2": 2}
 _SPARKPLUG: Final = b"spBv1.0/"
 _NOT_ANSWERED: Final = (b"$", b"foldmq.")
 """What replies to such subjects would do is for those who may publish there themselves."""
+_NOT_PERMITTED: Final = {"code": 403, "description": "not permitted"}
 _ANY: Final = "-"
 """Stands for a token where it is only asked who would get a request."""
 
@@ -95,6 +96,11 @@ class Arrivals:
                 self._broker.count_dropped("bridge_too_large", 1)
                 continue
             qos, retain, key, reply = self._about(message, place.prefix)
+            if not self._broker.permissions.from_nats(place.topic):
+                self._broker.count_dropped("bridge_not_permitted", 1)
+                if reply:
+                    self._refuse(reply)
+                continue
             if key is not None and (known := self._known(key)) is not None:
                 if not known:  # it came just before
                     self._publish(run)
@@ -201,6 +207,11 @@ class Arrivals:
         raw = f"{REQUESTS}{token}/{about}".encode()
         self._publisher.send(targets, Batch(0, [raw], [payload], ()))
         return True
+
+    def _refuse(self, reply: bytes) -> None:
+        """Tell a sender that waits that its message may not be published, as JetStream says it."""
+        said = {"stream": self._stream, "seq": 0, "error": _NOT_PERMITTED}
+        self._broker.journal.after(self._answers, render_pub(reply, orjson.dumps(said)))
 
     def _acknowledge(self, asked: Sequence[tuple[int, bytes]], *, duplicate: bool = False) -> None:
         """Tell senders, when all of this turn is on disk, in which record their messages are."""

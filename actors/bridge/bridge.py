@@ -125,7 +125,8 @@ class Bridge(LoopActor):
         node = broker.options.node
         self._flows = Flows(wire, node, clock.monotonic, broker.timers.after, stats)
         self._replies = Replies(clock.monotonic, secrets.token_hex)
-        self._departures = Departures(self._flows, options, self._answer)
+        permits = broker.permissions.to_nats
+        self._departures = Departures(self._flows, options, self._answer, permits)
         self._outbox = Outbox(broker, options, self._flows, self._send, self._room)
         self._departures.let_go = self._outbox.let_go
         self._arrivals = Arrivals(
@@ -159,6 +160,10 @@ class Bridge(LoopActor):
             self._arrivals.end(reason)
             self._outbox.stop()
             self._flows.lose()
+
+    def permissions_changed(self) -> None:
+        """Look anew at which topics NATS may have."""
+        self._departures.look_anew()
 
     async def settle_last(self) -> None:
         """Have the log say how far NATS has what was published, if NATS says so soon."""

@@ -47,6 +47,7 @@ class Departures:
         "_most",
         "_most_bytes",
         "_options",
+        "_permits",
         "_queue",
         "_size",
         "_topics",
@@ -56,11 +57,16 @@ class Departures:
     )
 
     def __init__(
-        self, flows: Flows, options: BridgeOptions, answer: Callable[[str, bytes], None]
+        self,
+        flows: Flows,
+        options: BridgeOptions,
+        answer: Callable[[str, bytes], None],
+        permits: Callable[[bytes], bool],
     ) -> None:
         self._flows = flows
         self._options = options
         self._answer = answer
+        self._permits = permits
         self._topics: dict[str, dict[bytes, Flow | None]] = defaultdict(dict)
         self._count = 0
         self._size = 0
@@ -138,12 +144,19 @@ class Departures:
             self._forget()
             known = self._topics[prefix]
         topic = raw.decode()
-        subject = self._options.rules.subject(topic, prefix)
+        subject = self._options.rules.subject(topic, prefix) if self._permits(raw) else None
         flow = Flow(topic, raw, subject.encode()) if subject is not None else None
         known[raw] = flow
         self._count += 1
         self._size += len(raw)
         return flow
+
+    def look_anew(self) -> None:
+        """Ask again which topics are for NATS; what is on its way arrives."""
+        self._forget()
+        for known in self._topics.values():
+            for raw in [raw for raw in known if not self._permits(raw)]:
+                known[raw] = None
 
     def _forget(self) -> None:
         """Forget the flows on which nothing waits.

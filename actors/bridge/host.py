@@ -91,6 +91,11 @@ class BridgeHost:
         if self._link is not None:
             await self._link.close()
 
+    def permissions_changed(self) -> None:
+        """Have the bridge look anew at what it may exchange."""
+        if self._actor is not None:
+            self._actor.permissions_changed()
+
     # What the router and publishers call, in their turn.
 
     def added(self, session: str, topic_filter: str) -> None:

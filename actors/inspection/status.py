@@ -7,6 +7,8 @@ import resource
 import sys
 from typing import TYPE_CHECKING, Any
 
+from actors.transports.handshakes import TlsStats
+
 if TYPE_CHECKING:
     from actors.broker import Broker
     from eventstore.stats import Histogram
@@ -35,7 +37,16 @@ def status(broker: Broker) -> dict[str, Any]:
             "most": meters.most_connections,
             "limit": options.max_connections,
             "paused": len(broker.paused),
+            "unauthenticated": len(broker.guard.unauthenticated),
+            "unauthenticated_bytes": broker.guard.unauthenticated.bytes,
         },
+        "listeners": {name: broker.guard.connections(name) for name in broker.listeners},
+        "accepting": not any(acceptor.paused for acceptor in broker.acceptors),
+        "overload": broker.guard.overload.reason,
+        "refused": dict(broker.guard.refused.counts),
+        "denied": dict(broker.permissions.refused.counts),
+        "logins": _logins(broker),
+        "tls": _tls(broker),
         "sessions": _sessions(broker),
         "subscriptions": broker.router.subscriptions,
         "retained": {"count": len(broker.node.retained), "bytes": broker.node.retained.size},
@@ -121,6 +132,26 @@ def _log(broker: Broker) -> dict[str, Any] | None:
         "archived": archived.said.through if archived is not None else 0,
         "stream_bytes": storage.stream_bytes,
         "disk_free": storage.disk_free,
+    }
+
+
+def _logins(broker: Broker) -> list[tuple[str, str, int]]:
+    """Return how many logins had which end: method, result, number."""
+    counts = broker.authenticator.counts
+    return [(method, result, count) for (method, result), count in counts.items()]
+
+
+def _tls(broker: Broker) -> dict[str, Any]:
+    """Return what the TLS handshakes came to; one pool makes those of all listeners."""
+    stacks = (listener.options.stack for listener in broker.listeners.values())
+    pool = next((one.handshakes for one in stacks if one.handshakes is not None), None)
+    stats = pool.stats if pool is not None else TlsStats()
+    return {
+        "handshakes": stats.handshakes,
+        "resumed": stats.resumed,
+        "failed": dict(stats.failed),
+        "cpu_s": round(stats.cpu_seconds, 3),
+        "waiting": pool.waiting if pool is not None else 0,
     }
 
 

@@ -123,6 +123,9 @@ def connection_view(connection: Connection) -> dict[str, Any]:
     return {
         "id": connection.actor_urn,
         "address": connection.address,
+        "listener": connection.listener.options.name,
+        "user": connection.identity.user if connection.identity is not None else None,
+        "tls": connection.tls,
         "client": connection.client_id,
         "level": session.state.level if session is not None else None,
         "keep_alive": connection.keep_alive,

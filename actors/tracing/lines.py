@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from pykka.messages import _ActorStop
 
-from actors.auth import AuthResult
 from actors.kernel import Failed
 from actors.messages import (
     Attach,
@@ -245,7 +244,7 @@ def _failed(message: Failed) -> dict[str, Any]:
 
 _MESSAGES_MADE: dict[type, Callable[[Any], dict[str, Any]]] = {
     Attach: _asks_to_connect,
-    Authenticated: lambda message: {"result": AuthResult(message.result).name.lower()},
+    Authenticated: lambda message: {"result": message.verdict.result.name.lower()},
     Batch: _batch,
     Close: lambda message: {"reason": short(message.reason)},
     ConnectRequest: _asks_to_connect,

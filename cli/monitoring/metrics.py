@@ -15,13 +15,41 @@ Labels = tuple[str, ...]
 Numbers = dict[Labels, float]
 """By the values of the labels."""
 
-REFUSED = ("connections", "logins", "sessions")
-"""Reasons of the status for connections that were refused; all others are of dropped messages."""
+REFUSED = (
+    "connections",
+    "flapping",
+    "framing",
+    "logins",
+    "overload",
+    "publish_rate",
+    "sessions",
+    "slow_reader",
+    "tls_handshake",
+    "unauthenticated",
+)
+"""Limits that are shown before anything met them."""
+DENIED = ("bridge", "publish", "subscribe", "will")
+"""What may be denied."""
+TLS_FAILED = (
+    "busy",
+    "certificate",
+    "cipher",
+    "client_refused",
+    "closed",
+    "no_certificate",
+    "other",
+    "plaintext",
+    "timeout",
+    "version",
+)
+"""Why TLS handshakes come to nothing (``actors.transports.handshakes.HandshakeError``)."""
 DROPPED = (
+    "bridge_not_permitted",
     "bridge_reply",
     "bridge_slow",
     "bridge_too_large",
     "bridge_unavailable",
+    "not_permitted",
     "queue_bytes",
     "queue_messages",
     "reserved_topic",
@@ -72,13 +100,17 @@ def _by_qos(direction: str) -> Callable[[Status], Any]:
     )
 
 
-def _refused(dropped: Status) -> Numbers:
-    return {(reason,): dropped.get(reason, 0) for reason in REFUSED}
+def _by_reason(*shown: str) -> Callable[[Status], Numbers]:
+    """Return what gives numbers by reason; those of ``shown`` also while they are 0."""
+
+    def count(counts: Status) -> Numbers:
+        return {(why,): number for why, number in {**dict.fromkeys(shown, 0), **counts}.items()}
+
+    return count
 
 
-def _dropped(dropped: Status) -> Numbers:
-    counts = {**dict.fromkeys(DROPPED, 0), **dropped}
-    return {(reason,): count for reason, count in counts.items() if reason not in REFUSED}
+def _logins(counts: list[tuple[str, str, int]]) -> Numbers:
+    return {(method, result): number for method, result, number in counts}
 
 
 def _sessions(sessions: Status) -> Numbers:
@@ -150,9 +182,83 @@ METRICS = (
     Meter(
         "foldmq_connections_refused_total",
         "counter",
-        "Connections that were refused, by the limit that they met.",
-        _of("dropped", _refused),
+        "Connections and subscriptions that were refused or ended, by the limit that they met.",
+        _of("refused", _by_reason(*REFUSED)),
         ("limit",),
+    ),
+    Meter(
+        "foldmq_listener_connections",
+        "gauge",
+        "Open connections, by the listener that they came to.",
+        _of("listeners", _by_reason()),
+        ("listener",),
+    ),
+    Meter(
+        "foldmq_connections_unauthenticated",
+        "gauge",
+        "Open connections whose CONNECT was not accepted yet.",
+        _at("connections", "unauthenticated"),
+    ),
+    Meter(
+        "foldmq_unauthenticated_bytes",
+        "gauge",
+        "Memory that those take, about.",
+        _at("connections", "unauthenticated_bytes"),
+    ),
+    Meter(
+        "foldmq_logins_total",
+        "counter",
+        "CONNECT packets that were decided on, by what decided and how.",
+        _of("logins", _logins),
+        ("method", "result"),
+    ),
+    Meter(
+        "foldmq_denied_total",
+        "counter",
+        "What the permissions did not allow, by what was asked for.",
+        _of("denied", _by_reason(*DENIED)),
+        ("what",),
+    ),
+    Meter(
+        "foldmq_overloaded",
+        "gauge",
+        "1 while new connections are turned away, for the reason given.",
+        lambda status: {
+            (reason,): float(status.get("overload") == reason)
+            for reason in ("commit_latency", "loop_lag")
+        },
+        ("reason",),
+    ),
+    Meter(
+        "foldmq_accepting",
+        "gauge",
+        "1 while connections are accepted, 0 while there are no file descriptors for them.",
+        _of("accepting", float),
+    ),
+    Meter(
+        "foldmq_tls_handshakes_total",
+        "counter",
+        "TLS handshakes that were finished.",
+        _of("tls", lambda tls: tls["handshakes"]),
+    ),
+    Meter(
+        "foldmq_tls_resumed_total",
+        "counter",
+        "Those of them that went on with an earlier session of the client.",
+        _of("tls", lambda tls: tls["resumed"]),
+    ),
+    Meter(
+        "foldmq_tls_failed_total",
+        "counter",
+        "TLS handshakes that came to nothing, by reason.",
+        _of("tls", lambda tls: _by_reason(*TLS_FAILED)(tls["failed"])),
+        ("reason",),
+    ),
+    Meter(
+        "foldmq_tls_handshake_seconds_total",
+        "counter",
+        "Processor time of all TLS handshakes.",
+        _of("tls", lambda tls: tls["cpu_s"]),
     ),
     Meter(
         "foldmq_sessions", "gauge", "Sessions, by state.", _of("sessions", _sessions), ("state",)
@@ -198,7 +304,7 @@ METRICS = (
         "foldmq_messages_dropped_total",
         "counter",
         "Messages that were not delivered, by reason.",
-        _of("dropped", _dropped),
+        _of("dropped", _by_reason(*DROPPED)),
         ("reason",),
     ),
     Meter(

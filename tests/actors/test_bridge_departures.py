@@ -79,7 +79,9 @@ class Exit:
         self.replies: list[tuple[str, bytes]] = []
         self.flows = Flows(self.wire, "n", lambda: 1.0, lambda _after, _do: None, BridgeStats())
         options = BridgeOptions(Mapping())
-        self.departures = Departures(self.flows, options, lambda *reply: self.replies.append(reply))
+        self.departures = Departures(
+            self.flows, options, lambda *reply: self.replies.append(reply), lambda _topic: True
+        )
 
     def send(self, topics: Sequence[bytes], *payloads: bytes) -> int:
         content = Stored(0, topics, list(payloads) or [b"1"] * len(topics), len(topics))

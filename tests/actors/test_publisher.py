@@ -43,6 +43,7 @@ class FakeBroker:
         self.dropped: Counter[str] = Counter()
         self.watch = None
         self.bridge = None
+        self.too_deep = self.router.too_deep
         self.boxes: dict[str, Box] = {}
         self.state = SessionState("p")
         self.events: list[tuple[Event, Position, Sequence[bytes]]] = []

@@ -115,7 +115,7 @@ def test_bad_value_names_what_is_allowed(flags: dict[str, object], problem: str)
         ({"nats_ca": "a"}, "nats_ca needs nats_url as well"),
         (
             {"bridge_user_map": ["ann=tenants"], "allow_anonymous": True},
-            "bridge_user_map needs password_file: without it every client can say that it is",
+            "bridge_user_map needs password_file, jwt_keys or auth_subject: without them",
         ),
     ],
 )

@@ -15,7 +15,6 @@ import pytest
 from fakebroker import CONNACK_OK, fake_broker
 from harness import forkserver
 
-from actors.auth import AuthResult, PasswordFile
 from cli import client, sub
 from cli.units import Address
 
@@ -160,66 +159,6 @@ def test_serve_refuses_other_machines_without_users(tmp_path: Path) -> None:
 def test_serve_refuses_an_unknown_variable() -> None:
     result = foldmq("serve", environment={"FOLDMQ_LISTNE": "x"})
     assert 'did you mean "FOLDMQ_LISTEN"?' in refused(result, 78)
-
-
-# --- passwd
-
-
-def test_passwd_creates_changes_and_deletes(tmp_path: Path) -> None:
-    path = tmp_path / "users"
-    users = [str(path), "ann"]
-    created = foldmq("passwd", *users, "--password-stdin", stdin=b"one\n")
-    assert created.stdout.decode() == f"user ann added to {path}\n"
-    assert path.stat().st_mode & 0o777 == 0o600
-    path.write_text("# who may connect\n\n" + path.read_text())
-    foldmq("passwd", str(path), "bob", "--password-stdin", stdin=b"b\n")
-    changed = foldmq("passwd", *users, "--password-stdin", stdin=b"two\nrest is ignored\n")
-    assert changed.stdout.decode() == f"user ann changed in {path}\n"
-    lines = path.read_text().splitlines()
-    assert lines[:2] == ["# who may connect", ""]
-    assert [line.split(":")[0] for line in lines[2:]] == ["ann", "bob"]
-    assert lines[2].startswith("ann:$argon2id$")
-    assert "two" not in path.read_text()
-    assert foldmq("passwd", *users, "--delete").returncode == 0
-    assert [line.split(":")[0] for line in path.read_text().splitlines()[2:]] == ["bob"]
-    assert refused(foldmq("passwd", *users, "--delete"), 78) == f"{path} has no user 'ann'"
-
-
-async def test_passwd_makes_what_the_broker_takes(tmp_path: Path) -> None:
-    path = tmp_path / "users"
-    foldmq("passwd", str(path), "ann", "--password-stdin", stdin="süß \n".encode())
-    users = PasswordFile.load(path)
-    assert await users.check("ann", "süß ".encode()) is AuthResult.ACCEPTED
-    assert await users.check("ann", "süß".encode()) is AuthResult.BAD_CREDENTIALS
-    users.close()
-
-
-@pytest.mark.parametrize("user", ["a:b", "#a", "", "a\nb"])
-def test_passwd_refuses_names_that_a_line_cannot_hold(tmp_path: Path, user: str) -> None:
-    path = tmp_path / "users"
-    result = foldmq("passwd", str(path), user, "--password-stdin", stdin=b"x\n")
-    assert "cannot be used" in refused(result, 78)
-    assert not path.exists()
-
-
-def test_passwd_refuses_an_empty_password_and_a_bad_file(tmp_path: Path) -> None:
-    path = tmp_path / "users"
-    arguments = ["passwd", str(path), "ann", "--password-stdin"]
-    assert refused(foldmq(*arguments), 78) == "the password of 'ann' is empty"
-    path.write_text("no colon\n")
-    assert refused(foldmq(*arguments, stdin=b"x\n"), 78).startswith(f"{path}:1: ")
-    assert path.read_text() == "no colon\n"
-
-
-def test_passwd_follows_a_link_and_keeps_the_mode(tmp_path: Path) -> None:
-    real, link = tmp_path / "real", tmp_path / "link"
-    real.write_text("# users\n")
-    real.chmod(0o640)
-    link.symlink_to(real)
-    assert foldmq("passwd", str(link), "ann", "--password-stdin", stdin=b"x\n").returncode == 0
-    assert link.is_symlink()
-    assert "ann:" in real.read_text()
-    assert real.stat().st_mode & 0o777 == 0o640
 
 
 # --- pub and sub

@@ -13,7 +13,7 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from actors.auth import Anonymous
+from actors.access.identity import Anonymous
 from actors.broker import Broker
 from actors.clock import SystemClock
 from actors.options import Options

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from actors.limits.options import LimitOptions
 from actors.options import Options
+from cli.bounds import bounds
 from cli.flags import size_shown, time_shown, with_settings_flags
 from cli.settings import OTHER_VARIABLES, RELOADABLE, ConfigError, Settings, load
 from cli.units import Address
@@ -33,7 +35,7 @@ def refusal(
 
 def test_defaults_are_loopback_and_anonymous() -> None:
     settings = load({}, {})
-    assert settings.listen == (Address("127.0.0.1", 1883),)
+    assert [str(one) for one in settings.listen] == ["127.0.0.1:1883"]
     assert settings.anonymous
     assert settings.sync == "always"
     assert settings.nats_url is None
@@ -98,13 +100,98 @@ def test_times(config: Path, text: str, seconds: float) -> None:
 
 def test_listen_takes_several_addresses_and_ipv6(config: Path) -> None:
     config.write_text('listen = ["127.0.0.1:1883", "[::1]:1884"]\n')
-    listen = load({}, {}, config).listen
-    assert listen == (Address("127.0.0.1", 1883), Address("::1", 1884))
-    assert str(listen[1]) == "[::1]:1884"
-    assert load({}, {"FOLDMQ_LISTEN": "[::1]:1, localhost:2"}).listen == (
-        Address("::1", 1),
-        Address("localhost", 2),
+    first, second = (one.endpoint for one in load({}, {}, config).listen)
+    assert (first.kind, first.place) == ("tcp", Address("127.0.0.1", 1883))
+    assert (second.place, str(second)) == (Address("::1", 1884), "[::1]:1884")
+    listen = load({}, {"FOLDMQ_LISTEN": "[::1]:1, localhost:2"}).listen
+    assert [one.endpoint.place for one in listen] == [Address("::1", 1), Address("localhost", 2)]
+
+
+@pytest.mark.parametrize(
+    ("written", "kind", "shown"),
+    [
+        ("mqtt://127.0.0.1:1", "tcp", "127.0.0.1:1"),
+        ("MQTTS://localhost:8883/", "tls", "tls://localhost:8883"),
+        ("ssl://[::1]:8883", "tls", "tls://[::1]:8883"),
+        ("ws://127.0.0.1:8080", "ws", "ws://127.0.0.1:8080"),
+        ("wss://127.0.0.1:8443", "wss", "wss://127.0.0.1:8443"),
+        ("unix:///run/foldmq.sock", "unix", "unix:/run/foldmq.sock"),
+        ("unix:here.sock", "unix", "unix:here.sock"),
+    ],
+)
+def test_endpoints(written: str, kind: str, shown: str) -> None:
+    more = {"tls_cert": "c", "tls_key": "k"}
+    (one,) = load({"listen": [written], **more}, {}).listen
+    assert (one.endpoint.kind, str(one)) == (kind, shown)
+
+
+@pytest.mark.parametrize(
+    ("written", "problem"),
+    [
+        ("quic://127.0.0.1:1", "must be host:port, tls://host:port, ws://host:port"),
+        ("tls://127.0.0.1", "must be host:port such as"),
+        ("ws://127.0.0.1:80/mqtt", "the path of WebSocket is the setting ws_path"),
+        ("unix:", "must be unix:/path"),
+        ("unix:/" + "x" * 200, "a path of at most 107 bytes"),
+        ("tls://127.0.0.1:1", "set tls_cert and tls_key"),
+    ],
+)
+def test_bad_endpoints(written: str, problem: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(problem)):
+        load({"listen": [written]}, {})
+
+
+def test_a_listener_has_settings_of_its_own(config: Path) -> None:
+    config.write_text(
+        """
+        max_connections = 7
+        allow_anonymous = false
+        password_file = "users"
+        [[listen]]
+        address = "127.0.0.1:1"
+        allow_anonymous = true
+        connect_timeout = "3s"
+        [[listen]]
+        address = "wss://0.0.0.0:2"
+        tls_cert = "c"
+        tls_key = "k"
+        ws_origins = ["https://a.example"]
+        max_connections = 5
+        """
     )
+    first, second = load({}, {}, config).listeners()
+    assert (first.anonymous, first.connect_timeout, first.max_connections) == (True, 3, 7)
+    assert (second.anonymous, second.connect_timeout, second.max_connections) == (False, 10, 5)
+    assert (second.tls_cert, second.ws_origins) == (Path("c"), ("https://a.example",))
+    assert [str(one) for one in second.listen] == ["wss://0.0.0.0:2"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "problem"),
+    [
+        ("max_connections = 0", "listen = 127.0.0.1:1: max_connections = 0: must be at least 1"),
+        ("max_connections = true", "max_connections = true: must not be true or false"),
+        ('data_dir = "x"', '"data_dir" cannot be set for one listener'),
+        ('unix_mode = "9"', "must be a mode of files in octal"),
+        ('proxy_from = ["x"]', "must be addresses or networks such as 10.0.0.0/8"),
+        ('ws_path = "mqtt"', 'must be a path that begins with "/"'),
+        ('ws_origins = ["a"]', "must be origins such as"),
+        ('address = "0.0.0.0:1"', "listen = 0.0.0.0:1 can be reached from other machines"),
+        ('address = "tls://localhost:1"', "set tls_cert and tls_key"),
+        ("allow_anonymous = false", "allow_anonymous = false lets nobody connect"),
+    ],
+)
+def test_bad_settings_of_a_listener(config: Path, lines: str, problem: str) -> None:
+    address = "" if "address" in lines else 'address = "127.0.0.1:1"'
+    config.write_text(f"[[listen]]\n{address}\n{lines}\n")
+    with pytest.raises(ConfigError, match=re.escape(problem)):
+        load({}, {}, config)
+
+
+def test_a_listener_needs_an_address(config: Path) -> None:
+    config.write_text("[[listen]]\nmax_connections = 1\n")
+    with pytest.raises(ConfigError, match="needs address = "):
+        load({}, {}, config)
 
 
 @pytest.mark.parametrize("name", ["metrics", "web"])
@@ -288,11 +375,16 @@ def test_contradictions_are_refused(flags: dict[str, object], problem: str) -> N
 def test_every_limit_of_the_broker_has_the_same_default_as_a_setting() -> None:
     settings = load({}, {}).model_dump()
     limits = {field.name: field.default for field in dataclasses.fields(Options)}
-    internal = {"node", "max_record", "message_cache"}
+    internal = {"node", "max_record", "message_cache", "bounds", "pseudonym_key"}
+    internal |= {"close_denied", "users_elsewhere"}
     assert limits.keys() - internal <= settings.keys()
     assert {name: settings[name] for name in limits.keys() - internal} == {
         name: limits[name] for name in limits.keys() - internal
     }
+
+
+def test_the_bounds_on_clients_have_the_same_defaults_as_the_settings() -> None:
+    assert bounds(load({}, {}), 1 << 20) == LimitOptions()
 
 
 def test_reloadable_names_are_settings() -> None:

@@ -137,9 +137,10 @@ class Broker:
         self.config_file.write_text(config)
 
     def command(self) -> list[str]:
-        listen, data, config = f"127.0.0.1:{self.port}", str(self.data_dir), str(self.config_file)
-        options = ["--listen", listen, "--data-dir", data, "--config", config]
+        options = ["--data-dir", str(self.data_dir), "--config", str(self.config_file)]
         settings = self.config_file.read_text() if self.config_file.exists() else ""
+        if "[[listen]]" not in settings:  # else one of those is at the port
+            options += ["--listen", f"127.0.0.1:{self.port}"]
         for name in ("metrics", "web"):
             if f"--{name}" not in self.args and f"{name} =" not in settings:
                 options += [f"--{name}", "off"]

@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from harness import packets as p
 
-from actors.connection import Connection
+from actors.listener import Listener, ListenerOptions
 
 if TYPE_CHECKING:
     from simulation.world import World
+
+    from actors.connection import Connection
 
 
 class SimTransport(asyncio.Transport):
@@ -173,7 +175,9 @@ class SimClient:
         self._latency = latency
         self._unsent: deque[bytes] = deque()
         world.transcripts.append(self.transcript)
-        self.connection = world.broker._accept()
+        options = world.broker.options
+        holding = ListenerOptions("", options.max_packet_size, options.connect_timeout)
+        self.connection = cast("Connection", Listener(world.broker, holding).accept())
         self.transport = SimTransport(self, self.connection, latency)
         world.clients[self] = None
         self.connection.connection_made(self.transport)

@@ -9,7 +9,7 @@ import pytest
 from harness import packets as p
 from harness.packets import Connack, Puback, Publish, Suback
 
-from actors.auth import AuthResult
+from actors.access.identity import AuthResult, Credentials, Verdict
 from actors.broker import Broker
 from actors.session import Session
 from eventstore.events import WillFired
@@ -151,17 +151,17 @@ def test_a_login_that_nobody_waits_for_is_given_up() -> None:
         def __init__(self) -> None:
             self.begun = self.cancelled = 0
 
-        def check_now(self, _username: str | None, _password: bytes | None) -> AuthResult | None:
+        def check_now(self, _shown: Credentials) -> Verdict | None:
             return None
 
-        async def check(self, _username: str | None, _password: bytes | None) -> AuthResult:
+        async def check(self, _shown: Credentials) -> Verdict:
             self.begun += 1
             try:
                 await asyncio.sleep(1000)
             except asyncio.CancelledError:
                 self.cancelled += 1
                 raise
-            return AuthResult.ACCEPTED
+            return Verdict(AuthResult.ACCEPTED)
 
         def close(self) -> None:
             """Nothing to do."""

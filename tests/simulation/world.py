@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from harness import packets as p
 
-from actors.auth import Anonymous
+from actors.access.identity import Anonymous
 from actors.broker import Broker
 from actors.options import Options
 from eventstore.errors import Fenced

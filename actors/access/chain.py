@@ -1,0 +1,206 @@
+"""Who decides about a CONNECT: which source is asked, in which order, and who is not asked at all.
+
+A client certificate goes before everything, where the listener takes users from certificates.
+A password that looks like a token is for the token source, if there is one. A user whom the
+password file has is the file's; all others are asked about outside, if that is set. Exactly one
+source decides about a login: what one refuses no other accepts. A client that shows nothing comes
+in where the listener is open to anonymous clients, and nowhere else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import TYPE_CHECKING, Final, Protocol
+
+import structlog
+
+from actors.access.identity import AuthResult, Source, Verdict
+from actors.access.jail import network
+from actors.access.tokens import looks_like_token
+
+if TYPE_CHECKING:
+    from actors.access.identity import Credentials
+    from actors.access.jail import Jail
+
+JAILED: Final = Verdict(AuthResult.BAD_CREDENTIALS, reason="jailed after failed logins")
+"""The same answer as to a wrong password: who guesses is not told that a guess was right."""
+
+_ANONYMOUS: Final = Verdict(AuthResult.ACCEPTED)
+_NOT_ANONYMOUS: Final = Verdict(AuthResult.NOT_AUTHORISED, reason="no user name")
+_NO_SOURCE: Final = Verdict(
+    AuthResult.NOT_AUTHORISED, reason="no users are set, and the listener is not for anonymous ones"
+)
+_NO_TOKEN: Final = Verdict(AuthResult.BAD_CREDENTIALS, reason="the password is no token")
+_FAILED: Final = Verdict(AuthResult.UNAVAILABLE, reason="the check failed")
+
+_GUESSED: Final = frozenset({"token", "password", "callout"})
+"""Methods by which somebody could guess."""
+
+log = structlog.get_logger("foldmq")
+
+
+class Users(Source, Protocol):
+    """A source that can tell whether a user is its own, without work."""
+
+    def knows(self, username: str) -> bool:
+        """Tell whether this source decides about the user."""
+
+
+class Chain:
+    """The authenticator of a broker: its sources, and the jail before them.
+
+    ``claimed_names``: while there is no source that could look at a user name, anonymous clients
+    are taken for whom they say they are; right only where nothing depends on it. ``ask_certified``:
+    users from certificates are asked about outside as well, so that groups and permissions can
+    come from there. ``counts`` is what :attr:`counts` goes on with after a reload.
+    """
+
+    def __init__(
+        self,
+        *,
+        tokens: Source | None = None,
+        passwords: Users | None = None,
+        callout: Source | None = None,
+        jail: Jail | None = None,
+        claimed_names: bool = False,
+        ask_certified: bool = False,
+        counts: Counter[tuple[str, str]] | None = None,
+    ) -> None:
+        self.counts: Counter[tuple[str, str]] = Counter() if counts is None else counts
+        """How many logins had which end, by method and result.
+
+        Methods: certificate, token, password, callout, anonymous, none. Results: accepted,
+        refused, unavailable, jailed.
+        """
+        self.passwords = passwords
+        self._tokens = tokens
+        self._callout = callout
+        self._jail = jail
+        self._claimed_names = claimed_names
+        self._ask_certified = ask_certified and callout is not None
+        self._attempts: dict[tuple[str, str | None], set[asyncio.Task[Verdict]]] = {}
+
+    def check_now(self, shown: Credentials) -> Verdict | None:
+        """Give the verdict if it is known without work; what is right passes the jail."""
+        method, source = self._choose(shown)
+        verdict = self._without_work(shown) if source is None else source.check_now(shown)
+        if verdict is None and self._jail is not None:
+            if not self._jail.holds(shown.address, _who(shown)):
+                return None
+            self._jail.refused += 1
+            self.counts[method, "jailed"] += 1
+            return JAILED
+        if verdict is not None:
+            self._settle(method, shown, verdict, worked=False)
+        return verdict
+
+    async def check(self, shown: Credentials) -> Verdict:
+        """Ask the source that decides; ends at once when the client is jailed meanwhile."""
+        verdict = self.check_now(shown)
+        if verdict is not None:
+            return verdict
+        method, source = self._choose(shown)
+        if source is None:
+            return _FAILED
+        attempt = asyncio.create_task(source.check(shown))
+        key = (_where(shown), _who(shown))
+        self._attempts.setdefault(key, set()).add(attempt)
+        try:
+            await asyncio.wait((attempt,))
+        finally:
+            attempt.cancel()
+            self._drop(key, attempt)
+        if attempt.cancelled():
+            self.counts[method, "jailed"] += 1
+            return JAILED
+        verdict = self._result(attempt)
+        self._settle(method, shown, verdict, worked=True)
+        return verdict
+
+    def close(self) -> None:
+        """Let the threads and connections of all sources end once what has begun is done."""
+        for source in (self._tokens, self.passwords, self._callout):
+            if source is not None:
+                source.close()
+
+    def _choose(self, shown: Credentials) -> tuple[str, Source | None]:
+        """Give the method of a login, and the source that decides; None: no source is needed."""
+        if shown.certificate_user is not None:
+            return "certificate", self._callout if self._ask_certified else None
+        if shown.username is None:
+            return "anonymous", None
+        if self._tokens is not None and looks_like_token(shown.password):
+            return "token", self._tokens
+        if self.passwords is not None and (
+            self._callout is None or self.passwords.knows(shown.username)
+        ):
+            return "password", self.passwords
+        if self._callout is not None:
+            return "callout", self._callout
+        return ("token" if self._tokens is not None else "none"), None
+
+    def _without_work(self, shown: Credentials) -> Verdict:
+        if shown.certificate_user is not None:
+            return Verdict(AuthResult.ACCEPTED, shown.certificate_user)
+        if shown.username is None:
+            return _ANONYMOUS if shown.allow_anonymous else _NOT_ANONYMOUS
+        if self._tokens is not None:
+            return _NO_TOKEN
+        if not shown.allow_anonymous:
+            return _NO_SOURCE
+        return Verdict(AuthResult.ACCEPTED, shown.username) if self._claimed_names else _ANONYMOUS
+
+    def _settle(self, method: str, shown: Credentials, verdict: Verdict, *, worked: bool) -> None:
+        """Count a verdict, for the jail as well."""
+        if verdict.accepted:
+            self.counts[method, "accepted"] += 1
+            # What was only remembered says nothing about the attempts before it.
+            if self._jail is not None and worked:
+                self._jail.succeeded(shown.address, _who(shown))
+            return
+        if verdict.result is AuthResult.UNAVAILABLE:
+            self.counts[method, "unavailable"] += 1
+            return
+        self.counts[method, "refused"] += 1
+        if self._jail is None or method not in _GUESSED:
+            return
+        for what in self._jail.failed(shown.address, _who(shown)):
+            log.warning(
+                "jailed after failed logins",
+                address=shown.address,
+                user=_who(shown) if what == "user" else "(all)",
+                seconds=self._jail.options.duration,
+            )
+            self._give_up(shown, everybody=what == "address")
+
+    def _give_up(self, shown: Credentials, *, everybody: bool) -> None:
+        """End what the user, or everybody at the address, still waits for."""
+        where, who = _where(shown), _who(shown)
+        for (address, user), attempts in self._attempts.items():
+            if address == where and (everybody or user == who):
+                for attempt in attempts:
+                    attempt.cancel()
+
+    def _drop(self, key: tuple[str, str | None], attempt: asyncio.Task[Verdict]) -> None:
+        attempts = self._attempts[key]
+        attempts.discard(attempt)
+        if not attempts:
+            del self._attempts[key]
+
+    def _result(self, attempt: asyncio.Task[Verdict]) -> Verdict:
+        try:
+            return attempt.result()
+        except Exception as error:  # noqa: BLE001 - a check that fails must not let anybody in
+            log.error("login could not be checked", error=type(error).__name__)  # noqa: TRY400 -- could hold what the client sent
+            return _FAILED
+
+
+def _who(shown: Credentials) -> str | None:
+    """Give the user that a login is for, as the jail knows it."""
+    return shown.username if shown.certificate_user is None else shown.certificate_user
+
+
+def _where(shown: Credentials) -> str:
+    """Give the address of a login, as the jail knows it."""
+    return network(shown.address) or shown.address

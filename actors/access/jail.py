@@ -1,0 +1,147 @@
+"""Clients whose logins fail again and again are turned away for a while, without any work.
+
+Two things are counted in a window of time: failures of one user from one address, and failures
+from one address whoever they name. A user is never jailed everywhere: else anybody could lock
+out anybody.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import ipaddress
+import os
+from collections import OrderedDict
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_IPV6_NETWORK: Final = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JailOptions:
+    """What is too much, and what follows. Times are in seconds; 0 failures: no such bound."""
+
+    failures: int = 5
+    """Failed logins of one user from one address until that user is jailed there."""
+    address_failures: int = 50
+    """Failed logins from one address until the whole address is jailed."""
+    window: float = 60.0
+    """Time in which they are counted, from the first one on."""
+    duration: float = 300.0
+    """How long it lasts. Attempts meanwhile do not make it longer."""
+    remembered: int = 20_000
+    """Users and addresses that are kept in mind at most; the longest quiet are forgotten first."""
+
+
+class _Record:
+    __slots__ = ("failures", "since", "until")
+
+    def __init__(self, since: float) -> None:
+        self.failures = 0
+        self.since = since
+        self.until = 0.0
+
+
+class Jail:
+    """Counts failed logins; ``clock`` gives seconds that never go back."""
+
+    def __init__(self, options: JailOptions, clock: Callable[[], float]) -> None:
+        self.options = options
+        """May be replaced at any time, by a reload; who is jailed stays so."""
+        self.jailed = 0
+        """How often a user or an address was jailed since the start."""
+        self.refused = 0
+        """Logins that were turned away since the start; counted by whoever asked."""
+        self._clock = clock
+        self._key = os.urandom(16)
+        self._records: OrderedDict[bytes, _Record] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def holds(self, address: str, user: str | None) -> bool:
+        """Tell whether this login is to be turned away unseen."""
+        if not self._records:
+            return False
+        now = self._clock()
+        return self._in_force(self._user_key(address, user), now) or self._in_force(
+            self._address_key(address), now
+        )
+
+    def failed(self, address: str, user: str | None) -> tuple[str, ...]:
+        """Count a failed login; gives what is jailed from now on: "user", "address" or both."""
+        now = self._clock()
+        options = self.options
+        found = []
+        if self._count(self._user_key(address, user), options.failures, now):
+            found.append("user")
+        if self._count(self._address_key(address), options.address_failures, now):
+            found.append("address")
+        self.jailed += len(found)
+        return tuple(found)
+
+    def succeeded(self, address: str, user: str | None) -> None:
+        """Forget the failures of a user there.
+
+        Those of the address stay: else one account would be enough to guess all others.
+        """
+        if self._records:
+            key = self._user_key(address, user)
+            if key is not None:
+                self._records.pop(key, None)
+
+    def _in_force(self, key: bytes | None, now: float) -> bool:
+        record = self._records.get(key) if key is not None else None
+        return record is not None and now < record.until
+
+    def _count(self, key: bytes | None, most: int, now: float) -> bool:
+        if key is None or not most:
+            return False
+        record = self._records.get(key)
+        if record is not None and now < record.until:
+            return False
+        if record is None or record.until or now - record.since >= self.options.window:
+            record = self._records[key] = _Record(now)
+        record.failures += 1
+        self._records.move_to_end(key)
+        while len(self._records) > self.options.remembered:
+            self._records.popitem(last=False)
+        if record.failures < most:
+            return False
+        record.until = now + self.options.duration
+        return True
+
+    def _user_key(self, address: str, user: str | None) -> bytes | None:
+        # A name may have 64 KiB; what is kept of it does not.
+        name = "\0" if user is None else user
+        return self._digest(f"{network(address) or address}\n{name}")
+
+    def _address_key(self, address: str) -> bytes | None:
+        where = network(address)
+        return self._digest(where) if where else None
+
+    def _digest(self, text: str) -> bytes:
+        data = text.encode("utf-8", "surrogatepass")
+        return hashlib.blake2b(data, key=self._key, digest_size=16).digest()
+
+
+@lru_cache(maxsize=4096)
+def network(address: str) -> str:
+    """Give what one customer has: an IPv4 address, the /64 of an IPv6 address.
+
+    Empty for what is neither, such as a Unix socket: there everybody has the same address.
+    """
+    host = address.partition("%")[0]
+    try:
+        found = ipaddress.ip_address(host)
+    except ValueError:
+        return ""
+    if isinstance(found, ipaddress.IPv4Address):
+        return str(found)
+    if found.ipv4_mapped is not None:
+        return str(found.ipv4_mapped)
+    return str(ipaddress.IPv6Network((found, _IPV6_NETWORK), strict=False))

@@ -1,0 +1,89 @@
+"""Hashes in Mosquitto's password file.
+
+Mosquitto writes ``$6$SALT$HASH`` (SHA-512 of password and salt, version 1),
+``$7$ITERATIONS$SALT$HASH`` (PBKDF2 with HMAC-SHA-512, version 2.0) and argon2 (version 2.1), salt
+and hash of the first two in Base64.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import os
+import re
+from typing import NamedTuple
+
+MAX_ITERATIONS = 10_000_000
+"""More would keep a thread busy for seconds with each login: a mistake, not a choice."""
+
+_DIGEST = 64
+_SALTS = range(8, 129)
+_SHA512 = re.compile(r"\$6\$([A-Za-z0-9+/=]+)\$([A-Za-z0-9+/=]+)", re.ASCII)
+_PBKDF2 = re.compile(r"\$7\$([1-9][0-9]{0,8})\$([A-Za-z0-9+/=]+)\$([A-Za-z0-9+/=]+)", re.ASCII)
+
+
+class _Hash(NamedTuple):
+    iterations: int
+    """0: one SHA-512."""
+    salt: bytes
+    digest: bytes
+
+
+def is_hash(text: str) -> bool:
+    """Tell whether ``text`` is a hash of Mosquitto's own (not argon2)."""
+    return _parsed(text) is not None
+
+
+def kind(text: str) -> str:
+    """Give the name of the way in which a hash was made; empty for what is none of Mosquitto's."""
+    found = _parsed(text)
+    if found is None:
+        return ""
+    return f"pbkdf2-sha512, {found.iterations} rounds" if found.iterations else "sha512"
+
+
+def verify(stored: str, password: bytes) -> bool:
+    """Tell whether ``stored``, which :func:`is_hash` took, is the hash of ``password``."""
+    found = _parsed(stored)
+    if found is None:
+        return False
+    same = hmac.compare_digest(_digest(password, found.salt, found.iterations), found.digest)
+    # HMAC fills its key up with zeros: "secret" and "secret\0" would be the same password.
+    return same and not (found.iterations and password.endswith(b"\0"))
+
+
+def parameters(stored: str) -> str:
+    """Give kind and cost of a hash: those with the same take the same time."""
+    return stored.rsplit("$", 2)[0]
+
+
+def decoy(stored: str) -> str:
+    """Give the hash of a random password that takes the same time as ``stored``."""
+    found = _parsed(stored)
+    iterations, size = (found.iterations, len(found.salt)) if found is not None else (0, 12)
+    salt = os.urandom(size)
+    digest = _digest(os.urandom(16), salt, iterations)
+    parts = (parameters(stored), *(base64.b64encode(part).decode() for part in (salt, digest)))
+    return "$".join(parts)
+
+
+def _digest(password: bytes, salt: bytes, iterations: int) -> bytes:
+    if iterations:
+        return hashlib.pbkdf2_hmac("sha512", password, salt, iterations)
+    return hashlib.sha512(password + salt).digest()
+
+
+def _parsed(text: str) -> _Hash | None:
+    match = _SHA512.fullmatch(text) or _PBKDF2.fullmatch(text)
+    if match is None:
+        return None
+    *count, salt_text, digest_text = match.groups()
+    iterations = int(count[0]) if count else 0
+    try:
+        salt, digest = (base64.b64decode(part, validate=True) for part in (salt_text, digest_text))
+    except binascii.Error:
+        return None
+    fits = len(salt) in _SALTS and len(digest) == _DIGEST and iterations <= MAX_ITERATIONS
+    return _Hash(iterations, salt, digest) if fits else None

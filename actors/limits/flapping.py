@@ -1,0 +1,63 @@
+"""Clients that connect again and again are kept out for a while.
+
+Each connect and each end of a connection is an event on disk, so a client that does nothing else
+costs more than one that publishes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from actors.limits.buckets import Buckets
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+
+class Flapping:
+    """Counts connects by key: who a client is, such as its user and client identifier.
+
+    ``connects`` within ``window`` seconds are not too many; one more, and the key is refused for
+    ``jail`` seconds. Connects while it is refused do not make that longer, so whoever tries
+    again at any pace gets in when its time is over. At most ``most`` keys are remembered.
+    """
+
+    __slots__ = ("_jail", "_jailed", "_most", "_seen")
+
+    def __init__(self, connects: int, window: float, jail: float, most: int = 10_000) -> None:
+        self._seen = Buckets(connects / window, float(connects), most) if connects else None
+        self._jail = jail
+        self._most = most
+        self._jailed: dict[Hashable, float] = {}
+        """Until when, those first that are free first: all stay equally long."""
+
+    def __len__(self) -> int:
+        """Return how many are jailed."""
+        return len(self._jailed)
+
+    def connects(self, key: Hashable, now: float) -> float:
+        """Count a connect; return for how many seconds more it is refused, 0 if it is not."""
+        if self._seen is None:
+            return 0.0
+        until = self._jailed.get(key)
+        if until is not None:
+            if until > now:
+                return until - now
+            del self._jailed[key]
+        if self._seen.allows(key, now):
+            self._seen.take(key, 1, now)
+            return 0.0
+        if len(self._jailed) >= self._most:
+            del self._jailed[next(iter(self._jailed))]
+        self._jailed[key] = now + self._jail
+        return self._jail
+
+    def sweep(self, now: float) -> None:
+        """Let go whose time is over, and forget who behaves; to be called once a second."""
+        if self._seen is not None:
+            self._seen.forget_full(now)
+        while self._jailed:
+            first = next(iter(self._jailed))
+            if self._jailed[first] > now:
+                break
+            del self._jailed[first]

@@ -1,0 +1,169 @@
+"""TLS handshakes, off the event loop: a few at work, a bounded number waiting.
+
+The arithmetic of a handshake takes from a tenth of a millisecond to several; OpenSSL lets go of
+the interpreter meanwhile, so threads keep it from delaying the clients that are connected.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+import time
+from collections import Counter, deque
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class HandshakeError(ConnectionError):
+    """A TLS handshake that came to nothing.
+
+    ``kind`` is one of a few words for metrics: ``plaintext`` (not TLS at all), ``version``,
+    ``cipher``, ``no_certificate`` (of the client, which must have one), ``certificate`` (one that
+    is not accepted), ``client_refused`` (the client does not accept ours), ``closed`` (ended by
+    either side before it was done), ``timeout``, ``busy`` (too many wait), ``other``.
+    """
+
+    def __init__(self, kind: str, text: str) -> None:
+        super().__init__(text)
+        self.kind = kind
+
+
+@dataclass(slots=True)
+class TlsStats:
+    """What TLS listeners count since the start."""
+
+    handshakes: int = 0
+    """Handshakes that were finished."""
+    resumed: int = 0
+    """Those of them that went on with an earlier session of the client."""
+    failed: Counter[str] = field(default_factory=Counter)
+    """Others, by the kind of HandshakeError."""
+    cpu_seconds: float = 0.0
+    """Processor time of all handshakes."""
+
+
+class Step(NamedTuple):
+    """The outcome of one step of a handshake."""
+
+    done: bool
+    """The handshake is complete; if not, and without an error, the client has to send more."""
+    error: HandshakeError | None
+    seconds: float
+    """Processor time that it took."""
+
+
+def classify(error: ssl.SSLError) -> HandshakeError:
+    """Say in words why OpenSSL gave up a handshake."""
+    reason = error.reason or ""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return HandshakeError("certificate", f"client certificate: {error.verify_message}")
+    text = reason.lower().replace("_", " ") or "TLS handshake failed"
+    if reason == "PEER_DID_NOT_RETURN_A_CERTIFICATE":
+        return HandshakeError("no_certificate", "the client shows no certificate")
+    if reason in ("UNSUPPORTED_PROTOCOL", "WRONG_VERSION_NUMBER", "VERSION_TOO_LOW"):
+        return HandshakeError("version", text)
+    if reason.startswith("NO_SHARED_") or reason == "NO_SUITABLE_KEY_SHARE":
+        return HandshakeError("cipher", text)
+    if reason in ("HTTP_REQUEST", "HTTPS_PROXY_REQUEST"):
+        return HandshakeError("plaintext", text)
+    if "_ALERT_" in reason:
+        return HandshakeError("client_refused", f"the client gave up: {text}")
+    return HandshakeError("other", text)
+
+
+def take_step(tls: ssl.SSLObject) -> Step:
+    """Go on with a handshake as far as what the client sent leads; never raises."""
+    began = time.thread_time()
+    done, failure = False, None
+    try:
+        tls.do_handshake()
+        done = True
+    except ssl.SSLWantReadError:
+        pass
+    except ssl.SSLError as error:
+        failure = classify(error)
+    except OSError as error:
+        failure = HandshakeError("other", str(error))
+    return Step(done, failure, time.thread_time() - began)
+
+
+class _Job(NamedTuple):
+    tls: ssl.SSLObject
+    done: Callable[[Step], None]
+    wanted: Callable[[], bool]
+
+
+class Handshakes:
+    """Runs steps of handshakes in ``threads`` threads, for all listeners.
+
+    Handshakes that have begun go before new ones, of which at most ``waiting`` wait. All methods
+    are for the event loop's thread; so are the calls back.
+    """
+
+    def __init__(self, threads: int = 2, waiting: int = 4096) -> None:
+        self.stats = TlsStats()
+        self._threads = threads
+        self._most_waiting = waiting
+        self._pool = ThreadPoolExecutor(threads, "tls")
+        self._working = 0
+        self._begun: deque[_Job] = deque()
+        self._new: deque[_Job] = deque()
+        self._closed = False
+
+    @property
+    def waiting(self) -> int:
+        """How many clients wait for the first step of theirs."""
+        return len(self._new)
+
+    def step(
+        self,
+        tls: ssl.SSLObject,
+        done: Callable[[Step], None],
+        wanted: Callable[[], bool],
+        *,
+        new: bool,
+    ) -> bool:
+        """Take a step and call ``done``; False if that cannot be, as too many ``new`` ones wait.
+
+        Until then nothing else may use ``tls`` and its buffers. When its turn comes and it is not
+        ``wanted`` any more, as the client has gone, nothing is done and nothing called.
+        """
+        if self._closed or (new and len(self._new) >= self._most_waiting):
+            return False
+        (self._new if new else self._begun).append(_Job(tls, done, wanted))
+        self._start()
+        return True
+
+    def close(self) -> None:
+        """End the threads once what they are at is done; what waits fails."""
+        self._closed = True
+        waiting = [*self._begun, *self._new]
+        self._begun.clear()
+        self._new.clear()
+        self._pool.shutdown(wait=False)
+        for job in waiting:
+            job.done(Step(False, HandshakeError("closed", "the broker ends"), 0.0))
+
+    def _start(self) -> None:
+        while self._working < self._threads and (self._begun or self._new):
+            job = (self._begun or self._new).popleft()
+            if job.wanted():
+                self._working += 1
+                self._pool.submit(self._run, job, asyncio.get_running_loop())
+
+    def _run(self, job: _Job, loop: asyncio.AbstractEventLoop) -> None:
+        """Work, in a thread."""
+        step = take_step(job.tls)
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(self._finished, job, step)
+
+    def _finished(self, job: _Job, step: Step) -> None:
+        self._working -= 1
+        self.stats.cpu_seconds += step.seconds
+        self._start()
+        job.done(step)

@@ -1,0 +1,191 @@
+"""The PROXY protocol, versions 1 and 2: a proxy in front of the broker says who its client is.
+
+The header is the first thing on a connection, sent by the proxy before anything of the client's.
+Specification: https://www.haproxy.org/download/3.0/doc/proxy-protocol.txt (sections by number).
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import struct
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from actors.transports.stage import Stage
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Sequence
+
+    Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+Peer = tuple[str, int]
+
+_SIGNATURE: Final = b"\r\n\r\n\x00\r\nQUIT\n"
+_LINE_START: Final = b"PROXY "
+_LONGEST_LINE: Final = 107
+"""Bytes of a line of version 1 with its end (2.1)."""
+_HEAD: Final = struct.Struct("!12sBBH")
+_MOST_AFTER_HEAD: Final = 4096
+"""Bytes of addresses and TLVs that a header of version 2 may have; proxies send a few hundred."""
+_LOCAL, _PROXY = 0x20, 0x21
+_FAMILIES: Final = {0x11: 4, 0x21: 16}
+"""Family and transport (TCP over IPv4, over IPv6) to the bytes of an address (2.2)."""
+_UNTOLD: Final = frozenset({0x00, 0x31, 0x32})
+"""Not specified, and Unix sockets: the proxy says nothing of use about its client."""
+
+
+class BadHeader(Exception):  # noqa: N818 - named for what is found
+    """What came is no PROXY header that is understood; the message says why, without quoting it."""
+
+
+class Header(NamedTuple):
+    """A header that was read whole."""
+
+    peer: Peer | None
+    """Address and port of the client; None: the proxy speaks for itself, or does not know."""
+    size: int
+    """Bytes of the header; what follows is the client's."""
+
+
+def read_header(data: bytes) -> Header | None:
+    """Read the header that ``data`` begins with; None while it is not whole. Raises BadHeader."""
+    if data.startswith(_SIGNATURE):
+        return _read_binary(data)
+    if data.startswith(_LINE_START):
+        return _read_line(data)
+    if not _SIGNATURE.startswith(data) and not _LINE_START.startswith(data):
+        raise BadHeader("it does not begin with a PROXY header")
+    return None
+
+
+def _read_line(data: bytes) -> Header | None:
+    end = data.find(b"\r\n", 0, _LONGEST_LINE)
+    if end < 0:
+        if len(data) >= _LONGEST_LINE:
+            raise BadHeader("the line of the PROXY header is too long")
+        return None
+    words = data[:end].split(b" ")
+    size = end + 2
+    if words[1] == b"UNKNOWN":
+        return Header(None, size)
+    try:
+        _, family, source, target, port, target_port = (word.decode("ascii") for word in words)
+        width = {"TCP4": 4, "TCP6": 16}[family]
+        host = _host(source, width)
+        _host(target, width)
+        _port(target_port)
+        return Header((host, _port(port)), size)
+    except (ValueError, KeyError):
+        raise BadHeader("the line of the PROXY header is not as it should be") from None
+
+
+def _host(text: str, width: int) -> str:
+    """Read an address of a family; one with a zone means something on the proxy's machine only."""
+    address = ipaddress.ip_address(text)
+    if len(address.packed) != width or "%" in text:
+        raise ValueError(text)
+    return _plain(address)
+
+
+def _plain(address: Address) -> str:
+    """Give an IPv4 address as such also where a proxy that serves both families wraps it."""
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return str(mapped or address)
+
+
+def _port(text: str) -> int:
+    if not text.isdigit() or len(text) > len("65535") or int(text) > 0xFFFF:
+        raise ValueError(text)
+    return int(text)
+
+
+def _read_binary(data: bytes) -> Header | None:
+    if len(data) < _HEAD.size:
+        return None
+    _, command, family, length = _HEAD.unpack_from(data)
+    if length > _MOST_AFTER_HEAD:
+        raise BadHeader(f"the PROXY header is longer than {_MOST_AFTER_HEAD} bytes")
+    if command not in (_LOCAL, _PROXY):
+        raise BadHeader("the PROXY header has an unknown version or command")
+    width = _FAMILIES.get(family)
+    if command == _PROXY and width is None and family not in _UNTOLD:
+        raise BadHeader("the PROXY header tells of something other than a TCP connection")
+    size = _HEAD.size + length
+    if len(data) < size:
+        return None
+    if command == _LOCAL or width is None:
+        return Header(None, size)
+    if length < 2 * width + 4:
+        raise BadHeader("the PROXY header is too short for its addresses")
+    at = _HEAD.size
+    host = _plain(ipaddress.ip_address(data[at : at + width]))
+    (port,) = struct.unpack_from("!H", data, at + 2 * width)
+    return Header((host, port), size)
+
+
+class ProxyStage(Stage):
+    """Reads the header and from then on answers for the client's address.
+
+    A proxy's word is believed only from the ``trusted`` networks and from Unix sockets; whoever
+    else connects is closed. The extra info ``peername`` is the proxy's own address until the
+    header is read, and ``peer_pending`` is True so long; then ``upper.peer_known()`` is called.
+    How long that may take is for what is above to say: it has its deadline for the CONNECT.
+    """
+
+    __slots__ = ("_head", "_peer", "_trusted", "error")
+
+    def __init__(self, upper: asyncio.Protocol, trusted: Sequence[Network]) -> None:
+        super().__init__(upper)
+        self._trusted = trusted
+        self._head: bytes | None = b""  # None: the header was read
+        self._peer: Peer | None = None
+        self.error: str | None = None
+        """Why the connection was closed by this stage."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Close connections from where no proxy is."""
+        super().connection_made(transport)
+        if not self.is_closing() and not self._is_trusted(transport.get_extra_info("peername")):
+            self._refuse("it does not come from a trusted proxy")
+
+    def data_received(self, data: bytes) -> None:
+        """Read the header, then pass on."""
+        if self._head is None:
+            self._upper.data_received(data)
+            return
+        if self.error is not None or self.is_closing():
+            return
+        self._head += data
+        try:
+            header = read_header(self._head)
+        except BadHeader as error:
+            self._refuse(str(error))
+            return
+        if header is None:
+            return
+        rest, self._head = self._head[header.size :], None
+        self._peer = header.peer
+        self.peer_known()
+        if rest and not self.is_closing():
+            self._upper.data_received(rest)
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        """Tell the client's address in place of the proxy's."""
+        if name == "peername" and self._peer is not None:
+            return self._peer
+        if name == "peer_pending":
+            return self._head is not None
+        return super().get_extra_info(name, default)
+
+    def _is_trusted(self, peer: Any) -> bool:
+        if not isinstance(peer, tuple):
+            return True  # a Unix socket: its permissions say who may connect
+        plain = _plain(ipaddress.ip_address(str(peer[0]).partition("%")[0]))
+        address = ipaddress.ip_address(plain)
+        return any(address in network for network in self._trusted)
+
+    def _refuse(self, why: str) -> None:
+        self.error = why
+        self._head = b""
+        self.lower.abort()

@@ -1,0 +1,409 @@
+"""TLS between a socket and what is above it.
+
+The handshake runs in threads (actors.transports.handshakes); from then on each read is decrypted,
+and all that was written in a turn of the event loop is encrypted at once, on the event loop: this
+costs a few microseconds. OpenSSL works on buffers in memory and never touches the socket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import enum
+import ssl
+from typing import Any, Final
+
+from actors.transports.handshakes import HandshakeError, Handshakes, Step
+from actors.transports.stage import Sendable, Stage
+
+_RECORD: Final = 16 * 1024
+"""Bytes that one record of TLS carries at most."""
+_HEADER: Final = 5
+_LONGEST_RECORD: Final = _RECORD + 2048
+"""A record's length as its header may tell it (RFC 5246, 6.2.3)."""
+_HANDSHAKE_TYPE: Final = 22
+_MOST_ASIDE: Final = 128 * 1024
+"""Bytes that a client may be ahead of the handshake's threads before it is read no more."""
+_FLUSH_AT: Final = 128 * 1024
+"""Bytes that are encrypted and written without waiting for the end of the turn."""
+
+
+class _State(enum.Enum):
+    GREETING = enum.auto()
+    OPEN = enum.auto()
+    CLOSED = enum.auto()
+    """Closed or being closed: nothing more is read or written."""
+
+
+class TlsStage(Stage):
+    """The server's side of TLS.
+
+    Extra info, once data was passed on: ``peercert`` (of the client, as ``ssl`` describes it; None
+    if it showed none), ``cipher``, ``tls_version``, ``ssl_object``. A handshake that fails, or
+    takes longer than ``timeout`` seconds, ends the connection with a HandshakeError.
+    """
+
+    __slots__ = (
+        "_answered",
+        "_aside",
+        "_context",
+        "_eof",
+        "_error",
+        "_gone",
+        "_handshakes",
+        "_held",
+        "_in",
+        "_loop",
+        "_out",
+        "_paused",
+        "_plain",
+        "_plain_size",
+        "_soon",
+        "_state",
+        "_stepping",
+        "_timeout",
+        "_timer",
+        "_tls",
+    )
+
+    def __init__(
+        self,
+        upper: asyncio.Protocol,
+        context: ssl.SSLContext,
+        handshakes: Handshakes,
+        timeout: float | None = None,
+    ) -> None:
+        super().__init__(upper)
+        self._context = context
+        self._handshakes = handshakes
+        self._timeout = timeout
+        self._loop = asyncio.get_running_loop()
+        self._state = _State.GREETING
+        self._tls: ssl.SSLObject | None = None  # until the client has said something
+        self._in = ssl.MemoryBIO()
+        self._out = ssl.MemoryBIO()
+        self._aside = bytearray()  # what came and OpenSSL does not have yet
+        self._answered = False  # the first step was taken
+        self._gone = False  # the connection is lost, but a thread still looks at what it sent
+        self._stepping = False  # a thread works, or will, on _tls, _in and _out
+        self._eof = False  # the client sends no more, but a thread still looks at what it sent
+        self._held = False  # nothing is read, as the client is ahead of the threads
+        self._paused = False  # nothing is read, as what is above wants it so
+        self._plain: list[bytes] = []
+        self._plain_size = 0
+        self._soon = False  # what is in _plain will be written in the next turn
+        self._timer: asyncio.TimerHandle | None = None
+        self._error: Exception | None = None
+
+    # As a protocol.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Wait for the client: it speaks first."""
+        super().connection_made(transport)
+        if self._timeout is not None and not self.is_closing():
+            self._timer = self._loop.call_later(self._timeout, self._late)
+
+    def data_received(self, data: bytes) -> None:
+        """Decrypt; before that, go on with the handshake."""
+        if self._state is _State.OPEN:
+            self._in.write(data)
+            self._decrypt()
+        elif self._state is _State.GREETING:
+            self._aside += data
+            if not self._stepping:
+                self._greet()
+            elif len(self._aside) > _MOST_ASIDE and not self._held:
+                self._held = True
+                self.lower.pause_reading()
+
+    def eof_received(self) -> bool | None:
+        """End it, but not before what came within the handshake was looked at."""
+        if self._stepping and self._state is _State.GREETING:
+            self._eof = True
+            return True
+        if self._state is _State.OPEN:
+            self._upper.eof_received()
+        return None
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Tell why it ended: a handshake that failed is the better reason."""
+        if self._state is _State.GREETING:
+            if self._stepping and self._answered:
+                # What it sent last may be an alert that says why it leaves.
+                self._gone = True
+                return
+            self._give_up()
+        self._end(exc)
+
+    # As a transport.
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        """Tell about TLS, and what is known below."""
+        tls = self._tls
+        if tls is not None and self._state is _State.OPEN:
+            match name:
+                case "peercert":
+                    return tls.getpeercert() or default
+                case "cipher":
+                    return tls.cipher()
+                case "tls_version":
+                    return tls.version()
+                case "ssl_object":
+                    return tls
+        return super().get_extra_info(name, default)
+
+    def is_closing(self) -> bool:
+        """Tell whether it is closed or being closed."""
+        return self._state is _State.CLOSED or self.lower.is_closing()
+
+    def close(self) -> None:
+        """Say goodbye in TLS behind what was written, and close; the client's is not awaited."""
+        if self._state is _State.GREETING:
+            self._give_up()
+        elif self._state is _State.OPEN:
+            self._encrypt()
+            if self._tls is not None:
+                with contextlib.suppress(ssl.SSLError):
+                    self._tls.unwrap()
+            self._flush()
+        self._state = _State.CLOSED
+        self.lower.close()
+
+    def abort(self) -> None:
+        """Close at once."""
+        if self._state is _State.GREETING:
+            self._give_up()
+        self._state = _State.CLOSED
+        self.lower.abort()
+
+    def is_reading(self) -> bool:
+        """Tell whether what is above gets data."""
+        return not self._paused and not self.is_closing()
+
+    def pause_reading(self) -> None:
+        """Pass nothing up; a handshake may still be finished."""
+        if self._paused:
+            return
+        self._paused = True
+        if self._state is _State.OPEN:
+            self.lower.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Pass data up again."""
+        if not self._paused:
+            return
+        self._paused = False
+        if self._state is _State.OPEN:
+            self.lower.resume_reading()
+            self._loop.call_soon(self._go_on)
+
+    def get_write_buffer_size(self) -> int:
+        """Give how many bytes wait for the peer, encrypted or not."""
+        return self._plain_size + self.lower.get_write_buffer_size()
+
+    def write(self, data: Sendable) -> None:
+        """Send bytes, at the latest in the next turn of the event loop."""
+        if self._state is _State.CLOSED:
+            return
+        part = bytes(data)
+        self._plain.append(part)
+        self._plain_size += len(part)
+        if self._state is not _State.OPEN:
+            return
+        if self._plain_size >= _FLUSH_AT:
+            self._encrypt()
+        elif not self._soon:
+            self._soon = True
+            self._loop.call_soon(self._encrypt)
+
+    # The handshake.
+
+    def _greet(self) -> None:
+        """Have a thread take the next step, when there is a whole record for it."""
+        size = _whole_records(self._aside, first=self._tls is None)
+        if size < 0:
+            self._fail_handshake(HandshakeError("plaintext", "what the client sends is not TLS"))
+            self.abort()
+        elif size > 0:
+            self._in.write(self._aside[:size])
+            del self._aside[:size]
+            new = self._tls is None
+            if self._tls is None:
+                self._tls = self._context.wrap_bio(self._in, self._out, server_side=True)
+            step = self._handshakes.step
+            self._stepping = step(self._tls, self._stepped, self._wanted, new=new)
+            if not self._stepping:
+                self._fail_handshake(HandshakeError("busy", "too many TLS handshakes wait"))
+                self.abort()
+
+    def _wanted(self) -> bool:
+        """Tell whether the client still waits for the step."""
+        return self._state is _State.GREETING
+
+    def _stepped(self, step: Step) -> None:
+        """Send the answer; go on with what has come meanwhile."""
+        self._stepping = False
+        self._answered = True
+        if self._gone:
+            self._fail_handshake(step.error or _closed())
+            self._end(None)
+            return
+        if self._state is not _State.GREETING:
+            self._drop()
+            return
+        self._flush()
+        if step.error is not None:
+            self._fail_handshake(step.error)
+            self._state = _State.CLOSED
+            self.lower.close()  # behind the alert that tells the client why
+        elif step.done:
+            self._opened()
+        else:
+            self._unhold()
+            self._greet()
+        if self._eof and not self._stepping and self._state is not _State.CLOSED:
+            self._upper.eof_received()
+            self.close()
+
+    def _opened(self) -> None:
+        stats = self._handshakes.stats
+        stats.handshakes += 1
+        stats.resumed += bool(self._tls is not None and self._tls.session_reused)
+        self._state = _State.OPEN
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._in.write(self._aside)
+        self._aside = bytearray()
+        if self._paused and not self._held:
+            self.lower.pause_reading()
+        elif not self._paused:
+            self._unhold()
+        self._held = False
+        if self._plain:
+            self._encrypt()
+        self._go_on()
+
+    def _unhold(self) -> None:
+        if self._held:
+            self._held = False
+            self.lower.resume_reading()
+
+    def _late(self) -> None:
+        self._timer = None
+        if self._state is _State.GREETING:
+            self._fail_handshake(HandshakeError("timeout", "the TLS handshake took too long"))
+            self.abort()
+
+    def _give_up(self) -> None:
+        self._fail_handshake(_closed())
+
+    def _fail_handshake(self, error: HandshakeError) -> None:
+        """Take note of the first reason why this handshake comes to nothing."""
+        if self._error is None:
+            self._error = error
+            self._handshakes.stats.failed[error.kind] += 1
+
+    # Established.
+
+    def _go_on(self) -> None:
+        """Pass up what came with the end of the handshake, or while nothing was to be read."""
+        if self._state is _State.OPEN and not self._paused and self._in.pending:
+            self._decrypt()
+
+    def _decrypt(self) -> None:
+        """Pass up all that is there, in one piece."""
+        tls, waiting = self._tls, self._in
+        assert tls is not None  # noqa: S101 - narrows the type
+        parts = []
+        ended = False
+        broken: ssl.SSLError | None = None
+        try:
+            while waiting.pending or tls.pending():
+                part = tls.read(_RECORD)
+                if not part:
+                    ended = True
+                    break
+                parts.append(part)
+        except ssl.SSLWantReadError:
+            pass
+        except ssl.SSLZeroReturnError:
+            ended = True
+        except ssl.SSLError as error:
+            broken = error
+        if self._out.pending:
+            self._flush()
+        if parts:
+            self._upper.data_received(parts[0] if len(parts) == 1 else b"".join(parts))
+        if broken is not None:
+            self._error = self._error or ConnectionError(f"TLS: {broken.reason or broken}")
+            self._state = _State.CLOSED
+            self.lower.close()
+        elif ended and self._state is _State.OPEN:
+            self._upper.eof_received()
+            self.close()
+
+    def _encrypt(self) -> None:
+        """Send what was written."""
+        self._soon = False
+        if self._state is not _State.OPEN or not self._plain:
+            return
+        tls = self._tls
+        assert tls is not None  # noqa: S101 - narrows the type
+        data = self._plain[0] if len(self._plain) == 1 else b"".join(self._plain)
+        self._plain.clear()
+        self._plain_size = 0
+        try:
+            if len(data) <= _RECORD:
+                tls.write(data)
+            else:
+                view = memoryview(data)
+                for at in range(0, len(data), _RECORD):
+                    tls.write(view[at : at + _RECORD])
+        except ssl.SSLError as error:
+            self._error = self._error or ConnectionError(f"TLS: {error.reason or error}")
+            self.abort()
+            return
+        self._flush()
+
+    def _flush(self) -> None:
+        if self._out.pending and not self.lower.is_closing():
+            self.lower.write(self._out.read())
+
+    def _end(self, exc: Exception | None) -> None:
+        self._state = _State.CLOSED
+        self._drop()
+        self._upper.connection_lost(self._error or exc)
+
+    def _drop(self) -> None:
+        """Let go of what may be large; a thread may still use the rest."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._aside = bytearray()
+        self._plain.clear()
+        self._plain_size = 0
+        if not self._stepping:
+            self._tls = None
+
+
+def _closed() -> HandshakeError:
+    return HandshakeError("closed", "closed within the TLS handshake")
+
+
+def _whole_records(data: bytearray, *, first: bool) -> int:
+    """Give how many bytes of ``data`` are whole records; negative: it is not TLS.
+
+    So a client that dribbles does not make work for a thread with every byte.
+    """
+    if first and data and data[0] != _HANDSHAKE_TYPE:
+        return -1
+    at, end = 0, len(data)
+    while end - at >= _HEADER:
+        size = (data[at + 3] << 8) + data[at + 4]
+        if size > _LONGEST_RECORD or data[at + 1] != 3:
+            return -1
+        if at + _HEADER + size > end:
+            break
+        at += _HEADER + size
+    return at

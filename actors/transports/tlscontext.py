@@ -1,0 +1,212 @@
+"""What a TLS listener shows and asks for: certificates, keys, authorities, revocation lists."""
+
+from __future__ import annotations
+
+import datetime as dt
+import ssl
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal
+
+import structlog
+from cryptography import x509
+
+from protocol.errors import FoldmqError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_log = structlog.get_logger("foldmq")
+
+ClientCertificates = Literal["off", "optional", "required"]
+Version = Literal["1.2", "1.3"]
+
+_VERSIONS: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
+_VERIFY: Final = {
+    "off": ssl.CERT_NONE,
+    "optional": ssl.CERT_OPTIONAL,
+    "required": ssl.CERT_REQUIRED,
+}
+
+
+class TlsConfigError(FoldmqError):
+    """A file or choice with which TLS cannot be offered; names the file and what is wrong."""
+
+    exit_code = 78
+
+
+@dataclass(frozen=True, slots=True)
+class TlsOptions:
+    """How a listener speaks TLS; all files are PEM."""
+
+    certificate: Path
+    """The server's certificate, followed by those that lead to its authority."""
+    key: Path | None = None
+    """Its private key; None: it is in the same file."""
+    key_password_file: Path | None = None
+    """File whose first line the key is encrypted with."""
+    client_certificates: ClientCertificates = "off"
+    client_ca: Path | None = None
+    """Authorities that client certificates must come from."""
+    crl: Path | None = None
+    """Revocation lists of those authorities."""
+    minimum_version: Version = "1.2"
+    ciphers: str | None = None
+    """Cipher suites of TLS 1.2 as OpenSSL names them; None: OpenSSL's own choice."""
+
+
+def make_context(options: TlsOptions) -> ssl.SSLContext:
+    """Give the context for a listener; raises TlsConfigError.
+
+    A new context per reload: its session tickets are its own, so that no client resumes a session
+    that was granted under older certificates, authorities or revocation lists.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = _VERSIONS[options.minimum_version]
+    context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
+    if options.ciphers is not None:
+        try:
+            context.set_ciphers(options.ciphers)
+        except ssl.SSLError:
+            raise TlsConfigError(
+                f"TLS ciphers {options.ciphers!r}: OpenSSL knows none of them"
+            ) from None
+    _load_certificate(context, options)
+    if options.client_certificates != "off":
+        _load_authorities(context, options)
+        context.verify_mode = _VERIFY[options.client_certificates]
+    elif options.client_ca is not None or options.crl is not None:
+        file = options.client_ca or options.crl
+        raise TlsConfigError(f"{file}: client certificates are off, so it would not be used")
+    return context
+
+
+def _load_certificate(context: ssl.SSLContext, options: TlsOptions) -> None:
+    certificate, key = options.certificate, options.key or options.certificate
+    first = _certificates(certificate)[0]
+    if b"PRIVATE KEY-----" not in _pem(key):
+        raise TlsConfigError(f"TLS key {key}: there is no private key in it")
+    password = _password(options.key_password_file)
+
+    def ask() -> bytes:
+        if password is None:
+            raise TlsConfigError(f"TLS key {key}: it is encrypted and no password file is given")
+        return password
+
+    try:
+        context.load_cert_chain(certificate, key, ask)
+    except ssl.SSLError as error:
+        if password is not None and error.reason in (None, "BAD_DECRYPT"):
+            raise TlsConfigError(f"TLS key {key}: its password is wrong") from None
+        raise TlsConfigError(f"TLS key {key}: {_why(error, certificate)}") from None
+    except ValueError:
+        raise TlsConfigError(
+            f"TLS key {key}: the password in {options.key_password_file} is too long"
+        ) from None
+    now = dt.datetime.now(dt.UTC)
+    if first.not_valid_after_utc < now:
+        _log.warning(
+            "the TLS certificate has expired: clients will refuse it",
+            file=str(certificate),
+            expired=first.not_valid_after_utc.isoformat(),
+        )
+    elif first.not_valid_before_utc > now:
+        _log.warning(
+            "the TLS certificate is not valid yet: clients will refuse it",
+            file=str(certificate),
+            valid_from=first.not_valid_before_utc.isoformat(),
+        )
+
+
+def _why(error: ssl.SSLError, certificate: Path) -> str:
+    """Say in words why a key was not taken."""
+    match error.reason:
+        case "KEY_VALUES_MISMATCH" | "KEY_TYPE_MISMATCH":
+            return f"it does not belong to the certificate {certificate}"
+        case "EE_KEY_TOO_SMALL" | "CA_KEY_TOO_SMALL" | "CA_MD_TOO_WEAK":
+            return f"the certificate {certificate} is too weak: {_lower(error.reason)}"
+    return f"it cannot be used with {certificate}: {_lower(error.reason or 'no PEM')}"
+
+
+def _lower(reason: str) -> str:
+    return reason.lower().replace("_", " ")
+
+
+def _load_authorities(context: ssl.SSLContext, options: TlsOptions) -> None:
+    if options.client_ca is None:
+        raise TlsConfigError(
+            "TLS client certificates are asked for, but no client_ca file says whose are good"
+        )
+    _certificates(options.client_ca)
+    try:
+        context.load_verify_locations(options.client_ca)
+    except ssl.SSLError as error:
+        reason = _lower(error.reason or "no PEM")
+        raise TlsConfigError(f"TLS client_ca {options.client_ca}: {reason}") from None
+    if options.crl is not None:
+        _load_revocations(context, options.crl)
+
+
+def _load_revocations(context: ssl.SSLContext, file: Path) -> None:
+    data = _pem(file)
+    try:
+        lists = [x509.load_pem_x509_crl(part) for part in _parts(data, b"X509 CRL")]
+        if not lists:
+            raise TlsConfigError(f"TLS crl {file}: there is no revocation list (X509 CRL) in it")
+        context.load_verify_locations(file)
+    except (ssl.SSLError, ValueError):
+        raise TlsConfigError(f"TLS crl {file}: a revocation list in it is damaged") from None
+    context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
+    now = dt.datetime.now(dt.UTC)
+    for revoked in lists:
+        until = revoked.next_update_utc
+        if until is not None and until < now:
+            _log.warning(
+                "a TLS revocation list has expired: no client certificate of its issuer is taken",
+                file=str(file),
+                issuer=revoked.issuer.rfc4514_string(),
+                expired=until.isoformat(),
+            )
+
+
+def _certificates(file: Path) -> list[x509.Certificate]:
+    data = _pem(file)
+    try:
+        found = [x509.load_pem_x509_certificate(part) for part in _parts(data, b"CERTIFICATE")]
+    except ValueError:
+        raise TlsConfigError(f"TLS certificate {file}: a certificate in it is damaged") from None
+    if not found:
+        raise TlsConfigError(f"TLS certificate {file}: there is no certificate in it")
+    return found
+
+
+def _pem(file: Path) -> bytes:
+    try:
+        data = file.read_bytes()
+    except OSError as error:
+        raise TlsConfigError(f"TLS file {file}: {error.strerror or error}") from None
+    if b"-----BEGIN " not in data:
+        raise TlsConfigError(f"TLS file {file}: it is not PEM (-----BEGIN ... is missing)")
+    return data
+
+
+def _parts(data: bytes, kind: bytes) -> list[bytes]:
+    """Cut out the PEM blocks of one kind; what comes with them does not matter."""
+    begin, end = b"-----BEGIN %s-----" % kind, b"-----END %s-----" % kind
+    found = []
+    at = data.find(begin)
+    while at >= 0:
+        after = data.find(end, at)
+        if after < 0:
+            raise ValueError(kind)
+        found.append(data[at : after + len(end)] + b"\n")
+        at = data.find(begin, after)
+    return found
+
+
+def _password(file: Path | None) -> bytes | None:
+    if file is None:
+        return None
+    try:
+        return (file.read_bytes().splitlines() or [b""])[0]
+    except OSError as error:
+        raise TlsConfigError(f"TLS key password file {file}: {error.strerror or error}") from None

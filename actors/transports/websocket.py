@@ -1,0 +1,423 @@
+"""MQTT over WebSocket: frames between a socket, or TLS, and a connection (MQTT 3.1.1, section 6).
+
+The ``websockets`` library does the framing, without I/O of its own. Most clients put every packet
+into a frame of the plainest kind: final, binary, short. Runs of those are taken out of a read
+here, as the library needs four microseconds for each; it gets all others. Compression is not
+offered: it costs memory for every client and processor time for every packet, and lets small
+frames become large ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from websockets.exceptions import HeaderLineTooLong, RequestLineTooLong, TooManyHeaders
+from websockets.frames import CloseCode, Frame, Opcode
+from websockets.http11 import Request
+from websockets.protocol import State
+from websockets.server import ServerProtocol
+
+from actors.transports.stage import Sendable, Stage
+
+try:
+    from websockets.speedups import apply_mask
+except ImportError:  # it was built without a compiler
+    from websockets.utils import apply_mask
+
+if TYPE_CHECKING:
+    from websockets.typing import Origin, Subprotocol
+
+SUBPROTOCOLS: Final = cast("tuple[Subprotocol, ...]", ("mqtt", "mqttv3.1"))
+
+_MOST_HEAD: Final = 16 * 1024
+"""Bytes of an HTTP request; browsers with large cookies send a few KiB."""
+_HEAD_END: Final = b"\r\n\r\n"
+_SMALL: Final = 16 * 1024
+"""Bytes up to which a frame that is cut in two is kept here, and not given to the library."""
+_ODD_AT_ONCE: Final = 512
+"""Frames given to the library in one turn of the event loop."""
+_PINGS_A_SECOND: Final = 64
+_PLAIN: Final = 0x82
+"""First byte of a frame that is final and binary (RFC 6455, 5.2)."""
+_PONG: Final = 0x8A
+_MASKED: Final = 0x80
+
+# The library tells about every connection; what is worth telling is told by the broker.
+_silent = logging.getLogger("foldmq.websocket")
+_silent.disabled = True
+
+
+@dataclass(frozen=True, slots=True)
+class WebSocketOptions:
+    """What a listener asks of its clients."""
+
+    path: str = "/mqtt"
+    origins: tuple[str, ...] | None = None
+    """Web sites whose pages may connect, as ``https://example.org``; None: all. Clients that are
+    no browsers do not tell one and may always connect."""
+    close_timeout: float = 5.0
+    """Seconds that a client gets to answer when the connection is closed."""
+
+
+@dataclass(slots=True)
+class WebSocketStats:
+    """What WebSocket listeners count since the start."""
+
+    accepted: int = 0
+    refused: Counter[int] = field(default_factory=Counter)
+    """Handshakes refused, by HTTP status; 0: what came was not HTTP."""
+    failed: Counter[int] = field(default_factory=Counter)
+    """Connections closed for what the client sent, by close code (RFC 6455, 7.4.1)."""
+
+
+class WebSocketStage(Stage):
+    """The server's side of a WebSocket.
+
+    No frame is longer than ``max_size`` bytes, which may be set at any time. Extra info:
+    ``websocket`` is the subprotocol that was agreed on.
+    """
+
+    __slots__ = (
+        "_backlog",
+        "_closer",
+        "_head",
+        "_max_size",
+        "_options",
+        "_over",
+        "_owed",
+        "_paused",
+        "_ping_second",
+        "_pings",
+        "_protocol",
+        "_rest",
+        "_stats",
+        "_stopped",
+        "_stuffed",
+        "error",
+    )
+
+    def __init__(
+        self,
+        upper: asyncio.Protocol,
+        options: WebSocketOptions,
+        stats: WebSocketStats,
+        max_size: int,
+    ) -> None:
+        super().__init__(upper)
+        self._options = options
+        self._stats = stats
+        self._max_size = max_size
+        self._head = b""  # of the HTTP request
+        self._protocol: ServerProtocol | None = None  # until the HTTP request is there
+        self._rest = b""  # read, and not looked at yet
+        self._owed = 0  # bytes to come of a frame of which the library has the beginning
+        self._backlog = False  # there is more in _rest than the beginning of a frame
+        self._paused = False  # what is above wants to read nothing
+        self._stopped = False  # what is below is paused
+        self._stuffed = False  # the client reads too slowly
+        self._over = False  # nothing that comes matters any more
+        self._closer: asyncio.TimerHandle | None = None
+        self._pings = 0
+        self._ping_second = 0.0
+        self.error: str | None = None
+        """Why the connection was closed by this stage."""
+
+    @property
+    def max_size(self) -> int:
+        """Bytes that a frame may carry; a longer one closes the connection when it begins."""
+        return self._max_size
+
+    @max_size.setter
+    def max_size(self, size: int) -> None:
+        self._max_size = size
+        if self._protocol is not None:
+            self._protocol.max_fragment_size = size
+
+    # As a protocol.
+
+    def data_received(self, data: bytes) -> None:
+        """Take frames; before that, the handshake."""
+        if self._over:
+            return
+        if self._protocol is None:
+            self._shake_hands(data)
+        else:
+            self._take(self._rest + data if self._rest else data)
+
+    def pause_writing(self) -> None:
+        """Answer no pings while the client does not read: the answers would pile up."""
+        self._stuffed = True
+        self._upper.pause_writing()
+
+    def resume_writing(self) -> None:
+        """Answer pings again."""
+        self._stuffed = False
+        self._upper.resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Tell why it ended, if that is known here."""
+        self._over = True
+        self._rest = self._head = b""
+        if self._closer is not None:
+            self._closer.cancel()
+            self._closer = None
+        if self.error is not None:
+            exc = ConnectionError(self.error)
+        self._upper.connection_lost(exc)
+
+    # As a transport.
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        """Tell about the WebSocket, and what is known below."""
+        if name == "websocket" and self._protocol is not None:
+            return self._protocol.subprotocol
+        return super().get_extra_info(name, default)
+
+    def is_closing(self) -> bool:
+        """Tell whether it is closed or being closed."""
+        open_ = self._protocol is None or self._protocol.state is State.OPEN
+        return self._over or not open_ or self.lower.is_closing()
+
+    def close(self) -> None:
+        """Say goodbye behind what was written, and close when the client has answered."""
+        protocol = self._protocol
+        if protocol is None or self._over:
+            self._over = True
+            self.lower.close()
+        elif protocol.state is State.OPEN:
+            protocol.send_close(CloseCode.NORMAL_CLOSURE)
+            self._send()
+            loop = asyncio.get_running_loop()
+            self._closer = loop.call_later(self._options.close_timeout, self.abort)
+            self._backlog = self._paused = False
+            self._adjust()
+
+    def abort(self) -> None:
+        """Close at once."""
+        self._over = True
+        self.lower.abort()
+
+    def is_reading(self) -> bool:
+        """Tell whether what is above gets data."""
+        return not self._paused and not self.is_closing()
+
+    def pause_reading(self) -> None:
+        """Pass nothing up."""
+        self._paused = True
+        self._adjust()
+
+    def resume_reading(self) -> None:
+        """Pass data up again."""
+        if self._paused:
+            self._paused = False
+            self._adjust()
+            if self._backlog:
+                asyncio.get_running_loop().call_soon(self._go_on)
+
+    def write(self, data: Sendable) -> None:
+        """Send bytes as one frame."""
+        protocol = self._protocol
+        if protocol is not None and protocol.state is State.OPEN and not self._over:
+            self.lower.write(Frame(Opcode.BINARY, cast("bytes", data)).serialize(mask=False))
+
+    # The handshake.
+
+    def _shake_hands(self, data: bytes) -> None:
+        """Answer the HTTP request when it is there as a whole."""
+        searched = max(0, len(self._head) - len(_HEAD_END))
+        head = self._head + data
+        if not head[:1].isupper():
+            self._over = True
+            self.error = "what the client sends is not HTTP"
+            self._stats.refused[0] += 1
+            self.lower.abort()
+            return
+        end = head.find(_HEAD_END, searched, _MOST_HEAD) + len(_HEAD_END)
+        if end < len(_HEAD_END):
+            self._head = head
+            if len(head) >= _MOST_HEAD:
+                self._refuse_head()
+            return
+        self._head = b""
+        protocol = self._protocol = self._new_protocol()
+        protocol.receive_data(head[:end])
+        request = next(iter(protocol.events_received()), None)
+        if isinstance(request, Request):
+            self._answer(protocol, request)
+        else:
+            self._refused(_status(protocol.handshake_exc))
+        self._send()
+        if self._over:
+            self.lower.close()
+        elif end < len(head):
+            # It should have waited for the answer; no harm is done.
+            self._take(head[end:])
+
+    def _new_protocol(self) -> ServerProtocol:
+        origins = self._options.origins
+        return ServerProtocol(
+            origins=None if origins is None else [*cast("tuple[Origin, ...]", origins), None],
+            subprotocols=SUBPROTOCOLS,
+            max_size=(None, self._max_size),
+            logger=_silent,
+        )
+
+    def _answer(self, protocol: ServerProtocol, request: Request) -> None:
+        if request.path.partition("?")[0] != self._options.path:
+            response = protocol.reject(404, f"MQTT is served at {self._options.path}\n")
+        else:
+            response = protocol.accept(request)
+        protocol.send_response(response)
+        if response.status_code == 101:
+            self._stats.accepted += 1
+        else:
+            self._refused(response.status_code)
+
+    def _refuse_head(self) -> None:
+        self._head = b""
+        protocol = self._protocol = self._new_protocol()
+        protocol.send_response(protocol.reject(431, "The request is too long.\n"))
+        self._refused(431)
+        self._send()
+        self.lower.close()
+
+    def _refused(self, status: int) -> None:
+        self._over = True
+        self.error = f"WebSocket handshake refused: HTTP status {status}"
+        self._stats.refused[status] += 1
+
+    # Open.
+
+    def _take(self, data: bytes) -> None:
+        """Pass up what the frames in ``data`` carry, in one piece."""
+        protocol = self._protocol
+        assert protocol is not None  # noqa: S101 - narrows the type
+        parts: list[bytes] = []
+        at, end, odd = 0, len(data), 0
+        self._backlog = False
+        while at < end and not self._over:
+            if not self._owed:
+                if protocol.current_size is None:  # not within a fragmented message
+                    at = plain_frames(data, at, self._max_size, parts)
+                size = frame_size(data, at)
+                if size == 0 or (at + size > end and size <= min(_SMALL, self._max_size)):
+                    break
+                if odd == _ODD_AT_ONCE:
+                    self._backlog = True
+                    break
+                odd += 1
+                self._owed = size
+            count = min(self._owed, end - at)
+            self._feed(protocol, data[at : at + count], parts)
+            self._owed -= count
+            at += count
+        self._rest = data[at:]
+        whole = parts[0] if len(parts) == 1 else b"".join(parts)
+        if whole and self._closer is None:
+            self._upper.data_received(whole)
+        if self._over:
+            self._rest = b""
+            self.lower.close()
+        elif self._backlog:
+            self._adjust()
+            asyncio.get_running_loop().call_soon(self._go_on)
+
+    def _feed(self, protocol: ServerProtocol, data: bytes, parts: list[bytes]) -> None:
+        """Have the library look at one frame, or a part of it."""
+        protocol.receive_data(data)
+        for event in protocol.events_received():
+            frame = cast("Frame", event)
+            match frame.opcode:
+                case Opcode.BINARY | Opcode.CONT:
+                    parts.append(bytes(frame.data))
+                case Opcode.TEXT if protocol.state is State.OPEN:
+                    protocol.fail(CloseCode.UNSUPPORTED_DATA, "MQTT needs binary frames")
+                case Opcode.PING if protocol.state is State.OPEN and self._too_many_pings():
+                    protocol.fail(CloseCode.POLICY_VIOLATION, "too many pings")
+        self._send()
+        if self._over and protocol.close_rcvd is None and protocol.close_sent is not None:
+            self._stats.failed[protocol.close_sent.code] += 1
+            self.error = f"WebSocket: {protocol.close_sent.reason or protocol.close_sent.code}"
+
+    def _too_many_pings(self) -> bool:
+        now = asyncio.get_running_loop().time()
+        if now - self._ping_second > 1.0:
+            self._ping_second = now
+            self._pings = 0
+        self._pings += 1
+        return self._pings > _PINGS_A_SECOND
+
+    def _send(self) -> None:
+        """Write what the library has to say; an empty part says that this was the last."""
+        protocol = self._protocol
+        assert protocol is not None  # noqa: S101 - narrows the type
+        for part in protocol.data_to_send():
+            if not part:
+                self._over = True
+            elif not self._stuffed or part[0] != _PONG:
+                self.lower.write(part)
+
+    def _go_on(self) -> None:
+        """Look at what was left over in the last turn."""
+        if self._backlog and not self._paused and not self._over:
+            self._take(self._rest)
+            self._adjust()
+
+    def _adjust(self) -> None:
+        """Have what is below read, or not."""
+        stop = self._paused or self._backlog
+        if stop != self._stopped and not self.lower.is_closing():
+            self._stopped = stop
+            if stop:
+                self.lower.pause_reading()
+            else:
+                self.lower.resume_reading()
+
+
+def _status(error: Exception | None) -> int:
+    """Give the HTTP status with which the library answered a request that it could not read."""
+    if isinstance(error, RequestLineTooLong):
+        return 414
+    return 431 if isinstance(error, HeaderLineTooLong | TooManyHeaders) else 0
+
+
+def plain_frames(data: bytes, at: int, longest: int, parts: list[bytes]) -> int:
+    """Take whole frames of the plainest kind from ``data``, from ``at`` on; gives where they end.
+
+    What they carry is appended to ``parts``. Plain is: final, binary, masked, no longer than
+    ``longest`` bytes and less than 64 KiB. RFC 6455, section 5.2.
+    """
+    end = len(data)
+    while end - at >= 6 and data[at] == _PLAIN:
+        size = data[at + 1] - _MASKED
+        body = at + 6
+        if size >= 126:
+            if size == 127 or end - at < 8:
+                break
+            size = (data[at + 2] << 8) | data[at + 3]
+            body = at + 8
+        after = body + size
+        if size < 0 or size > longest or after > end:
+            break
+        parts.append(apply_mask(data[body:after], data[body - 4 : body]))
+        at = after
+    return at
+
+
+def frame_size(data: bytes, at: int) -> int:
+    """Give how long the frame at ``at`` is with its header; 0 if too little of it is there."""
+    if len(data) - at < 2:
+        return 0
+    size = data[at + 1] & 0x7F
+    head = 6 if data[at + 1] & _MASKED else 2
+    if size >= 126:
+        wide = 2 if size == 126 else 8
+        if len(data) - at < 2 + wide:
+            return 0
+        size = int.from_bytes(data[at + 2 : at + 2 + wide], "big")
+        head += wide
+    return head + size

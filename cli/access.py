@@ -1,0 +1,104 @@
+"""From the settings to what decides who may connect and what they may do."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from typing import TYPE_CHECKING
+
+from actors.access import rulesfile
+from actors.access.callout import Callout, CalloutOptions
+from actors.access.chain import Chain
+from actors.access.jail import Jail, JailOptions
+from actors.access.passwords import PasswordFile
+from actors.access.pseudonyms import KEY_SIZE
+from actors.access.rules import Permissions
+from actors.access.tokenkeys import load_keys
+from actors.access.tokens import TokenOptions, Tokens
+from actors.clock import SystemClock
+from eventstore.questions import Questions
+
+if TYPE_CHECKING:
+    from cli.settings import Settings
+    from eventstore.connection import ConnectionOptions
+    from eventstore.datadir import DataDir
+
+
+_CACHE_DENIED = 5.0
+"""Seconds for which a no from outside is remembered: whoever may come in soon should."""
+
+
+class Access:
+    """Makes what the settings ask for, again at each reload; the jail outlives them all."""
+
+    def __init__(self, settings: Settings, node: str, nats: ConnectionOptions | None) -> None:
+        """``nats`` says how to connect to where logins are asked about."""
+        self._node = node
+        self._nats = nats
+        self._jail = Jail(jail_options(settings), time.monotonic)
+        self._chain: Chain | None = None
+
+    def authenticator(self, settings: Settings) -> Chain:
+        """Return what decides who may connect.
+
+        Raises PasswordFileError and TokenKeyError for files that are not right.
+        """
+        made = Chain(
+            passwords=PasswordFile.load(settings.password_file) if settings.password_file else None,
+            tokens=_tokens(settings),
+            callout=self._callout(settings),
+            jail=self._jail,
+            claimed_names=settings.permissions is None and not settings.bridge_user_map,
+            ask_certified=settings.auth_subject is not None,
+            counts=self._chain.counts if self._chain is not None else None,
+        )
+        self._jail.options = jail_options(settings)
+        self._chain = made
+        return made
+
+    def _callout(self, settings: Settings) -> Callout | None:
+        if settings.auth_subject is None or self._nats is None:
+            return None
+        options = CalloutOptions(
+            timeout=settings.auth_timeout,
+            cache_allowed=settings.auth_cache,
+            cache_denied=min(settings.auth_cache, _CACHE_DENIED),
+            node=self._node,
+        )
+        named = dataclasses.replace(self._nats, name=f"foldmq-auth-{self._node}")
+        return Callout(options, Questions(named, settings.auth_subject), SystemClock().time_ms)
+
+
+def jail_options(settings: Settings) -> JailOptions:
+    """Return what gets failed logins jailed."""
+    return JailOptions(
+        failures=settings.login_failures,
+        address_failures=settings.login_failures_per_address,
+        window=settings.login_jail,
+        duration=settings.login_jail,
+    )
+
+
+def _tokens(settings: Settings) -> Tokens | None:
+    if settings.jwt_keys is None:
+        return None
+    options = TokenOptions(
+        keys=load_keys(settings.jwt_keys),
+        issuer=settings.jwt_issuer,
+        audience=settings.jwt_audience,
+        user_claim=settings.jwt_user_claim,
+        groups_claim=settings.jwt_groups_claim,
+    )
+    return Tokens(options, SystemClock().time_ms)
+
+
+def make_permissions(settings: Settings) -> Permissions:
+    """Return what the permission file allows; raises PermissionFileError for a bad one."""
+    if settings.permissions is None:
+        return Permissions()
+    return rulesfile.load(settings.permissions)
+
+
+def pseudonym_key(settings: Settings, datadir: DataDir) -> bytes:
+    """Return the key of pseudonyms, made at the first call; empty without pseudonyms."""
+    return datadir.secret("pseudonym.key", KEY_SIZE) if settings.pseudonyms else b""

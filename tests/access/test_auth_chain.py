@@ -1,0 +1,313 @@
+"""Which source decides about a login, and what the jail makes of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from actors.access.chain import JAILED, Chain
+from actors.access.identity import AuthResult, Credentials, Verdict
+from actors.access.jail import Jail, JailOptions
+
+HERE = "192.0.2.1"
+TOKEN = b"eyJhbGciOiJub25lIn0.e30.x"
+WRONG = Verdict(AuthResult.BAD_CREDENTIALS, reason="wrong")
+AWAY = Verdict(AuthResult.UNAVAILABLE, reason="away")
+
+
+class Source:
+    """A source that knows some users and takes the password "right"."""
+
+    def __init__(self, name: str, *users: str, at_once: bool = False) -> None:
+        self.name = name
+        self.users = users
+        self.at_once = at_once
+        self.asked: list[str | None] = []
+        self.remembered: set[tuple[str | None, bytes | None]] = set()
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.down = False
+        self.closed = False
+
+    def knows(self, username: str) -> bool:
+        return username in self.users
+
+    def check_now(self, shown: Credentials) -> Verdict | None:
+        if (shown.username, shown.password) in self.remembered:
+            return Verdict(AuthResult.ACCEPTED, f"{self.name}:{shown.username}")
+        return self._verdict(shown) if self.at_once else None
+
+    async def check(self, shown: Credentials) -> Verdict:
+        self.asked.append(shown.username)
+        await self.gate.wait()
+        return self._verdict(shown)
+
+    def _verdict(self, shown: Credentials) -> Verdict:
+        if self.down:
+            return AWAY
+        if shown.username in self.users and shown.password in (b"right", TOKEN):
+            return Verdict(AuthResult.ACCEPTED, f"{self.name}:{shown.username}")
+        return WRONG
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def login(username: str | None, password: bytes | None = b"right", **more: Any) -> Credentials:
+    return Credentials(username, password, **{"address": HERE, **more})
+
+
+def jail(clock: Clock | None = None) -> Jail:
+    return Jail(JailOptions(failures=3, address_failures=10), clock or Clock())
+
+
+async def decided(chain: Chain, shown: Credentials) -> Verdict:
+    """The verdict, as a connection comes to it."""
+    return chain.check_now(shown) or await chain.check(shown)
+
+
+async def test_who_decides() -> None:
+    tokens, passwords, callout = (
+        Source("token", "ann"),
+        Source("file", "ann", "bob"),
+        Source("call", "ann", "carl"),
+    )
+    chain = Chain(tokens=tokens, passwords=passwords, callout=callout)
+    for username, password, user in (
+        ("ann", TOKEN, "token:ann"),
+        ("bob", TOKEN, None),
+        ("ann", b"right", "file:ann"),
+        ("bob", b"right", "file:bob"),
+        ("carl", b"right", "call:carl"),
+        ("ann", b"wrong", None),
+        ("eve", b"right", None),
+        ("bob", None, None),
+    ):
+        verdict = await decided(chain, login(username, password))
+        assert (verdict.user, verdict.accepted) == (user, user is not None)
+    assert tokens.asked == ["ann", "bob"]
+    assert passwords.asked == ["ann", "bob", "ann", "bob"]
+    assert callout.asked == ["carl", "eve"]
+    assert chain.counts == Counter(
+        {
+            ("token", "accepted"): 1,
+            ("token", "refused"): 1,
+            ("password", "accepted"): 2,
+            ("password", "refused"): 2,
+            ("callout", "accepted"): 1,
+            ("callout", "refused"): 1,
+        }
+    )
+    chain.close()
+    assert tokens.closed
+    assert passwords.closed
+    assert callout.closed
+
+
+async def test_tokens_alone_take_no_other_password() -> None:
+    chain = Chain(tokens=Source("token", "ann"))
+    verdict = await decided(chain, login("ann", b"right", allow_anonymous=True))
+    assert verdict.result is AuthResult.BAD_CREDENTIALS
+
+
+async def test_without_tokens_a_password_may_look_like_one() -> None:
+    passwords = Source("file", "ann")
+    assert (await decided(Chain(passwords=passwords), login("ann", TOKEN))).user == "file:ann"
+
+
+async def test_a_certificate_is_enough() -> None:
+    passwords = Source("file", "ann")
+    chain = Chain(passwords=passwords, callout=Source("call"))
+    verdict = chain.check_now(login("ann", b"wrong", certificate_user="sensor 7"))
+    assert verdict == Verdict(AuthResult.ACCEPTED, "sensor 7")
+    assert chain.counts["certificate", "accepted"] == 1
+
+
+async def test_users_from_certificates_can_be_asked_about() -> None:
+    callout = Source("call")
+    chain = Chain(callout=callout, ask_certified=True)
+    shown = login(None, None, certificate_user="sensor 7")
+    assert chain.check_now(shown) is None
+    assert not (await chain.check(shown)).accepted
+    assert callout.asked == [None]
+    # Without anybody to ask, the certificate decides.
+    assert Chain(ask_certified=True).check_now(shown) == Verdict(AuthResult.ACCEPTED, "sensor 7")
+
+
+@pytest.mark.parametrize("source", [None, "file"])
+async def test_anonymous_only_where_the_listener_says_so(source: str | None) -> None:
+    chain = Chain(passwords=Source("file", "ann") if source else None)
+    nobody = Credentials(None, None)
+    verdict = chain.check_now(nobody)
+    assert verdict is not None
+    assert verdict.result is AuthResult.NOT_AUTHORISED
+    verdict = chain.check_now(nobody._replace(allow_anonymous=True))
+    assert verdict == Verdict(AuthResult.ACCEPTED, None)
+
+
+async def test_wrong_credentials_do_not_become_anonymous() -> None:
+    chain = Chain(passwords=Source("file", "ann"), callout=Source("call"))
+    for username, password in (("ann", b"wrong"), ("eve", b"x"), ("", b""), ("eve", None)):
+        verdict = await decided(chain, login(username, password, allow_anonymous=True))
+        assert verdict.result is AuthResult.BAD_CREDENTIALS
+
+
+@pytest.mark.parametrize(
+    ("anonymous", "claimed", "expected"),
+    [
+        (True, False, Verdict(AuthResult.ACCEPTED, None)),
+        (True, True, Verdict(AuthResult.ACCEPTED, "ann")),
+        (False, True, None),
+        (False, False, None),
+    ],
+)
+def test_a_name_that_nobody_could_look_at(
+    anonymous: bool, claimed: bool, expected: Verdict | None
+) -> None:
+    chain = Chain(claimed_names=claimed)
+    verdict = chain.check_now(login("ann", allow_anonymous=anonymous))
+    assert verdict is not None
+    if expected is None:
+        assert verdict.result is AuthResult.NOT_AUTHORISED
+    else:
+        assert verdict == expected
+
+
+async def test_failures_jail_and_what_is_remembered_passes() -> None:
+    clock, passwords = Clock(), Source("file", "ann", "bob")
+    guard = jail(clock)
+    chain = Chain(passwords=passwords, jail=guard)
+    for _ in range(3):
+        assert await decided(chain, login("ann", b"wrong")) == WRONG
+    asked = len(passwords.asked)
+    assert chain.check_now(login("ann", b"right")) == JAILED
+    assert await chain.check(login("ann", b"right")) == JAILED
+    assert len(passwords.asked) == asked
+    assert guard.refused == chain.counts["password", "jailed"] == 2
+    # The same answer as to a wrong password.
+    assert JAILED.result is WRONG.result
+    passwords.remembered.add(("ann", b"right"))
+    assert chain.check_now(login("ann", b"right")) == Verdict(AuthResult.ACCEPTED, "file:ann")
+    assert (await decided(chain, login("bob"))).accepted
+    assert (await decided(chain, login("ann", b"right", address="198.51.100.7"))).accepted
+    clock.now += 300
+    assert (await decided(chain, login("ann"))).accepted
+
+
+async def test_a_jail_outlives_a_reload() -> None:
+    guard, counts = jail(), Counter[tuple[str, str]]()
+    chain = Chain(passwords=Source("file", "ann"), jail=guard, counts=counts)
+    for _ in range(3):
+        await decided(chain, login("ann", b"wrong"))
+    chain = Chain(passwords=Source("file", "ann"), jail=guard, counts=counts)
+    assert chain.check_now(login("ann")) == JAILED
+    assert counts == {("password", "refused"): 3, ("password", "jailed"): 1}
+
+
+async def test_success_forgets_the_failures_before_it() -> None:
+    chain = Chain(passwords=Source("file", "ann"), jail=jail())
+    for _ in range(3):
+        for password in (b"wrong", b"wrong", b"right"):
+            await decided(chain, login("ann", password))
+    assert (await decided(chain, login("ann", b"wrong"))) == WRONG
+
+
+async def test_what_could_not_be_checked_is_no_failure() -> None:
+    callout = Source("call", "ann")
+    callout.down = True
+    chain = Chain(callout=callout, jail=jail())
+    for _ in range(20):
+        assert await decided(chain, login("ann")) == AWAY
+    callout.down = False
+    assert (await decided(chain, login("ann"))).accepted
+    assert chain.counts["callout", "unavailable"] == 20
+
+
+async def test_refusals_that_are_remembered_count_as_well() -> None:
+    chain = Chain(callout=Source("call", at_once=True), jail=jail())
+    for _ in range(3):
+        assert chain.check_now(login("eve")) == WRONG
+    assert chain.counts["callout", "refused"] == 3
+
+
+async def test_what_waits_is_given_up_when_the_address_is_jailed() -> None:
+    passwords = Source("file", "ann")
+    passwords.gate.clear()
+    chain = Chain(passwords=passwords, jail=jail())
+    storm = [
+        asyncio.create_task(chain.check(login(f"user {number}", b"x"))) for number in range(40)
+    ]
+    other = asyncio.create_task(chain.check(login("ann", address="198.51.100.7")))
+    first = [asyncio.create_task(chain.check(login("bob", b"x"))) for _ in range(3)]
+    while len(passwords.asked) < 44:  # noqa: ASYNC110 - each of them is a task that has to begin
+        await asyncio.sleep(0)
+    # The first ten are decided: that is enough for the address.
+    for number in range(10):
+        chain._jail.failed(HERE, f"other {number}")  # type: ignore[union-attr]
+    chain._give_up(login(None), everybody=True)
+    assert await asyncio.gather(*storm, *first) == [JAILED] * 43
+    passwords.gate.set()
+    assert (await other).accepted
+    assert not chain._attempts
+
+
+async def test_a_storm_ends_with_the_last_failure_that_counts() -> None:
+    passwords = Source("file", "ann")
+    passwords.gate.clear()
+    chain = Chain(passwords=passwords, jail=jail())
+    turn = asyncio.Semaphore(1)
+
+    async def check(shown: Credentials) -> Verdict:
+        async with turn:
+            await passwords.gate.wait()
+            passwords.asked.append(shown.username)
+            await asyncio.sleep(0)
+            return WRONG
+
+    passwords.check = check  # type: ignore[method-assign]
+    storm = [asyncio.create_task(chain.check(login("ann", b"%d" % n))) for n in range(100)]
+    await asyncio.sleep(0)
+    passwords.gate.set()
+    verdicts = await asyncio.gather(*storm)
+    # One more may have been on its way when the third failed.
+    assert verdicts.count(WRONG) in (3, 4)
+    assert verdicts.count(WRONG) + verdicts.count(JAILED) == 100
+    assert len(passwords.asked) <= 4
+
+
+async def test_a_login_that_nobody_waits_for_is_given_up() -> None:
+    passwords = Source("file", "ann")
+    passwords.gate.clear()
+    chain = Chain(passwords=passwords, jail=jail())
+    task = asyncio.create_task(chain.check(login("ann")))
+    while not passwords.asked:  # noqa: ASYNC110 - a task that has to begin
+        await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert not chain._attempts
+    assert not chain.counts
+
+
+async def test_a_check_that_breaks_lets_nobody_in(capsys: pytest.CaptureFixture[str]) -> None:
+    passwords = Source("file", "ann")
+
+    async def check(shown: Credentials) -> Verdict:
+        raise LookupError(f"{shown.password!r}")
+
+    passwords.check = check  # type: ignore[method-assign]
+    verdict = await Chain(passwords=passwords).check(login("ann", b"secret"))
+    assert verdict.result is AuthResult.UNAVAILABLE
+    out = capsys.readouterr().out
+    assert "LookupError" in out
+    assert "secret" not in out

@@ -1,0 +1,137 @@
+"""Who is jailed after failed logins, where, and for how long."""
+
+from __future__ import annotations
+
+import pytest
+
+from actors.access.jail import Jail, JailOptions, network
+
+HERE, THERE = "192.0.2.1", "198.51.100.7"
+
+
+class Clock:
+    """Seconds, as the test sets them."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def jail(clock: Clock, **options: float) -> Jail:
+    chosen = {"failures": 3, "address_failures": 6, "window": 60, "duration": 300, **options}
+    return Jail(JailOptions(**chosen), clock)  # type: ignore[arg-type]
+
+
+def test_a_user_is_jailed_at_one_address(clock: Clock) -> None:
+    guard = jail(clock)
+    assert [guard.failed(HERE, "ann") for _ in range(3)] == [(), (), ("user",)]
+    assert guard.holds(HERE, "ann")
+    assert not guard.holds(HERE, "bob")
+    assert not guard.holds(THERE, "ann")
+    assert not guard.holds(HERE, None)
+    assert guard.jailed == 1
+
+
+def test_it_ends_and_begins_anew(clock: Clock) -> None:
+    guard = jail(clock)
+    for _ in range(3):
+        guard.failed(HERE, "ann")
+    clock.now += 299
+    assert guard.holds(HERE, "ann")
+    # What is tried meanwhile makes it no longer.
+    assert guard.failed(HERE, "ann") == ()
+    clock.now += 1
+    assert not guard.holds(HERE, "ann")
+    assert [guard.failed(HERE, "ann") for _ in range(3)] == [(), (), ("user",)]
+
+
+def test_failures_count_within_the_window(clock: Clock) -> None:
+    guard = jail(clock)
+    guard.failed(HERE, "ann")
+    guard.failed(HERE, "ann")
+    clock.now += 60
+    assert guard.failed(HERE, "ann") == ()
+    assert guard.failed(HERE, "ann") == ()
+    assert guard.failed(HERE, "ann") == ("user",)
+
+
+def test_a_success_is_for_the_user_alone(clock: Clock) -> None:
+    guard = jail(clock)
+    for name in "abcde":
+        guard.failed(HERE, name)
+        guard.succeeded(HERE, name)
+    assert guard.failed(HERE, "f") == ("address",)
+    assert guard.holds(HERE, "anybody")
+    assert guard.holds(HERE, None)
+    assert not guard.holds(THERE, "f")
+
+
+def test_a_user_and_the_address_at_once(clock: Clock) -> None:
+    guard = jail(clock, failures=6)
+    assert [guard.failed(HERE, "ann") for _ in range(6)][-1] == ("user", "address")
+
+
+@pytest.mark.parametrize("which", ["failures", "address_failures"])
+def test_each_bound_can_be_off(clock: Clock, which: str) -> None:
+    guard = jail(clock, **{which: 0})
+    jailed = [what for _ in range(50) for what in guard.failed(HERE, "ann")]
+    assert jailed == ["address" if which == "failures" else "user"]
+
+
+def test_everybody_behind_a_unix_socket_has_the_same_address(clock: Clock) -> None:
+    guard = jail(clock)
+    found = [guard.failed("unix:/run/foldmq", f"user {number}") for number in range(20)]
+    assert set(found) == {()}
+    assert [guard.failed("unix:/run/foldmq", "ann") for _ in range(3)][-1] == ("user",)
+    assert guard.holds("unix:/run/foldmq", "ann")
+
+
+def test_a_customer_with_many_ipv6_addresses_is_one(clock: Clock) -> None:
+    guard = jail(clock)
+    for number in range(6):
+        guard.failed(f"2001:db8:1:2::{number}", "ann")
+    assert guard.holds("2001:db8:1:2:ffff::1", "bob")
+    assert not guard.holds("2001:db8:1:3::1", "bob")
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [
+        ("192.0.2.1", "192.0.2.1"),
+        ("::ffff:192.0.2.1", "192.0.2.1"),
+        ("2001:db8::1", "2001:db8::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+        ("", ""),
+        ("unix", ""),
+    ],
+)
+def test_network(address: str, expected: str) -> None:
+    assert network(address) == expected
+
+
+def test_memory_is_bounded_and_who_is_forgotten_first(clock: Clock) -> None:
+    guard = jail(clock, remembered=100, address_failures=0)
+    for _ in range(3):
+        guard.failed(HERE, "ann")
+    for number in range(99):
+        guard.failed(HERE, f"user {number}" + "x" * 60_000)
+    assert guard.holds(HERE, "ann")
+    assert len(guard) == 100
+    guard.failed(HERE, "one more")
+    assert len(guard) == 100
+    assert not guard.holds(HERE, "ann")
+
+
+def test_a_name_is_not_taken_for_another(clock: Clock) -> None:
+    guard = jail(clock, failures=1, address_failures=0)
+    guard.failed(HERE, "")
+    assert not guard.holds(HERE, None)
+    guard.failed(HERE, "\ud800")  # no text that could be encoded
+    assert guard.holds(HERE, "\ud800")

@@ -1,0 +1,189 @@
+"""Fair turns, work that is shared, and the threads that do it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from actors.access.lanes import Lanes, Once
+from actors.access.workers import Workers
+
+
+async def settle() -> None:
+    """Let all tasks run until they wait."""
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+async def queued(lanes: Lanes, order: list[str], *names: str) -> list[asyncio.Task[None]]:
+    """Begin to wait for turns, in lanes named by the first letter."""
+
+    async def wait(name: str) -> None:
+        await lanes.enter(name[0])
+        order.append(name)
+
+    tasks = [asyncio.create_task(wait(name)) for name in names]
+    await settle()
+    return tasks
+
+
+async def test_lanes_are_served_in_rotation() -> None:
+    lanes, order = Lanes(1), list[str]()
+    await queued(lanes, order, "a1", "a2", "a3", "a4", "b1", "c1", "c2")
+    assert order == ["a1"]
+    assert lanes.waiting == 6
+    for _ in range(6):
+        lanes.leave()
+        await settle()
+    assert order == ["a1", "a2", "b1", "c1", "a3", "c2", "a4"]
+    assert lanes.waiting == 0
+
+
+async def test_so_many_have_a_turn_at_once() -> None:
+    lanes, order = Lanes(3), list[str]()
+    await queued(lanes, order, "a1", "a2", "b1", "b2")
+    assert order == ["a1", "a2", "b1"]
+    for _ in range(4):
+        lanes.leave()
+    await settle()
+    more = await queued(lanes, order, "a5", "a6", "a7", "a8")
+    assert order[3:] == ["b2", "a5", "a6", "a7"]
+    assert not more[3].done()
+
+
+async def test_one_that_leaves_the_line_loses_no_turn() -> None:
+    lanes, order = Lanes(1), list[str]()
+    tasks = await queued(lanes, order, "a1", "a2", "a3", "b1")
+    tasks[1].cancel()
+    await settle()
+    assert lanes.waiting == 2
+    lanes.leave()
+    # Its turn has come, and in the same moment it wants it no more.
+    tasks[3].cancel()
+    tasks[2].cancel()
+    await settle()
+    assert lanes.waiting == 0
+    await queued(lanes, order, "c1")
+    assert order == ["a1", "c1"]
+
+
+async def test_the_same_work_is_done_once() -> None:
+    once: Once[int] = Once()
+    begun, go = 0, asyncio.Event()
+
+    async def work() -> int:
+        nonlocal begun
+        begun += 1
+        await go.wait()
+        return begun
+
+    tasks = [asyncio.create_task(once.do(b"k", work)) for _ in range(50)]
+    other = asyncio.create_task(once.do(b"other", work))
+    await settle()
+    tasks[0].cancel()
+    await settle()
+    go.set()
+    assert await asyncio.gather(*tasks[1:]) == [2] * 49
+    assert await other == 2
+    assert await once.do(b"k", work) == 3
+
+
+async def test_work_nobody_waits_for_is_given_up_and_begun_anew() -> None:
+    once: Once[str] = Once()
+    ends: list[str] = []
+
+    async def work() -> str:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            ends.append("given up")
+            raise
+        return "never"
+
+    async def quick() -> str:
+        return "done"
+
+    tasks = [asyncio.create_task(once.do(b"k", work)) for _ in range(3)]
+    await settle()
+    for task in tasks:
+        task.cancel()
+    again = asyncio.create_task(once.do(b"k", quick))
+    assert await again == "done"
+    assert ends == ["given up"]
+
+
+async def test_an_error_reaches_all_who_wait() -> None:
+    once: Once[int] = Once()
+
+    async def work() -> int:
+        await asyncio.sleep(0)
+        raise LookupError("broken")
+
+    results = await asyncio.gather(*(once.do(b"k", work) for _ in range(3)), return_exceptions=True)
+    assert [type(result) for result in results] == [LookupError] * 3
+
+
+async def test_threads_are_few_and_end_with_the_last_work() -> None:
+    workers = Workers(2)
+    here, most, lock, go = 0, 0, threading.Lock(), threading.Event()
+
+    def work(number: int) -> int:
+        nonlocal here, most
+        with lock:
+            here += 1
+            most = max(most, here)
+        go.wait(30)
+        with lock:
+            here -= 1
+        return number
+
+    tasks = [asyncio.create_task(workers.run("a", work, number)) for number in range(6)]
+    await settle()
+    assert workers.waiting == 4
+    workers.close()
+    late = asyncio.create_task(workers.run("b", work, 6))
+    await settle()
+    go.set()
+    assert await asyncio.gather(*tasks, late) == list(range(7))
+    assert most == 2
+    assert not [t for t in threading.enumerate() if t.name.startswith("foldmq-auth") and here]
+
+
+async def test_a_thread_that_works_for_nobody_is_busy_all_the_same() -> None:
+    workers = Workers(1)
+    begun, go = threading.Semaphore(0), threading.Event()
+    seen: list[str] = []
+
+    def work(name: str) -> str:
+        begun.release()
+        go.wait(30)
+        seen.append(name)
+        return name
+
+    first = asyncio.create_task(workers.run("a", work, "first"))
+    await asyncio.to_thread(begun.acquire)
+    waiting = [asyncio.create_task(workers.run("a", work, f"left {n}")) for n in range(20)]
+    last = asyncio.create_task(workers.run("a", work, "last"))
+    await settle()
+    for task in (first, *waiting):
+        task.cancel()
+    await settle()
+    assert workers.waiting == 1
+    go.set()
+    assert await last == "last"
+    assert seen == ["first", "last"]
+    workers.close()
+
+
+async def test_work_that_fails_in_its_thread() -> None:
+    workers = Workers(1)
+
+    def work() -> None:
+        raise LookupError("broken")
+
+    for _ in range(3):
+        with pytest.raises(LookupError, match="broken"):
+            await workers.run("a", work)
+    workers.close()

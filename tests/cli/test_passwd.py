@@ -1,0 +1,235 @@
+"""``foldmq passwd``: users are created, changed, deleted, listed and imported."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from harness import forkserver
+from harness.broker import environment
+
+from actors.access.identity import Credentials
+from actors.access.passwords import PasswordFile
+from cli import passwd
+from cli.passwd import Imported
+from cli.settings import ConfigError
+
+# As mosquitto_passwd writes them: -H sha512-pbkdf2 and -H sha512, of the password "secret ä".
+PBKDF2 = (
+    "$7$101$8FmDYHfjXpgBt6XL$smiDWt+CpW+OhOtvaVmC/Uf3yRX/+ZErAynofgBlPZ4D2/g7QfwDm8Rlkyk7O7LWXIcj"
+    "sHPVpo8S9nG8iXcXFA=="
+)
+SHA512 = (
+    "$6$5Dh1Cm/QZclTN1Aj$1swV0QvaE9VPtQ2cJT2cdcX6Woq08bHMOl05rQWE1XKxCyPbQ9uH6lrBN415rOgMbxFcQksNm"
+    "eSXfceRQcPTaw=="
+)
+ARGON2 = "$argon2id$v=19$m=64,t=1,p=1$MTIzNDU2Nzg$MTIzNDU2Nzg5MDEyMzQ1Ng"
+
+
+def run(path: Path, *arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    command = ("passwd", str(path), *arguments)
+    code, out, err = forkserver.run(command, environment(), 60, stdin)
+    return subprocess.CompletedProcess(command, code, out, err)
+
+
+def done(path: Path, *arguments: str, stdin: bytes = b"") -> str:
+    """What a command that succeeds prints."""
+    result = run(path, *arguments, stdin=stdin)
+    assert (result.returncode, result.stderr) == (0, b"")
+    return result.stdout.decode()
+
+
+def refused(path: Path, *arguments: str, code: int = 78, stdin: bytes = b"") -> str:
+    """The one line on stderr, without ``foldmq: ``; there is nothing else."""
+    result = run(path, *arguments, stdin=stdin)
+    text = result.stderr.decode()
+    assert (result.returncode, result.stdout) == (code, b""), text
+    assert text.startswith("foldmq: ")
+    assert text.count("\n") == 1
+    return text.removeprefix("foldmq: ").rstrip("\n")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "users"
+
+
+def accepted(path: Path, user: str, password: str) -> bool:
+    users = PasswordFile.load(path)
+    verdict = asyncio.run(users.check(Credentials(user, password.encode())))
+    users.close()
+    return verdict.accepted
+
+
+# --- one user
+
+
+def test_create_change_and_delete(path: Path) -> None:
+    created = done(path, "ann", "--password-stdin", stdin=b"one\n")
+    assert created == f"user ann added to {path}\n"
+    assert path.stat().st_mode & 0o777 == 0o600
+    path.write_text("# who may connect\n\n" + path.read_text())
+    done(path, "bob", "--password-stdin", stdin=b"b\n")
+    changed = done(path, "ann", "--password-stdin", stdin=b"two\nrest is ignored\n")
+    assert changed == f"user ann changed in {path}\n"
+    lines = path.read_text().splitlines()
+    assert lines[:2] == ["# who may connect", ""]
+    assert [line.split(":")[0] for line in lines[2:]] == ["ann", "bob"]
+    assert lines[2].startswith("ann:$argon2id$")
+    assert "two" not in path.read_text()
+    assert done(path, "ann", "--delete") == f"user ann deleted from {path}\n"
+    assert [line.split(":")[0] for line in path.read_text().splitlines()[2:]] == ["bob"]
+    assert refused(path, "ann", "--delete") == f"{path} has no user 'ann'"
+
+
+def test_the_broker_takes_what_it_makes(path: Path) -> None:
+    done(path, "ann", "--password-stdin", stdin="süß \n".encode())
+    assert accepted(path, "ann", "süß ")
+    assert not accepted(path, "ann", "süß")
+
+
+@pytest.mark.parametrize("user", ["a:b", "#a", "", "a\nb", "\x1b[31m", "a\u2028b"])
+def test_names_that_a_line_cannot_hold(path: Path, user: str) -> None:
+    assert "cannot be used" in refused(path, user, "--password-stdin", stdin=b"x\n")
+    assert not path.exists()
+
+
+def test_an_empty_password_and_a_bad_file(path: Path) -> None:
+    arguments = ("ann", "--password-stdin")
+    assert refused(path, *arguments) == "the password of 'ann' is empty"
+    path.write_text("no colon\n")
+    assert refused(path, *arguments, stdin=b"x\n").startswith(f"{path}:1: ")
+    assert path.read_text() == "no colon\n"
+
+
+def test_a_link_is_followed_and_the_mode_kept(tmp_path: Path) -> None:
+    real, link = tmp_path / "real", tmp_path / "link"
+    real.write_text("# users\n")
+    real.chmod(0o640)
+    link.symlink_to(real)
+    done(link, "ann", "--password-stdin", stdin=b"x\n")
+    assert link.is_symlink()
+    assert "ann:" in real.read_text()
+    assert real.stat().st_mode & 0o777 == 0o640
+
+
+def test_the_owner_stays(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path.write_text("# users\n")
+    given: list[tuple[int, int]] = []
+    monkeypatch.setattr(os, "fchown", lambda handle, user, group: given.append((user, group)))
+    passwd.set_user(path, "ann", b"x")
+    assert given == [(path.stat().st_uid, path.stat().st_gid)]
+
+
+def test_who_may_not_give_a_file_away_changes_it_all_the_same(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fchown(handle: int, user: int, group: int) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    path.write_text("# users\n")
+    monkeypatch.setattr(os, "fchown", fchown)
+    assert passwd.set_user(path, "ann", b"x")
+    assert path.read_text().startswith("# users\nann:$argon2id$")
+
+
+def test_lines_of_others_stay_as_they_are(path: Path) -> None:
+    # Line ends of Windows, and a name with what Unicode counts as the end of a line.
+    before = f"# c\r\na\u2028b:{ARGON2}\r\n#ann:{ARGON2}\n"
+    path.write_bytes(before.encode())
+    passwd.set_user(path, "ann", b"x")
+    after = path.read_bytes().decode()
+    assert after.startswith(before)
+    passwd.delete_user(path, "ann")
+    assert path.read_bytes().decode() == before
+    passwd.delete_user(path, "a\u2028b")
+    assert path.read_bytes().decode() == f"# c\r\n#ann:{ARGON2}\n"
+
+
+# --- lists
+
+
+def test_list(path: Path) -> None:
+    path.write_text(f"# c\nann:{ARGON2}\nb b:{PBKDF2}\n\x1b[31m:{SHA512}\n")
+    assert done(path, "--list").splitlines() == [
+        "ann argon2id",
+        '"b b" pbkdf2-sha512, 101 rounds',
+        "\\u001b[31m sha512",
+    ]
+    assert "cannot read password file" in refused(path.with_name("none"), "--list")
+
+
+# --- what others wrote
+
+
+@pytest.fixture
+def theirs(tmp_path: Path) -> Path:
+    file = tmp_path / "mosquitto"
+    file.write_text(f"# ours\nann:{PBKDF2}\n\nbob:{SHA512}\ncarl:{ARGON2}\n")
+    return file
+
+
+def test_import_into_a_new_file(path: Path, theirs: Path) -> None:
+    out = done(path, "--import", str(theirs)).splitlines()
+    assert out[0] == f"3 users added to {path}"
+    assert out[1].startswith("2 passwords hashed as Mosquitto does it")
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert path.read_text() == f"ann:{PBKDF2}\nbob:{SHA512}\ncarl:{ARGON2}\n"
+    assert accepted(path, "ann", "secret ä")
+    assert accepted(path, "bob", "secret ä")
+    assert not accepted(path, "bob", "secret")
+    # Once more is no harm.
+    assert done(path, "--import", str(theirs)) == f"0 users added to {path}\n"
+
+
+def test_who_is_there_already_stays(path: Path, theirs: Path) -> None:
+    path.write_text(f"# users\nann:{ARGON2}\nbob:{SHA512}\n")
+    assert passwd.import_users(path, theirs) == Imported(("carl",), ("ann",), 0)
+    assert path.read_text() == f"# users\nann:{ARGON2}\nbob:{SHA512}\ncarl:{ARGON2}\n"
+    path.write_text(f"ann:{ARGON2}\n")
+    assert "user ann was there already, the password stays\n" in done(path, "--import", str(theirs))
+
+
+def test_an_import_is_whole_or_nothing(path: Path, theirs: Path) -> None:
+    theirs.write_text(f"ann:{PBKDF2}\nbob:plain text\n")
+    message = refused(path, "--import", str(theirs))
+    assert message.startswith(f"{theirs}:2: the hash of user 'bob' is neither")
+    assert "mosquitto_passwd -U" in message
+    assert "plain text" not in message
+    assert not path.exists()
+    theirs.write_text(f"\x07bell:{PBKDF2}\n")
+    with pytest.raises(ConfigError, match=r"'\\u0007bell' cannot be used"):
+        passwd.import_users(path, theirs)
+    assert not path.exists()
+
+
+@pytest.mark.skipif(not shutil.which("mosquitto_passwd"), reason="Mosquitto is not installed")
+@pytest.mark.parametrize("kind", ["sha512", "sha512-pbkdf2"])
+def test_what_mosquitto_writes_here(path: Path, tmp_path: Path, kind: str) -> None:
+    file = tmp_path / "mosquitto"
+    command = ["mosquitto_passwd", "-H", kind, "-b", "-c", str(file), "ann", "geheim: ü"]
+    subprocess.run(command, check=True, capture_output=True)
+    assert passwd.import_users(path, file) == Imported(("ann",), (), 1)
+    assert accepted(path, "ann", "geheim: ü")
+    assert not accepted(path, "ann", "geheim: u")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["--delete"],
+        ["ann", "--list"],
+        ["ann", "--import", "x"],
+        ["--list", "--import", "x"],
+        ["--list", "--delete"],
+        ["--import", "x", "--password-stdin"],
+    ],
+)
+def test_what_does_not_go_together(path: Path, arguments: list[str]) -> None:
+    refused(path, *arguments, code=2)
+    assert not path.exists()

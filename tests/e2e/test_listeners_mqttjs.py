@@ -1,0 +1,129 @@
+"""MQTT.js against every listener: in node, and from a page in a browser."""
+
+from __future__ import annotations
+
+import functools
+import http.server
+import json
+import shutil
+import subprocess
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from harness.fixtures import EXTERNAL
+
+from e2e.listening import Place
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from playwright.sync_api import Page
+
+NODE, NPM = shutil.which("node"), shutil.which("npm")
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "chrome"))), None)
+VERSION = "5.16.0"
+WEB = Path(__file__).resolve().parent / "web"
+COUNT = 30
+LARGE = 1_500_000
+"""Bytes: more than a frame has room for before the CONNECT."""
+
+pytestmark = [
+    pytest.mark.skipif(bool(EXTERNAL), reason="needs to start its own foldmq"),
+    pytest.mark.skipif(not (NODE and NPM), reason="there is no npm (on Debian: apt install npm)"),
+]
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder that MQTT.js was installed into."""
+    folder = tmp_path_factory.mktemp("mqttjs")
+    flags = ["--ignore-scripts", "--no-audit", "--no-fund", "--prefix", str(folder)]
+    command = [str(NPM), "install", *flags, f"mqtt@{VERSION}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
+    if done.returncode != 0:
+        pytest.skip(f"MQTT.js cannot be had: {done.stderr.strip().splitlines()[-1:]}")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    made = Place(tmp_path_factory.mktemp("mqttjs_listeners"))
+    made.broker.start()
+    try:
+        yield made
+        made.broker.stop()
+    finally:
+        made.broker.clean_up()
+
+
+def check(result: dict[str, Any]) -> None:
+    """Everything came, in the order of its topic, and no more often than it may."""
+    assert result["granted"] == [2]
+    for qos in (0, 1, 2):
+        numbers = [text for got, size, text in result["came"] if got == qos and size < 10]
+        assert numbers == [str(number) for number in range(COUNT)], f"QoS {qos}"
+    assert result["came"][-1] == [1, LARGE, "x" * 10]
+
+
+def test_mqttjs_in_node(place: Place, package: Path) -> None:
+    transports = ("tcp", "tls", "ws", "wss")
+    jobs = [
+        {
+            "url": place.url(transport),
+            "clientId": f"node-{transport}",
+            "ca": str(place.authority.file) if transport in ("tls", "wss") else None,
+            "count": COUNT,
+            "large": LARGE,
+        }
+        for transport in transports
+    ]
+    command = [str(NODE), str(WEB / "node.js"), str(package), json.dumps(jobs)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    for transport, result in zip(transports, json.loads(done.stdout), strict=True):
+        print(transport)
+        check(result)
+
+
+@pytest.fixture
+def page(package: Path) -> Iterator[Page]:
+    """A page with MQTT.js on it, served from this machine."""
+    playwright = pytest.importorskip("playwright.sync_api")
+    site = package / "site"
+    site.mkdir()
+    for file in (
+        WEB / "page.html",
+        WEB / "roundtrip.js",
+        package / "node_modules" / "mqtt" / "dist" / "mqtt.min.js",
+    ):
+        shutil.copy(file, site)
+    handler = functools.partial(QuietHandler, directory=str(site))
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    with playwright.sync_playwright() as started:
+        # In a container chromium runs as root, for which it has no sandbox.
+        browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        opened = browser.new_context(ignore_https_errors=True).new_page()
+        opened.goto(f"http://127.0.0.1:{server.server_port}/page.html")
+        yield opened
+        browser.close()
+    server.shutdown()
+    server.server_close()
+
+
+class QuietHandler(http.server.SimpleHTTPRequestHandler):
+    """Says nothing about each request."""
+
+    def log_message(self, *_: object) -> None: ...
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium (on Debian: apt install)")
+def test_mqttjs_on_a_page(place: Place, page: Page) -> None:
+    for transport in ("ws", "wss"):
+        result = page.evaluate(
+            "([url, clientId, count, large]) => roundtrip(mqtt, url, { clientId }, count, large)",
+            [place.url(transport), f"page-{transport}", COUNT, LARGE],
+        )
+        check(result)

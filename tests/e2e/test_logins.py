@@ -1,0 +1,377 @@
+"""Who gets in: hashes of two kinds, tokens, an external check over NATS, and the jail."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import signal
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jwt
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from harness.broker import until
+from harness.fixtures import EXTERNAL, Clients, unique
+from harness.packets import Connack
+
+from e2e.bridging import Place, Visitor
+from e2e.test_users import add_user
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from harness.broker import Broker
+    from harness.rawclient import RawClient
+
+KEY = ec.generate_private_key(ec.SECP256R1())
+SUBJECT = "foldmq.auth"
+# Of mosquitto_passwd 2.0.11, the password is "secret ä".
+OLD_USER = (
+    "olduser:$7$101$8FmDYHfjXpgBt6XL$smiDWt+CpW+OhOtvaVmC/Uf3yRX/+ZErAynofgBlPZ4D2/g7QfwDm8Rlkyk7O7"
+    "LWXIcjsHPVpo8S9nG8iXcXFA==\n"
+)
+PERMISSIONS = """
+[[allow]]
+groups = ["staff"]
+both = ["staff/%u/#"]
+
+[[allow]]
+users = ["ada"]
+both = ["#"]
+"""
+ACCEPTED, UNAVAILABLE, WRONG, NOT_AUTHORISED = Connack(0), Connack(3), Connack(4), Connack(5)
+
+
+class Doorkeeper:
+    """Answers the broker's questions about logins as the test says."""
+
+    def __init__(self, visitor: Visitor) -> None:
+        self.questions: list[dict[str, Any]] = []
+        self.answers: dict[str | None, dict[str, Any] | bytes | None] = {}
+        self._lock = threading.Lock()
+        visitor.do(visitor.client.subscribe(SUBJECT, cb=self._answer))
+        visitor.flush()
+
+    async def _answer(self, message: Any) -> None:
+        question = json.loads(message.data)
+        with self._lock:
+            self.questions.append(question)
+        answer = self.answers.get(question["user"], {"allow": False, "cache": 0})
+        if answer is not None:
+            data = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
+            await message.respond(data)
+
+    def asked_about(self, user: str | None) -> int:
+        with self._lock:
+            return sum(question["user"] == user for question in self.questions)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    """A broker that knows all ways in, and whose NATS is open to a doorkeeper."""
+    if EXTERNAL:
+        pytest.skip("needs to start its own foldmq")
+    folder = tmp_path_factory.mktemp("logins")
+    public = KEY.public_key().public_bytes(
+        serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+    )
+    (folder / "keys.pem").write_bytes(public)
+    (folder / "permissions.toml").write_text(PERMISSIONS)
+    users = folder / "users"
+    users.write_text(OLD_USER)
+    for user in ("ada", "guessed", "jailed", "storm"):
+        add_user(users, user, f"right for {user}")
+    made = Place(
+        folder,
+        f"""
+password_file = "{users}"
+jwt_keys = "{folder}/keys.pem"
+jwt_issuer = "tests"
+jwt_audience = ["broker"]
+auth_subject = "{SUBJECT}"
+permissions = "{folder}/permissions.toml"
+login_failures = 5
+login_failures_per_address = 0
+log_format = "json"
+""",
+    )
+    made.broker.start()
+    yield made
+    made.clients.close()
+    with suppress(AssertionError):
+        made.broker.stop()
+    made.broker.clean_up()
+    with suppress(OSError):
+        pid = made.clients_nats
+        if b"nats-server" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            os.kill(pid, signal.SIGKILL)
+    print(f"broker:\n{made.broker.log[-4000:]}")
+
+
+@pytest.fixture
+def keeper(place: Place) -> Iterator[Doorkeeper]:
+    with Visitor(place.nats_port) as visitor:
+        yield Doorkeeper(visitor)
+
+
+def tried(
+    place: Place, username: str | None, password: bytes | str | None, client_id: str = ""
+) -> tuple[RawClient, Connack]:
+    """A client and how its CONNECT was answered; one that is refused must be closed."""
+    client = place.clients.raw()
+    shown = password.encode() if isinstance(password, str) else password
+    answer = client.connect(client_id or unique("c"), username=username, password=shown)
+    if answer.code:
+        client.expect_closed()
+    return client, answer
+
+
+def answered(place: Place, username: str | None, password: bytes | str | None) -> Connack:
+    return tried(place, username, password)[1]
+
+
+def token(user: str = "tom", seconds: float = 600, **more: Any) -> str:
+    claims = {"sub": user, "iss": "tests", "aud": "broker", "exp": time.time() + seconds, **more}
+    return jwt.encode(claims, KEY, "ES256")
+
+
+# --- password file
+
+
+def test_hashes_of_both_kinds(place: Place) -> None:
+    for _ in range(2):  # the second time they are remembered
+        assert answered(place, "ada", "right for ada") == ACCEPTED
+        assert answered(place, "olduser", "secret ä") == ACCEPTED
+    assert answered(place, "ada", "right for ad") == WRONG
+    assert answered(place, "olduser", "secret a") == WRONG
+    assert answered(place, "ada", None) == WRONG
+    assert answered(place, None, None) == NOT_AUTHORISED
+    assert "right for" not in place.broker.log
+    assert "secret" not in place.broker.log
+
+
+# --- tokens
+
+
+def test_tokens(place: Place) -> None:
+    assert answered(place, "tom", token()) == ACCEPTED
+    assert answered(place, "", token()) == ACCEPTED
+    # A user of the password file may have one as well.
+    assert answered(place, "ada", token("ada")) == ACCEPTED
+    for name, shown in (
+        ("ada", token()),
+        ("t2", token("t2", seconds=-1)),
+        ("t3", token("t3", iss="others")),
+        ("t4", token("t4", aud="others")),
+        ("t5", token("t5")[:-6] + "AAAAAA"),
+        ("t6", jwt.encode({"sub": "t6"}, KEY, "ES256")),
+        ("t7", jwt.encode({"sub": "t7"}, None, "none")),
+    ):
+        assert answered(place, name, shown) == WRONG
+    assert "eyJ" not in place.broker.log
+
+
+def test_groups_of_a_token_decide_what_it_may(place: Place) -> None:
+    client, answer = tried(place, "tom", token(groups=["staff"]))
+    assert answer == ACCEPTED
+    assert client.subscribe(("staff/tom/#", 1), ("staff/ada/#", 1), ("#", 0)) == (1, 128, 128)
+    client, _ = tried(place, "tom", token())
+    assert client.subscribe(("staff/tom/#", 1)) == (128,)
+
+
+def test_the_connection_ends_with_the_token(place: Place) -> None:
+    ends_by_itself(place, lambda seconds: ("tom", token(seconds=seconds)))
+
+
+def ends_by_itself(place: Place, login: Callable[[float], tuple[str, str]]) -> None:
+    """A login that is good for so many seconds gets in, and is out after that."""
+    for seconds in (1.0, 3.0, 9.0):  # it must still be good when the broker looks at it
+        name = unique("short")
+        client, answer = tried(place, *login(seconds), name)
+        if answer == ACCEPTED:
+            break
+    else:
+        pytest.fail("no login was good when it was looked at")
+    client.expect_closed()
+    until(
+        lambda: name in {line["client"] for line in place.broker.told("login expired")},
+        "a line about it",
+    )
+
+
+# --- external check
+
+
+def test_the_question_and_a_plain_answer(place: Place, keeper: Doorkeeper) -> None:
+    keeper.answers["eva"] = {"allow": True}
+    name = unique("c")
+    _, answer = tried(place, "eva", "pass", name)
+    assert answer == ACCEPTED
+    (question,) = keeper.questions
+    listener, node = question.pop("listener"), question.pop("node")
+    assert listener
+    assert node
+    assert question == {
+        "version": 1,
+        "client": name,
+        "user": "eva",
+        "password": "pass",
+        "address": "127.0.0.1",
+        "certificate_user": None,
+    }
+    # Users of the file are not asked about.
+    assert answered(place, "ada", "right for ada") == ACCEPTED
+    assert answered(place, "ada", "wrong again") == WRONG
+    assert len(keeper.questions) == 1
+
+
+def test_a_password_that_is_no_text(place: Place, keeper: Doorkeeper) -> None:
+    keeper.answers["eve"] = {"allow": True}
+    assert answered(place, "eve", b"\xff\0") == ACCEPTED
+    assert base64.b64decode(keeper.questions[0]["password_base64"]) == b"\xff\0"
+
+
+def test_permissions_and_user_from_the_answer(place: Place, keeper: Doorkeeper) -> None:
+    keeper.answers["who"] = {
+        "allow": True,
+        "user": "finn",
+        "publish": ["out/%u/#"],
+        "subscribe": {"allow": ["in/#"], "deny": ["in/secret"]},
+    }
+    watcher, _ = tried(place, "ada", "right for ada")
+    watcher.subscribe(("out/#", 1))
+    client, answer = tried(place, "who", "x")
+    assert answer == ACCEPTED
+    assert client.subscribe(("in/a", 1), ("in/secret", 1), ("out/finn/x", 1)) == (1, 128, 128)
+    client.publish("out/who/x", b"denied", 1)
+    client.publish("out/finn/x", b"allowed", 1)
+    assert watcher.expect_publish("out/finn/x", b"allowed", 1)
+    watcher.expect_alive()
+
+
+def test_the_connection_ends_when_the_answer_says(place: Place, keeper: Doorkeeper) -> None:
+    def login(seconds: float) -> tuple[str, str]:
+        keeper.answers["kim"] = {"allow": True, "expires": time.time() + seconds}
+        return "kim", "x"
+
+    ends_by_itself(place, login)
+
+
+def test_a_no_and_answers_that_are_remembered(place: Place, keeper: Doorkeeper) -> None:
+    keeper.answers["leo"] = {"allow": False, "reason": "locked \x1b[31m", "cache": 0}
+    assert answered(place, "leo", "x") == WRONG
+    until(lambda: "locked \\\\u001b[31m" in place.broker.log, "the reason in the log")
+    keeper.answers["leo"] = {"allow": True}
+    name = unique("c")
+    for _ in range(3):
+        assert tried(place, "leo", "x", name)[1] == ACCEPTED
+    assert keeper.asked_about("leo") == 2
+
+
+@pytest.mark.parametrize("answer", [b"yes", {"allow": 1}, {"allow": True, "alow": []}])
+def test_an_answer_that_is_not_understood(
+    place: Place, keeper: Doorkeeper, answer: dict[str, Any] | bytes
+) -> None:
+    keeper.answers["mia"] = answer
+    assert answered(place, "mia", "x") == UNAVAILABLE
+
+
+def test_nobody_answers(place: Place) -> None:
+    assert answered(place, "nobody", "x") == UNAVAILABLE
+    until(lambda: place.broker.told("external check of logins failed"), "a line about it")
+
+
+def test_passwords_are_not_on_their_way_to_clients(place: Place, keeper: Doorkeeper) -> None:
+    watcher, _ = tried(place, "ada", "right for ada")
+    watcher.subscribe(("#", 0))
+    assert answered(place, "otto", "secret of otto") == WRONG
+    assert keeper.asked_about("otto") == 1
+    watcher.expect_alive()
+
+
+# --- jail
+
+
+def test_who_guesses_is_jailed(place: Place) -> None:
+    assert answered(place, "guessed", "right for guessed") == ACCEPTED
+    for number in range(5):
+        assert answered(place, "guessed", f"guess {number}") == WRONG
+    until(lambda: place.broker.told("jailed after failed logins"), "a line about it")
+    (line,) = [
+        line
+        for line in place.broker.told("jailed after failed logins")
+        if line["user"] == "guessed"
+    ]
+    assert line["address"] == "127.0.0.1"
+    # Who was right before gets in; nobody else, and nobody else is kept out.
+    assert answered(place, "guessed", "guess 6") == WRONG
+    assert answered(place, "guessed", "right for guessed") == ACCEPTED
+    assert answered(place, "ada", "right for ada") == ACCEPTED
+
+
+def test_a_right_password_does_not_help_in_jail(place: Place) -> None:
+    for number in range(5):
+        assert answered(place, "jailed", f"guess {number}") == WRONG
+    assert answered(place, "jailed", "right for jailed") == WRONG
+
+
+def test_a_storm_of_logins_keeps_nobody_else_out(place: Place) -> None:
+    guessing = []
+    for number in range(300):
+        client = place.clients.raw()
+        client.send(connect_as("storm", f"guess {number}"))
+        guessing.append(client)
+    assert answered(place, "olduser", "secret ä") == ACCEPTED
+    for client in guessing:
+        client.expect(WRONG)
+        client.expect_closed()
+
+
+def connect_as(username: str, password: str) -> bytes:
+    """The bytes of a CONNECT."""
+    parts = (b"MQTT", unique("g").encode(), username.encode(), password.encode())
+    name, client, user, secret = (len(part).to_bytes(2, "big") + part for part in parts)
+    body = name + b"\x04\xc2\x00\x00" + client + user + secret
+    return b"\x10" + bytes([len(body)]) + body
+
+
+# --- changes
+
+
+def test_sighup_forgets_what_was_right_but_not_who_is_jailed(
+    make_broker: Callable[..., Broker], tmp_path: Path
+) -> None:
+    users = tmp_path / "users"
+    for user in ("ada", "bob"):
+        add_user(users, user, "one")
+    own = make_broker(f'password_file = "{users}"\nlogin_failures = 3\n')
+    own.start()
+    clients = Clients("127.0.0.1", own.port)
+
+    def code(user: str, password: bytes) -> int:
+        return clients.raw().connect(unique("c"), username=user, password=password).code
+
+    assert code("ada", b"one") == 0
+    assert [code("bob", b"guess %d" % number) for number in range(3)] == [4, 4, 4]
+    for user in ("ada", "bob"):
+        add_user(users, user, "two")
+    own.hangup()
+    until(lambda: "settings reloaded" in own.log, "a reload")
+    assert code("ada", b"one") == 4
+    assert code("ada", b"two") == 0
+    assert code("bob", b"two") == 4
+    clients.close()
+    own.stop()
+
+
+def test_a_subject_that_mqtt_clients_could_see(
+    make_broker: Callable[..., Broker],
+) -> None:
+    settings = 'nats_listen = "127.0.0.1:4999"\nauth_subject = "auth.check"\n'
+    assert "auth_subject must begin with foldmq." in make_broker(settings).refused(78)

@@ -1,0 +1,499 @@
+"""Permissions: every way in which something is denied, on a real broker."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import argon2
+import pytest
+from harness import packets
+from harness.broker import Broker, free_port, until
+from harness.fixtures import EXTERNAL, Clients, unique
+from harness.packets import Connack, Puback, Publish, Pubrec, Will
+
+from e2e.bridging import Visitor, mqtt_subscribed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from harness.rawclient import RawClient
+
+PASSWORD = b"secret"
+RULES = """
+[groups]
+ops = ["olga"]
+
+[[allow]]
+users = ["*"]
+both = ["open/#"]
+
+[[allow]]
+users = ["ann", "olga"]
+publish = ["own/%u/#", "by/%c"]
+subscribe = ["own/%u/#", "by/+"]
+
+[[allow]]
+groups = ["ops"]
+both = ["ops/#", "$SYS/#"]
+
+[[allow]]
+anonymous = true
+subscribe = ["open/news"]
+
+[[deny]]
+both = ["open/secret/#", "open/+/hidden"]
+"""
+
+
+class Place:
+    """A broker with users and permissions, and what tests change about them."""
+
+    def __init__(self, directory: Path, config: str = "") -> None:
+        self.rules = directory / "permissions.toml"
+        users = directory / "users"
+        hasher = argon2.PasswordHasher(time_cost=1, memory_cost=64, parallelism=1)
+        hashed = hasher.hash(PASSWORD)
+        users.write_text("".join(f"{user}:{hashed}\n" for user in ("ann", "bob", "olga")))
+        self.nats_port = free_port()
+        self.config = (
+            f'password_file = "{users}"\npermissions = "{self.rules}"\nallow_anonymous = true\n'
+            f'nats_listen = "127.0.0.1:{self.nats_port}"\nlog_format = "json"\n{config}'
+        )
+        self.rules.write_text(RULES)
+        self.broker = Broker(directory, config=self.config, forked=True)
+        self.clients: Clients | None = None
+
+    def reload(self, rules: str | None = None, config: str | None = None) -> None:
+        """SIGHUP; returns when the broker has taken it over."""
+        before = len(self.broker.told("settings reloaded"))
+        if rules is not None:
+            self.rules.write_text(rules)
+        if config is not None:
+            self.broker.configure(config)
+        self.broker.hangup()
+        until(lambda: len(self.broker.told("settings reloaded")) > before, "the reload", 15)
+
+    def client(self, user: str | None, client_id: str | None = None, **more: object) -> RawClient:
+        """A connected client."""
+        assert self.clients is not None
+        password = None if user is None else PASSWORD
+        return self.clients.connect(
+            client_id,
+            username=user,
+            password=password,
+            **more,  # type: ignore[arg-type]
+        )
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    if EXTERNAL:
+        pytest.skip("needs to start its own foldmq")
+    made = Place(tmp_path_factory.mktemp("permissions"))
+    made.broker.start()
+    try:
+        yield made
+        made.broker.stop()
+        assert "Traceback" not in made.broker.log
+    finally:
+        made.broker.clean_up()
+
+
+@pytest.fixture
+def place(shared: Place) -> Iterator[Place]:
+    """The shared broker; a test that changes its rules gets them back."""
+    made = shared.clients = Clients("127.0.0.1", shared.broker.port)
+    yield shared
+    made.close()
+    if shared.rules.read_text() != RULES or shared.broker.config_file.read_text() != shared.config:
+        shared.reload(RULES, shared.config)
+
+
+@pytest.fixture
+def closing(shared: Place, place: Place) -> Place:
+    """The same broker, as it closes connections that publish what they may not."""
+    place.reload(config=shared.config + 'denied_publish = "close"\n')
+    return place
+
+
+def got(client: RawClient, count: int) -> list[tuple[str, bytes]]:
+    """So many messages, each acknowledged, and no more: what comes next is the answer to a ping."""
+    messages = []
+    for _ in range(count):
+        message = client.expect_a(Publish)
+        client.acknowledge(message)
+        messages.append((message.topic, message.payload))
+    client.expect_alive()
+    return messages
+
+
+# ------------------------------------------------------------------ publishing
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+@pytest.mark.parametrize("retain", [False, True])
+@pytest.mark.mqtt("MQTT-3.3.5-2")
+def test_denied_publications_are_dropped_and_acknowledged(
+    place: Place, qos: int, retain: bool
+) -> None:
+    topic = unique("t")
+    reader = place.client("olga")
+    assert reader.subscribe((f"open/{topic}/#", 1)) == (1,)
+    writer = place.client("ann")
+    for name in ("one", "hidden", "two"):
+        writer.publish(f"open/{topic}/{name}", name.encode(), qos, retain=retain)
+    writer.publish(f"ops/{topic}", b"no", qos, retain=retain)
+    writer.publish(f"own/bob/{topic}", b"no", qos, retain=retain)
+    writer.publish(f"own/ann/{topic}", b"mine", qos, retain=retain)
+    writer.publish(f"open/{topic}/last", b"last", qos, retain=retain)
+    writer.expect_alive()
+    messages = got(reader, 3)
+    assert messages == [(f"open/{topic}/{n}", n.encode()) for n in ("one", "two", "last")]
+    if retain:
+        place.reload('[[allow]]\nboth = ["#"]\n')
+        late = place.client("olga")
+        late.subscribe((f"open/{topic}/#", 0), (f"+/{topic}", 0))
+        assert {topic for topic, _ in got(late, 3)} == {
+            f"open/{topic}/{n}" for n in ("one", "two", "last")
+        }
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_a_batch_with_denied_publications(place: Place, qos: int) -> None:
+    """In one write, so that they come as one batch: order and acknowledgements stay."""
+    topic = unique("t")
+    reader, writer = place.client("olga"), place.client("ann")
+    reader.subscribe((f"open/{topic}/#", 0))
+    names = ["a", "hidden", "b", "hidden", "c"]
+    ids = [writer.next_id() if qos else None for _ in names]
+    writer.send(
+        *(
+            packets.publish(f"open/{topic}/{name}", b"x", qos, pid)
+            for name, pid in zip(names, ids, strict=True)
+        )
+    )
+    answers = {1: Puback, 2: Pubrec}
+    for pid in ids if qos else ():
+        assert pid is not None
+        writer.expect(answers[qos](pid))
+    if qos == 2:
+        for pid in ids:
+            assert pid is not None
+            writer.send(packets.pubrel(pid))
+            writer.expect(packets.Pubcomp(pid))
+    assert [topic.rpartition("/")[2] for topic, _ in got(reader, 3)] == ["a", "b", "c"]
+    writer.expect_alive()
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+@pytest.mark.mqtt("MQTT-3.3.5-2")
+def test_a_denied_publication_closes_where_that_is_set(closing: Place, qos: int) -> None:
+    topic = unique("t")
+    reader, writer = closing.client("olga"), closing.client("ann")
+    reader.subscribe((f"open/{topic}/#", 0))
+    names = ["a", "hidden", "b"]
+    ids = [writer.next_id() if qos else None for _ in names]
+    writer.send(
+        *(
+            packets.publish(f"open/{topic}/{name}", b"x", qos, pid)
+            for name, pid in zip(names, ids, strict=True)
+        ),
+        packets.publish(f"open/{topic}/c", b"x", 1, writer.next_id(), retain=True),
+        packets.subscribe(writer.next_id(), ("open/a", 0)),
+    )
+    if qos:
+        assert ids[0] is not None
+        writer.expect({1: Puback, 2: Pubrec}[qos](ids[0]))
+    writer.expect_closed()
+    # What stood before it at QoS 0 and 1 has taken effect, what stood behind it has not.
+    assert [name for name, _ in got(reader, 1 if qos < 2 else 0)] == (
+        [f"open/{topic}/a"] if qos < 2 else []
+    )
+
+
+def test_names_and_groups(place: Place) -> None:
+    topic = unique("t")
+    ann, olga = place.client("ann", "pump-1"), place.client("olga", "pump-2")
+    filters = (("ops/+", 0), ("by/+", 0), ("own/olga/#", 0))
+    assert olga.subscribe(*filters) == (0, 0, 0)
+    ann.publish("by/pump-1", b"by itself")
+    ann.publish("by/pump-2", b"forged")
+    ann.publish("own/olga/x", b"forged")
+    ann.publish(f"ops/{topic}", b"forged")
+    olga.publish(f"ops/{topic}", b"by the group")
+    ann.expect_alive()
+    messages = sorted(_all(olga))
+    assert ("by/pump-1", b"by itself") in messages
+    assert (f"ops/{topic}", b"by the group") in messages
+    assert b"forged" not in [payload for _, payload in messages]
+
+
+def test_a_client_chooses_no_name_that_opens_what_is_closed(place: Place) -> None:
+    place.reload(RULES + '\n[[allow]]\nboth = ["%c/#", "in/%c/#"]\n')
+    for name, filters in {
+        "+": ("+/#", "in/+/#", "in/a/#"),
+        "#": ("#", "in/#"),
+        "$SYS": ("$SYS/#", "$SYS/broker/version"),
+        "a/b": ("a/b/#", "in/a/b/#"),
+    }.items():
+        client = place.client("bob", name)
+        assert client.subscribe(*((one, 0) for one in filters)) == (0x80,) * len(filters)
+    assert place.client("bob", "c7").subscribe(("c7/#", 0), ("in/c7/x", 1)) == (0, 1)
+
+
+def test_who_has_no_user(place: Place) -> None:
+    guest = place.client(None)
+    assert guest.subscribe(("open/news", 1), ("open/#", 0), ("own//#", 0)) == (1, 0x80, 0x80)
+    place.client("bob").publish("open/news", b"hear", 1)
+    assert got(guest, 1) == [("open/news", b"hear")]
+    guest.publish("open/news", b"no")
+    guest.expect_alive()
+    guest.expect_nothing()
+
+
+# ------------------------------------------------------------------ subscribing
+
+
+def test_denied_subscriptions_fail_one_by_one(place: Place) -> None:
+    client = place.client("ann")
+    asked = [
+        ("open/a/#", 1),
+        ("#", 1),
+        ("open/secret/#", 1),
+        ("open/secret/a", 0),
+        ("ops/#", 2),
+        ("own/bob/#", 0),
+        ("own/ann/+", 2),
+        ("+/a/#", 0),
+        ("$SYS/#", 0),
+        ("open/#", 0),
+    ]
+    codes = (1, 0x80, 0x80, 0x80, 0x80, 0x80, 2, 0x80, 0x80, 0)
+    assert client.subscribe(*asked) == codes
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+def test_what_is_denied_below_a_granted_subscription(place: Place, qos: int) -> None:
+    place.reload(RULES.replace("[[deny]]\nboth", '[[deny]]\nusers = ["ann"]\nboth'))
+    topic = unique("t")
+    reader = place.client("ann")
+    assert reader.subscribe((f"open/{topic}/#", qos), (f"open/{topic}/+", qos)) == (qos, qos)
+    writer = place.client("bob")
+    names = (f"{topic}/hidden", f"{topic}/seen")
+    for sent_at in (0, 1, 2):
+        for retain in (False, True):
+            for name in names:
+                writer.publish(f"open/{name}", b"x", sent_at, retain=retain)
+    assert got(reader, 6) == [(f"open/{topic}/seen", b"x")] * 6
+    # Retained messages, at a new subscription and at one that is made again
+    late = place.client("ann")
+    late.subscribe((f"open/{topic}/#", qos))
+    assert _all(late) == [(f"open/{topic}/seen", b"x")]
+    late.subscribe((f"open/{topic}/#", 0))
+    assert _all(late) == [(f"open/{topic}/seen", b"x")]
+    other = place.client("bob")
+    other.subscribe((f"open/{topic}/#", qos))
+    assert len(_all(other)) == 2
+
+
+def _all(client: RawClient) -> list[tuple[str, bytes]]:
+    """What comes before the answer to a ping, acknowledged."""
+    messages = []
+    client.send(packets.pingreq())
+    while isinstance(message := client.receive(), Publish):
+        messages.append((message.topic, message.payload))
+        client.acknowledge(message)
+    return messages
+
+
+# ------------------------------------------------------------------ wills
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_a_denied_will_is_never_armed(place: Place, qos: int) -> None:
+    topic = unique("t")
+    reader = place.client("olga")
+    reader.subscribe((f"ops/{topic}", 0), (f"open/{topic}", 0))
+    doomed = place.client("ann", will=Will(f"ops/{topic}", b"forged", qos))
+    allowed = place.client("ann", will=Will(f"open/{topic}", b"will", qos))
+    doomed.close()
+    allowed.close()
+    assert reader.expect_a(Publish).topic == f"open/{topic}"
+    reader.expect_alive()
+
+
+def test_a_denied_will_refuses_the_connection_where_that_is_set(closing: Place) -> None:
+    assert closing.clients is not None
+    client = closing.clients.raw()
+    will = Will("ops/x", b"forged", 1)
+    assert client.connect(unique("c"), username="ann", password=PASSWORD, will=will) == Connack(5)
+    client.expect_closed()
+
+
+@pytest.mark.parametrize("retain", [False, True])
+def test_a_will_is_looked_at_again_when_it_fires(place: Place, retain: bool) -> None:
+    topic = unique("t")
+    reader = place.client("olga")
+    reader.subscribe((f"open/{topic}/#", 0))
+    first = place.client("ann", will=Will(f"open/{topic}/will", b"w", 1, retain=retain))
+    second = place.client("ann", will=Will(f"open/{topic}/other", b"w", 1, retain=retain))
+    place.reload(RULES.replace('"open/secret/#"', '"open/secret/#", "open/+/will"'))
+    first.close()
+    second.close()
+    assert reader.expect_a(Publish).topic == f"open/{topic}/other"
+    reader.expect_alive()
+    place.reload(RULES)
+    late = place.client("olga")
+    late.subscribe((f"open/{topic}/#", 0))
+    assert [name for name, _ in _all(late)] == ([f"open/{topic}/other"] if retain else [])
+
+
+def test_wills_of_a_broker_that_was_killed(place: Place) -> None:
+    """They are published at the next start, by rules that may have changed meanwhile."""
+    topic = unique("t")
+    name = unique("reader")
+    reader = place.client("olga", name, clean=False)
+    reader.subscribe((f"open/{topic}/#", 1))
+    for what in ("will", "other"):
+        place.client("ann", will=Will(f"open/{topic}/{what}", b"w", 1))
+    place.rules.write_text(RULES.replace('"open/secret/#"', '"open/secret/#", "open/+/will"'))
+    place.broker.restart(kill=True)
+    back = place.client("olga", name, clean=False, session_present=True)
+    assert got(back, 1) == [(f"open/{topic}/other", b"w")]
+
+
+# ------------------------------------------------------------------ changes
+
+
+def test_a_reload_applies_to_live_sessions(place: Place) -> None:
+    topic = unique("t")
+    reader, writer = place.client("ann"), place.client("bob")
+    assert reader.subscribe((f"open/{topic}/#", 1), (f"open/{topic}", 0)) == (1, 0)
+    writer.publish(f"open/{topic}", b"1", 1)
+    assert got(reader, 1) == [(f"open/{topic}", b"1")]
+    narrow = '[[allow]]\nusers = ["bob"]\npublish = ["open/#"]\n'
+    place.reload(narrow)
+    writer.publish(f"open/{topic}", b"2", 1)
+    reader.publish(f"open/{topic}", b"from the reader", 1)
+    reader.expect_alive()
+    assert reader.subscribe((f"open/{topic}/x", 1)) == (0x80,)
+    place.reload(RULES)
+    writer.publish(f"open/{topic}", b"3", 1)
+    assert got(reader, 1) == [(f"open/{topic}", b"3")]
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_what_is_queued_is_looked_at_when_it_goes_out(place: Place, restarted: bool) -> None:
+    topic = unique("t")
+    name = unique("away")
+    away = place.client("ann", name, clean=False)
+    assert away.subscribe((f"open/{topic}/#", 1)) == (1,)
+    away.disconnect()
+    writer = place.client("bob")
+    for number in range(30):
+        part = "kept" if number % 3 else "lost"
+        writer.publish(f"open/{topic}/{part}", b"%d" % number, 1 + number % 2)
+    place.reload(RULES.replace('"open/secret/#"', '"open/secret/#", "open/+/lost"'))
+    if restarted:
+        place.broker.restart(kill=True)
+    back = place.client("ann", name, clean=False, session_present=True)
+    expected = [(f"open/{topic}/kept", b"%d" % n) for n in range(30) if n % 3]
+    assert got(back, 20) == expected
+    # The subscription was made when it covered nothing that is denied: live it is guarded as well.
+    writer = place.client("bob")
+    for part in ("lost", "kept"):
+        writer.publish(f"open/{topic}/{part}", b"live", 1)
+    assert got(back, 1) == [(f"open/{topic}/kept", b"live")]
+    # What was dropped is not owed any more.
+    place.reload(RULES)
+    back.disconnect()
+    again = place.client("ann", name, clean=False, session_present=True)
+    again.expect_alive()
+    again.expect_nothing()
+
+
+def test_a_bad_file_changes_nothing(place: Place) -> None:
+    before = len(place.broker.told("not reloaded"))
+    place.rules.write_text('[[allow]]\nboth = ["#", "a#"]\n')
+    place.broker.hangup()
+    until(lambda: len(place.broker.told("not reloaded")) > before, "the line about it")
+    reason = place.broker.told("not reloaded")[-1]["reason"]
+    assert reason.startswith(f"{place.rules}:1: [[allow]] 1: both: ")
+    assert place.client("ann").subscribe(("ops/#", 0)) == (0x80,)
+
+
+def test_a_broker_with_a_bad_file_does_not_start(shared: Place, tmp_path: Path) -> None:
+    bad = tmp_path / "permissions.toml"
+    bad.write_text("[[allow]]\npublsh = ['a']\n")
+    broker = Broker(tmp_path, config=f'permissions = "{bad}"\n', forked=True)
+    said = broker.refused(78)
+    assert said.startswith(f'{bad}:1: [[allow]] 1: unknown key "publsh"')
+
+
+# ------------------------------------------------------------------ NATS
+
+
+def test_the_bridge_is_bound_as_well(place: Place) -> None:
+    """It is the user $nats: publish is what NATS may publish, subscribe is what NATS may get."""
+    topic = unique("t")
+    place.reload(
+        """
+        [[allow]]
+        both = ["#"]
+        [[deny]]
+        users = ["$nats"]
+        publish = ["in/no/#"]
+        subscribe = ["out/no/#"]
+        """
+    )
+    assert place.clients is not None
+    writer = place.client("bob")
+    with Visitor(place.nats_port) as visitor:
+        reader = mqtt_subscribed(place.clients, visitor, ("in/#", 1))
+        ear = visitor.hear("out.>")
+        for qos in (0, 1):
+            writer.publish(f"out/no/{topic}", b"x", qos)
+            writer.publish(f"out/yes/{topic}", b"x", qos)
+        visitor.publish(f"in.no.{topic}", b"x")
+        visitor.publish(f"in.yes.{topic}", b"x")
+        assert visitor.recorded(f"in.no.{topic}", b"x")["error"]["code"] == 403
+        assert "error" not in visitor.recorded(f"in.yes.{topic}", b"x")
+        assert {one.subject for one in ear.after(2)} == {f"out.yes.{topic}"}
+        assert [name for name, _ in got(reader, 2)] == [f"in/yes/{topic}"] * 2
+        # Taken from it while all runs, and given back
+        before = place.rules.read_text()
+        place.reload(before.replace("/no/", "/"))
+        assert visitor.recorded(f"in.yes.{topic}", b"x")["error"]["code"] == 403
+        place.reload(before)
+        assert "error" not in visitor.recorded(f"in.yes.{topic}", b"x")
+        writer.publish(f"out/yes/{topic}", b"again", 1)
+        assert ear.after(3)[-1].data == b"again"
+        assert got(reader, 1) == [(f"in/yes/{topic}", b"x")]
+
+
+# ------------------------------------------------------------------ being told
+
+
+def test_denials_are_told_once_in_a_while(shared: Place, tmp_path: Path) -> None:
+    own = Place(tmp_path)
+    own.broker.start()
+    own.clients = Clients("127.0.0.1", own.broker.port)
+    try:
+        client = own.client("ann", "pump-1")
+        topic = "no/\x1b[31m\u202e"
+        for _ in range(50):
+            client.publish(topic, b"the payload", 1)
+        assert client.subscribe(("no/#", 0)) == (0x80,)
+        client.expect_alive()
+        lines = own.broker.told("not permitted")
+        assert [line["reason"] for line in lines] == ["publish", "subscribe"]
+        assert lines[0]["client"] == "pump-1"
+        assert lines[0]["user"] == "ann"
+        assert lines[0]["topic"].isprintable()
+        assert "the payload" not in own.broker.log
+        assert PASSWORD.decode() not in own.broker.log
+        own.broker.stop()
+    finally:
+        own.clients.close()
+        own.broker.clean_up()

@@ -1,0 +1,117 @@
+"""Questions over NATS: answers, silence, a server that is not there and one that comes back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import nats
+import pytest
+import pytest_asyncio
+from linked import Nats, until
+
+from eventstore.connection import ConnectionOptions
+from eventstore.questions import Questions, UnansweredError
+
+SUBJECT = "foldmq.auth"
+PATIENCE = 30
+
+
+@pytest_asyncio.fixture
+async def server(tmp_path: Path) -> AsyncIterator[Nats]:
+    made = Nats(tmp_path)
+    yield made
+    if made.process is not None:
+        made.kill()
+
+
+def questions(server: Nats, problems: list[str] | None = None) -> Questions:
+    tell = problems.append if problems is not None else None
+    return Questions(ConnectionOptions(urls=(server.url,)), SUBJECT, tell)
+
+
+async def echo(server: Nats) -> Any:
+    """A service that answers with the question."""
+    client = await nats.connect(server.url, max_reconnect_attempts=-1, reconnect_time_wait=0.05)
+
+    async def answer(message: Any) -> None:
+        await message.respond(b"echo " + message.data)
+
+    await client.subscribe(SUBJECT, cb=answer)
+    await client.flush()
+    return client
+
+
+async def test_an_answer_also_after_the_server_was_away(server: Nats) -> None:
+    await server.start()
+    service = await echo(server)
+    asked = questions(server, problems := [])
+    assert await asked.ask(b"one", PATIENCE) == b"echo one"
+    answers = await asyncio.gather(*(asked.ask(b"%d" % n, PATIENCE) for n in range(100)))
+    assert answers == [b"echo %d" % n for n in range(100)]
+    server.kill()
+    await until(lambda: not asked._connected.is_set())
+    with pytest.raises(UnansweredError, match="no connection to NATS"):
+        await asked.ask(b"two", 0.05)
+    server.run()
+    await until(lambda: service.is_connected)
+    await service.flush()
+    assert await asked.ask(b"three", PATIENCE) == b"echo three"
+    asked.close()
+    await asked.closed()
+    await service.close()
+    assert problems
+
+
+async def test_nobody_answers_and_nobody_in_time(server: Nats) -> None:
+    await server.start()
+    asked = questions(server)
+    with pytest.raises(UnansweredError, match=f"nobody answers on {SUBJECT}"):
+        await asked.ask(b"one", PATIENCE)
+    silent = await nats.connect(server.url)
+    await silent.subscribe(SUBJECT)
+    await silent.flush()
+    with pytest.raises(UnansweredError, match="no answer in time"):
+        await asked.ask(b"two", 0.05)
+    with pytest.raises(UnansweredError, match="payload"):
+        await asked.ask(bytes(2 << 20), PATIENCE)
+    asked.close()
+    await asked.closed()
+    await silent.close()
+
+
+async def test_a_server_that_comes_later(server: Nats) -> None:
+    asked = questions(server, [])
+    with pytest.raises(UnansweredError, match="no connection to NATS"):
+        await asked.ask(b"one", 0.05)
+    await server.start()
+    service = await echo(server)
+    assert await asked.ask(b"two", PATIENCE) == b"echo two"
+    asked.close()
+    await asked.closed()
+    await service.close()
+
+
+async def test_closing_waits_for_the_last_question(server: Nats) -> None:
+    await server.start()
+    service = await echo(server)
+    asked = questions(server)
+    task = asyncio.create_task(asked.ask(b"one", PATIENCE))
+    await asyncio.sleep(0)
+    asked.close()
+    assert await task == b"echo one"
+    await asked.closed()
+    await service.close()
+
+
+async def test_closing_what_never_asked_or_never_connected(server: Nats) -> None:
+    asked = questions(server)
+    asked.close()
+    await asked.closed()
+    asked = questions(server, [])
+    with pytest.raises(UnansweredError):
+        await asked.ask(b"one", 0.05)
+    asked.close()
+    await asked.closed()

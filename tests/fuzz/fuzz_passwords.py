@@ -1,0 +1,54 @@
+"""Password files: a file is refused in one line, or each of its hashes can be verified."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+import argon2  # noqa: E402 (the target is loaded from anywhere)
+
+from actors.access import mosquitto, passwords  # noqa: E402
+from cli import passwd  # noqa: E402
+
+FILE = Path("users")
+CHEAP = 100_000
+"""KiB times passes, and rounds, that are tried; more takes longer, and nothing else."""
+
+
+def one(data: bytes) -> None:
+    """Read a file and look at every user in it; raises AssertionError for what is wrong."""
+    try:
+        text = passwords.decoded(FILE, data)
+        users = passwords.parse(FILE, text)
+    except passwords.PasswordFileError as error:
+        message = str(error)
+        assert message.isprintable(), "an error is one line without anything that a terminal obeys"
+        assert len(message) < 500
+        assert message.startswith(f"{FILE}:")
+        return
+    lines = passwd._lines(text)
+    for user, stored in users.items():
+        assert user
+        assert passwords.kind(stored).isprintable()
+        named = [line for line in lines if passwd._names(line, user)]
+        assert len(named) == 1, "a user is changed or deleted by one line"
+        assert named[0].rstrip("\r") == f"{user}:{stored}"
+        _verify(stored)
+
+
+def _verify(stored: str) -> None:
+    if mosquitto.is_hash(stored):
+        assert not passwords.is_argon2(stored)
+        parts = stored.split("$")
+        if parts[1] == "6" or int(parts[2]) <= CHEAP:
+            assert mosquitto.verify(stored, b"x") in (True, False)
+            assert mosquitto.parameters(mosquitto.decoy(stored)) == mosquitto.parameters(stored)
+        return
+    found = argon2.extract_parameters(stored)
+    if found.memory_cost * found.time_cost <= CHEAP:
+        with contextlib.suppress(argon2.exceptions.VerifyMismatchError):
+            argon2.PasswordHasher().verify(stored, b"x")

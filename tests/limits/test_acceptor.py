@@ -1,0 +1,288 @@
+"""Accepting: fair, refused before anything is made, and paused while descriptors are short."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import os
+import resource
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import uvloop
+from structlog.testing import capture_logs
+
+from actors.limits.acceptor import Acceptor, listening_socket
+from actors.limits.descriptors import Descriptors
+
+ANYBODY = lambda host: True  # noqa: E731
+
+
+@pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def run(request: pytest.FixtureRequest) -> Callable[..., None]:
+    """Runs a coroutine on one of the event loops."""
+
+    def running(work: object) -> None:
+        with asyncio.Runner(loop_factory=request.param) as runner:
+            runner.run(work)  # type: ignore[arg-type]
+
+    return running
+
+
+class Taken(asyncio.Protocol):
+    """Those who were let in."""
+
+    all: list[Taken]
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport
+        Taken.all.append(self)
+
+    def data_received(self, data: bytes) -> None:
+        self.transport.write(data)  # type: ignore[attr-defined]
+
+
+@contextlib.contextmanager
+def clients(
+    address: object, count: int, family: int = socket.AF_INET
+) -> Iterator[list[socket.socket]]:
+    """Connections that somebody opened and waits on."""
+    with contextlib.ExitStack() as stack:
+        found = []
+        for _ in range(count):
+            client = stack.enter_context(socket.socket(family))
+            client.settimeout(20)
+            client.connect(address)
+            client.setblocking(False)
+            found.append(client)
+        yield found
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(20):
+        while not condition():  # noqa: ASYNC110 - what is awaited tells nobody
+            await asyncio.sleep(0.002)
+
+
+def tcp() -> socket.socket:
+    Taken.all = []
+    return listening_socket(socket.AF_INET, ("127.0.0.1", 0), 200)
+
+
+def end(acceptor: Acceptor) -> None:
+    acceptor.close()
+    for one in Taken.all:
+        one.transport.close()
+
+
+def test_clients_are_taken_and_served(run: Callable[..., None]) -> None:
+    async def work() -> None:
+        listener = tcp()
+        acceptor = Acceptor(listener, ANYBODY, Taken)
+        with clients(listener.getsockname(), 50) as found:
+            acceptor.start()
+            loop = asyncio.get_running_loop()
+            for client in found:
+                await loop.sock_sendall(client, b"hello")
+            assert [await loop.sock_recv(client, 9) for client in found] == [b"hello"] * 50
+            peers = {one.transport.get_extra_info("peername") for one in Taken.all}
+            assert peers == {client.getsockname() for client in found}
+            raw = Taken.all[0].transport.get_extra_info("socket")
+            assert raw.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+            end(acceptor)
+            assert [await loop.sock_recv(client, 9) for client in found] == [b""] * 50
+        acceptor.close()
+
+    run(work())
+
+
+def test_a_unix_socket_is_taken_from(run: Callable[..., None], tmp_path: Path) -> None:
+    async def work() -> None:
+        Taken.all = []
+        place = str(tmp_path / "mqtt")
+        seen: list[str] = []
+        listener = listening_socket(socket.AF_UNIX, place, 10)
+        acceptor = Acceptor(listener, lambda host: not seen.append(host), Taken)
+        acceptor.start()
+        with clients(place, 2, socket.AF_UNIX) as found:
+            loop = asyncio.get_running_loop()
+            await loop.sock_sendall(found[1], b"hello")
+            assert await loop.sock_recv(found[1], 9) == b"hello"
+            assert seen == ["", ""]
+            end(acceptor)
+
+    run(work())
+
+
+def test_who_may_not_stay_is_closed_before_anything_is_made(run: Callable[..., None]) -> None:
+    async def work() -> None:
+        listener = tcp()
+        seen: list[str] = []
+
+        def every_other(host: str) -> bool:
+            seen.append(host)
+            return len(seen) % 2 == 0
+
+        acceptor = Acceptor(listener, every_other, Taken)
+        with clients(listener.getsockname(), 40) as found:
+            acceptor.start()
+            loop = asyncio.get_running_loop()
+            assert [await loop.sock_recv(client, 9) for client in found[::2]] == [b""] * 20
+            await until(lambda: len(Taken.all) == 20)
+            assert seen == ["127.0.0.1"] * 40
+            end(acceptor)
+
+    run(work())
+
+
+def test_a_storm_is_taken_in_parts(run: Callable[..., None]) -> None:
+    """Between two parts the loop does what else there is to do."""
+
+    async def work() -> None:
+        listener = tcp()
+        acceptor = Acceptor(listener, ANYBODY, Taken)
+        loop = asyncio.get_running_loop()
+        seen = [0]
+
+        def look() -> None:
+            seen.append(len(Taken.all))
+            if len(Taken.all) < 120:
+                loop.call_soon(look)
+
+        with clients(listener.getsockname(), 120):
+            acceptor.start()
+            look()
+            await until(lambda: len(Taken.all) == 120)
+            steps = [after - before for before, after in itertools.pairwise(seen)]
+            assert max(steps) <= 16
+            end(acceptor)
+
+    run(work())
+
+
+class Few(Descriptors):
+    """Descriptors of which there are as many as a test wants."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+        self.taken = 0
+
+    def last(self, descriptor: int) -> bool:
+        self.taken += 1
+        return self.taken >= self.number
+
+    def free(self, descriptor: int) -> bool:
+        return self.taken < self.number
+
+
+def test_the_last_descriptors_are_left_to_the_broker(run: Callable[..., None]) -> None:
+    async def work() -> None:
+        listener = tcp()
+        few = Few(3)
+        acceptor = Acceptor(listener, ANYBODY, Taken, few)
+        with clients(listener.getsockname(), 10) as found, capture_logs() as lines:
+            acceptor.start()
+            await until(lambda: acceptor.paused and len(Taken.all) == 3)
+            for more in (5, 10):
+                few.number = more
+                await until(lambda more=more: len(Taken.all) == more)  # type: ignore[misc]
+            few.number = 1000
+            await until(lambda: not acceptor.paused)
+            loop = asyncio.get_running_loop()
+            for client in found:
+                await loop.sock_sendall(client, b"hello")
+                assert await loop.sock_recv(client, 9) == b"hello"
+            assert acceptor.pauses >= 3
+            assert [line["event"][:23] for line in lines] == ["out of file descriptors"]
+            end(acceptor)
+
+    run(work())
+
+
+def test_closing_while_paused_stays_closed(run: Callable[..., None]) -> None:
+    async def work() -> None:
+        listener = tcp()
+        acceptor = Acceptor(listener, ANYBODY, Taken, Few(1))
+        with clients(listener.getsockname(), 2):
+            acceptor.start()
+            await until(lambda: acceptor.paused)
+            end(acceptor)
+            assert not acceptor.paused
+            assert listener.fileno() == -1
+
+    run(work())
+
+
+@contextlib.contextmanager
+def descriptors_up_to(limit: int) -> Iterator[None]:
+    """The limit on open files lowered, as `ulimit -n` does."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_when_there_are_none_at_all_it_neither_spins_nor_closes_anybody(
+    run: Callable[..., None],
+) -> None:
+    async def work() -> None:
+        listener = tcp()
+        loop = asyncio.get_running_loop()
+        calls: list[object] = []
+        loop.set_exception_handler(lambda _, context: calls.append(context))
+        acceptor = Acceptor(listener, ANYBODY, Taken, Descriptors(spare=0))
+        with clients(listener.getsockname(), 20) as found:
+            trial = os.dup(0)
+            os.close(trial)
+            with descriptors_up_to(trial + 5):
+                acceptor.start()
+                await until(lambda: acceptor.paused and len(Taken.all) >= 4)
+                before = acceptor.pauses
+                turns = 0
+
+                def turn() -> None:
+                    nonlocal turns
+                    turns += 1
+
+                for _ in range(20):
+                    loop.call_soon(turn)
+                    await asyncio.sleep(0)
+                assert (acceptor.paused, acceptor.pauses) == (True, before)
+                assert turns == 20
+                assert not calls
+            await until(lambda: len(Taken.all) == 20)
+            for client in found:
+                await loop.sock_sendall(client, b"hello")
+                assert await loop.sock_recv(client, 9) == b"hello"
+            end(acceptor)
+
+    run(work())
+
+
+def test_the_number_of_a_descriptor_says_how_many_are_left() -> None:
+    trial = os.dup(0)
+    os.close(trial)
+    with descriptors_up_to(trial + 10):
+        assert not Descriptors(spare=9).last(trial)
+        assert Descriptors(spare=10).last(trial)
+        assert Descriptors(spare=9).free(0)
+        assert not Descriptors(spare=10).free(0)
+    with descriptors_up_to(3):
+        assert not Descriptors(spare=0).free(0)
+
+
+def test_an_address_that_is_taken_is_an_error_and_no_leak() -> None:
+    with tcp() as listener:
+        before = os.dup(0)
+        os.close(before)
+        with pytest.raises(OSError, match="in use"):
+            listening_socket(socket.AF_INET, listener.getsockname(), 5)
+        after = os.dup(0)
+        os.close(after)
+        assert after == before

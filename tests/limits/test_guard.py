@@ -1,0 +1,97 @@
+"""The guard: what the broker asks, and what is counted of the answers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from actors.limits.guard import Guard
+from actors.limits.options import LimitOptions, Quota
+
+LISTENERS = {"plain": Quota(connections=5)}
+
+
+class Client:
+    """A connection, as the guard sees it."""
+
+    def __init__(self, unread: int = 0) -> None:
+        self.bytes_out = self.unread = unread
+        self.ended = False
+
+
+def guard(**options: object) -> Guard[Client]:
+    return Guard(replace(LimitOptions(), **options), LISTENERS)  # type: ignore[arg-type]
+
+
+def test_one_that_comes_and_goes() -> None:
+    door = guard(address=Quota(connections=2), user=Quota(connections=1))
+    for _ in range(10):
+        assert not door.refuses("plain", "192.0.2.1", 0.0)
+        assert door.arrive("plain", "192.0.2.1", 0.0) is None
+        assert door.identify("alice", "192.0.2.1", 0.0) is None
+        door.leave("plain", "192.0.2.1", "alice")
+    assert not door.refused.counts
+
+
+def test_each_refusal_is_counted_by_its_reason() -> None:
+    door = guard(address=Quota(connections=2), user=Quota(connections=1), flapping_connects=1)
+    for _ in range(3):
+        door.arrive("plain", "192.0.2.1", 0.0)
+        door.identify("alice", "192.0.2.1", 0.0)
+        door.flaps(("alice", "c"), 0.0, client="c")
+    assert door.refuses("plain", "192.0.2.1", 0.0)
+    assert door.locate("plain", "192.0.2.1", 0.0) == "address_connections"
+    for number in range(4):
+        door.arrive("plain", f"192.0.2.{number + 2}", 0.0)
+    assert door.refused.counts == {
+        "address_connections": 3,
+        "user_connections": 2,
+        "flapping": 2,
+        "listener_connections": 1,
+    }
+
+
+def test_under_overload_nobody_new_comes_and_who_is_there_stays() -> None:
+    door = guard(overload_lag=0.1, overload_after=1.0)
+    assert door.arrive("plain", "192.0.2.1", 0.0) is None
+    for tick in range(20):
+        door.overload.sample(0.2, 0.0, tick * 0.1)
+    assert door.refuses("plain", "192.0.2.2", 2.0)
+    assert door.refused.counts == {"overload": 1}
+    assert door.identify("alice", "192.0.2.1", 2.0) is None
+
+
+def test_a_reload_changes_bounds_and_forgives_nothing_else() -> None:
+    options = replace(LimitOptions(), flapping_connects=1, user=Quota(publish_rate=1.0))
+    door: Guard[Client] = Guard(options, LISTENERS)
+    door.flaps("c", 0.0)
+    door.flaps("c", 0.0)
+    meter = door.meter("plain", "", "alice", 0.0)
+    assert meter is not None
+    assert meter.took(12, 9, 0.0) > 9
+    door.change(replace(options, slow_reader_time=1.0, max_topic_levels=2), LISTENERS)
+    assert door.flaps("c", 0.0) > 0
+    again = door.meter("plain", "", "alice", 0.0)
+    assert again is not None
+    assert again.took(1, 9, 0.0) > 9
+    assert door.topics.refuses_topic(b"a/b/c") == "topic_levels"
+    door.change(replace(options, flapping_connects=0, user=Quota()), {})
+    assert door.flaps("c", 0.0) == 0
+    assert door.meter("plain", "", "alice", 0.0) is None
+
+
+def test_the_sweep_finds_slow_readers() -> None:
+    door = guard(slow_reader_time=5.0)
+    slow, good = Client(100), Client()
+    found = [one.reader for second in range(8) for one in door.sweep([slow, good], float(second))]
+    assert found == [
+        slow,
+    ]
+
+
+def test_those_without_connect_are_bounded_by_what_was_changed() -> None:
+    door = guard(max_unauthenticated=100)
+    first = [Client() for _ in range(10)]
+    for one in first:
+        assert door.unauthenticated.join(one, "192.0.2.1") == []
+    door.change(replace(LimitOptions(), max_unauthenticated=8), LISTENERS)
+    assert door.unauthenticated.join(Client(), "192.0.2.2") == first[:4]

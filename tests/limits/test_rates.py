@@ -1,0 +1,124 @@
+"""Publish rates: who sends more than it may is not read for a while, at last disconnected."""
+
+from __future__ import annotations
+
+import pytest
+
+from actors.limits.options import NO_QUOTA, Quota
+from actors.limits.rates import Meter, PublishRates
+
+
+def rates(
+    listener: Quota = NO_QUOTA,
+    address: Quota = NO_QUOTA,
+    user: Quota = NO_QUOTA,
+    client: Quota = NO_QUOTA,
+    patience: float = 10.0,
+) -> PublishRates:
+    return PublishRates({"plain": listener}, address, user, client, 1.0, patience)
+
+
+def meter(found: Meter | None) -> Meter:
+    assert found is not None
+    return found
+
+
+def test_without_bounds_there_is_nothing_to_count() -> None:
+    assert rates().meter("plain", "192.0.2.1", "alice", 0.0) is None
+
+
+def test_a_bound_of_users_is_none_for_those_without_a_name() -> None:
+    limits = rates(user=Quota(publish_rate=1))
+    assert limits.meter("plain", "192.0.2.1", None, 0.0) is None
+    assert limits.meter("plain", "192.0.2.1", "alice", 0.0) is not None
+
+
+def test_messages_and_bytes_are_bounded_each() -> None:
+    limits = rates(client=Quota(publish_rate=10, publish_bytes=1000))
+    by_number = meter(limits.meter("plain", "192.0.2.1", None, 0.0))
+    assert by_number.took(10, 100, 0.0) == 0
+    assert by_number.took(5, 100, 0.0) == pytest.approx(0.5)
+    by_size = meter(limits.meter("plain", "192.0.2.1", None, 0.0))
+    assert by_size.took(1, 1000, 0.0) == 0
+    assert by_size.took(0, 2000, 0.0) == pytest.approx(2.0)
+
+
+def test_a_bucket_of_its_own_is_not_shared() -> None:
+    limits = rates(client=Quota(publish_rate=1))
+    assert meter(limits.meter("plain", "192.0.2.1", "a", 0.0)).took(1, 9, 0.0) == 0
+    assert meter(limits.meter("plain", "192.0.2.1", "a", 0.0)).took(1, 9, 0.0) == 0
+
+
+@pytest.mark.parametrize(
+    ("limits", "other"),
+    [
+        (rates(address=Quota(publish_rate=10)), ("tls", "192.0.2.1", "bob")),
+        (rates(address=Quota(publish_bytes=1000)), ("tls", "::ffff:192.0.2.1", "bob")),
+        (rates(user=Quota(publish_rate=10)), ("tls", "192.0.2.9", "alice")),
+        (rates(listener=Quota(publish_rate=10)), ("plain", "192.0.2.9", "bob")),
+    ],
+    ids=["address", "bytes", "user", "listener"],
+)
+def test_connections_of_one_party_share_its_bound(
+    limits: PublishRates, other: tuple[str, str, str]
+) -> None:
+    one = meter(limits.meter("plain", "192.0.2.1", "alice", 0.0))
+    two = meter(limits.meter(*other, 0.0))
+    assert one.took(10, 1000, 0.0) == 0
+    assert two.took(10, 1000, 0.0) == pytest.approx(1.0)
+    assert one.took(10, 1000, 0.0) == pytest.approx(2.0)
+
+
+def test_the_debt_of_a_party_outlives_its_connection() -> None:
+    limits = rates(user=Quota(publish_rate=1))
+    meter(limits.meter("plain", "192.0.2.1", "alice", 0.0)).took(11, 9, 0.0)
+    limits.sweep(5.0)
+    again = meter(limits.meter("plain", "192.0.2.1", "alice", 5.0))
+    assert again.took(1, 9, 5.0) == pytest.approx(6.0)
+
+
+def test_nothing_is_held_back_for_a_moment_only() -> None:
+    limits = rates(client=Quota(publish_rate=1000))
+    client = meter(limits.meter("plain", "192.0.2.1", None, 0.0))
+    assert client.took(1001, 9, 0.0) == 0.05
+
+
+def flood(client: Meter, now: float, until: float) -> float:
+    """Sends as soon as it is read again, always too much; gives when that was the last time."""
+    while now < until:
+        now += client.took(20, 100, now)
+    return now
+
+
+def test_who_never_slows_down_tries_the_patience() -> None:
+    limits = rates(client=Quota(publish_rate=10), patience=10.0)
+    client = meter(limits.meter("plain", "192.0.2.1", None, 0.0))
+    now = flood(client, 0.0, 9.0)
+    assert not client.tries_patience(9.0)
+    flood(client, now, 12.0)
+    assert client.tries_patience(12.0)
+
+
+def test_a_read_that_fits_is_a_break() -> None:
+    limits = rates(client=Quota(publish_rate=10), patience=10.0)
+    client = meter(limits.meter("plain", "192.0.2.1", None, 0.0))
+    now = flood(client, 0.0, 9.0)
+    assert client.took(1, 100, now + 0.5) == 0
+    assert not client.tries_patience(now + 9.0)
+    flood(client, now + 0.5, 15.0)
+    assert not client.tries_patience(15.0)
+
+
+def test_silence_is_a_break() -> None:
+    limits = rates(client=Quota(publish_rate=10), patience=10.0)
+    client = meter(limits.meter("plain", "192.0.2.1", None, 0.0))
+    now = flood(client, 0.0, 9.0)
+    assert client.took(1000, 100, now + 50.0) > 0
+    assert not client.tries_patience(now + 51.0)
+
+
+def test_without_patience_nobody_is_disconnected() -> None:
+    limits = rates(client=Quota(publish_rate=10), patience=0.0)
+    client = meter(limits.meter("plain", "192.0.2.1", None, 0.0))
+    flood(client, 0.0, 1000.0)
+    assert not client.tries_patience(1000.0)

@@ -1,0 +1,27 @@
+"""What is refused is counted each time and said now and then."""
+
+from __future__ import annotations
+
+from structlog.testing import capture_logs
+
+from actors.limits.refusals import Refusals
+
+
+def test_each_is_counted_and_few_are_said() -> None:
+    refusals = Refusals("refused")
+    with capture_logs() as lines:
+        for number in range(1000):
+            refusals.add("overload", number * 0.02, address=f"192.0.2.{number % 250}")
+        refusals.add("flapping", 20.0, client="c")
+    assert refusals.counts == {"overload": 1000, "flapping": 1}
+    said = [(line["reason"], line["times"]) for line in lines]
+    assert said == [("overload", 1), ("overload", 500), ("flapping", 1)]
+    assert lines[1]["address"] == "192.0.2.0"
+
+
+def test_each_reason_is_said_by_itself() -> None:
+    refusals = Refusals("refused")
+    with capture_logs() as lines:
+        for reason in ("a", "b", "a", "b", "c"):
+            refusals.add(reason, 0.0)
+    assert [line["reason"] for line in lines] == ["a", "b", "c"]
