@@ -367,8 +367,7 @@ class Broker(LoopActor):
     def admit(self, connection: Connection) -> bool:
         """Count a connection in, unless there are too many or the broker ends."""
         now, listener = self.clock.monotonic(), connection.listener.options.name
-        if self._draining or len(self.connections) >= self.options.max_connections:
-            self.guard.refused.add("connections", now, address=connection.address)
+        if self._full(connection.address):
             return False
         if self.guard.arrive(listener, connection.host, now) is not None:
             return False
@@ -380,7 +379,13 @@ class Broker(LoopActor):
 
     def refuses(self, listener: str, host: str) -> bool:
         """Say whether a socket that is being accepted is to be closed at once."""
-        return self._draining or self.guard.refuses(listener, host, self.clock.monotonic())
+        return self._full(host) or self.guard.refuses(listener, host, self.clock.monotonic())
+
+    def _full(self, address: str) -> bool:
+        if not self._draining and len(self.connections) < self.options.max_connections:
+            return False
+        self.guard.refused.add("connections", self.clock.monotonic(), address=address)
+        return True
 
     def locate(self, connection: Connection) -> None:
         """Count a connection in for the address that a proxy told."""

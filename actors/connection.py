@@ -107,6 +107,7 @@ class Connection(LoopActor, asyncio.Protocol):
         "_closed",
         "_decoder",
         "_early",
+        "_early_bytes",
         "_ended",
         "_gave_up",
         "_keep_alive",
@@ -145,6 +146,7 @@ class Connection(LoopActor, asyncio.Protocol):
         self._authenticating = False
         self._closed = False
         self._early: list[bytes | list[Packet]] | None = None
+        self._early_bytes = 0
         self._ended = False
         self._keep_alive = 0.0
         self._login: asyncio.Task[None] | None = None
@@ -327,6 +329,7 @@ class Connection(LoopActor, asyncio.Protocol):
             # A frame may hold several packets, and so be larger than each of them.
             self._transport.max_size = self.listener.options.max_packet_size + _MAX_UNREAD
         early, self._early = self._early, None
+        self._early_bytes = 0
         self.resume(Pause.CONNECT)
         for part in early or ():
             if isinstance(part, bytes):
@@ -446,8 +449,8 @@ class Connection(LoopActor, asyncio.Protocol):
                 self._begin(packets)
             else:
                 self._pass_on(packets)
-                if self._meter is not None:
-                    self._slow_down(self._meter, packets, len(data))
+        if self._meter is not None:
+            self._slow_down(self._meter, packets, len(data))
         self._look_for_violation()
         if broker.journal.congested:
             self.pause(Pause.LOG)
@@ -456,8 +459,7 @@ class Connection(LoopActor, asyncio.Protocol):
     @property
     def unauthenticated_bytes(self) -> int:
         """Bytes that are kept although it is not known yet whose they are."""
-        early = sum(len(part) for part in self._early or () if isinstance(part, bytes))
-        return self._decoder.buffered + early
+        return self._decoder.buffered + self._early_bytes
 
     @property
     def unread(self) -> int:
@@ -521,8 +523,10 @@ class Connection(LoopActor, asyncio.Protocol):
         if self._early is None:
             self._early = []
         self._early.append(part)
-        if sum(len(kept) for kept in self._early if isinstance(kept, bytes)) > _MAX_UNREAD:
-            self.pause(Pause.CONNECT)
+        if isinstance(part, bytes):
+            self._early_bytes += len(part)
+            if self._early_bytes > _MAX_UNREAD:
+                self.pause(Pause.CONNECT)
 
     def _begin(self, packets: list[Packet]) -> None:
         """Handle the first packets: a CONNECT, and perhaps what came with it."""

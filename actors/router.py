@@ -10,6 +10,7 @@ Routes are looked up by raw topic in a dict that forgets everything when a subsc
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
@@ -140,16 +141,26 @@ class Router:
                 self._activate(name)
             matching = self._index.match(topic)
         best: dict[str, Subscriber] = {}
+        denied: list[Subscriber] = []
         for found in matching:
             if isinstance(found, str):
                 continue
             if found.guard is not None and not found.guard.may_read(topic):
-                self.denied.setdefault(topic.encode(), []).append(found)
+                denied.append(found)
                 continue
             other = best.get(found.session)
             if other is None or found.qos > other.qos:
                 best[found.session] = found
+        if denied:
+            self._note_denied(topic, [found for found in denied if found.session not in best])
         return tuple(best.values())
+
+    def _note_denied(self, topic: str, denied: Iterable[Subscriber]) -> None:
+        """Remember who subscribed to a topic and may not have it, for its next messages."""
+        best: dict[str, Subscriber] = {}
+        for found in sorted(denied, key=attrgetter("qos")):
+            best[found.session] = found
+        self.denied[topic.encode()] = [*best.values()]
 
     def take_birth(self, topic: str, raw: bytes) -> None:
         """Take note of where a birth of Sparkplug is kept, if a topic is one's."""

@@ -295,11 +295,11 @@ class Session(LoopActor):
             connection.session = None
         self._delivery.forget()
         if state.will is not None:
-            if orderly or not self._may_fire(connection):
+            if orderly:
                 self._will = None
                 self.emit(WillCancelled(self.name))
             else:
-                self._fire_will()
+                self._fire_will(connection)
         self._broker.router.guard(self.name, None)
         for subscriber in self._broker.router.subscribers(self.name):
             self._stop_subscription(subscriber)
@@ -314,23 +314,18 @@ class Session(LoopActor):
         if state.clean:
             self._broker.router.remove_session(self.name)
 
-    def _may_fire(self, connection: Connection | None) -> bool:
-        """Say whether the will may still be published; if not, have it recorded."""
-        will, gate = self.state.will, self._broker.permissions
-        if will is None or gate.may_fire(self.state, connection, will.topic):
-            return True
-        event = MessageDropped(self.name, "not_permitted", 1, [will.ref])
-        self._broker.count_dropped(
-            event.reason, 1, client=self.name, position=format_position(self.emit(event))
-        )
-        return False
-
-    def _fire_will(self) -> None:
+    def _fire_will(self, connection: Connection | None) -> None:
         will, message = self.state.will, self._will
         self._will = None
         if will is None or message is None:
             return
         self.emit(WillFired(self.name))
+        if not self._broker.permissions.may_fire(self.state, connection, will.topic):
+            at = self.emit(MessageDropped(self.name, "not_permitted", 1))
+            self._broker.count_dropped(
+                "not_permitted", 1, client=self.name, position=format_position(at)
+            )
+            return
         payload = message.payload
         if is_death(will.topic):
             payload = with_timestamp(payload, self._broker.clock.time_ms())
@@ -501,6 +496,9 @@ class Session(LoopActor):
             guard = subscriber.guard
             retained = broker.node.retained.match(topic_filter)
             if guard is not None:
+                denied = [one.ref for one in retained if one.qos and not guard.may_read(one.topic)]
+                if qos and denied:
+                    broker.drop_denied(self.name, denied, topic_filter)
                 retained = [message for message in retained if guard.may_read(message.topic)]
             if retained:
                 self.kernel.tell(actor, retained)

@@ -24,7 +24,16 @@ USER, PASSWORD = "guest", "open sesame"
 """Of all that get in: the good ones, and those who misbehave once they are in."""
 SETTINGS = """
 password_file = "{passwords}"
+connect_timeout = "5s"
+max_packet_size = "256 KiB"
+max_subscriptions = 100
+publish_rate_per_client = 100
+publish_bytes_per_client = "64 KiB"
+slow_reader_time = "10s"
+max_unread_bytes = "64 MiB"
+flapping_connects = 10
 """
+"""What fits these good clients, on a network that is not trusted."""
 
 
 class Helper:

@@ -17,6 +17,7 @@ import asyncio
 import contextlib
 import json
 import os
+import select
 import selectors
 import signal
 import socket
@@ -146,7 +147,7 @@ class Link:
                 if not part:
                     raise BenchError("the broker closed a connection")
                 parts.append(part)
-                if not isinstance(self.sock, ssl.SSLSocket):
+                if self.sock.gettimeout() or not isinstance(self.sock, ssl.SSLSocket):
                     break
         data = b"".join(parts)
         return self._unframed(data) if self.web else data
@@ -285,73 +286,88 @@ def throughput(place: Place, kind: str, seconds: float) -> tuple[float, float]:
 # ------------------------------------------------------------------- handshakes
 
 
-def handshake_cost(place: Place, count: int, *, resumed: bool) -> float:
-    """Give the broker's processor time for one handshake, milliseconds."""
+def connection_cost(place: Place, count: int, *, tls: bool, resumed: bool = False) -> float:
+    """Give the broker's processor time for a connection from first to last, milliseconds."""
     context = ssl.create_default_context(cafile=str(place.authority.file))
     session = None
     used = 0.0
     for number in range(count + 1):
         if number == 1:
             used = cpu(place.pid)
-        with (
-            socket.create_connection(("127.0.0.1", place.ports["tls"]), 30) as plain,
-            context.wrap_socket(plain, server_hostname="localhost", session=session) as tls,
-        ):
-            tls.sendall(connect("", clean=True))
-            tls.recv(4)
-            if resumed:
-                session = tls.session
+        port = place.ports["tls" if tls else "plain"]
+        with socket.create_connection(("127.0.0.1", port), 30) as sock:
+            if not tls:
+                sock.sendall(connect("", clean=True))
+                sock.recv(4)
+                continue
+            with context.wrap_socket(sock, server_hostname="localhost", session=session) as safe:
+                safe.sendall(connect("", clean=True))
+                safe.recv(4)
+                if resumed:
+                    if number and not safe.session_reused:
+                        raise BenchError("a TLS session was not resumed")
+                    session = safe.session
     return 1000 * (cpu(place.pid) - used) / count
 
 
-async def storm(place: Place, count: int) -> dict[str, float]:
-    """Have so many TLS clients connect at once beside one that publishes to itself."""
-    context = ssl.create_default_context(cafile=str(place.authority.file))
-    reader, writer = await asyncio.open_connection("127.0.0.1", place.ports["plain"])
-    writer.write(connect("steady", clean=True) + subscribe("steady"))
-    await reader.readexactly(4 + 5)
+def steady(port: int) -> None:
+    """Publish to itself until stdin ends; prints when and how long it waited each time."""
+    waits: list[tuple[float, float]] = []
     message = publish("steady", bytes(PAYLOAD), 1)
-    waits: list[float] = []
-    over = asyncio.Event()
+    with socket.create_connection(("127.0.0.1", port), 60) as sock:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        stream = sock.makefile("rb")
+        sock.sendall(connect("steady", clean=True) + subscribe("steady"))
+        stream.read(4 + 5)
+        print("ready", flush=True)
+        while not select.select([sys.stdin], [], [], 0.005)[0]:
+            began = time.monotonic()
+            sock.sendall(message)
+            stream.read(4 + len(message))
+            waits.append((began, time.monotonic() - began))
+            sock.sendall(b"\x40\x02\x00\x01")
+    print(json.dumps(waits))
 
-    async def steady() -> None:
-        while not over.is_set():
-            began = time.perf_counter()
-            writer.write(message)
-            await reader.readexactly(4 + len(message))
-            waits.append(1000 * (time.perf_counter() - began))
-            writer.write(b"\x40\x02\x00\x01")
-            await asyncio.sleep(0.005)
 
-    async def client(number: int) -> float:
-        began = time.perf_counter()
-        their_reader, their_writer = await asyncio.open_connection(
+async def arrive(place: Place, count: int) -> float:
+    """Have so many TLS clients connect at once; gives when the last had its CONNACK, seconds."""
+    context = ssl.create_default_context(cafile=str(place.authority.file))
+
+    async def client(number: int) -> None:
+        reader, writer = await asyncio.open_connection(
             "127.0.0.1",
             place.ports["tls"],
             ssl=context,
             server_hostname="localhost",
             ssl_handshake_timeout=60,
         )
-        their_writer.write(connect(f"storm-{number}", clean=True))
-        await their_reader.readexactly(4)
-        their_writer.transport.abort()
-        return time.perf_counter() - began
+        writer.write(connect(f"storm-{number}", clean=True))
+        await reader.readexactly(4)
+        writer.transport.abort()
 
-    going = asyncio.create_task(steady())
-    await asyncio.sleep(3)
-    before, waits = waits[:], []
-    began = time.perf_counter()
-    took = await asyncio.gather(*(client(number) for number in range(count)))
-    seconds = time.perf_counter() - began
-    within = waits[:]
-    over.set()
-    await going
-    writer.close()
+    began = time.monotonic()
+    await asyncio.gather(*(client(number) for number in range(count)))
+    return time.monotonic() - began
+
+
+def storm(place: Place, count: int) -> dict[str, float]:
+    """Have TLS clients arrive beside one, a process of its own, that publishes to itself."""
+    words = ["--steady", "--port", str(place.ports["plain"])]
+    command = [sys.executable, str(Path(__file__).resolve()), *words]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        time.sleep(3)
+        began = time.monotonic()
+        seconds = asyncio.run(arrive(place, count))
+        ended = time.monotonic()
+        told, _ = process.communicate("end\n", 60)
+    waits = [(at, 1000 * wait) for at, wait in json.loads(told)]
     return {
-        "seconds": seconds,
-        "longest": max(took),
-        "before p99 ms": _p99(before),
-        "within p99 ms": _p99(within),
+        "served within s": seconds,
+        "p99 before, ms": _p99([wait for at, wait in waits if at < began]),
+        "p99 meanwhile, ms": _p99([wait for at, wait in waits if began <= at < ended]),
     }
 
 
@@ -370,18 +386,22 @@ def measure(seconds: float, rounds: int, clients: int) -> None:
                     found[kind].append(throughput(place, kind, seconds))
                     rate, cost = found[kind][-1]
                     say(f"round {number + 1} {kind}: {rate:,.0f}/s, {cost:.2f} us/message")
-            full = handshake_cost(place, 200, resumed=False)
-            again = handshake_cost(place, 200, resumed=True)
-            result = asyncio.run(storm(place, clients))
+            plain = connection_cost(place, 300, tls=False)
+            full = connection_cost(place, 300, tls=True)
+            again = connection_cost(place, 300, tls=True, resumed=True)
+            result = storm(place, clients)
     print("| QoS 1, 4 x 4 | messages/s | of plain | broker us/message |")
     print("|---|---|---|---|")
     for kind, runs in found.items():
         ratio = statistics.median(
-            run[0] / plain[0] for run, plain in zip(runs, found["plain"], strict=True)
+            run[0] / base[0] for run, base in zip(runs, found["plain"], strict=True)
         )
         rate, cost = (statistics.median(values) for values in zip(*runs, strict=True))
         print(f"| {kind} | {rate:,.0f} | {ratio:.0%} | {cost:.2f} |")
-    print(f"\nA connection by TLS costs the broker {full:.2f} ms, {again:.2f} ms when resumed.")
+    print(
+        f"\nA connection from first to last costs the broker {plain:.2f} ms, by TLS {full:.2f} ms, "
+        f"by TLS resumed {again:.2f} ms."
+    )
     print(f"{clients} TLS clients at once: " + ", ".join(f"{k} {v:.2f}" for k, v in result.items()))
 
 
@@ -392,11 +412,15 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--storm", type=int, default=1000, help="clients")
     parser.add_argument("--generate", help=argparse.SUPPRESS)
+    parser.add_argument("--steady", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--port", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--ca", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.generate:
         generate(chosen.port, chosen.ca, chosen.generate, chosen.seconds)
+        return
+    if chosen.steady:
+        steady(chosen.port)
         return
     try:
         measure(chosen.seconds, chosen.rounds, chosen.storm)

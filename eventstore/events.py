@@ -303,7 +303,7 @@ class MessageDropped:
 
     session: str
     reason: str
-    """queue_messages, queue_bytes, unsubscribed, slow_reader, reserved_topic."""
+    """queue_messages, queue_bytes, unsubscribed, slow_reader, not_permitted, and others."""
     count: int
     refs: list[Run] = field(default_factory=list)
     """Positions of the messages, where they have one (QoS 1 and 2)."""

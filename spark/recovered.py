@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 _AT_RESTART: Final = frozenset({"broker_restarted", "session_failed"})
 """Why connections end that the broker before left open; the second if an actor failed with it."""
+_WILL_DROPPED: Final = ("reserved_topic", "not_permitted", "topic_levels")
+"""Why a will that was due may have been seen by nobody."""
 _TO_THE_ABSENT: Final = (Queued, MessageDropped, SessionSnapshot, RetainedSnapshot)
 """What may happen to a session without its client. What is dropped was not queued before: only who
 unsubscribes has something taken out of the queue."""
@@ -153,7 +155,7 @@ class SessionRecovery:
                 self._tell(at, "its will was not published though it says so")
             clean = self.before is not None and self.before.clean
             self._check = self._none if clean else self._away
-        elif isinstance(event, MessageDropped) and event.reason == "reserved_topic":
+        elif isinstance(event, MessageDropped) and event.reason in _WILL_DROPPED:
             self._published = True  # a will that nobody may see
         elif not _may_happen_to_the_absent(event):
             self._tell(at, f"{type(event).__name__} before its connection was ended")

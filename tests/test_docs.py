@@ -156,7 +156,7 @@ def test_every_event_is_described_with_all_its_fields() -> None:
 def test_every_reason_that_is_described_is_given_somewhere() -> None:
     """And every reason for a drop that the code gives is described."""
     tool = _tool("events_table")
-    sources = (ROOT / "actors").glob("*.py")
+    sources = (ROOT / "actors").rglob("*.py")
     source = "".join(path.read_text("utf-8") for path in sources)
     described = [*tool.DROPPED, *tool.CLOSED]
     assert [reason for reason in described if f'"{reason}"' not in source] == []

@@ -120,6 +120,8 @@ DROPPED = {
     "slow_reader": "QoS 0 messages, and the client has `max_outbound_bytes` to read first",
     "unsubscribed": "the messages still waited in the queue when the client unsubscribed",
     "reserved_topic": "a client published below a topic that belongs to the broker",
+    "not_permitted": "the permissions do not allow the client to publish it, or to have it",
+    "topic_levels": "the topic has more than `max_topic_levels` levels",
     "other_prefix": "it came from NATS on a subject of other users (`bridge_user_map`)",
 }
 """Values of MessageDropped.reason."""
@@ -131,6 +133,12 @@ CLOSED = {
     "keep_alive": "nothing came for one and a half times the keep alive",
     "protocol_error": "the client broke the standard",
     "qos2_rejected": "it published at QoS 2 and `reject_qos2_publish` is set",
+    "not_permitted": "it published what it may not and `denied_publish` is `close`",
+    "login_expired": "what it had shown to log in is good no longer",
+    "publish_rate": "it was slowed down to its publish rate for `rate_patience`",
+    "slow_reader": "it took nothing of what waited for it for `slow_reader_time`",
+    "unread_bytes": "too much waited for clients that are too slow (`max_unread_bytes`)",
+    "kicked": "an operator closed it",
     "taken_over": "another connection came with the same client identifier",
     "log_unavailable": "the log could not be written for `commit_timeout`",
     "failed": "the actor of the connection failed",

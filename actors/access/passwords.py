@@ -46,7 +46,8 @@ _MAX_LANES = 255
 _MAX_WORK = 64 << 20
 """KiB times passes: about a minute."""
 _HASH = re.compile(
-    r"\$argon2(?:id|i|d)\$(?:v=[0-9]{1,3}\$)?m=([0-9]{1,8}),t=([0-9]{1,8}),p=([0-9]{1,8})"
+    r"\$argon2(?:id|i|d)\$(?:v=(?:16|19)\$)?"
+    r"m=([1-9][0-9]{0,7}),t=([1-9][0-9]{0,7}),p=([1-9][0-9]{0,7})"
     r"\$([^$]+)\$([^$]+)"
 )
 
@@ -241,7 +242,11 @@ def is_argon2(text: str) -> bool:
 
 
 def _unpadded(text: str) -> bytes:
-    return base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
+    """Decode Base64 as the argon2 library does: it takes one spelling of each value."""
+    data = base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
+    if base64.b64encode(data).rstrip(b"=").decode("ascii") != text:
+        raise ValueError("not the usual spelling")
+    return data
 
 
 def user_name_problem(user: str) -> str | None:

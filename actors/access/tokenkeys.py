@@ -77,6 +77,9 @@ class KeySet(NamedTuple):
 def load_keys(path: Path) -> KeySet:
     """Read public keys from PEM (keys or certificates, several may follow each other) or a JWKS.
 
+    A secret that is shared with whoever makes the tokens is a key of kind ``oct`` in a JWKS: no
+    file is ever taken for a secret because it is nothing else.
+
     Raises TokenKeyError naming the file and what is wrong with it.
     """
     data = _read(path)
@@ -84,22 +87,6 @@ def load_keys(path: Path) -> KeySet:
         return parse_keys(data)
     except BadKeys as error:
         raise TokenKeyError(f"{path}: {error}") from None
-
-
-def load_secret(path: Path) -> KeySet:
-    """Read a secret shared with whoever makes the tokens: the file's bytes without a line end.
-
-    Raises TokenKeyError for a file that cannot be read, is too short, or is a key of other kind.
-    """
-    secret = _read(path).removesuffix(b"\n").removesuffix(b"\r")
-    if b"-----BEGIN" in secret:
-        raise TokenKeyError(f"{path}: is a key in PEM, no shared secret: name it as the key file")
-    if len(secret) < MIN_SECRET:
-        raise TokenKeyError(
-            f"{path}: the secret has {len(secret)} bytes, it needs {MIN_SECRET}: "
-            "make one with: openssl rand -hex 32"
-        )
-    return KeySet((Key(None, secret, _algorithms(secret, "the secret")),))
 
 
 def parse_keys(data: bytes) -> KeySet:

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from actors.access.lanes import Lanes
+from actors.limits.background import give_way
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,7 +44,7 @@ class Workers:
             raise
         try:
             if self._threads is None:
-                self._threads = ThreadPoolExecutor(self._count, thread_name_prefix="foldmq-auth")
+                self._threads = ThreadPoolExecutor(self._count, "foldmq-auth", give_way)
             future = asyncio.get_running_loop().run_in_executor(self._threads, work, *arguments)
         except BaseException:  # the system has no thread for us
             self._lanes.leave()

@@ -13,10 +13,15 @@ import time
 from collections import Counter, deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+_HEADER: Final = 5
+_LONGEST_RECORD: Final = 16 * 1024 + 2048
+"""A record's length as its header may tell it (RFC 5246, 6.2.3)."""
+_HANDSHAKE_TYPE: Final = 22
 
 
 class HandshakeError(ConnectionError):
@@ -167,3 +172,21 @@ class Handshakes:
         self.stats.cpu_seconds += step.seconds
         self._start()
         job.done(step)
+
+
+def whole_records(data: bytearray, *, first: bool) -> int:
+    """Give how many bytes of ``data`` are whole records; negative: it is not TLS.
+
+    So a client that dribbles does not make work for a thread with every byte.
+    """
+    if first and data and data[0] != _HANDSHAKE_TYPE:
+        return -1
+    at, end = 0, len(data)
+    while end - at >= _HEADER:
+        size = (data[at + 3] << 8) + data[at + 4]
+        if size > _LONGEST_RECORD or data[at + 1] != 3:
+            return -1
+        if at + _HEADER + size > end:
+            break
+        at += _HEADER + size
+    return at

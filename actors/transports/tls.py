@@ -13,15 +13,11 @@ import enum
 import ssl
 from typing import Any, Final
 
-from actors.transports.handshakes import HandshakeError, Handshakes, Step
+from actors.transports.handshakes import HandshakeError, Handshakes, Step, whole_records
 from actors.transports.stage import Sendable, Stage
 
 _RECORD: Final = 16 * 1024
 """Bytes that one record of TLS carries at most."""
-_HEADER: Final = 5
-_LONGEST_RECORD: Final = _RECORD + 2048
-"""A record's length as its header may tell it (RFC 5246, 6.2.3)."""
-_HANDSHAKE_TYPE: Final = 22
 _MOST_ASIDE: Final = 128 * 1024
 """Bytes that a client may be ahead of the handshake's threads before it is read no more."""
 _FLUSH_AT: Final = 128 * 1024
@@ -220,7 +216,7 @@ class TlsStage(Stage):
 
     def _greet(self) -> None:
         """Have a thread take the next step, when there is a whole record for it."""
-        size = _whole_records(self._aside, first=self._tls is None)
+        size = whole_records(self._aside, first=self._tls is None)
         if size < 0:
             self._fail_handshake(HandshakeError("plaintext", "what the client sends is not TLS"))
             self.abort()
@@ -389,21 +385,3 @@ class TlsStage(Stage):
 
 def _closed() -> HandshakeError:
     return HandshakeError("closed", "closed within the TLS handshake")
-
-
-def _whole_records(data: bytearray, *, first: bool) -> int:
-    """Give how many bytes of ``data`` are whole records; negative: it is not TLS.
-
-    So a client that dribbles does not make work for a thread with every byte.
-    """
-    if first and data and data[0] != _HANDSHAKE_TYPE:
-        return -1
-    at, end = 0, len(data)
-    while end - at >= _HEADER:
-        size = (data[at + 3] << 8) + data[at + 4]
-        if size > _LONGEST_RECORD or data[at + 1] != 3:
-            return -1
-        if at + _HEADER + size > end:
-            break
-        at += _HEADER + size
-    return at

@@ -1,8 +1,7 @@
 """MQTT over WebSocket: frames between a socket, or TLS, and a connection (MQTT 3.1.1, section 6).
 
-The ``websockets`` library does the framing, without I/O of its own. Most clients put every packet
-into a frame of the plainest kind: final, binary, short. Runs of those are taken out of a read
-here, as the library needs four microseconds for each; it gets all others. Compression is not
+The ``websockets`` library does the framing, without I/O of its own, except for runs of the plainest
+frames: see actors.transports.frames. Compression is not
 offered: it costs memory for every client and processor time for every packet, and lets small
 frames become large ones.
 """
@@ -21,12 +20,8 @@ from websockets.http11 import Request
 from websockets.protocol import State
 from websockets.server import ServerProtocol
 
+from actors.transports.frames import frame_size, plain_frames
 from actors.transports.stage import Sendable, Stage
-
-try:
-    from websockets.speedups import apply_mask
-except ImportError:  # it was built without a compiler
-    from websockets.utils import apply_mask
 
 if TYPE_CHECKING:
     from websockets.typing import Origin, Subprotocol
@@ -41,10 +36,7 @@ _SMALL: Final = 16 * 1024
 _ODD_AT_ONCE: Final = 512
 """Frames given to the library in one turn of the event loop."""
 _PINGS_A_SECOND: Final = 64
-_PLAIN: Final = 0x82
-"""First byte of a frame that is final and binary (RFC 6455, 5.2)."""
 _PONG: Final = 0x8A
-_MASKED: Final = 0x80
 
 # The library tells about every connection; what is worth telling is told by the broker.
 _silent = logging.getLogger("foldmq.websocket")
@@ -383,41 +375,3 @@ def _status(error: Exception | None) -> int:
     if isinstance(error, RequestLineTooLong):
         return 414
     return 431 if isinstance(error, HeaderLineTooLong | TooManyHeaders) else 0
-
-
-def plain_frames(data: bytes, at: int, longest: int, parts: list[bytes]) -> int:
-    """Take whole frames of the plainest kind from ``data``, from ``at`` on; gives where they end.
-
-    What they carry is appended to ``parts``. Plain is: final, binary, masked, no longer than
-    ``longest`` bytes and less than 64 KiB. RFC 6455, section 5.2.
-    """
-    end = len(data)
-    while end - at >= 6 and data[at] == _PLAIN:
-        size = data[at + 1] - _MASKED
-        body = at + 6
-        if size >= 126:
-            if size == 127 or end - at < 8:
-                break
-            size = (data[at + 2] << 8) | data[at + 3]
-            body = at + 8
-        after = body + size
-        if size < 0 or size > longest or after > end:
-            break
-        parts.append(apply_mask(data[body:after], data[body - 4 : body]))
-        at = after
-    return at
-
-
-def frame_size(data: bytes, at: int) -> int:
-    """Give how long the frame at ``at`` is with its header; 0 if too little of it is there."""
-    if len(data) - at < 2:
-        return 0
-    size = data[at + 1] & 0x7F
-    head = 6 if data[at + 1] & _MASKED else 2
-    if size >= 126:
-        wide = 2 if size == 126 else 8
-        if len(data) - at < 2 + wide:
-            return 0
-        size = int.from_bytes(data[at + 2 : at + 2 + wide], "big")
-        head += wide
-    return head + size

@@ -92,8 +92,8 @@ class Model:
             "/".join(chosen)
             for depth in range(1, deepest + 1)
             for chosen in itertools.product(alphabet, repeat=depth)
-            if chosen != ("",)
         ]
+        """The empty topic is not legal, but filters are compared as if it were."""
         self.wanted = self.matched(asked)
 
     def matched(self, topic_filter: str) -> frozenset[str]:
@@ -171,6 +171,7 @@ def deny(topic_filter: str) -> Rule:
 @example([allow("#")], NOBODY, "$a/#", 0)
 @example([allow("a/+/#")], NOBODY, "a/#", 0)
 @example([allow("a/#")], NOBODY, "a", 0)
+@example([allow("/+/#")], NOBODY, "/#", 0)
 @example([allow("+/+/b")], NOBODY, "+/a/b", 0)
 @example([allow("%c/#")], NOBODY._replace(name="$a"), "$a/a", 0)
 @example([allow("#"), deny("a/%c")], NOBODY._replace(name="a/b"), "a/+", 0)

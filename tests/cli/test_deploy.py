@@ -298,7 +298,8 @@ def test_the_settings_of_the_image_are_settings() -> None:
     assert str(settings.data_dir) == last("VOLUME") == "/data"
     assert settings.metrics is not None
     assert settings.web is not None
-    ports = {*(place.port for place in settings.listen), settings.metrics.port, settings.web.port}
+    places = [one.endpoint.place for one in settings.listen]
+    ports = {*(place.port for place in places if place), settings.metrics.port, settings.web.port}
     assert ports == set(map(int, last("EXPOSE").split()))
     assert not settings.metrics.loopback
 

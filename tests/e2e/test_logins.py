@@ -5,13 +5,17 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
 import signal
+import subprocess
+import sys
 import threading
 import time
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import argon2
 import jwt
 import pytest
 from cryptography.hazmat.primitives import serialization
@@ -21,7 +25,6 @@ from harness.fixtures import EXTERNAL, Clients, unique
 from harness.packets import Connack
 
 from e2e.bridging import Place, Visitor
-from e2e.test_users import add_user
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -46,6 +49,14 @@ users = ["ada"]
 both = ["#"]
 """
 ACCEPTED, UNAVAILABLE, WRONG, NOT_AUTHORISED = Connack(0), Connack(3), Connack(4), Connack(5)
+
+
+CHEAP = argon2.PasswordHasher(time_cost=1, memory_cost=64, parallelism=1)
+
+
+def user_line(user: str, password: str) -> str:
+    """A line of a password file, with a hash that takes no time."""
+    return f"{user}:{CHEAP.hash(password)}\n"
 
 
 class Doorkeeper:
@@ -84,9 +95,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     (folder / "keys.pem").write_bytes(public)
     (folder / "permissions.toml").write_text(PERMISSIONS)
     users = folder / "users"
-    users.write_text(OLD_USER)
-    for user in ("ada", "guessed", "jailed", "storm"):
-        add_user(users, user, f"right for {user}")
+    known = (user_line(user, f"right for {user}") for user in ("ada", "guessed", "jailed", "storm"))
+    users.write_text(OLD_USER + "".join(known))
     made = Place(
         folder,
         f"""
@@ -295,6 +305,24 @@ def test_passwords_are_not_on_their_way_to_clients(place: Place, keeper: Doorkee
     watcher.expect_alive()
 
 
+def test_the_service_of_the_manual(place: Place, tmp_path: Path) -> None:
+    page = Path(__file__).parents[2] / "docs" / "authentication.md"
+    (program,) = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+    url = f"nats://127.0.0.1:{place.nats_port}"
+    program = program.replace("nats://127.0.0.1:4222", url).replace(
+        ', user="doorkeeper", password="..."', ""
+    )
+    file = tmp_path / "service.py"
+    file.write_text(program)
+    service = subprocess.Popen([sys.executable, str(file)])
+    try:
+        until(lambda: answered(place, "ann", "secret") == ACCEPTED, "an answer")
+        assert answered(place, "ann", "wrong") == WRONG
+    finally:
+        service.kill()
+        service.wait()
+
+
 # --- jail
 
 
@@ -348,8 +376,7 @@ def test_sighup_forgets_what_was_right_but_not_who_is_jailed(
     make_broker: Callable[..., Broker], tmp_path: Path
 ) -> None:
     users = tmp_path / "users"
-    for user in ("ada", "bob"):
-        add_user(users, user, "one")
+    users.write_text("".join(user_line(user, "one") for user in ("ada", "bob")))
     own = make_broker(f'password_file = "{users}"\nlogin_failures = 3\n')
     own.start()
     clients = Clients("127.0.0.1", own.port)
@@ -359,8 +386,7 @@ def test_sighup_forgets_what_was_right_but_not_who_is_jailed(
 
     assert code("ada", b"one") == 0
     assert [code("bob", b"guess %d" % number) for number in range(3)] == [4, 4, 4]
-    for user in ("ada", "bob"):
-        add_user(users, user, "two")
+    users.write_text("".join(user_line(user, "two") for user in ("ada", "bob")))
     own.hangup()
     until(lambda: "settings reloaded" in own.log, "a reload")
     assert code("ada", b"one") == 4

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import argon2
 import pytest
-from harness import packets
-from harness.broker import Broker, free_port, until
+from harness import forkserver, packets
+from harness.broker import Broker, environment, free_port, until
 from harness.fixtures import EXTERNAL, Clients, unique
 from harness.packets import Connack, Puback, Publish, Pubrec, Will
 
@@ -290,6 +290,13 @@ def test_what_is_denied_below_a_granted_subscription(place: Place, qos: int) -> 
     late = place.client("ann")
     late.subscribe((f"open/{topic}/#", qos))
     assert _all(late) == [(f"open/{topic}/seen", b"x")]
+    if qos:  # What was owed and not sent is told in the log.
+        about = ("--client", late.client_id, "--topic", f"open/{topic}/hidden")
+        code, out, err = forkserver.run(
+            ("why", *about, "--data-dir", str(place.broker.data_dir)), environment(), 60
+        )
+        assert code == 0, err
+        assert b"not_permitted" in out
     late.subscribe((f"open/{topic}/#", 0))
     assert _all(late) == [(f"open/{topic}/seen", b"x")]
     other = place.client("bob")
@@ -497,3 +504,20 @@ def test_denials_are_told_once_in_a_while(shared: Place, tmp_path: Path) -> None
     finally:
         own.clients.close()
         own.broker.clean_up()
+
+
+def test_what_was_dropped_is_dropped_in_the_log_as_well(place: Place) -> None:
+    """After all that these tests did: what the broker knows is what its log says."""
+    name, topic = unique("away"), unique("t")
+    away = place.client("ann", name, clean=False)
+    away.subscribe((f"open/{topic}/#", 1))
+    writer = place.client("bob")
+    writer.publish(f"open/{topic}/kept", b"x", 1)
+    place.reload(RULES.replace('"open/secret/#"', '"open/secret/#", "open/+/lost"'))
+    writer.publish(f"open/{topic}/lost", b"x", 1)
+    away.acknowledge(away.expect_publish(f"open/{topic}/kept", b"x", 1))
+    away.disconnect()
+    code, out, err = forkserver.run(
+        ("verify", "--data-dir", str(place.broker.data_dir)), environment(), 60
+    )
+    assert code == 0, out + err

@@ -12,9 +12,8 @@ from harness import packets as p
 from actors.listener import Listener, ListenerOptions
 
 if TYPE_CHECKING:
-    from simulation.world import World
-
     from actors.connection import Connection
+    from simulation.world import World
 
 
 class SimTransport(asyncio.Transport):

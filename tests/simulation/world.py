@@ -17,6 +17,7 @@ from typing import Any, cast
 from harness import packets as p
 
 from actors.access.identity import Anonymous
+from actors.access.rules import Permissions
 from actors.broker import Broker
 from actors.options import Options
 from eventstore.errors import Fenced
@@ -146,6 +147,7 @@ class World:
         """What clients found wrong."""
         self.transcripts: list[list[tuple[float, bytes]]] = []
         self.options = Options(node="sim", **options)
+        self.permissions: Permissions | None = None
         self.write_high = write_high
         self.up = False
         """There is a broker, it has recovered, clients may connect."""
@@ -172,7 +174,9 @@ class World:
     async def start(self) -> None:
         """Start a broker on what the disk holds."""
         self.log = self.open_log()
-        self.broker = Broker(self.options, self.log, Anonymous(), SimClock())
+        self.broker = Broker(
+            self.options, self.log, Anonymous(), SimClock(), permissions=self.permissions
+        )
         self._corpses.append(self.broker)
         await self.broker.recover(lambda _done, _total: None)
         self.up = not self.broker.failed.done() and not self.log.nats.dead

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from harness.certs import Authority
-from upper import Place, Upper, placed, tls_options, until
+from upper import Place, placed, tls_options, until
 
 from actors.transports.handshakes import HandshakeError, Handshakes
 from actors.transports.stack import StackOptions
@@ -504,11 +504,7 @@ async def test_a_client_that_does_not_read(authority: Authority, options: TlsOpt
         await client.close()
 
 
-async def test_renegotiation_is_refused(authority: Authority, options: TlsOptions) -> None:
+def test_renegotiation_is_off(options: TlsOptions) -> None:
     context = make_context(options)
     assert context.options & ssl.OP_NO_RENEGOTIATION
     assert context.minimum_version == ssl.TLSVersion.TLSv1_2
-
-
-def test_the_upper_is_what_asyncio_expects() -> None:
-    assert isinstance(Upper(), asyncio.Protocol)

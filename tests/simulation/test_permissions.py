@@ -1,0 +1,170 @@
+"""Permissions: what is kept from whom, and that the log says so of every message."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from harness import packets as p
+
+from actors.access.rulesfile import parse
+from eventstore.events import MessageDropped, WillFired
+from simulation.loop import simulate
+from simulation.test_regressions import check_promises
+from simulation.world import World
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from simulation.network import SimClient
+
+OPEN = "[[allow]]\nboth = ['#']\n"
+NO_SECRETS = OPEN + "[[deny]]\nsubscribe = ['+/secret']\n"
+NO_SECRETS_TO_R = OPEN + "[[deny]]\nclients = ['r']\nsubscribe = ['+/secret']\n"
+NO_WILLS = OPEN + "[[deny]]\npublish = ['gone']\n"
+
+
+def permit(world: World, text: str) -> None:
+    """Reload with other permissions."""
+    broker, world.permissions = world.broker, parse(Path("rules.toml"), text)
+    broker.reload(broker.options, broker.authenticator, world.permissions)
+
+
+def run(scenario: Callable[[World], Awaitable[None]], text: str = OPEN) -> None:
+    async def whole() -> None:
+        async with World().running() as world:
+            permit(world, text)
+            await scenario(world)
+            await check_promises(world)
+
+    simulate(whole)
+
+
+def topics(client: SimClient) -> list[str]:
+    return [packet.topic for packet in client.received if isinstance(packet, p.Publish)]
+
+
+def dropped(world: World) -> list[tuple[str, str, int]]:
+    return [
+        (event.session, event.reason, event.count)
+        for event in world.disk.events()
+        if isinstance(event, MessageDropped)
+    ]
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_what_a_deny_takes_out_of_a_subscription_is_not_sent(qos: int) -> None:
+    async def scenario(world: World) -> None:
+        reader = await world.connect("r", filters=[("#", qos)])
+        sender = await world.connect("s")
+        for number, topic in enumerate(("a/open", "a/secret", "b/open"), 1):
+            sender.send(p.publish(topic, b"x", qos, number))
+            if qos == 2:
+                sender.send(p.pubrel(number))
+        await world.go(1)
+        assert topics(reader) == ["a/open", "b/open"]
+        assert dropped(world) == ([("r", "not_permitted", 1)] if qos else [])
+
+    run(scenario, NO_SECRETS)
+
+
+def test_an_overlapping_subscription_is_denied_as_well_and_one_drop_is_recorded() -> None:
+    async def scenario(world: World) -> None:
+        reader = await world.connect("r", filters=[("#", 1), ("a/#", 2)])
+        sender = await world.connect("s")
+        sender.send(p.publish("a/secret", b"x", 1, 1), p.publish("a/open", b"x", 1, 2))
+        await world.go(1)
+        assert topics(reader) == ["a/open"]
+        assert dropped(world) == [("r", "not_permitted", 1)]
+
+    run(scenario, NO_SECRETS)
+
+
+def test_retained_messages_that_may_not_be_read_are_not_replayed() -> None:
+    async def scenario(world: World) -> None:
+        sender = await world.connect("s")
+        for number, topic in enumerate(("a/open", "a/secret"), 1):
+            sender.send(p.publish(topic, b"x", 1, number, retain=True))
+        await world.go(1)
+        reader = await world.connect("r", filters=[("#", 1)])
+        await world.go(1)
+        assert topics(reader) == ["a/open"]
+        assert dropped(world) == [("r", "not_permitted", 1)]
+
+    run(scenario, NO_SECRETS)
+
+
+def test_what_was_queued_is_looked_at_when_it_is_sent() -> None:
+    async def scenario(world: World) -> None:
+        reader = await world.connect("r", filters=[("#", 1)])
+        reader.transport.drop()
+        await world.go(3)
+        sender = await world.connect("s")
+        for number, topic in enumerate(("a/secret", "a/open", "b/secret", "c/secret", "c/x"), 1):
+            sender.send(p.publish(topic, b"%d" % number, 1, number))
+        await world.go(1)
+        permit(world, NO_SECRETS_TO_R)
+        reader = await world.connect("r", present=True)
+        await world.go(1)
+        assert topics(reader) == ["a/open", "c/x"]
+        assert sum(count for _, _, count in dropped(world)) == 3
+
+    run(scenario)
+
+
+def test_a_queue_of_nothing_but_what_may_not_be_read_comes_to_its_end() -> None:
+    async def scenario(world: World) -> None:
+        reader = await world.connect("r", filters=[("#", 1)])
+        reader.transport.drop()
+        await world.go(3)
+        sender = await world.connect("s")
+        for number in range(1, 3001):
+            sender.send(p.publish("a/secret", b"x" * 100, 1, number))
+        sender.send(p.publish("last", b"x", 1, 3001))
+        await world.go(2)
+        permit(world, NO_SECRETS_TO_R)
+        reader = await world.connect("r", present=True)
+        await world.go(3)
+        assert topics(reader) == ["last"]
+        assert world.broker.node.sessions["r"].queued == 0
+
+    run(scenario)
+
+
+def test_a_change_holds_at_once_for_those_who_are_connected() -> None:
+    async def scenario(world: World) -> None:
+        reader = await world.connect("r", filters=[("#", 1)])
+        sender = await world.connect("s")
+        sender.send(p.publish("a/secret", b"x", 1, 1))
+        await world.go(1)
+        permit(world, NO_SECRETS)
+        sender.send(p.publish("a/secret", b"x", 1, 2))
+        await world.go(1)
+        assert topics(reader) == ["a/secret"]
+        permit(world, OPEN)
+        sender.send(p.publish("a/secret", b"x", 1, 3))
+        await world.go(1)
+        assert topics(reader) == ["a/secret", "a/secret"]
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_will_that_may_not_be_published_any_more_is_not(*, restart: bool) -> None:
+    async def scenario(world: World) -> None:
+        reader = await world.connect("r", filters=[("#", 1)])
+        sender = await world.connect("s", will=p.Will("gone", b"x", 1))
+        await world.go(1)
+        permit(world, NO_WILLS)
+        if restart:
+            await world.restart()
+            reader = await world.connect("r", present=True)
+        else:
+            sender.transport.drop()
+        await world.go(2)
+        assert topics(reader) == []
+        assert any(isinstance(event, WillFired) for event in world.disk.events())
+        assert dropped(world) == [("s", "not_permitted", 1)]
+
+    run(scenario)
