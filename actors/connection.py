@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import structlog
 
+from actors.access.chain import JAILED
 from actors.access.identity import Credentials
 from actors.kernel import LoopActor
 from actors.messages import Authenticated, Close, ConnectRequest, Detached, Packets, Writable
@@ -24,7 +25,16 @@ from actors.transports.handshakes import HandshakeError
 from actors.transports.websocket import WebSocketStage
 from protocol.decoder import Decoder
 from protocol.encoder import PINGRESP, connack
-from protocol.packets import Connect, ConnectCode, Disconnect, Packet, Pingreq, Publishes
+from protocol.packets import (
+    Connect,
+    ConnectCode,
+    Disconnect,
+    Packet,
+    Pingreq,
+    Publishes,
+    Subscribe,
+    Unsubscribe,
+)
 
 if TYPE_CHECKING:
     from actors.access.identity import Verdict
@@ -470,8 +480,7 @@ class Connection(LoopActor, asyncio.Protocol):
     def _slow_down(self, meter: Meter, packets: list[Packet], size: int) -> None:
         """Read nothing more for a while if the client publishes faster than it may."""
         now = self._broker.clock.monotonic()
-        count = sum(len(packet) for packet in packets if type(packet) is Publishes)
-        wait = meter.took(count, size, now)
+        wait = meter.took(_asked(packets), size, now)
         if not wait:
             return
         if meter.tries_patience(now):
@@ -577,19 +586,22 @@ class Connection(LoopActor, asyncio.Protocol):
         if self._ended:
             return
         if not verdict.accepted:
-            _log.info(
-                "connection refused",
-                client=connect.client_id,
-                address=self.address,
-                user=connect.username,
-                reason=verdict.reason or verdict.result.name.lower(),
-            )
+            self._tell_unwelcome(connect, verdict)
             self.refuse(ConnectCode(int(verdict.result)), "not_authorised")
             return
         self.identity = verdict
         self._look_at_expiry()
         if self._broker.identified(self, connect):
             self.kernel.tell(self._broker, ConnectRequest(self, connect))
+
+    def _tell_unwelcome(self, connect: Connect, verdict: Verdict) -> None:
+        """Log who is not let in; of those in jail only some, for they try again and again."""
+        whose = {"client": connect.client_id, "address": self.address, "user": connect.username}
+        if verdict is JAILED:
+            self._broker.guard.refused.add("jailed_login", self._broker.clock.monotonic(), **whose)
+        else:
+            reason = verdict.reason or verdict.result.name.lower()
+            _log.info("connection refused", **whose, reason=reason)
 
     def meter(self, meter: Meter | None) -> None:
         """Have what the client publishes counted."""
@@ -655,6 +667,17 @@ def _local_peer(transport: asyncio.BaseTransport) -> str:
         "3i", endpoint.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
     )
     return f"unix:uid={uid},pid={pid}"
+
+
+def _asked(packets: list[Packet]) -> int:
+    """Return how many messages and topic filters packets hold: what costs the broker work."""
+    count = 0
+    for packet in packets:
+        if type(packet) is Publishes:
+            count += len(packet)
+        elif isinstance(packet, (Subscribe, Unsubscribe)):
+            count += len(packet.filters)
+    return count
 
 
 def _keep_alive_in_tcp(transport: asyncio.BaseTransport) -> None:

@@ -10,6 +10,10 @@ if TYPE_CHECKING:
     from cli.settings import Settings
 
 
+_FEW = 64
+"""Connections that may always be open before it is known whose they are."""
+
+
 def bounds(settings: Settings, max_connections: int) -> LimitOptions:
     """Return the bounds of a node that has room for so many connections."""
     return LimitOptions(
@@ -30,7 +34,7 @@ def bounds(settings: Settings, max_connections: int) -> LimitOptions:
             publish_bytes=settings.publish_bytes_per_client,
         ),
         publish_patience=settings.rate_patience,
-        max_unauthenticated=min(settings.max_unauthenticated, max(1, max_connections // 2)),
+        max_unauthenticated=min(settings.max_unauthenticated, max(_FEW, max_connections // 2)),
         max_unauthenticated_bytes=settings.max_unauthenticated_bytes,
         flapping_connects=settings.flapping_connects,
         flapping_window=settings.flapping_jail,

@@ -1,7 +1,9 @@
 """What ``foldmq pub`` and ``foldmq sub`` share: where the broker is and what a refusal means."""
 
+import ssl
 import urllib.parse
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 
 import paho.mqtt.client as mqtt
 from paho.mqtt.enums import CallbackAPIVersion
@@ -33,34 +35,94 @@ class BadArgumentError(ClientError):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A broker and who connects to it."""
+    """A broker, how it is spoken to, and who connects to it."""
 
     address: Address
     username: str | None = None
-    password: str | None = None
+    password: str | None = field(default=None, repr=False)
+    tls: ssl.SSLContext | None = None
+    path: str | None = None
+    """Of WebSocket; None: it is not spoken."""
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """Files for TLS, PEM; with any of them TLS is spoken."""
+
+    ca: Path | None = None
+    """Authorities that vouch for the broker; None: those of the system."""
+    cert: Path | None = None
+    """Certificate to show."""
+    key: Path | None = None
+    insecure: bool = False
+    """Do not look whether the certificate is for the host."""
+
+
+_NO_FILES = TlsFiles()
+_PORTS = {"mqtt": 1883, "mqtts": 8883, "ws": 80, "wss": 443}
+_ENCRYPTED = ("mqtts", "wss")
 
 
 def find_target(
-    host: str, port: int, username: str | None, password: str | None, url: str | None
+    host: str,
+    port: int | None,
+    username: str | None,
+    password: str | None,
+    url: str | None,
+    files: TlsFiles = _NO_FILES,
 ) -> Target:
     """Give the broker named by ``url`` (``mqtt://user:password@host:port``) or by the rest.
 
-    Raises BadArgumentError saying what is wrong with the URL.
+    Raises BadArgumentError saying what is wrong with the URL or the files.
     """
+    scheme = "mqtts" if files != _NO_FILES else "mqtt"
+    path = None
     if url is not None:
         parts = urllib.parse.urlsplit(url)
+        scheme = parts.scheme
+        expected = "--url must look like mqtt://user:password@host:port (or mqtts, ws, wss)"
+        if scheme not in _PORTS or not parts.hostname:
+            raise BadArgumentError(expected)
         try:
-            port = parts.port or 1883
-        except ValueError:
-            raise BadArgumentError(f"--url {url}: the port is not a number up to 65535") from None
-        if parts.scheme != "mqtt" or not parts.hostname or parts.path.strip("/"):
-            raise BadArgumentError("--url must look like mqtt://user:password@host:port")
+            port = parts.port or _PORTS[scheme]
+        except ValueError:  # the URL may have a password in it and is not shown
+            raise BadArgumentError("--url: the port is not a number up to 65535") from None
         host = parts.hostname
+        if scheme in ("ws", "wss"):
+            path = parts.path or "/mqtt"
+        elif parts.path.strip("/"):
+            raise BadArgumentError(expected)
         username = urllib.parse.unquote(parts.username) if parts.username else username
         password = urllib.parse.unquote(parts.password) if parts.password else password
     if password is not None and username is None:
         raise BadArgumentError("a password needs a user name (-u)")
-    return Target(Address(host, port), username, password)
+    if files != _NO_FILES and scheme not in _ENCRYPTED:
+        raise BadArgumentError(
+            "--cafile, --cert, --key and --insecure need --url mqtts:// or wss://"
+        )
+    address = Address(host, _PORTS[scheme] if port is None else port)
+    context = _context(files) if scheme in _ENCRYPTED else None
+    return Target(address, username, password, context, path)
+
+
+def _context(files: TlsFiles) -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    if files.insecure:
+        context.check_hostname = False
+    if files.key is not None and files.cert is None:
+        raise BadArgumentError("--key needs --cert")
+    named: Path | None = None
+    try:
+        if files.ca is not None:
+            named = files.ca
+            context.load_verify_locations(files.ca)
+        if files.cert is not None:
+            named = files.cert
+            context.load_cert_chain(files.cert, files.key)
+    except OSError as error:  # ssl.SSLError is one
+        reason = "is no PEM file, or does not fit" if isinstance(error, ssl.SSLError) else None
+        raise BadArgumentError(f"{named}: {reason or error.strerror}") from None
+    return context
 
 
 def new_client(
@@ -78,7 +140,12 @@ def new_client(
         clean_session=not persistent,
         reconnect_on_failure=reconnect,
         manual_ack=True,
+        transport="tcp" if target.path is None else "websockets",
     )
+    if target.path is not None:
+        client.ws_set_options(target.path)
+    if target.tls is not None:
+        client.tls_set_context(target.tls)
     if target.username is not None:
         client.username_pw_set(target.username, target.password)
     return client
@@ -88,6 +155,11 @@ def connect(client: mqtt.Client, target: Target) -> None:
     """Open the connection and send CONNECT; raises ClientError when nobody answers there."""
     try:
         client.connect(target.address.host, target.address.port)
+    except mqtt.WebsocketConnectionError as error:
+        raise ClientError(f"no MQTT over WebSocket at {target.address}: {error}") from None
+    except ssl.SSLCertVerificationError as error:
+        reason = error.verify_message
+        raise ClientError(f"{target.address} is not trusted: {reason} (see --cafile)") from None
     except OSError as error:
         reason = error.strerror or str(error)
         raise ClientError(f"cannot connect to {target.address}: {reason}") from None

@@ -11,6 +11,7 @@ import typer
 from cli import aclcommand, logcommands, passwdcommand, version
 from cli.flags import with_settings_flags
 from cli.operator import commands as operatorcommands
+from cli.settings import SECRETS, flag, variable
 from cli.sparkjobs import commands as sparkcommands
 from cli.web import command as webcommand
 from protocol.errors import FoldmqError
@@ -25,9 +26,22 @@ app = typer.Typer(
 )
 
 Host = Annotated[str, typer.Option("-h", "--host", help="Broker to connect to.")]
-Port = Annotated[int, typer.Option("-p", "--port", min=1, max=65535, help="Its port.")]
+Port = Annotated[
+    int | None,
+    typer.Option("-p", "--port", min=1, max=65535, help="Its port. [default: 1883, with TLS 8883]"),
+]
 Url = Annotated[
-    str | None, typer.Option("--url", help="All in one: mqtt://user:password@host:port.")
+    str | None,
+    typer.Option("--url", help="All in one: mqtt://user:password@host:port, or mqtts, ws, wss."),
+]
+CaFile = Annotated[
+    Path | None,
+    typer.Option("--cafile", help="Certificates that the broker's is to be trusted by (TLS)."),
+]
+Cert = Annotated[Path | None, typer.Option("--cert", help="Certificate to show (TLS).")]
+Key = Annotated[Path | None, typer.Option("--key", help="Its private key.")]
+Insecure = Annotated[
+    bool, typer.Option("--insecure", help="Do not look whether the certificate is for the host.")
 ]
 Username = Annotated[str | None, typer.Option("-u", "--username", help="User name.")]
 Password = Annotated[str | None, typer.Option("-P", "--pw", "--password", help="Password.")]
@@ -99,8 +113,9 @@ def _serve(config: Path | None, flags: dict[str, object]) -> None:
     SIGTERM drains and ends.
     """
     # The broker's packages are not loaded for the other commands.
-    from cli import serve
+    from cli import hidden, serve
 
+    hidden.hide(sys.argv, {flag(name): variable(name) for name in SECRETS})
     serve.run(flags, config)
 
 
@@ -142,19 +157,24 @@ def _pub(
     qos: Qos = 0,
     retain: Annotated[bool, typer.Option("-r", "--retain", help="Retain the message.")] = False,
     host: Host = "127.0.0.1",
-    port: Port = 1883,
+    port: Port = None,
     client_id: ClientId = None,
     keep: Keep = False,
     username: Username = None,
     password: Password = None,
     url: Url = None,
+    cafile: CaFile = None,
+    cert: Cert = None,
+    key: Key = None,
+    insecure: Insecure = False,
 ) -> None:
     """Publish; ends well when the broker has acknowledged everything (QoS 1 and 2)."""
     from cli import client, pub
 
     source = sys.stdin.buffer if lines else None
     payloads = pub.payloads(message, file, null=null, lines=source)
-    target = client.find_target(host, port, username, password, url)
+    files = client.TlsFiles(cafile, cert, key, insecure)
+    target = client.find_target(host, port, username, password, url, files)
     with pub.Publisher(target, client_id, persistent=keep) as publisher:
         for payload in payloads:
             publisher.publish(topic, payload, qos, retain=retain)
@@ -180,19 +200,24 @@ def _sub(
         bool, typer.Option("--json", help="Print a JSON object per message.")
     ] = False,
     host: Host = "127.0.0.1",
-    port: Port = 1883,
+    port: Port = None,
     client_id: ClientId = None,
     keep: Keep = False,
     username: Username = None,
     password: Password = None,
     url: Url = None,
+    cafile: CaFile = None,
+    cert: Cert = None,
+    key: Key = None,
+    insecure: Insecure = False,
 ) -> None:
     """Print messages as they come; connects again when the broker was away."""
     from cli import client, sub
 
+    files = client.TlsFiles(cafile, cert, key, insecure)
     style: sub.Style = "json" if as_json else "verbose" if verbose else "payload"
     subscriber = sub.Subscriber(
-        client.find_target(host, port, username, password, url),
+        client.find_target(host, port, username, password, url, files),
         [(topic, qos) for topic in topics],
         client_id,
         persistent=keep,

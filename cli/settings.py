@@ -50,7 +50,7 @@ CONFIG_VARIABLE = "FOLDMQ_CONFIG"
 # Variables that are no settings: the TOML file, and the program of eventstore.natsprogram.
 OTHER_VARIABLES = (CONFIG_VARIABLE, "FOLDMQ_NATS_SERVER")
 # Settings that no message shows.
-_SECRETS = ("nats_password", "bridge_password")
+SECRETS = ("nats_password", "bridge_password")
 # Kubernetes sets these in every pod of a namespace that has a service called "foldmq".
 _SERVICE_LINK = re.compile(r"FOLDMQ_(SERVICE_(HOST|PORT.*)|PORT(_\d+_(TCP|UDP).*)?)")
 
@@ -87,7 +87,7 @@ class Settings(LimitFields, AccessFields, ListenerFields, BaseSettings):
     nats_password: str | None = Field(
         default=None,
         repr=False,
-        description="Password for --nats-url; others on the machine can see it in a flag.",
+        description="Password for --nats-url; a file is better.",
     )
     nats_password_file: ExpandedPath | None = Field(
         default=None, description="File whose first line is the password for --nats-url."
@@ -165,7 +165,7 @@ class Settings(LimitFields, AccessFields, ListenerFields, BaseSettings):
     bridge_password: str | None = Field(
         default=None,
         repr=False,
-        description="Password for --bridge-url; others on the machine can see it in a flag.",
+        description="Password for --bridge-url; a file is better.",
     )
     bridge_password_file: ExpandedPath | None = Field(
         default=None, description="File whose first line is the password for --bridge-url."
@@ -332,6 +332,11 @@ def flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
+def variable(name: str) -> str:
+    """Give the environment variable of a setting."""
+    return PREFIX + name.upper()
+
+
 def load(
     flags: Mapping[str, object], environment: Mapping[str, str], config: Path | None = None
 ) -> Settings:
@@ -413,7 +418,7 @@ def _nearest(name: str, known: Iterable[str]) -> str:
 def _sentence(error: ErrorDetails, layers: Iterable[_Layer]) -> str:
     name = str(error["loc"][0])
     layer = next(layer for layer in layers if name in layer.values)
-    value = "" if name in _SECRETS else " = " + json.dumps(layer.values[name], default=str)
+    value = "" if name in SECRETS else " = " + json.dumps(layer.values[name], default=str)
     return f"{layer.shown(name)}{value}: {_allowed(name, error)}"
 
 

@@ -9,7 +9,7 @@ import nats.errors
 import structlog
 
 from eventstore.connection import connect, disconnect
-from eventstore.errors import NatsUnavailable
+from eventstore.errors import EventStoreError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -81,6 +81,8 @@ class Questions:
         await self._gone.wait()
 
     async def _ready(self) -> Client:
+        if self._closing is not None:
+            raise UnansweredError("the connection was closed")
         while self._client is None or not self._connected.is_set():
             if self._client is None and (self._connecting is None or self._connecting.done()):
                 self._connecting = asyncio.create_task(self._connect())
@@ -99,7 +101,7 @@ class Questions:
                     on_closed=self._lost,
                     on_error=self._tell,
                 )
-            except NatsUnavailable as error:
+            except EventStoreError as error:  # it is away, or a file of ours cannot be read now
                 if str(error) != told:
                     told = str(error)
                     self._tell(told)

@@ -55,9 +55,9 @@ def validate_topic_filter(topic_filter: str) -> None:
         topic_filter.index("#") != len(topic_filter) - 1 or topic_filter[-2:] not in ("#", "/#")
     ):
         raise TopicError("'#' is not a whole level at the end of the filter", "MQTT-4.7.1-2")
-    if "+" in topic_filter and any(
-        "+" in level and level != "+" for level in split_levels(topic_filter)
-    ):
+    # Counted, not looked at level by level: 64 KiB of "+/" take microseconds, not milliseconds.
+    wildcards = topic_filter.count("+")
+    if wildcards and f"/{topic_filter.replace('/', '//')}/".count("/+/") != wildcards:
         raise TopicError("'+' is not a whole level of the filter", "MQTT-4.7.1-3")
 
 

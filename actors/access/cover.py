@@ -183,10 +183,11 @@ class Filters:
                 yield node.below
             if node.here is not None and (level is None or level == "#"):
                 yield node.here
+            first = node is self._root
             if level == "#":
-                stack += [(child, at) for child in self._meeting(node, _ANY, names, at == 0)]
+                stack += [(child, at) for child in self._meeting(node, _ANY, names, first)]
             elif level is not None:
-                stack += [(child, at + 1) for child in self._meeting(node, level, names, at == 0)]
+                stack += [(child, at + 1) for child in self._meeting(node, level, names, first)]
 
     def _wider(self, node: _Node, level: str, names: Names, first: bool) -> Iterator[_Node]:
         """Give what is filed under a level that matches all that this one matches."""

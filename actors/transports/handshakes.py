@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import ssl
 import time
 from collections import Counter, deque
@@ -22,6 +23,11 @@ _HEADER: Final = 5
 _LONGEST_RECORD: Final = 16 * 1024 + 2048
 """A record's length as its header may tell it (RFC 5246, 6.2.3)."""
 _HANDSHAKE_TYPE: Final = 22
+_MOST_THREADS: Final = 4
+_LATE: Final = 0.002
+"""Seconds by which the event loop comes late to a step that is done when it has enough to do."""
+_BREATH: Final = 0.005
+"""Seconds for which no new handshake is begun then: 200 in a second are begun all the same."""
 
 
 class HandshakeError(ConnectionError):
@@ -104,13 +110,17 @@ class _Job(NamedTuple):
 
 
 class Handshakes:
-    """Runs steps of handshakes in ``threads`` threads, for all listeners.
+    """Runs steps of handshakes in threads, for all listeners.
 
-    Handshakes that have begun go before new ones, of which at most ``waiting`` wait. All methods
-    are for the event loop's thread; so are the calls back.
+    ``threads`` work, by default one less than there are processors. Handshakes that have begun go
+    before new ones, of which at most ``waiting`` wait. A client that is let in makes work for the
+    event loop too: when it is busy, new handshakes are begun one at a time with breaks between, so
+    that many who come at once do not delay those who are there. All methods are for the event
+    loop's thread; so are the calls back.
     """
 
-    def __init__(self, threads: int = 2, waiting: int = 4096) -> None:
+    def __init__(self, threads: int | None = None, waiting: int = 4096) -> None:
+        threads = threads or max(1, min(_MOST_THREADS, (os.cpu_count() or 1) - 1))
         self.stats = TlsStats()
         self._threads = threads
         self._most_waiting = waiting
@@ -119,6 +129,7 @@ class Handshakes:
         self._begun: deque[_Job] = deque()
         self._new: deque[_Job] = deque()
         self._closed = False
+        self._breathing = False
 
     @property
     def waiting(self) -> int:
@@ -155,8 +166,13 @@ class Handshakes:
             job.done(Step(False, HandshakeError("closed", "the broker ends"), 0.0))
 
     def _start(self) -> None:
-        while self._working < self._threads and (self._begun or self._new):
-            job = (self._begun or self._new).popleft()
+        while self._working < self._threads:
+            if self._begun:
+                job = self._begun.popleft()
+            elif self._new and not self._breathing:
+                job = self._new.popleft()
+            else:
+                break
             if job.wanted():
                 self._working += 1
                 self._pool.submit(self._run, job, asyncio.get_running_loop())
@@ -165,13 +181,20 @@ class Handshakes:
         """Work, in a thread."""
         step = take_step(job.tls)
         with contextlib.suppress(RuntimeError):  # the loop has ended
-            loop.call_soon_threadsafe(self._finished, job, step)
+            loop.call_soon_threadsafe(self._finished, job, step, time.monotonic())
 
-    def _finished(self, job: _Job, step: Step) -> None:
+    def _finished(self, job: _Job, step: Step, when: float) -> None:
         self._working -= 1
         self.stats.cpu_seconds += step.seconds
+        if self._new and not self._breathing and time.monotonic() - when > _LATE:
+            self._breathing = True
+            asyncio.get_running_loop().call_later(_BREATH, self._breathed)
         self._start()
         job.done(step)
+
+    def _breathed(self) -> None:
+        self._breathing = False
+        self._start()
 
 
 def whole_records(data: bytearray, *, first: bool) -> int:

@@ -359,6 +359,9 @@ def test_a_storm_of_logins_keeps_nobody_else_out(place: Place) -> None:
     for client in guessing:
         client.expect(WRONG)
         client.expect_closed()
+    # Most were turned away without work, and without a line each.
+    lines = [line for line in place.broker.told("connection refused") if line["user"] == "storm"]
+    assert len(lines) < 20
 
 
 def connect_as(username: str, password: str) -> bytes:

@@ -115,3 +115,26 @@ async def test_closing_what_never_asked_or_never_connected(server: Nats) -> None
         await asked.ask(b"one", 0.05)
     asked.close()
     await asked.closed()
+
+
+async def test_asking_after_the_end_connects_no_more(server: Nats) -> None:
+    await server.start()
+    asked = questions(server)
+    asked.close()
+    with pytest.raises(UnansweredError, match="closed"):
+        await asked.ask(b"one", PATIENCE)
+    await asked.closed()
+    assert asked._client is None
+
+
+async def test_a_file_that_cannot_be_read_is_told_as_a_problem(
+    server: Nats, tmp_path: Path
+) -> None:
+    await server.start()
+    options = ConnectionOptions(urls=(server.url,), credentials=tmp_path / "none.creds")
+    asked = Questions(options, SUBJECT, (problems := []).append)
+    with pytest.raises(UnansweredError, match="no connection to NATS"):
+        await asked.ask(b"one", 0.1)
+    assert problems == [f"cannot read {tmp_path}/none.creds: No such file or directory"]
+    asked.close()
+    await asked.closed()

@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 from upper import until
 
+from actors.transports import handshakes
 from actors.transports.handshakes import Handshakes, Step, classify, take_step
 
 
@@ -81,6 +82,25 @@ async def test_only_so_many_new_ones_wait() -> None:
     await until(lambda: len(queue.done) == 4, "the end")
     assert queue.handshakes.waiting == 0
     queue.handshakes.close()
+
+
+async def test_a_busy_loop_gets_breaks_between_new_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handshakes, "_LATE", -1.0)  # as if it came late to every step
+    monkeypatch.setattr(handshakes, "_BREATH", 3600.0)
+    queue = Queue(Handshakes(threads=1))
+    jobs = {name: Slow() for name in ("first", "second", "begun", "third")}
+    for name, job in jobs.items():
+        job.go.set()
+        queue.add(name, job, new=name != "begun")
+    # The second one was queued, and not begun, when the first one was done.
+    await until(lambda: queue.names == ["first", "begun"], "those that are due")
+    await asyncio.sleep(0.02)
+    assert queue.handshakes.waiting == 2
+    queue.handshakes._breathed()
+    await until(lambda: queue.names == ["first", "begun", "second"], "one after the break")
+    assert queue.handshakes.waiting == 1
+    queue.handshakes.close()
+    assert queue.names[-1] == "third"
 
 
 async def test_the_loop_is_free_while_they_work() -> None:
