@@ -171,9 +171,9 @@ class NeverReads(Abuser):
 
     def tick(self) -> None:
         """Send itself something."""
-        if self.ticks * 2**18 < _FLOOD:
+        if self.ticks * 2**20 < _FLOOD:
             topic = text(f"deaf/{self.number}")
-            self.send(packet(0x30, topic + bytes(2**16)) * 4)
+            self.send(packet(0x30, topic + bytes(2**16)) * 16)
 
 
 class TlsStall(Abuser):
