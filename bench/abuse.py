@@ -17,9 +17,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from brokers import ROOT, BenchError, Foldmq, running
+from brokers import ROOT, BenchError, Foldmq, free_port, running
 
 HERE = Path(__file__).resolve().parent
+sys.path.append(str(ROOT / "tests"))
+from harness.certs import Authority  # noqa: E402 - found by the line above
+
 USER, PASSWORD = "guest", "open sesame"
 """Of all that get in: the good ones, and those who misbehave once they are in."""
 SETTINGS = """
@@ -34,6 +37,14 @@ publish_bytes_per_client = "64 KiB"
 slow_reader_time = "10s"
 max_unread_bytes = "64 MiB"
 flapping_connects = 10
+
+[[listen]]
+address = "127.0.0.1:{port}"
+
+[[listen]]
+address = "tls://127.0.0.1:{tls_port}"
+tls_cert = "{pair.certificate}"
+tls_key = "{pair.key}"
 """
 """What fits these good clients, on a network that is not trusted."""
 
@@ -108,13 +119,18 @@ def measure(options: argparse.Namespace, work: Path) -> dict[str, Any]:
     """Run it all; give the phases, the losses and the memory."""
     passwords = work / "passwords"
     add_user(passwords)
-    config = work / "foldmq.toml"
-    config.write_text(SETTINGS.format(passwords=passwords))
+    pair = Authority(work / "certificates").server()
+    tls_port = free_port()
 
     class Configured(Foldmq):
         @classmethod
         def command(cls, port: int, work: Path) -> list[str]:
-            return [*super().command(port, work), "--config", str(config)]
+            config = work / "foldmq.toml"
+            settings = {"passwords": passwords, "port": port, "tls_port": tls_port, "pair": pair}
+            config.write_text(SETTINGS.format(**settings))
+            command = super().command(port, work)
+            at = command.index("--listen")
+            return [*command[:at], *command[at + 2 :], "--config", str(config)]
 
     shown = ("--user", USER, "--password", PASSWORD)
     result: dict[str, Any] = {}
@@ -132,7 +148,7 @@ def measure(options: argparse.Namespace, work: Path) -> dict[str, Any]:
         result["memory_before"] = memory(broker.pid)
         result["descriptors_before"] = descriptors(broker.pid)
         with helper(
-            "abusers.py", broker.port, "--count", options.count, "--pause", options.pause, *shown,
+            "abusers.py", broker.port, "--tls-port", tls_port, "--count", options.count, "--pause", options.pause, *shown,
             *(("--only", options.only) if options.only else ()),
         ) as bad:  # fmt: skip
             good.tell("phase during")

@@ -100,6 +100,7 @@ def announce(settings: Settings, facts: Facts, stream: TextIO | None = None) -> 
             pid=os.getpid(),
             listening=addresses,
             clients=who,
+            permissions=None if settings.permissions is None else str(settings.permissions),
             metrics=metrics,
             web=facts.web,
             data=facts.data,
@@ -114,6 +115,7 @@ def announce(settings: Settings, facts: Facts, stream: TextIO | None = None) -> 
         rows = [
             ("listening", ", ".join(addresses)),
             ("clients", who),
+            *([("rules", str(settings.permissions))] if settings.permissions else []),
             ("metrics", metrics or "off"),
             ("web page", _web_page(facts, terminal=out.isatty())),
             ("data", f"{facts.data} (node {facts.node})"),
@@ -124,7 +126,7 @@ def announce(settings: Settings, facts: Facts, stream: TextIO | None = None) -> 
         out.write(f"foldmq {version}, process {os.getpid()}\n")
         out.writelines(f"  {name:<10} {text}\n" for name, text in rows)
         out.flush()
-    if settings.anonymous and not all(place.loopback for place in facts.listening):
+    if any(own.anonymous and not own.listen[0].loopback for own in settings.listeners()):
         log.warning("everybody who can reach this machine may connect (allow_anonymous = true)")
 
 
@@ -152,10 +154,21 @@ def _web_page(facts: Facts, *, terminal: bool) -> str:
 
 def admitted(settings: Settings, users: int) -> str:
     """Say who may connect."""
-    if settings.password_file is None:
+    listeners = settings.listeners()
+    known = [
+        _named(users, settings.password_file),
+        f"tokens signed with {settings.jwt_keys}" if settings.jwt_keys else "",
+        f"whom {settings.auth_subject} lets in" if settings.auth_subject else "",
+        "client certificates" if any(own.tls_identity != "none" for own in listeners) else "",
+    ]
+    said = ", ".join(filter(None, known))
+    free = [str(own.listen[0]) for own in listeners if own.anonymous]
+    if not said and len(free) == len(listeners):
         return "anybody, without a password"
-    named = _named(users, settings.password_file)
-    return f"{named}, and anybody without a user name" if settings.anonymous else named
+    if not free:
+        return said or "whoever has a certificate"
+    where = "" if len(free) == len(listeners) else f" at {', '.join(free)}"
+    return f"{said}{', and ' if said else ''}anybody without a user name{where}"
 
 
 def _named(users: int, file: Path | None) -> str:

@@ -2,6 +2,7 @@
 
 import base64
 import contextlib
+import os
 import socket
 import sys
 import time
@@ -124,9 +125,10 @@ class Subscriber:
         overtake the last acknowledgements.
         """
         connection = self._client.socket()
-        if not isinstance(connection, socket.socket):
+        if connection is None:
             return
-        with connection.dup() as rest:
+        # Of TLS and WebSocket what lies below is read; that it ends is all that matters.
+        with socket.socket(fileno=os.dup(connection.fileno())) as rest:
             self._client.disconnect()
             rest.settimeout(LINGER)
             end = time.monotonic() + LINGER
