@@ -11,7 +11,7 @@ help:
 	@echo "make test    ruff, mypy and all tests"
 	@echo "make drills  kill, stop, cut and damage for longer (FOLDMQ_DRILL_ROUNDS, FOLDMQ_DRILL_SEED)"
 	@echo "make bench   load foldmq, Mosquitto and NATS Server, compare (ARGS=--quick, ARGS=--help)"
-	@echo "make fuzz    feed the decoder random bytes (ARGS='ITERATIONS SEED')"
+	@echo "make fuzz    feed what reads bytes or files with inputs made up (SECONDS=600 TARGETS='decoder tls')"
 	@echo "make clean   remove what these made; foldmq-data stays"
 
 # The stamps make the second time quick: pip runs again only when pyproject.toml changes.
@@ -67,9 +67,14 @@ drills: $(VENV)/installed-test
 bench: install
 	$(BIN)/python bench/run.py $(ARGS)
 
-# ARGS: how many inputs, and a seed.
+# Guided by coverage; what it finds that is new is added to tests/fuzz/corpus.
+SECONDS ?= 600
+TARGETS ?= $(shell ls tests/fuzz | sed -n 's/^fuzz_\(.*\)\.py$$/\1/p')
 fuzz: $(VENV)/installed-test
-	$(BIN)/python tests/fuzz/fuzz_decoder.py $(ARGS)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[fuzz]'
+	for target in $(TARGETS); do \
+	  $(BIN)/python tests/fuzz/run.py $$target --seconds $(SECONDS) --keep || exit 1; \
+	done
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

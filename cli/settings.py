@@ -43,6 +43,7 @@ from cli.settingtypes import (
 )
 from cli.units import Address
 from eventstore.paths import NoHome, expanded
+from eventstore.shown import escaped
 from protocol.errors import FoldmqError
 
 PREFIX = "FOLDMQ_"
@@ -397,7 +398,11 @@ def _from_file(path: Path) -> dict[str, object]:
     except UnicodeDecodeError:
         raise ConfigError(f"{path}: not UTF-8 text") from None
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path}: not TOML: {error}") from None
+        raise ConfigError(f"{path}: not TOML: {escaped(str(error))}") from None
+    except RecursionError:
+        raise ConfigError(f"{path}: not TOML: nested too deeply") from None
+    except ValueError:  # of a number that Python does not read
+        raise ConfigError(f"{path}: not TOML: a number is too long") from None
     for name in values:
         if name not in Settings.model_fields:
             raise ConfigError(
