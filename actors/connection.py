@@ -133,6 +133,7 @@ class Connection(LoopActor, asyncio.Protocol):
         "connected_ms",
         "counted_user",
         "deaf",
+        "deep_filter",
         "gated",
         "given_id",
         "hold",
@@ -170,6 +171,8 @@ class Connection(LoopActor, asyncio.Protocol):
         self.bytes_in = 0
         self.bytes_out = 0
         self.client_id: str | None = None
+        self.deep_filter: str | None = None
+        """The one filter with more wildcards than others may have."""
         self.counted_user: str | None = None
         """User whose connections it is counted among."""
         self.host = ""
@@ -335,9 +338,6 @@ class Connection(LoopActor, asyncio.Protocol):
         if isinstance(self._transport, WebSocketStage):
             # Until now its frames had no more room than a CONNECT needs.
             self._transport.max_size = self.listener.options.max_packet_size + _FRAME_ROOM
-        if isinstance(self._transport, WebSocketStage):
-            # A frame may hold several packets, and so be larger than each of them.
-            self._transport.max_size = self.listener.options.max_packet_size + _MAX_UNREAD
         early, self._early = self._early, None
         self._early_bytes = 0
         self.resume(Pause.CONNECT)
@@ -504,7 +504,10 @@ class Connection(LoopActor, asyncio.Protocol):
         error = self._decoder.error
         if error is None or self._ended or self._authenticating:
             return
-        _log.info("protocol error", client=self.client_id, address=self.address, error=str(error))
+        now, about = self._broker.clock.monotonic(), str(error)
+        self._broker.guard.broken.add(
+            "protocol_error", now, client=self.client_id, address=self.address, error=about
+        )
         if error.connack is not None:
             self.write(connack(error.connack))
         self.close("protocol_error")
@@ -635,7 +638,10 @@ class Connection(LoopActor, asyncio.Protocol):
 
     def _connect_deadline(self) -> None:
         if self.session is None and not self._ended:
-            _log.info("not connected in time", client=self.client_id, address=self.address)
+            now = self._broker.clock.monotonic()
+            self._broker.guard.late.add(
+                "connect_timeout", now, client=self.client_id, address=self.address
+            )
             self.close("connect_timeout")
 
     def _keep_alive_deadline(self) -> None:

@@ -323,6 +323,8 @@ class Grant(NamedTuple):
     """For each filter the granted QoS, or 0x80."""
     granted: list[tuple[str, int]]
     events: list[Event]
+    over: int = 0
+    """How many were refused because the session has as many as it may."""
 
 
 def subscribe(
@@ -341,16 +343,15 @@ def subscribe(
     """
     codes: list[int] = []
     granted: list[tuple[str, int]] = []
-    free = (
-        most - sum(held.active for held in state.subscriptions.values())
-        if most < sys.maxsize
-        else most
-    )
+    # Those that ended and still have something to deliver count as well.
+    free = most - len(state.subscriptions)
     fresh: set[str] = set()
+    over = 0
     for topic_filter, asked in filters:
-        held = state.subscriptions.get(topic_filter)
-        known = (held is not None and held.active) or topic_filter in fresh
-        if refuses(topic_filter) or (not known and free <= len(fresh)):
+        known = topic_filter in state.subscriptions or topic_filter in fresh
+        full = not known and free <= len(fresh)
+        if full or refuses(topic_filter):
+            over += full
             codes.append(SUBSCRIBE_FAILURE)
             continue
         if not known:
@@ -359,7 +360,7 @@ def subscribe(
         codes.append(qos)
         granted.append((topic_filter, qos))
     parts = _in_parts(granted, lambda entry: entry[0])
-    return Grant(codes, granted, [Subscribed(state.session, part) for part in parts])
+    return Grant(codes, granted, [Subscribed(state.session, part) for part in parts], over)
 
 
 def _in_parts(entries: Sequence[T], filter_of: Callable[[T], str]) -> list[list[T]]:

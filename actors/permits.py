@@ -123,15 +123,19 @@ class Permits:
         """Say whether a subscription is refused, but for the number of them."""
         if is_reserved_filter(topic_filter):
             return True
+        reason = self._broker.guard.topics.refuses_filter(topic_filter, 0, new=False)
+        if reason == "wildcards" and connection.deep_filter in (None, topic_filter):
+            reason = None  # the standard has no such bound: one does no harm
+            connection.deep_filter = topic_filter
+        if reason is not None:
+            now = self._broker.clock.monotonic()
+            self._broker.guard.refused.add(reason, now, client=connection.client_id)
+            return True
         access = connection.access
         if access is not None and not access.may_subscribe(topic_filter):
             self._tell("subscribe", connection.client_id, topic_filter, connection)
             return True
-        reason = self._broker.guard.topics.refuses_filter(topic_filter, 0, new=False)
-        if reason is not None:
-            now = self._broker.clock.monotonic()
-            self._broker.guard.refused.add(reason, now, client=connection.client_id)
-        return reason is not None
+        return False
 
     def to_nats(self, topic: bytes) -> bool:
         """Say whether NATS may have messages on a topic."""

@@ -482,6 +482,9 @@ class Session(LoopActor):
             refuses=lambda topic_filter: broker.permissions.refuses(connection, topic_filter),
             most=broker.options.bounds.max_subscriptions or sys.maxsize,
         )
+        if grant.over:
+            now = broker.clock.monotonic()
+            broker.guard.refused.add("subscriptions", now, client=self.name, filters=grant.over)
         for event in grant.events:
             self.emit(event)
         self._answer(connection, suback(packet.packet_id, grant.codes))

@@ -21,7 +21,7 @@ from brokers import ROOT, BenchError, Foldmq, free_port, running
 
 HERE = Path(__file__).resolve().parent
 sys.path.append(str(ROOT / "tests"))
-from harness.certs import Authority  # noqa: E402 - found by the line above
+from harness.certs import Authority  # type: ignore[import-not-found]  # noqa: E402 - see above
 
 USER, PASSWORD = "guest", "open sesame"
 """Of all that get in: the good ones, and those who misbehave once they are in."""

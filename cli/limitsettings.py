@@ -71,7 +71,10 @@ class LimitFields(BaseModel):
         default=0, ge=0, description="Levels of a topic or topic filter; 0: no bound."
     )
     max_wildcards: int = Field(
-        default=0, ge=0, description="Levels of a topic filter that are wildcards; 0: no bound."
+        default=16,
+        ge=0,
+        description="Levels of a topic filter that are wildcards; a connection may subscribe to one "
+        "with more. 0: no bound.",
     )
     max_packet_size: Size = Field(
         default=16 * _MIB,

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 ReaderT = TypeVar("ReaderT", bound=Reader)
 
+_LINES = 10
+"""Lines in ten seconds about clients that break the standard or say nothing."""
+
 
 class Guard(Generic[ReaderT]):
     """Keeps the broker up; ``listeners`` has the quota of each listener by its name.
@@ -30,7 +33,8 @@ class Guard(Generic[ReaderT]):
     """
 
     __slots__ = (
-        "_admission", "_flapping", "_listeners", "_options", "_rates", "overload", "refused",
+        "_admission", "_flapping", "_listeners", "_options", "_rates", "broken", "late", "overload",
+        "refused",
         "slow", "topics", "unauthenticated",
     )  # fmt: skip
 
@@ -44,6 +48,8 @@ class Guard(Generic[ReaderT]):
             options.overload_lag, options.overload_commit, options.overload_after
         )
         self.refused = Refusals("clients refused or closed")
+        self.late = Refusals("not connected in time", _LINES, self.refused.counts)
+        self.broken = Refusals("protocol error", _LINES, self.refused.counts)
         self.slow: SlowReaders[ReaderT] = SlowReaders(
             options.slow_reader_time, options.max_unread_bytes
         )

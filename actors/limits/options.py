@@ -61,5 +61,5 @@ class LimitOptions:
     """Subscriptions of one session."""
     max_topic_levels: int = 0
     """Levels of a topic or a topic filter."""
-    max_wildcards: int = 0
+    max_wildcards: int = 16
     """Levels of a topic filter that are wildcards."""

@@ -53,6 +53,10 @@ class Meter:
             return 0.0
         if self._held_since is None or now > self._due + _BREAK:
             self._held_since = now
+        if self._patience:
+            # Not longer than the patience lasts: who is gone meanwhile is noticed by reading only,
+            # and who then sends even more need not be waited for.
+            wait = min(wait, self._held_since + self._patience - now)
         wait = max(wait, _SHORTEST)
         self._due = now + wait
         return wait

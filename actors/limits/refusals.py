@@ -13,22 +13,39 @@ _EVERY = 10.0
 
 
 class Refusals:
-    """What was refused, or closed, because a bound was reached; ``what`` begins the log lines."""
+    """What was refused, or closed, because a bound was reached; ``what`` begins the log lines.
 
-    __slots__ = ("_said", "_what", "counts")
+    Of each reason ``lines`` are said in ten seconds. ``counts`` may be shared with others.
+    """
 
-    def __init__(self, what: str) -> None:
+    __slots__ = ("_lines", "_said", "_what", "counts")
+
+    def __init__(self, what: str, lines: int = 1, counts: Counter[str] | None = None) -> None:
         self._what = what
-        self._said: dict[str, tuple[float, int]] = {}
-        """For each reason: when it was said last, and how many there had been."""
-        self.counts: Counter[str] = Counter()
+        self._lines = lines
+        self._said: dict[str, _Said] = {}
+        self.counts: Counter[str] = Counter() if counts is None else counts
         """How many, by reason, since the start."""
 
     def add(self, reason: str, now: float, **whose: str | float | None) -> None:
         """Count one; ``whose`` goes into the log if it is said."""
         self.counts[reason] += 1
         count = self.counts[reason]
-        said = self._said.get(reason)
-        if said is None or now - said[0] >= _EVERY:
-            self._said[reason] = (now, count)
-            _log.warning(self._what, reason=reason, times=count - (said[1] if said else 0), **whose)
+        said = self._said.setdefault(reason, _Said(now))
+        if now - said.since >= _EVERY:
+            said.since, said.lines = now, 0
+        if said.lines < self._lines:
+            said.lines += 1
+            _log.warning(self._what, reason=reason, times=count - said.count, **whose)
+            said.count = count
+
+
+class _Said:
+    """What was said of a reason: since when, how many lines, and how many there had been then."""
+
+    __slots__ = ("count", "lines", "since")
+
+    def __init__(self, since: float) -> None:
+        self.since = since
+        self.lines = 0
+        self.count = 0

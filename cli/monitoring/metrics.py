@@ -16,11 +16,13 @@ Numbers = dict[Labels, float]
 """By the values of the labels."""
 
 REFUSED = (
+    "connect_timeout",
     "connections",
     "flapping",
     "framing",
     "logins",
     "overload",
+    "protocol_error",
     "publish_rate",
     "sessions",
     "slow_reader",

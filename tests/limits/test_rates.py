@@ -122,3 +122,13 @@ def test_without_patience_nobody_is_disconnected() -> None:
     client = meter(limits.meter("plain", "192.0.2.1", None, 0.0))
     flood(client, 0.0, 1000.0)
     assert not client.tries_patience(1000.0)
+
+
+def test_nobody_is_held_back_for_longer_than_the_patience_lasts() -> None:
+    """The peer may be gone, which is noticed by reading only; what it owes is not forgotten."""
+    limits = rates(client=Quota(publish_rate=10), patience=10.0)
+    client = meter(limits.meter("plain", "192.0.2.1", None, 0.0))
+    assert client.took(1010, 100, 0.0) == 10.0
+    assert not client.tries_patience(0.0)
+    assert client.took(1, 100, 10.0) > 0
+    assert client.tries_patience(10.0)
