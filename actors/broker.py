@@ -623,7 +623,7 @@ class Broker(LoopActor):
             connect.client_id = f"auto-{secrets.token_hex(10)}"
             connection.client_id = connection.given_id = connect.client_id
         name = connect.client_id
-        if name == NATS_SESSION:
+        if NATS_SESSION in (name, connection.given_id):
             connection.refuse(ConnectCode.IDENTIFIER_REJECTED, "reserved_client_id")
             return
         self.permissions.grant(connection)

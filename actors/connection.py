@@ -112,6 +112,7 @@ class Connection(LoopActor, asyncio.Protocol):
 
     __slots__ = (
         "_authenticating",
+        "_below",
         "_braked",
         "_broker",
         "_closed",
@@ -155,6 +156,8 @@ class Connection(LoopActor, asyncio.Protocol):
         self._decoder = Decoder(listener.options.max_packet_size)
         self._transport: asyncio.Transport | None = None
         self._authenticating = False
+        self._below = 0
+        """Bytes that stages read before it was known whose they are."""
         self._closed = False
         self._early: list[bytes | list[Packet]] | None = None
         self._early_bytes = 0
@@ -331,13 +334,24 @@ class Connection(LoopActor, asyncio.Protocol):
         self.session = session
         self.connected_ms = self._broker.clock.time_ms()
         self.keep_alive = keep_alive
-        self._authenticating = False
         self._keep_alive = keep_alive * 1.5
         if keep_alive:
             self._remind_keep_alive(self._keep_alive)
         if isinstance(self._transport, WebSocketStage):
             # Until now its frames had no more room than a CONNECT needs.
             self._transport.max_size = self.listener.options.max_packet_size + _FRAME_ROOM
+        meter = self._meter
+        wait = meter.debt(self._broker.clock.monotonic()) if meter is not None else 0.0
+        if wait and self._early:  # its address or user has taken too much already
+            self._broker.timers.remind(wait, self._take_early)
+        else:
+            self._take_early()
+
+    def _take_early(self) -> None:
+        """Handle what came before the CONNECT was answered."""
+        if self._ended or self.session is None:
+            return
+        self._authenticating = False
         early, self._early = self._early, None
         self._early_bytes = 0
         self.resume(Pause.CONNECT)
@@ -346,6 +360,8 @@ class Connection(LoopActor, asyncio.Protocol):
                 self._on_bytes(part)
             else:
                 self._pass_on(part)
+                if self._meter is not None:
+                    self._slow_down(self._meter, part, 0)
         self._look_for_violation()
 
     def refuse(self, code: ConnectCode, reason: str) -> None:
@@ -447,11 +463,11 @@ class Connection(LoopActor, asyncio.Protocol):
         broker.meters.bytes_in += len(data)
         if self._authenticating:
             self._keep_early(data)
-            self._broker.hold(self, self.unauthenticated_bytes)
+            self._hold()
             return
         packets = self._decoder.feed(data)
-        if self.session is None and not packets:
-            self._broker.hold(self, self.unauthenticated_bytes)
+        if self.session is None:
+            self._hold()
         if self.tap is not None:
             self.tap.took(self, packets, self._decoder.error)
         if packets:
@@ -466,10 +482,19 @@ class Connection(LoopActor, asyncio.Protocol):
             self.pause(Pause.LOG)
             broker.paused.add(self)
 
-    @property
-    def unauthenticated_bytes(self) -> int:
-        """Bytes that are kept although it is not known yet whose they are."""
-        return self._decoder.buffered + self._early_bytes
+    def read_below(self, size: int) -> bool:
+        """Take note that a stage read bytes; return whether that still matters.
+
+        As long as it is not known whose connection it is, whatever was read may be kept somewhere.
+        """
+        if self.session is not None or self._ended:
+            return False
+        self._below += size
+        self._hold()
+        return True
+
+    def _hold(self) -> None:
+        self._broker.hold(self, max(self._below, self.bytes_in))
 
     @property
     def unread(self) -> int:

@@ -16,6 +16,8 @@ from eventstore.shown import escaped
 from protocol.topics import is_reserved_filter
 
 if TYPE_CHECKING:
+    from collections.abc import Container
+
     from actors.access.rules import Access, Permissions
     from actors.broker import Broker
     from actors.connection import Connection
@@ -47,9 +49,9 @@ class Permits:
     def apply(self) -> None:
         """Have all who are connected get what they may now, and nothing else."""
         for connection in self._broker.connections:
+            self.grant(connection)
             session = connection.session
             if session is not None and session.connection is connection:
-                self.grant(connection)
                 self._broker.router.guard(session.name, connection.access)
         if self._broker.bridge is not None:
             self._broker.bridge.permissions_changed()
@@ -95,29 +97,38 @@ class Permits:
         self._tell("will", state.session, topic, connection)
         return False
 
-    def publishes(self, session: str, connection: Connection, packet: Publishes) -> Publishes:
+    def publishes(
+        self,
+        session: str,
+        connection: Connection,
+        packet: Publishes,
+        taken: Container[int] = (),
+    ) -> Publishes:
         """Return what of a packet may be published.
 
         The rest is dropped, and told in the log if somebody is told that it arrived; or the
         connection is closed, and what stands behind the first refused message goes as well.
+        ``taken`` are packet identifiers of QoS 2 messages that are accepted already: what comes
+        under them is the same once more.
         """
         access = connection.access
         denied = access.denied(packet.topics) if access is not None else set()
-        if not denied:
+        refused = [at for at, raw in enumerate(packet.topics) if raw in denied] if denied else []
+        if taken:
+            refused = [at for at in refused if packet.packet_ids[at] not in taken]
+        if not refused:
             return packet
-        broker = self._broker
-        first = next(at for at, raw in enumerate(packet.topics) if raw in denied)
+        broker, first = self._broker, refused[0]
         self._tell("publish", session, packet.topics[first].decode(), connection)
         if broker.options.close_denied:
             broker.kernel.tell(connection, Close("not_permitted"))
             connection.stop_listening()
             return select(packet, range(first))
-        keep = [at for at, raw in enumerate(packet.topics) if raw not in denied]
-        count = len(packet) - len(keep)
         if packet.qos or packet.retain:
-            broker.emit(MessageDropped(session, "not_permitted", count))
-        broker.dropped["not_permitted"] += count
-        return select(packet, keep)
+            broker.emit(MessageDropped(session, "not_permitted", len(refused)))
+        broker.dropped["not_permitted"] += len(refused)
+        gone = set(refused)
+        return select(packet, [at for at in range(len(packet)) if at not in gone])
 
     def refuses(self, connection: Connection, topic_filter: str) -> bool:
         """Say whether a subscription is refused, but for the number of them."""

@@ -417,7 +417,8 @@ class Session(LoopActor):
     def _on_publishes(self, connection: Connection, packet: Publishes) -> None:
         permitted = packet
         if connection.access is not None:
-            permitted = self._broker.permissions.publishes(self.name, connection, packet)
+            taken = self.state.inbound if packet.qos == 2 else ()
+            permitted = self._broker.permissions.publishes(self.name, connection, packet, taken)
         qos, ids = packet.qos, packet.packet_ids
         if qos == 2 and self._broker.options.reject_qos2_publish:
             _log.info("QoS 2 publish rejected", client=self.name, address=connection.address)

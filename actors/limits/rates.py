@@ -61,6 +61,10 @@ class Meter:
         self._due = now + wait
         return wait
 
+    def debt(self, now: float) -> float:
+        """Return for how many seconds nothing is to be read because of what others did."""
+        return max(take(0.0, now) for take in (*self._messages, *self._bytes))
+
     def tries_patience(self, now: float) -> bool:
         """Return whether it was held back for too long without a break: it does not slow down."""
         since = self._held_since

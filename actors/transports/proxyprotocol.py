@@ -151,6 +151,7 @@ class ProxyStage(Stage):
 
     def data_received(self, data: bytes) -> None:
         """Read the header, then pass on."""
+        self._read(len(data))
         if self._head is None:
             self._upper.data_received(data)
             return
@@ -169,6 +170,10 @@ class ProxyStage(Stage):
         self.peer_known()
         if rest and not self.is_closing():
             self._upper.data_received(rest)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Tell why it ended, if that is known here."""
+        self._upper.connection_lost(ConnectionError(self.error) if self.error else exc)
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         """Tell the client's address in place of the proxy's."""

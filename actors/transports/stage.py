@@ -11,7 +11,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
 Sendable = bytes | bytearray | memoryview
 
@@ -23,11 +23,12 @@ class Stage(asyncio.Protocol, asyncio.Transport):
     counts and its deadlines cover handshakes. It gets data only when this stage is ready.
     """
 
-    __slots__ = ("_lower", "_upper")
+    __slots__ = ("_lower", "_tell_read", "_upper")
 
     def __init__(self, upper: asyncio.Protocol) -> None:
         super().__init__()
         self._upper = upper
+        self._tell_read: Callable[[int], bool] | None = None
         self._lower: asyncio.Transport | None = None
 
     # As a protocol.
@@ -35,10 +36,27 @@ class Stage(asyncio.Protocol, asyncio.Transport):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the transport, and be one for what is above."""
         self._lower = cast("asyncio.Transport", transport)
+        if not isinstance(transport, Stage):
+            self._tell_read = getattr(self._top(), "read_below", None)
         self._upper.connection_made(self)
+
+    def _top(self) -> asyncio.Protocol:
+        top = self._upper
+        while isinstance(top, Stage):
+            top = top._upper  # noqa: SLF001 - one of us
+        return top
+
+    def _read(self, size: int) -> None:
+        """Tell what is on top how much was read, for as long as it wants to know.
+
+        Only the lowest stage does; what stages keep before a CONNECT is no more than that.
+        """
+        if self._tell_read is not None and not self._tell_read(size):
+            self._tell_read = None
 
     def data_received(self, data: bytes) -> None:
         """Pass on what was read."""
+        self._read(len(data))
         self._upper.data_received(data)
 
     def eof_received(self) -> bool | None:

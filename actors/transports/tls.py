@@ -101,6 +101,7 @@ class TlsStage(Stage):
 
     def data_received(self, data: bytes) -> None:
         """Decrypt; before that, go on with the handshake."""
+        self._read(len(data))
         if self._state is _State.OPEN:
             self._in.write(data)
             self._decrypt()

@@ -133,6 +133,7 @@ class WebSocketStage(Stage):
 
     def data_received(self, data: bytes) -> None:
         """Take frames; before that, the handshake."""
+        self._read(len(data))
         if self._over:
             return
         if self._protocol is None:
