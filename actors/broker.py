@@ -72,7 +72,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Iterable, Sequence
 
-    from actors.access.identity import Authenticator, Credentials
+    from actors.access.identity import Authenticator, Credentials, Verdict
     from actors.bridge.bridge import Bridge
     from actors.bridge.options import BridgeOptions
     from actors.clock import Clock
@@ -423,14 +423,20 @@ class Broker(LoopActor):
         if user == NATS_SESSION:  # what the bridge may do is for nobody else
             connection.refuse(ConnectCode.NOT_AUTHORIZED, "reserved_user")
             return False
-        if guard.identify(user, host, now) is not None:
+        name = connect.client_id
+        if name and guard.flaps((user, name), now, name, connection.address):
+            connection.refuse(ConnectCode.SERVER_UNAVAILABLE, "flapping")
+            return False
+        if guard.owes(host, user, now):
+            connection.refuse(ConnectCode.SERVER_UNAVAILABLE, "publish_rate")
+            return False
+        old = self._sessions[name].connection if name in self._sessions else None
+        if old is not None and user is not None and old.counted_user == user:
+            old.counted_user = None  # it is about to be taken over
+        elif guard.identify(user, host, now) is not None:
             connection.refuse(ConnectCode.SERVER_UNAVAILABLE, "too_many_connections")
             return False
         connection.counted_user = user
-        name = connect.client_id
-        if name and guard.flaps((user, name), now, client=name, address=connection.address):
-            connection.refuse(ConnectCode.SERVER_UNAVAILABLE, "flapping")
-            return False
         connection.meter(guard.meter(connection.listener.options.name, host, user, now))
         return True
 
@@ -585,7 +591,13 @@ class Broker(LoopActor):
             connection.refuse(ConnectCode.SERVER_UNAVAILABLE, "too_many_logins")
             return None
         self._logins += 1
-        return self._start(self._authenticate(connection, connect, shown))
+        task = self._start(self._authenticate(connection, connect, shown))
+        # Not in the task: one that is cancelled before its first step never runs.
+        task.add_done_callback(self._login_over)
+        return task
+
+    def _login_over(self, _task: object) -> None:
+        self._logins -= 1
 
     def prefix_of(self, session: str) -> str:
         """Return what the subjects of a session's user begin with, for the bridge."""
@@ -626,10 +638,6 @@ class Broker(LoopActor):
         if NATS_SESSION in (name, connection.given_id):
             connection.refuse(ConnectCode.IDENTIFIER_REJECTED, "reserved_client_id")
             return
-        self.permissions.grant(connection)
-        if not self.permissions.takes_will(connection, connect):
-            connection.refuse(ConnectCode.NOT_AUTHORIZED, "will_not_permitted")
-            return
         session = self._sessions.get(name)
         if session is not None and session.connection is not None and self._flaps(name):
             _log.info("client identifier is fought over", client=name, address=connection.address)
@@ -652,11 +660,32 @@ class Broker(LoopActor):
             del self._taken_over[next(iter(self._taken_over))]
         return last is not None and now - last < 2 * self.options.jail_time
 
+    def _is_anothers(self, name: str, verdict: Verdict | None) -> bool:
+        """Say whether a session belongs to another user than the one who connects.
+
+        Only where users are looked at: what a client says of itself proves nothing.
+        """
+        state = self.node.sessions.peek(name)
+        if state is None or state.user is None or verdict is None or verdict.claimed:
+            return False
+        return state.user != verdict.user
+
     def _release(self, request: ConnectRequest) -> None:
         if not request.connection.ended:
             self._attach(request)
 
     def _attach(self, request: ConnectRequest) -> None:
+        connection, connect = request
+        if self._is_anothers(connect.client_id, connection.identity):
+            now = self.clock.monotonic()
+            user = connection.identity.user if connection.identity is not None else None
+            self.guard.refused.add("other_user", now, client=connect.client_id, user=user)
+            connection.refuse(ConnectCode.IDENTIFIER_REJECTED, "other_user")
+            return
+        self.permissions.grant(connection)
+        if not self.permissions.takes_will(connection, connect):
+            connection.refuse(ConnectCode.NOT_AUTHORIZED, "will_not_permitted")
+            return
         session = self.session(request.connect.client_id)
         self.kernel.tell(session, Attach(request.connection, request.connect))
 
@@ -735,10 +764,10 @@ class Broker(LoopActor):
     async def _authenticate(
         self, connection: Connection, connect: Connect, shown: Credentials
     ) -> None:
-        try:
-            verdict = await self.authenticator.check(shown)
-        finally:
-            self._logins -= 1
+        asked, verdict = None, None
+        while verdict is None or asked is not self.authenticator:  # a reload came meanwhile
+            asked = self.authenticator
+            verdict = await asked.check(shown)
         self._tell_if_alive(connection, Authenticated(connect, verdict))
 
     def _tell_if_alive(self, actor: LoopActor, message: Any) -> None:

@@ -23,6 +23,7 @@ from actors.messages import Authenticated, Close, ConnectRequest, Detached, Pack
 from actors.transports.certificate import identity
 from actors.transports.handshakes import HandshakeError
 from actors.transports.websocket import WebSocketStage
+from eventstore.shown import escaped
 from protocol.decoder import Decoder
 from protocol.encoder import PINGRESP, connack
 from protocol.packets import (
@@ -49,6 +50,8 @@ _log = structlog.get_logger("foldmq")
 
 _WRITE_HIGH = 1024 * 1024
 """Bytes in the transport's buffer above which a client is told nothing new."""
+_SHOWN = 200
+"""Characters of a name in a line of the log."""
 _MAX_UNREAD = 1024 * 1024
 """Bytes that may come in before the CONNECT is answered."""
 
@@ -125,6 +128,7 @@ class Connection(LoopActor, asyncio.Protocol):
         "_login",
         "_meter",
         "_paused",
+        "_read_from",
         "_transport",
         "access",
         "address",
@@ -168,6 +172,8 @@ class Connection(LoopActor, asyncio.Protocol):
         self._gave_up = False
         self._meter: Meter | None = None
         self._paused = Pause(0)
+        self._read_from = 0.0
+        """Monotonic time until which nothing is read, as it published too fast."""
         self.access: Access | None = None
         """What the client may publish and subscribe to; None: everything."""
         self.address = ""
@@ -340,21 +346,12 @@ class Connection(LoopActor, asyncio.Protocol):
         if isinstance(self._transport, WebSocketStage):
             # Until now its frames had no more room than a CONNECT needs.
             self._transport.max_size = self.listener.options.max_packet_size + _FRAME_ROOM
-        meter = self._meter
-        wait = meter.debt(self._broker.clock.monotonic()) if meter is not None else 0.0
-        if wait and self._early:  # its address or user has taken too much already
-            self._broker.timers.remind(wait, self._take_early)
-        else:
-            self._take_early()
-
-    def _take_early(self) -> None:
-        """Handle what came before the CONNECT was answered."""
-        if self._ended or self.session is None:
-            return
         self._authenticating = False
         early, self._early = self._early, None
         self._early_bytes = 0
         self.resume(Pause.CONNECT)
+        if self._meter is not None and (wait := self._meter.debt(self._broker.clock.monotonic())):
+            self._wait_for_rate(wait)  # its address or user has taken too much already
         for part in early or ():
             if isinstance(part, bytes):
                 self._on_bytes(part)
@@ -468,6 +465,8 @@ class Connection(LoopActor, asyncio.Protocol):
         packets = self._decoder.feed(data)
         if self.session is None:
             self._hold()
+            if self._ended:
+                return
         if self.tap is not None:
             self.tap.took(self, packets, self._decoder.error)
         if packets:
@@ -475,7 +474,7 @@ class Connection(LoopActor, asyncio.Protocol):
                 self._begin(packets)
             else:
                 self._pass_on(packets)
-        if self._meter is not None:
+        if self._meter is not None and self.session is not None:
             self._slow_down(self._meter, packets, len(data))
         self._look_for_violation()
         if broker.journal.congested:
@@ -512,11 +511,21 @@ class Connection(LoopActor, asyncio.Protocol):
             self._broker.guard.refused.add("publish_rate", now, client=self.client_id)
             self.kernel.tell(self, Close("publish_rate"))
             return
-        self.pause(Pause.RATE)
-        self._broker.timers.remind(wait, self._rate_over)
+        self._wait_for_rate(wait)
+
+    def _wait_for_rate(self, wait: float) -> None:
+        self._read_from = max(self._read_from, self._broker.clock.monotonic() + wait)
+        if not self._paused & Pause.RATE:
+            self.pause(Pause.RATE)
+            self._broker.timers.remind(wait, self._rate_over)
 
     def _rate_over(self) -> None:
-        if not self.stopped:
+        if self.stopped:
+            return
+        left = self._read_from - self._broker.clock.monotonic()
+        if left > 0:
+            self._broker.timers.remind(left, self._rate_over)
+        else:
             self.resume(Pause.RATE)
 
     def stop_listening(self) -> None:
@@ -623,13 +632,16 @@ class Connection(LoopActor, asyncio.Protocol):
             self.kernel.tell(self._broker, ConnectRequest(self, connect))
 
     def _tell_unwelcome(self, connect: Connect, verdict: Verdict) -> None:
-        """Log who is not let in; of those in jail only some, for they try again and again."""
-        whose = {"client": connect.client_id, "address": self.address, "user": connect.username}
+        """Log who is not let in, but for those who try again and again."""
+        guard, now = self._broker.guard, self._broker.clock.monotonic()
+        user = None if connect.username is None else escaped(connect.username, _SHOWN)
+        client = escaped(connect.client_id, _SHOWN)
+        where = self.address
         if verdict is JAILED:
-            self._broker.guard.refused.add("jailed_login", self._broker.clock.monotonic(), **whose)
+            guard.refused.add("jailed_login", now, client=client, address=where, user=user)
         else:
-            reason = verdict.reason or verdict.result.name.lower()
-            _log.info("connection refused", **whose, reason=reason)
+            why = verdict.reason or verdict.result.name.lower()
+            guard.unwelcome.add("login", now, why=why, client=client, address=where, user=user)
 
     def meter(self, meter: Meter | None) -> None:
         """Have what the client publishes counted."""

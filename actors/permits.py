@@ -61,9 +61,8 @@ class Permits:
         verdict = connection.identity
         if verdict is None:
             return
-        access = self.permissions.access(
-            verdict.user, verdict.groups, connection.given_id, verdict.rules
-        )
+        user = None if verdict.claimed else verdict.user
+        access = self.permissions.access(user, verdict.groups, connection.given_id, verdict.rules)
         connection.access = None if access.open else access
 
     def takes_will(self, connection: Connection, connect: Connect) -> bool:
@@ -79,15 +78,21 @@ class Permits:
         """Say whether a session's will may be published now; it could when it was armed.
 
         Of a client that was connected before the broker started again, no more is known than the
-        log has: where others than the permission file say what a user may do, the will goes out.
+        log has: where others than the permission file say what a user may do, or pseudonyms stand
+        for clients, the will goes out unless it is denied to everybody.
         """
         if connection is not None:
             access = connection.access
             return access is None or self._permits_will(access, state, topic, connection)
-        if self._broker.options.users_elsewhere or self._broker.options.pseudonym_key:
-            return True
-        access = self.permissions.access(state.user, (), state.session)
-        return self._permits_will(access, state, topic, None)
+        options = self._broker.options
+        if not options.users_elsewhere and not options.pseudonym_key:
+            access = self.permissions.access(state.user, (), state.session)
+            return self._permits_will(access, state, topic, None)
+        # Whether it is allowed cannot be said; whether it is denied to everybody can.
+        if self.permissions.access(None, (), "").forbids(topic):
+            self._tell("will", state.session, topic, None)
+            return False
+        return True
 
     def _permits_will(
         self, access: Access, state: SessionState, topic: str, connection: Connection | None
@@ -119,7 +124,8 @@ class Permits:
         if not refused:
             return packet
         broker, first = self._broker, refused[0]
-        self._tell("publish", session, packet.topics[first].decode(), connection)
+        count = 1 if broker.options.close_denied else len(refused)
+        self._tell("publish", session, packet.topics[first].decode(), connection, count)
         if broker.options.close_denied:
             broker.kernel.tell(connection, Close("not_permitted"))
             connection.stop_listening()
@@ -160,7 +166,12 @@ class Permits:
         return False
 
     def _tell(
-        self, what: str, client: str | None, topic: str, connection: Connection | None
+        self,
+        what: str,
+        client: str | None,
+        topic: str,
+        connection: Connection | None,
+        count: int = 1,
     ) -> None:
         about: dict[str, str | None] = {}
         if connection is not None:
@@ -168,4 +179,4 @@ class Permits:
             about["user"] = connection.identity.user if connection.identity is not None else None
         topic = escaped(topic, _SHOWN)
         now = self._broker.clock.monotonic()
-        self.refused.add(what, now, client=client, topic=topic, **about)
+        self.refused.add(what, now, count, client=client, topic=topic, **about)

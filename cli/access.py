@@ -16,6 +16,7 @@ from actors.access.rules import Permissions
 from actors.access.tokenkeys import load_keys
 from actors.access.tokens import TokenOptions, Tokens
 from actors.clock import SystemClock
+from eventstore.connection import PRIVATE
 from eventstore.questions import Questions
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ class Access:
             tokens=_tokens(settings),
             callout=self._callout(settings),
             jail=self._jail,
-            claimed_names=settings.permissions is None and not settings.bridge_user_map,
+            claimed_names=_claimed(settings),
             ask_certified=settings.auth_subject is not None,
             counts=self._chain.counts if self._chain is not None else None,
         )
@@ -65,8 +66,17 @@ class Access:
             cache_denied=min(settings.auth_cache, _CACHE_DENIED),
             node=self._node,
         )
-        named = dataclasses.replace(self._nats, name=f"foldmq-auth-{self._node}")
+        # Whoever sees a reply subject could answer before others do: theirs are foldmq's own.
+        named = dataclasses.replace(
+            self._nats, name=f"foldmq-auth-{self._node}", inbox=f"{PRIVATE}inbox"
+        )
         return Callout(options, Questions(named, settings.auth_subject), SystemClock().time_ms)
+
+
+def _claimed(settings: Settings) -> bool:
+    """Say whether clients are taken for whom they say they are: nothing may depend on it."""
+    certified = any(own.tls_identity != "none" for own in settings.listeners())
+    return settings.permissions is None and not settings.bridge_user_map and not certified
 
 
 def jail_options(settings: Settings) -> JailOptions:

@@ -44,6 +44,11 @@ class AccessFields(BaseModel):
         description="NATS subject on which somebody answers who may connect, asked at "
         "--nats-listen, --bridge-url or --nats-url.",
     )
+    auth_nats_user: str | None = Field(
+        default=None,
+        description="User of --nats-users (name or public nkey) who answers there; no other one "
+        "gets or answers these questions.",
+    )
     auth_timeout: Seconds = Field(
         default=2.0, gt=0, le=60, description="Time in which they must answer; then it is no."
     )
@@ -84,6 +89,14 @@ def contradictions(settings: "Settings") -> Iterator[str]:
             "auth_subject needs nats_listen, bridge_url or nats_url: whoever answers must be able "
             "to connect there"
         )
+    if settings.auth_subject is not None and settings.nats_listen is not None:
+        if settings.nats_users is None or settings.auth_nats_user is None:
+            yield (
+                "auth_subject with nats_listen needs nats_users and auth_nats_user, the one who "
+                "answers: any other NATS client could let itself in"
+            )
+    elif settings.auth_nats_user is not None:
+        yield "auth_nats_user needs auth_subject and nats_listen as well"
     if settings.auth_subject is not None and not _SUBJECT.fullmatch(settings.auth_subject):
         yield (
             "auth_subject must begin with foldmq. and be made of names and dots, as foldmq.auth: "

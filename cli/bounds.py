@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from cli.settings import Settings
 
 
-_FEW = 64
+_FEW = 8
 """Connections that may always be open before it is known whose they are."""
 
 

@@ -78,14 +78,17 @@ def find_target(
     scheme = "mqtts" if files != _NO_FILES else "mqtt"
     path = None
     if url is not None:
-        parts = urllib.parse.urlsplit(url)
-        scheme = parts.scheme
         expected = "--url must look like mqtt://user:password@host:port (or mqtts, ws, wss)"
+        try:
+            parts = urllib.parse.urlsplit(url)
+        except ValueError:  # it may have a password in it and is not shown
+            raise BadArgumentError(expected) from None
+        scheme = parts.scheme
         if scheme not in _PORTS or not parts.hostname:
             raise BadArgumentError(expected)
         try:
             port = parts.port or _PORTS[scheme]
-        except ValueError:  # the URL may have a password in it and is not shown
+        except ValueError:
             raise BadArgumentError("--url: the port is not a number up to 65535") from None
         host = parts.hostname
         if scheme in ("ws", "wss"):
@@ -163,6 +166,8 @@ def connect(client: mqtt.Client, target: Target) -> None:
     except OSError as error:
         reason = error.strerror or str(error)
         raise ClientError(f"cannot connect to {target.address}: {reason}") from None
+    except ValueError:  # no name of a host has labels like that, or no port is 0
+        raise BadArgumentError(f"{target.address} is no host and port") from None
 
 
 def refusal(target: Target, code: ReasonCode) -> ClientError:

@@ -80,7 +80,7 @@ def _path(text: str) -> str:
     path = text.removeprefix("unix:")
     if path.startswith("//"):
         path = path.removeprefix("//")
-    if not path or "\0" in path or path.endswith("/"):
+    if not path or not path.isprintable() or path.endswith("/"):
         raise ValueError("must be unix:/path, a file that is made")
     if len(path.encode()) > _MOST_PATH:
         raise ValueError(f"must have a path of at most {_MOST_PATH} bytes")

@@ -73,8 +73,8 @@ class LimitFields(BaseModel):
     max_wildcards: int = Field(
         default=16,
         ge=0,
-        description="Levels of a topic filter that are wildcards; a connection may subscribe to one "
-        "with more. 0: no bound.",
+        description="Levels of a topic filter that are wildcards; a connection may subscribe to "
+        "one filter with more. 0: no bound.",
     )
     max_packet_size: Size = Field(
         default=16 * _MIB,

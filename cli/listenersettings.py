@@ -1,9 +1,10 @@
 """The settings of listeners: what they speak, and how one of several gets settings of its own."""
 
 import ipaddress
+import os
 import re
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field
 from pydantic_settings import NoDecode
@@ -11,6 +12,10 @@ from pydantic_settings import NoDecode
 from cli.endpoints import Endpoint, endpoint
 from cli.settingtypes import ExpandedPath, several
 from cli.units import Address
+from eventstore.shown import escaped
+
+if TYPE_CHECKING:
+    from cli.settings import Settings
 
 _MODE = re.compile(r"0?[0-7]{3}")
 
@@ -46,7 +51,7 @@ def listen(value: object) -> Listen:
         raise ValueError('a listener that is a table needs address = "tls://host:port" or another')
     for name in table:
         if name not in PER_LISTENER:
-            raise ValueError(f'"{name}" cannot be set for one listener')
+            raise ValueError(f'"{escaped(name)}" cannot be set for one listener')
     return Listen(endpoint(where), tuple((name, _frozen(own)) for name, own in table.items()))
 
 
@@ -104,8 +109,9 @@ class ListenerFields(BaseModel):
     )
     allow_anonymous: bool | None = Field(
         default=None,
-        description="Let clients connect without a user name. Default: only on listeners that "
-        "nothing but this machine reaches, while nothing says who may connect.",
+        description="Let clients connect without a user name. Default: while nothing says who may "
+        "connect, on listeners that nothing but this machine reaches (no proxy either) or that "
+        "require a certificate.",
     )
     tls_cert: ExpandedPath | None = Field(
         default=None, description="Certificate of TLS listeners, with the chain that it needs."
@@ -158,6 +164,17 @@ class ListenerFields(BaseModel):
         "Default: all. May be given several times.",
     )
 
+    @property
+    def certified(self) -> bool:
+        """Tell whether all clients, of all the listeners, have shown a good certificate."""
+        required = self.tls_client_certs == "required"
+        return required and all(one.endpoint.encrypted for one in self.listen)
+
+    @property
+    def reachable(self) -> bool:
+        """Tell whether clients may be on other machines; those of a proxy are."""
+        return self.proxy_protocol or not all(one.loopback for one in self.listen)
+
 
 PER_LISTENER = frozenset(
     {
@@ -173,21 +190,65 @@ PER_LISTENER = frozenset(
 """Settings that a listener can have for itself."""
 
 
-def tls_problem(settings: Any, where: Endpoint) -> str | None:
-    """Say what a listener with TLS lacks, or what is set in vain; None: nothing."""
-    if not where.encrypted:
+def listed_twice(listeners: Iterable[Listen]) -> Listen | None:
+    """Give the first listener whose address or file one before it has; None: there is none."""
+    seen = set()
+    for one in listeners:
+        place = one.endpoint.place
+        if place is None:
+            key = os.path.abspath(one.endpoint.path)  # noqa: PTH100 -- resolves no links
+        elif place.port:
+            key = f"{place.host.lower()} {place.port}"
+        else:  # any free port
+            continue
+        if key in seen:
+            return one
+        seen.add(key)
+    return None
+
+
+def problem(own: "Settings") -> str | None:
+    """Say what is wrong with the settings of one listener, and what to do; None: nothing."""
+    place = own.listen[0]
+    if place.endpoint.encrypted:
+        wrong = _tls_problem(own, place)
+        if wrong is not None:
+            return wrong
+        if own.tls_identity != "none":
+            return None
+    if own.vouched or own.anonymous:
         return None
-    if settings.tls_cert is None or settings.tls_key is None:
-        return f"listen = {where}: set tls_cert and tls_key, the certificate and its private key"
-    if settings.tls_client_certs != "none" and settings.tls_client_ca is None:
+    users = "password_file (make one with: foldmq passwd FILE USER)"
+    if own.allow_anonymous is False:
+        certificates = ", or tls_identity" if own.certified else ""
         return (
-            f"tls_client_certs = {settings.tls_client_certs}: set tls_client_ca, whose "
+            f"listen = {place}: allow_anonymous = false lets nobody connect: set {users}, "
+            f"jwt_keys or auth_subject{certificates}"
+        )
+    if own.reachable:
+        return (
+            f"listen = {place} can be reached from other machines: set {users}, or "
+            "allow_anonymous = true to let everybody in"
+        )
+    return (
+        f"listen = {place} lets nobody connect, for there are no certificates without TLS: set "
+        f"{users}, or allow_anonymous = true there"
+    )
+
+
+def _tls_problem(own: "Settings", place: Listen) -> str | None:
+    """Say what a listener with TLS lacks, or what is set in vain; None: nothing."""
+    if own.tls_cert is None or own.tls_key is None:
+        return f"listen = {place}: set tls_cert and tls_key, the certificate and its private key"
+    if own.tls_client_certs != "none" and own.tls_client_ca is None:
+        return (
+            f"tls_client_certs = {own.tls_client_certs}: set tls_client_ca, whose "
             "certificates are taken"
         )
-    if settings.tls_client_certs == "none":
+    if own.tls_client_certs == "none":
         for name in ("tls_client_ca", "tls_crl"):
-            if getattr(settings, name) is not None:
+            if getattr(own, name) is not None:
                 return f'{name} needs tls_client_certs = "required" or "optional" as well'
-        if settings.tls_identity != "none":
+        if own.tls_identity != "none":
             return 'tls_identity needs tls_client_certs = "required" or "optional" as well'
     return None

@@ -126,7 +126,7 @@ def announce(settings: Settings, facts: Facts, stream: TextIO | None = None) -> 
         out.write(f"foldmq {version}, process {os.getpid()}\n")
         out.writelines(f"  {name:<10} {text}\n" for name, text in rows)
         out.flush()
-    if any(own.anonymous and not own.listen[0].loopback for own in settings.listeners()):
+    if any(own.anonymous and own.reachable and not own.certified for own in settings.listeners()):
         log.warning("everybody who can reach this machine may connect (allow_anonymous = true)")
 
 
@@ -160,13 +160,16 @@ def admitted(settings: Settings, users: int) -> str:
         f"tokens signed with {settings.jwt_keys}" if settings.jwt_keys else "",
         f"whom {settings.auth_subject} lets in" if settings.auth_subject else "",
         "client certificates" if any(own.tls_identity != "none" for own in listeners) else "",
+        "whoever has a certificate"
+        if any(own.anonymous and own.certified for own in listeners)
+        else "",
     ]
     said = ", ".join(filter(None, known))
-    free = [str(own.listen[0]) for own in listeners if own.anonymous]
+    free = [str(own.listen[0]) for own in listeners if own.anonymous and not own.certified]
     if not said and len(free) == len(listeners):
         return "anybody, without a password"
     if not free:
-        return said or "whoever has a certificate"
+        return said
     where = "" if len(free) == len(listeners) else f" at {', '.join(free)}"
     return f"{said}{', and ' if said else ''}anybody without a user name{where}"
 

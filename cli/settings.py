@@ -33,7 +33,7 @@ from cli import accesssettings, bridgesettings
 from cli.accesssettings import AccessFields
 from cli.bridgesettings import MoreFilters, SubjectRules, TopicFilters, UserRules
 from cli.limitsettings import LimitFields
-from cli.listenersettings import Listen, ListenerFields, tls_problem
+from cli.listenersettings import Listen, ListenerFields, listed_twice, problem
 from cli.settingtypes import (
     ExpandedPath,
     OptionalAddress,
@@ -243,16 +243,19 @@ class Settings(LimitFields, AccessFields, ListenerFields, BaseSettings):
 
     @field_validator("*", mode="before")
     @classmethod
-    def _no_truth_for_a_number(cls, value: object, info: ValidationInfo) -> object:
-        return _no_truth(info.field_name or "", value)
+    def _nothing_odd(cls, value: object, info: ValidationInfo) -> object:
+        return _plain(info.field_name or "", value)
 
     @property
     def anonymous(self) -> bool:
         """Tell whether clients without a user name may connect, to all of the listeners."""
-        if self.allow_anonymous is None:
-            known = self.vouched or self.tls_client_certs == "required"
-            return not known and all(place.loopback for place in self.listen)
-        return self.allow_anonymous
+        if self.allow_anonymous is not None:
+            return self.allow_anonymous
+        if self.vouched or self.tls_identity != "none":
+            return False
+        if self.tls_client_certs == "required":
+            return self.certified
+        return not self.reachable
 
     def listeners(self) -> list["Settings"]:
         """Give the settings of each listener, which is the only one in its ``listen``.
@@ -261,19 +264,41 @@ class Settings(LimitFields, AccessFields, ListenerFields, BaseSettings):
         """
         return [_for_listener(self, one) for one in self.listen]
 
+    def reloaded(self, new: "Settings") -> "Settings":
+        """Give these settings with what a running broker takes over of ``new`` ones."""
+        names = set(RELOADABLE)
+        if [one.endpoint for one in new.listen] == [one.endpoint for one in self.listen]:
+            names.add("listen")  # with what single ones have for themselves
+        merged = self.model_copy(update={name: getattr(new, name) for name in names})
+        # What was copied counts as asked for only if somebody did ask for it.
+        asked = (self.model_fields_set - names) | (new.model_fields_set & names)
+        merged.model_fields_set.intersection_update(asked)
+        return merged
 
-def _no_truth(name: str, value: object) -> object:
+
+def _plain(name: str, value: object) -> object:
     annotation = Settings.model_fields[name].annotation
     if isinstance(value, bool) and annotation not in (bool, bool | None):
         raise ValueError("must not be true or false")
+    if _holds_nul(value):
+        # No file has such a name, and libraries of C would see less of a text than was written.
+        raise ValueError("must not hold a NUL character")
     return value
+
+
+def _holds_nul(value: object) -> bool:
+    if isinstance(value, str):
+        return "\0" in value
+    if isinstance(value, Mapping):
+        return any(map(_holds_nul, value.values()))
+    return isinstance(value, list | tuple) and any(map(_holds_nul, value))
 
 
 def _for_listener(settings: Settings, one: Listen) -> Settings:
     changed: dict[str, object] = {}
     for name, value in one.own:
         field = Settings.model_fields[name]
-        kind: Any = Annotated[field.annotation, field, BeforeValidator(partial(_no_truth, name))]
+        kind: Any = Annotated[field.annotation, field, BeforeValidator(partial(_plain, name))]
         try:
             changed[name] = TypeAdapter(kind).validate_python(value)
         except ValidationError as error:
@@ -297,6 +322,7 @@ RELOADABLE = frozenset(
         "keep_until_archived",
         "log_level",
         "proxy_from",
+        "proxy_protocol",
         "reject_qos2_publish",
         "session_expiry",
         "sys_interval",
@@ -309,10 +335,11 @@ RELOADABLE = frozenset(
         "tls_key",
         "tls_key_password_file",
         "tls_min_version",
+        "unix_mode",
         "ws_origins",
         "ws_path",
     }
-) - {"pseudonyms"}
+) - {"pseudonyms", "auth_nats_user", "auth_subject"}
 
 
 class _Layer(NamedTuple):
@@ -470,8 +497,13 @@ def _allowed(name: str, error: ErrorDetails) -> str:
 
 def check(settings: Settings) -> None:
     """Refuse settings that contradict each other; raises ConfigError saying what to change."""
+    twice = listed_twice(settings.listen)
+    if twice is not None:
+        raise ConfigError(f"listen = {twice}: another listener has that address already")
     for own in settings.listeners():
-        _check_listener(own)
+        wrong = problem(own)
+        if wrong is not None:
+            raise ConfigError(wrong)
     if 0 < settings.keep_bytes < _LEAST_KEPT:
         raise ConfigError(
             f"keep_bytes = {settings.keep_bytes}: must be at least {_LEAST_KEPT // _MIB} MiB, or 0 "
@@ -498,28 +530,8 @@ def check(settings: Settings) -> None:
     if settings.nats_password is not None and settings.nats_password_file is not None:
         raise ConfigError("nats_password and nats_password_file exclude each other: set one")
     for module in (accesssettings, bridgesettings):
-        for problem in module.contradictions(settings):
-            raise ConfigError(problem)
-
-
-def _check_listener(own: Settings) -> None:
-    (place,) = own.listen
-    problem = tls_problem(own, place.endpoint)
-    if problem is not None:
-        raise ConfigError(problem)
-    if own.vouched or own.tls_client_certs == "required":
-        return
-    if own.allow_anonymous is False:
-        raise ConfigError(
-            "allow_anonymous = false lets nobody connect: set password_file "
-            "(make one with: foldmq passwd FILE USER), jwt_keys or auth_subject"
-        )
-    if own.allow_anonymous is None and not place.loopback:
-        raise ConfigError(
-            f"listen = {place} can be reached from other machines: set password_file "
-            "(make one with: foldmq passwd FILE USER), or allow_anonymous = true to let "
-            "everybody in"
-        )
+        for contradiction in module.contradictions(settings):
+            raise ConfigError(contradiction)
 
 
 def _needs(settings: Settings, name: str, other: str) -> None:

@@ -98,6 +98,9 @@ async def open_store(
     """
     server: EmbeddedServer | None = None
     users = nats_users(settings)
+    who = settings.auth_nats_user
+    if who is not None and who not in [user.nkey or user.name for user in users]:
+        raise ConfigError(f"auth_nats_user = {who}: {settings.nats_users} has no such user")
     if settings.nats_url is None:
         server = await _start_embedded(stack, settings, datadir)
         access = ConnectionOptions(urls=(server.url,), user=server.user, password=server.password)
@@ -243,6 +246,7 @@ async def _start_for_clients(
         place.host,
         place.port,
         users=users,
+        confidant=settings.auth_nats_user,
         max_payload=_max_payload(settings),
         store=settings.nats_store,
         sync=settings.sync,

@@ -13,6 +13,7 @@ from __future__ import annotations
 import secrets
 from typing import TYPE_CHECKING, ClassVar, Final
 
+from eventstore.connection import PRIVATE
 from eventstore.datadir import DataDir
 from eventstore.errors import NatsUnavailable
 from eventstore.natsprocess import NatsProcess, PortTaken, Sync
@@ -30,6 +31,10 @@ _MEMORY_STORE: Final = 64 * 1024 * 1024
 _LEAST_PENDING: Final = 64 * 1024 * 1024
 
 
+_DENIED = {"deny": [f"{PRIVATE}>"]}
+_KEPT_OUT: dict[str, object] = {"permissions": {"publish": _DENIED, "subscribe": _DENIED}}
+
+
 class ClientServer(NatsProcess):
     """The server for NATS clients of the broker in ``datadir``.
 
@@ -38,8 +43,9 @@ class ClientServer(NatsProcess):
     how many bytes the clients' streams may take on the disk (0: they have no JetStream).
 
     ``probe`` is called before the server is first started, once no earlier one holds the address
-    any more: it may raise why that cannot be listened on. ``user`` and ``password`` are those of
-    the bridge.
+    any more: it may raise why that cannot be listened on. With ``confidant`` nobody but the user of
+    that name (or public nkey) takes part in what is below ``foldmq.``. ``user`` and ``password``
+    are those of the bridge.
     """
 
     title: ClassVar[str] = "NATS server for clients"
@@ -51,6 +57,7 @@ class ClientServer(NatsProcess):
         port: int,
         *,
         users: Sequence[NatsUser] = (),
+        confidant: str | None = None,
         max_payload: int,
         store: int,
         sync: Sync = "always",
@@ -66,6 +73,7 @@ class ClientServer(NatsProcess):
         self._host = host
         self._wanted_port = port
         self._users = tuple(users)
+        self._confidant = confidant
         self._store = store
         self._probe = probe
         self._nobodys_password = secrets.token_urlsafe(24)
@@ -125,8 +133,12 @@ class ClientServer(NatsProcess):
         }
 
     def _admission(self) -> dict[str, object]:
-        users = [{"user": self.user, "password": self.password}]
-        users += [user.entry() for user in self._users]
+        users: list[dict[str, object]] = [{"user": self.user, "password": self.password}]
+        users += [
+            user.entry()
+            | (_KEPT_OUT if self._confidant not in (None, user.nkey or user.name) else {})
+            for user in self._users
+        ]
         if self._users:
             return {"authorization": {"users": users, "timeout": 5}}
         # who says no name is this one; nobody can say it, as nobody knows its password

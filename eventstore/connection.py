@@ -80,11 +80,17 @@ class ConnectionOptions:
     tls_cert: Path | None = None
     tls_key: Path | None = None
     name: str = "foldmq"
+    inbox: str = "_INBOX"
+    """What the subjects begin with on which answers come."""
 
     @property
     def where(self) -> str:
         """The servers as a person may see them: without user or password."""
         return ", ".join(_without_secrets(url) for url in self.urls)
+
+
+PRIVATE = "foldmq."
+"""What the subjects of foldmq itself begin with, which are not exchanged with MQTT clients."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +154,7 @@ async def connect(
             ping_interval=_PING_SECONDS,
             no_echo=no_echo,
             pending_size=PENDING_BYTES,
+            inbox_prefix=options.inbox,
             **_access(options),
         )
     )

@@ -58,7 +58,7 @@ class NatsUser:
         """Whether what stands here lets nobody in who only reads it."""
         return bool(self.nkey or _BCRYPT.fullmatch(self.password))
 
-    def entry(self) -> dict[str, str]:
+    def entry(self) -> dict[str, object]:
         """Return the user as the configuration of a NATS server has it."""
         if self.nkey:
             return {"nkey": self.nkey}

@@ -27,6 +27,7 @@ JAILED: Final = Verdict(AuthResult.BAD_CREDENTIALS, reason="jailed after failed 
 """The same answer as to a wrong password: who guesses is not told that a guess was right."""
 
 _ANONYMOUS: Final = Verdict(AuthResult.ACCEPTED)
+_UNASKED: Final = Verdict(AuthResult.ACCEPTED, claimed=True)
 _NOT_ANONYMOUS: Final = Verdict(AuthResult.NOT_AUTHORISED, reason="no user name")
 _NO_SOURCE: Final = Verdict(
     AuthResult.NOT_AUTHORISED, reason="no users are set, and the listener is not for anonymous ones"
@@ -144,12 +145,17 @@ class Chain:
         if shown.certificate_user is not None:
             return Verdict(AuthResult.ACCEPTED, shown.certificate_user)
         if shown.username is None:
-            return _ANONYMOUS if shown.allow_anonymous else _NOT_ANONYMOUS
+            if not shown.allow_anonymous:
+                return _NOT_ANONYMOUS
+            asked = any((self._tokens, self.passwords, self._callout))
+            return _UNASKED if self._claimed_names and not asked else _ANONYMOUS
         if self._tokens is not None:
             return _NO_TOKEN
         if not shown.allow_anonymous:
             return _NO_SOURCE
-        return Verdict(AuthResult.ACCEPTED, shown.username) if self._claimed_names else _ANONYMOUS
+        if not self._claimed_names:
+            return _ANONYMOUS
+        return Verdict(AuthResult.ACCEPTED, shown.username, claimed=True)
 
     def _settle(self, method: str, shown: Credentials, verdict: Verdict, *, worked: bool) -> None:
         """Count a verdict, for the jail as well."""

@@ -47,6 +47,8 @@ class Verdict(NamedTuple):
     """Permissions that came with the verdict, instead of those in the file; None: those."""
     expires_ms: int = 0
     """When the connection ends, Unix time in milliseconds; 0: it need not."""
+    claimed: bool = False
+    """Nothing was looked at: the user is what the client says, and gives it no rights."""
     reason: str = ""
     """Why not, for the log: a few words without anything that the client sent."""
 
@@ -85,11 +87,11 @@ class Anonymous:
 
     def check_now(self, shown: Credentials) -> Verdict | None:
         """Accept."""
-        return Verdict(AuthResult.ACCEPTED, shown.username)
+        return Verdict(AuthResult.ACCEPTED, shown.username, claimed=True)
 
     async def check(self, shown: Credentials) -> Verdict:
         """Accept."""
-        return Verdict(AuthResult.ACCEPTED, shown.username)
+        return Verdict(AuthResult.ACCEPTED, shown.username, claimed=True)
 
     def close(self) -> None:
         """Do nothing: there are no threads."""

@@ -194,6 +194,13 @@ class Access:
         """Say whether messages on a legal topic may be received."""
         return self.read[topic.encode()]
 
+    def forbids(self, topic: str) -> bool:
+        """Say whether a deny keeps a legal topic from being published to, whatever is allowed."""
+        levels = split_levels(topic)
+        return any(
+            True for filters in self._publish.denies for _ in filters.covering(levels, self._names)
+        )
+
     def may_subscribe(self, topic_filter: str) -> bool:
         """Say whether a subscription to a legal filter is granted."""
         return self.open or self._subscribe.allow(split_levels(topic_filter), self._names)

@@ -42,6 +42,7 @@ def status(broker: Broker) -> dict[str, Any]:
         },
         "listeners": {name: broker.guard.connections(name) for name in broker.listeners},
         "accepting": not any(acceptor.paused for acceptor in broker.acceptors),
+        "accept_pauses": sum(acceptor.pauses for acceptor in broker.acceptors),
         "overload": broker.guard.overload.reason,
         "refused": dict(broker.guard.refused.counts),
         "denied": dict(broker.permissions.refused.counts),

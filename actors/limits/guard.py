@@ -20,8 +20,12 @@ if TYPE_CHECKING:
 
 ReaderT = TypeVar("ReaderT", bound=Reader)
 
+_MOST_DEBT = 2.0
+"""Seconds for which an address or user may have to wait before it gets no further connection."""
 _LINES = 10
 """Lines in ten seconds about clients that break the standard or say nothing."""
+_LOGINS = 100
+"""The same about logins that are refused: who comes in vain wants to know why."""
 
 
 class Guard(Generic[ReaderT]):
@@ -33,9 +37,19 @@ class Guard(Generic[ReaderT]):
     """
 
     __slots__ = (
-        "_admission", "_flapping", "_listeners", "_options", "_rates", "broken", "late", "overload",
+        "_admission",
+        "_flapping",
+        "_listeners",
+        "_options",
+        "_rates",
+        "broken",
+        "late",
+        "overload",
         "refused",
-        "slow", "topics", "unauthenticated",
+        "slow",
+        "topics",
+        "unauthenticated",
+        "unwelcome",
     )  # fmt: skip
 
     def __init__(self, options: LimitOptions, listeners: Mapping[str, Quota]) -> None:
@@ -49,6 +63,7 @@ class Guard(Generic[ReaderT]):
         )
         self.refused = Refusals("clients refused or closed")
         self.late = Refusals("not connected in time", _LINES, self.refused.counts)
+        self.unwelcome = Refusals("connection refused", _LOGINS, self.refused.counts)
         self.broken = Refusals("protocol error", _LINES, self.refused.counts)
         self.slow: SlowReaders[ReaderT] = SlowReaders(
             options.slow_reader_time, options.max_unread_bytes
@@ -122,12 +137,22 @@ class Guard(Generic[ReaderT]):
         """Return how many connections a listener has."""
         return self._admission.at_listener(listener)
 
-    def flaps(self, key: Hashable, now: float, **whose: str | None) -> float:
+    def flaps(self, key: Hashable, now: float, client: str, address: str) -> float:
         """Count an accepted CONNECT; return for how many seconds it is refused, mostly 0."""
         wait = self._flapping.connects(key, now)
         if wait:
-            self.refused.add("flapping", now, jailed_s=round(wait, 1), **whose)
+            self.refused.add("flapping", now, 1, client=client, address=address)
         return wait
+
+    def owes(self, address: str, user: str | None, now: float) -> bool:
+        """Say whether a new connection is refused, as its address or user published too much.
+
+        Else whoever is slowed down would be better off with another connection for each message.
+        """
+        if self._rates.debt(address, user, now) <= _MOST_DEBT:
+            return False
+        self.refused.add("publish_debt", now, address=address, user=user)
+        return True
 
     def meter(self, listener: str, address: str, user: str | None, now: float) -> Meter | None:
         """Return what counts for a connection that it publishes; None: nothing bounds it."""

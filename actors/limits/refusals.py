@@ -27,9 +27,9 @@ class Refusals:
         self.counts: Counter[str] = Counter() if counts is None else counts
         """How many, by reason, since the start."""
 
-    def add(self, reason: str, now: float, **whose: str | float | None) -> None:
-        """Count one; ``whose`` goes into the log if it is said."""
-        self.counts[reason] += 1
+    def add(self, reason: str, now: float, number: int = 1, **whose: str | float | None) -> None:
+        """Count some; ``whose`` goes into the log if it is said."""
+        self.counts[reason] += number
         count = self.counts[reason]
         said = self._said.setdefault(reason, _Said(now))
         if now - said.since >= _EVERY:

@@ -66,7 +66,7 @@ def make_context(options: TlsOptions) -> ssl.SSLContext:
     if options.ciphers is not None:
         try:
             context.set_ciphers(options.ciphers)
-        except ssl.SSLError:
+        except (ssl.SSLError, ValueError):
             raise TlsConfigError(
                 f"TLS ciphers {options.ciphers!r}: OpenSSL knows none of them"
             ) from None
@@ -124,7 +124,9 @@ def _why(error: ssl.SSLError, certificate: Path) -> str:
             return f"it does not belong to the certificate {certificate}"
         case "EE_KEY_TOO_SMALL" | "CA_KEY_TOO_SMALL" | "CA_MD_TOO_WEAK":
             return f"the certificate {certificate} is too weak: {_lower(error.reason)}"
-    return f"it cannot be used with {certificate}: {_lower(error.reason or 'no PEM')}"
+    if error.reason is None:
+        return "it is damaged, or OpenSSL does not know keys of its kind"
+    return f"OpenSSL does not take it together with {certificate}: {_lower(error.reason)}"
 
 
 def _lower(reason: str) -> str:
@@ -140,7 +142,7 @@ def _load_authorities(context: ssl.SSLContext, options: TlsOptions) -> None:
     try:
         context.load_verify_locations(options.client_ca)
     except ssl.SSLError as error:
-        reason = _lower(error.reason or "no PEM")
+        reason = f"OpenSSL does not take it: {_lower(error.reason or 'it is damaged')}"
         raise TlsConfigError(f"TLS client_ca {options.client_ca}: {reason}") from None
     if options.crl is not None:
         _load_revocations(context, options.crl)
@@ -182,8 +184,8 @@ def _certificates(file: Path) -> list[x509.Certificate]:
 def _pem(file: Path) -> bytes:
     try:
         data = file.read_bytes()
-    except OSError as error:
-        raise TlsConfigError(f"TLS file {file}: {error.strerror or error}") from None
+    except (OSError, ValueError) as error:  # no file has a NUL in its name
+        raise TlsConfigError(f"TLS file {file}: {_because(error)}") from None
     if b"-----BEGIN " not in data:
         raise TlsConfigError(f"TLS file {file}: it is not PEM (-----BEGIN ... is missing)")
     return data
@@ -208,5 +210,9 @@ def _password(file: Path | None) -> bytes | None:
         return None
     try:
         return (file.read_bytes().splitlines() or [b""])[0]
-    except OSError as error:
-        raise TlsConfigError(f"TLS key password file {file}: {error.strerror or error}") from None
+    except (OSError, ValueError) as error:
+        raise TlsConfigError(f"TLS key password file {file}: {_because(error)}") from None
+
+
+def _because(error: OSError | ValueError) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)

@@ -238,6 +238,12 @@ METRICS = (
         _of("accepting", float),
     ),
     Meter(
+        "foldmq_accept_pauses_total",
+        "counter",
+        "How often there were no file descriptors for new connections.",
+        _at("accept_pauses"),
+    ),
+    Meter(
         "foldmq_tls_handshakes_total",
         "counter",
         "TLS handshakes that were finished.",

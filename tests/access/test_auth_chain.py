@@ -166,7 +166,7 @@ async def test_wrong_credentials_do_not_become_anonymous() -> None:
     ("anonymous", "claimed", "expected"),
     [
         (True, False, Verdict(AuthResult.ACCEPTED, None)),
-        (True, True, Verdict(AuthResult.ACCEPTED, "ann")),
+        (True, True, Verdict(AuthResult.ACCEPTED, "ann", claimed=True)),
         (False, True, None),
         (False, False, None),
     ],

@@ -12,7 +12,7 @@ from harness.broker import until
 from harness.fixtures import EXTERNAL, Clients
 from harness.packets import Puback
 
-from e2e.tools import run
+from e2e.tools import run, run_here
 from eventstore.records import ChainChecker, decode_record
 from spark.archived import plan
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from harness.broker import Broker
     from harness.rawclient import RawClient
+    from pyspark.sql import SparkSession
 
 pytestmark = [
     pytest.mark.skipif(bool(EXTERNAL), reason="needs to start its own foldmq"),
@@ -47,7 +48,7 @@ def records_of(directory: Path) -> list[tuple[int, bytes]]:
 
 
 def test_what_is_archived_is_cut_off_and_nothing_else(
-    make_broker: Callable[..., Broker], tmp_path: Path
+    make_broker: Callable[..., Broker], tmp_path: Path, spark: SparkSession
 ) -> None:
     broker = make_broker(CONFIG)
     broker.start()
@@ -80,7 +81,7 @@ def test_what_is_archived_is_cut_off_and_nothing_else(
         load(filler, 24)
 
     # What is left continues what is archived, and is archived in turn.
-    (told,) = run("spark", "archive", str(archive), *where, *SPARK, "--json", timeout=300).objects
+    (told,) = run_here(spark, "spark", "archive", str(archive), *where, "--json").objects
     assert told["records"] > 0
     assert told["told"]
     assert told["through"] > through
@@ -88,7 +89,7 @@ def test_what_is_archived_is_cut_off_and_nothing_else(
 
     # Without a broker it works as well; it is told the next time.
     broker.stop()
-    ran = run("spark", "archive", str(archive), *where, *SPARK, "--json", timeout=300)
+    ran = run_here(spark, "spark", "archive", str(archive), *where, "--json")
     assert re.fullmatch(
         r"foldmq: the broker is told the next time: no broker runs on .*\n", ran.err
     )

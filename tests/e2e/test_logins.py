@@ -97,9 +97,13 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     users = folder / "users"
     known = (user_line(user, f"right for {user}") for user in ("ada", "guessed", "jailed", "storm"))
     users.write_text(OLD_USER + "".join(known))
+    visitors = folder / "nats-users"
+    visitors.write_text("doorkeeper:of the door\nother:of the other\n")
     made = Place(
         folder,
         f"""
+nats_users = "{visitors}"
+auth_nats_user = "doorkeeper"
 password_file = "{users}"
 jwt_keys = "{folder}/keys.pem"
 jwt_issuer = "tests"
@@ -126,7 +130,7 @@ log_format = "json"
 
 @pytest.fixture
 def keeper(place: Place) -> Iterator[Doorkeeper]:
-    with Visitor(place.nats_port) as visitor:
+    with Visitor(place.nats_port, user="doorkeeper", password="of the door") as visitor:
         yield Doorkeeper(visitor)
 
 
@@ -305,13 +309,27 @@ def test_passwords_are_not_on_their_way_to_clients(place: Place, keeper: Doorkee
     watcher.expect_alive()
 
 
+def test_other_nats_users_neither_see_nor_answer_the_questions(place: Place) -> None:
+    seen: list[bytes] = []
+
+    async def answer(message: Any) -> None:
+        seen.append(message.data)
+        await message.respond(b'{"allow": true}')
+
+    with Visitor(place.nats_port, user="other", password="of the other") as other:
+        for subject in (SUBJECT, ">", "foldmq.>", "_INBOX.>"):
+            other.do(other.client.subscribe(subject, cb=answer))
+        other.flush()
+        assert answered(place, "nobody's", "x") == UNAVAILABLE
+        other.flush()
+    assert seen == []
+
+
 def test_the_service_of_the_manual(place: Place, tmp_path: Path) -> None:
     page = Path(__file__).parents[2] / "docs" / "authentication.md"
     (program,) = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
     url = f"nats://127.0.0.1:{place.nats_port}"
-    program = program.replace("nats://127.0.0.1:4222", url).replace(
-        ', user="doorkeeper", password="..."', ""
-    )
+    program = program.replace("nats://127.0.0.1:4222", url).replace("...", "of the door")
     file = tmp_path / "service.py"
     file.write_text(program)
     service = subprocess.Popen([sys.executable, str(file)])
@@ -402,5 +420,9 @@ def test_sighup_forgets_what_was_right_but_not_who_is_jailed(
 def test_a_subject_that_mqtt_clients_could_see(
     make_broker: Callable[..., Broker],
 ) -> None:
-    settings = 'nats_listen = "127.0.0.1:4999"\nauth_subject = "auth.check"\n'
-    assert "auth_subject must begin with foldmq." in make_broker(settings).refused(78)
+    settings = 'nats_listen = "127.0.0.1:4999"\nauth_subject = "{}"\n'
+    needs = "auth_subject with nats_listen needs nats_users and auth_nats_user"
+    assert needs in make_broker(settings.format("foldmq.auth")).refused(78)
+    settings += 'nats_users = "u"\nauth_nats_user = "d"\n'
+    problem = "auth_subject must begin with foldmq."
+    assert problem in make_broker(settings.format("auth.check")).refused(78)

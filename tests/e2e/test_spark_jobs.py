@@ -18,7 +18,7 @@ from harness.fixtures import EXTERNAL, Clients
 from harness.logs import LogBuilder
 from harness.nats import PASSWORD, USER, Nats
 
-from e2e.test_log_tools import HOSTILE_ID, HOSTILE_TOPIC, play
+from e2e.test_log_tools import HOSTILE_TOPIC, play
 from e2e.tools import refused, run
 from eventstore.events import (
     Acked,
@@ -148,24 +148,6 @@ def test_audit_of_a_running_broker(broker: Broker, tmp_path: Path) -> None:
     assert "<svg" in shown
     assert "<script" not in shown
     assert broker.running
-
-
-def test_audit_of_a_log_that_breaks_a_promise(nats: Nats, at: tuple[str, ...]) -> None:
-    """Exit code 1, with the positions, in JSON; a name that is hostile is harmless."""
-    log = LogBuilder("broken")
-    log.record(BrokerStarted("0.1"), SessionOpened(HOSTILE_ID, False, False, 4))
-    log.record(Acked(HOSTILE_ID, [7]))
-    log.store(nats)
-    ran = run(
-        "spark", "audit", *at, *SPARK, "--node", "broken", "--no-broker", "--json",
-        code=1, timeout=SECONDS,
-    )  # fmt: skip
-    assert ran.err == ""
-    (found,) = ran.objects
-    assert not found["kept"]
-    (violation,) = found["violations"]
-    assert (violation["rule"], violation["position"]) == ("acknowledgement", "2.0")
-    assert violation["session"] == HOSTILE_ID
 
 
 # --------------------------------------------------------------------------------- rebuild

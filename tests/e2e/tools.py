@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from harness import forkserver
 from harness.broker import environment
+from harness.sparkhere import run_with
 
 if TYPE_CHECKING:
     from harness.broker import Broker
+    from pyspark.sql import SparkSession
 
 HOSTILE_ID = "evil\x1b[2J\n\x9b\x7f id"
 HOSTILE_TOPIC = 'ev\x1b[31mil/\u202e\r\n"t"'
@@ -35,7 +37,15 @@ class Ran:
 def run(*arguments: str, code: int = 0, timeout: float = 60.0) -> Ran:
     """Runs foldmq; the exit code must be `code`, and nothing may break out of its line."""
     found, out, err = forkserver.run(arguments, environment(), timeout)
-    ran = Ran(found, out.decode(), err.decode())
+    return _checked(Ran(found, out.decode(), err.decode()), code)
+
+
+def run_here(spark: SparkSession, *arguments: str, code: int = 0) -> Ran:
+    """As `run`, for a job of Spark: in this process, with the Spark that there is."""
+    return _checked(Ran(*run_with(spark, *arguments)), code)
+
+
+def _checked(ran: Ran, code: int) -> Ran:
     assert ran.code == code, ran
     assert "Traceback" not in ran.err
     assert all(line.isprintable() for line in (ran.out + ran.err).split("\n")), ran

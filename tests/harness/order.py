@@ -45,6 +45,10 @@ LONG = {
 """About how many seconds a file takes; others take less. Only the order matters."""
 
 
+_OTHERS = ("tests/e2e/test_archive_command.py", "tests/e2e/test_crash_drills.py")
+"""Files of other folders whose tests use the Spark of the worker."""
+
+
 class LongFirst(LoadFileScheduling):
     """Gives whole files to workers, in that order."""
 
@@ -63,4 +67,4 @@ class LongFirst(LoadFileScheduling):
 
 def needs_spark(file: str) -> bool:
     """Whether tests of the file use the session that a worker starts once."""
-    return file.startswith("tests/spark/") or file == "tests/e2e/test_crash_drills.py"
+    return file.startswith("tests/spark/") or file in _OTHERS

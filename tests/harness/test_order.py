@@ -56,5 +56,6 @@ def test_what_is_left_over_is_taken_by_any() -> None:
 
 def test_which_files_start_a_spark() -> None:
     assert needs_spark(SPARK)
+    assert needs_spark("tests/e2e/test_archive_command.py")
     assert needs_spark("tests/e2e/test_crash_drills.py")
     assert not needs_spark(LONGEST)

@@ -37,7 +37,7 @@ def test_each_refusal_is_counted_by_its_reason() -> None:
     for _ in range(3):
         door.arrive("plain", "192.0.2.1", 0.0)
         door.identify("alice", "192.0.2.1", 0.0)
-        door.flaps(("alice", "c"), 0.0, client="c")
+        door.flaps(("alice", "c"), 0.0, "c", "192.0.2.1")
     assert door.refuses("plain", "192.0.2.1", 0.0)
     assert door.locate("plain", "192.0.2.1", 0.0) == "address_connections"
     for number in range(4):
@@ -63,19 +63,19 @@ def test_under_overload_nobody_new_comes_and_who_is_there_stays() -> None:
 def test_a_reload_changes_bounds_and_forgives_nothing_else() -> None:
     options = replace(LimitOptions(), flapping_connects=1, user=Quota(publish_rate=1.0))
     door: Guard[Client] = Guard(options, LISTENERS)
-    door.flaps("c", 0.0)
-    door.flaps("c", 0.0)
+    door.flaps("c", 0.0, "c", "192.0.2.1")
+    door.flaps("c", 0.0, "c", "192.0.2.1")
     meter = door.meter("plain", "", "alice", 0.0)
     assert meter is not None
     assert meter.took(12, 9, 0.0) > 9
     door.change(replace(options, slow_reader_time=1.0, max_topic_levels=2), LISTENERS)
-    assert door.flaps("c", 0.0) > 0
+    assert door.flaps("c", 0.0, "c", "192.0.2.1") > 0
     again = door.meter("plain", "", "alice", 0.0)
     assert again is not None
     assert again.took(1, 9, 0.0) > 9
     assert door.topics.refuses_topic(b"a/b/c") == "topic_levels"
     door.change(replace(options, flapping_connects=0, user=Quota()), {})
-    assert door.flaps("c", 0.0) == 0
+    assert door.flaps("c", 0.0, "c", "192.0.2.1") == 0
     assert door.meter("plain", "", "alice", 0.0) is None
 
 

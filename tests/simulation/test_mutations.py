@@ -23,6 +23,8 @@ from simulation.chaos import run
 
 SEEDS = 25
 """Seeds of which at least one must catch the mutant."""
+TELLING = (0, 1, 3, 16)
+"""Those that caught most are tried first; the others as well, before a mutant passes."""
 
 Patch = pytest.MonkeyPatch
 
@@ -222,7 +224,7 @@ def healthy() -> list[int]:
     """Seeds that the broker passes as it is."""
     found = [seed for seed in range(SEEDS) if not wrong(seed)]
     assert len(found) > SEEDS // 2
-    return found
+    return sorted(found, key=lambda seed: (seed not in TELLING, seed))
 
 
 @pytest.mark.parametrize("mutant", MUTANTS)

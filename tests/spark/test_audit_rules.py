@@ -31,14 +31,14 @@ def cases() -> dict[str, Case]:
 
 
 @pytest.fixture(scope="module")
-def outcome(spark: SparkSession, nats: Nats, cases: dict[str, Case]) -> Outcome:
+def outcome(compiling: SparkSession, nats: Nats, cases: dict[str, Case]) -> Outcome:
     """All of them in one audit: each is the log of a node."""
     for case in cases.values():
         case.log.store(nats)
         if case.after is not None:
             case.after(nats)
     streams = ",".join(case.log.stream for case in cases.values())
-    return audit(Log(spark, {**access(nats), "stream": streams}), cluster=False)
+    return audit(Log(compiling, {**access(nats), "stream": streams}), cluster=False)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -1,0 +1,51 @@
+"""``foldmq spark ...`` in the test's own process, with the Spark that its worker has already.
+
+A JVM of its own takes most of what such a command takes. What only a process has, as its end and
+what it leaves behind, is not to be seen here: tests/e2e/test_spark_jobs.py looks at that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+from unittest import mock
+
+from cli.main import main
+from harness.broker import environment
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import SparkSession
+
+
+def run_with(spark: SparkSession, *arguments: str) -> tuple[int, str, str]:
+    """Run the command; returns its exit code, and what it wrote to stdout and stderr."""
+    out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", newline="") for _ in range(2))
+
+    @contextlib.contextmanager
+    def session(*_given: Any) -> Iterator[SparkSession]:
+        yield spark
+
+    with (
+        mock.patch("cli.sparkjobs.running._session", session),
+        mock.patch.object(sys, "argv", ["foldmq", *arguments]),
+        mock.patch.dict(os.environ, environment(), clear=True),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
+        try:
+            main()
+        except SystemExit as ended:
+            code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+    return code, *(_written(stream) for stream in (out, err))
+
+
+def _written(stream: io.TextIOWrapper) -> str:
+    stream.flush()
+    buffer = stream.buffer
+    assert isinstance(buffer, io.BytesIO)
+    return buffer.getvalue().decode()
