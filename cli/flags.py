@@ -10,7 +10,7 @@ import typer
 from pydantic.fields import FieldInfo
 
 from cli.settings import Settings, flag
-from cli.units import Address, size
+from cli.units import Address, seconds, size
 
 Serve = Callable[[Path | None, dict[str, object]], None]
 
@@ -76,7 +76,7 @@ _METAVARS: dict[str, str] = {
 _METAVARS_BY_TYPE: dict[object, str] = {
     str | None: "TEXT",
     int: "NUMBER",
-    float: "TIME",
+    float: "NUMBER",
 }
 
 
@@ -87,6 +87,8 @@ def _is_size(field: FieldInfo) -> bool:
 def _metavar(name: str, field: FieldInfo) -> str | None:
     if _is_size(field):
         return "SIZE"
+    if any(getattr(check, "func", None) is seconds for check in field.metadata):
+        return "TIME"
     if field.annotation in (bool, bool | None):
         return None
     return _METAVARS.get(name) or _METAVARS_BY_TYPE.get(field.annotation, "FILE")

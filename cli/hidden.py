@@ -1,40 +1,81 @@
-"""Keeps passwords that are given as flags out of the process list."""
+"""Keeps passwords that are given as flags out of the process list.
+
+Everybody on a machine can read the arguments of a process, only its owner the environment.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
 
-def hide(argv: Sequence[str], variables: Mapping[str, str]) -> None:
-    """Begin anew with the values of some flags in the environment, if any of them was given.
+class Secret(NamedTuple):
+    """A flag whose value is, or may hold, a password."""
 
-    ``argv`` begins with the program, ``variables`` has the variable for each flag. Everybody on a
-    machine can read the arguments of a process, only its owner the environment. Returns when
-    there is nothing to hide.
+    variable: str
+    """Where its value is read from otherwise."""
+    is_url: bool = False
+    """Only a URL with an @ holds one."""
+
+
+_OF_ALL = {
+    "--nats-password": Secret("FOLDMQ_NATS_PASSWORD"),
+    "--nats-url": Secret("FOLDMQ_NATS_URL", is_url=True),
+    "--bridge-password": Secret("FOLDMQ_BRIDGE_PASSWORD"),
+    "--bridge-url": Secret("FOLDMQ_BRIDGE_URL", is_url=True),
+}
+_OF_CLIENTS = {
+    **dict.fromkeys(("-P", "--pw", "--password"), Secret("FOLDMQ_PASSWORD")),
+    "--url": Secret("FOLDMQ_URL", is_url=True),
+}
+_CLIENTS = ("pub", "sub")
+
+
+def hide(argv: Sequence[str]) -> None:
+    """Begin anew with passwords in the environment, if there are any in the arguments.
+
+    ``argv`` begins with the program. Returns when there is nothing to hide.
     """
-    kept, found = _without(argv, variables)
+    kept, found = without_secrets(argv)
     if found and Path(argv[0]).is_file():
         command = [sys.executable, *kept]
         os.execve(sys.executable, command, {**os.environ, **found})  # noqa: S606 -- no shell needed
 
 
-def _without(argv: Sequence[str], variables: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
-    """Return the arguments without those flags, and their values by variable."""
+def without_secrets(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """Return the arguments without passwords, and those by variable."""
+    secrets = _OF_CLIENTS if argv[1:2] and argv[1] in _CLIENTS else _OF_ALL
     kept: list[str] = []
     found: dict[str, str] = {}
     rest = iter(argv)
     for argument in rest:
-        flag, sign, value = argument.partition("=")
-        if flag not in variables:
+        flag, value = _split(argument)
+        secret = secrets.get(flag)
+        if secret is None:
             kept.append(argument)
-        elif sign:
-            found[variables[flag]] = value
+            continue
+        whole = [argument]
+        if value is None:
+            value = next(rest, None)
+            if value is None:
+                kept.append(argument)
+                break
+            whole.append(value)
+        if secret.is_url and "@" not in value:
+            kept += whole
         else:
-            found[variables[flag]] = next(rest, "")
+            found[secret.variable] = value
     return kept, found
+
+
+def _split(argument: str) -> tuple[str, str | None]:
+    """Return a flag and the value that it is written together with, if it is."""
+    if argument.startswith("-P") and len(argument) > 2:
+        return "-P", argument[2:]
+    flag, sign, value = argument.partition("=")
+    return flag, value if sign else None

@@ -34,34 +34,38 @@ class LimitFields(BaseModel):
         default=0, description="New connections a second of one user; 0: no bound."
     )
     publish_rate: Rate = Field(
-        default=0, description="Messages a second that each listener takes; 0: no bound."
+        default=0,
+        description="Messages a second that each listener takes; topic filters of SUBSCRIBE and "
+        "UNSUBSCRIBE count as well. 0: no bound.",
     )
     publish_rate_per_address: Rate = Field(
-        default=0, description="Messages a second from one address; 0: no bound."
+        default=0, description="As publish_rate, from one address; 0: no bound."
     )
     publish_rate_per_user: Rate = Field(
-        default=0, description="Messages a second of one user; 0: no bound."
+        default=0, description="As publish_rate, of one user; 0: no bound."
     )
     publish_rate_per_client: Rate = Field(
-        default=0, description="Messages a second of one client; 0: no bound."
+        default=0, description="As publish_rate, of one client; 0: no bound."
     )
     publish_bytes: Size = Field(
-        default=0, ge=0, description="Bytes a second that each listener takes; 0: no bound."
+        default=0,
+        ge=0,
+        description="Bytes a second that each listener takes, whatever they are; 0: no bound.",
     )
     publish_bytes_per_address: Size = Field(
-        default=0, ge=0, description="Bytes a second from one address; 0: no bound."
+        default=0, ge=0, description="As publish_bytes, from one address; 0: no bound."
     )
     publish_bytes_per_user: Size = Field(
-        default=0, ge=0, description="Bytes a second of one user; 0: no bound."
+        default=0, ge=0, description="As publish_bytes, of one user; 0: no bound."
     )
     publish_bytes_per_client: Size = Field(
-        default=0, ge=0, description="Bytes a second of one client; 0: no bound."
+        default=0, ge=0, description="As publish_bytes, of one client; 0: no bound."
     )
     rate_patience: Seconds = Field(
         default=60.0,
         ge=0,
-        description="A client that is slowed down to its publish rate for so long without a break "
-        "is closed; 0: never.",
+        description="A client that is slowed down to its own publish rate (..._per_client) for so "
+        "long without a break is closed; 0: never.",
     )
     max_sessions: int = Field(default=1_000_000, ge=1, description="Sessions, connected or not.")
     max_subscriptions: int = Field(

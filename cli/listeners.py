@@ -11,6 +11,8 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import structlog
+
 from actors.limits.acceptor import listening_socket
 from actors.limits.options import Quota
 from actors.listener import ListenerOptions
@@ -18,13 +20,15 @@ from actors.transports.handshakes import Handshakes
 from actors.transports.stack import StackOptions
 from actors.transports.tlscontext import TlsOptions, make_context
 from actors.transports.websocket import WebSocketOptions, WebSocketStats
-from cli.listening import ListenError, probe
+from cli.listening import ListenError, bind, probe
 
 if TYPE_CHECKING:
     import ssl
 
     from cli.endpoints import Endpoint
     from cli.settings import Settings
+
+_log = structlog.get_logger("foldmq")
 
 _BACKLOG = 4096
 """Connections that may wait to be accepted: a short queue costs clients a second each."""
@@ -87,12 +91,34 @@ class Listeners:
         )
 
     def probe(self, settings: Settings) -> None:
-        """Raise ListenError when an address is taken: better now than after a long replay."""
-        for one in settings.listen:
-            if one.endpoint.place is not None:
-                probe(one.endpoint.place)
-            else:
-                _remove_stale(one.endpoint)
+        """Raise ListenError when an address cannot be had: better now than after a long replay."""
+        with contextlib.ExitStack() as held:
+            # All of them together: one may be in the way of another, as 0.0.0.0 is.
+            for one in settings.listen:
+                place = one.endpoint.place
+                if place is None:
+                    _remove_stale(one.endpoint)
+                    continue
+                try:
+                    bound = bind(place, "listen")
+                except ListenError:
+                    held.close()
+                    probe(place)
+                    own = OSError(errno.EEXIST, "another listener of this broker is in the way")
+                    raise ListenError(one, own) from None
+                for listener in bound:
+                    held.callback(listener.close)
+
+    def reloaded(self, settings: Settings) -> None:
+        """Give the files of Unix sockets the mode that they have in new settings."""
+        for own in settings.listeners():
+            where = own.listen[0].endpoint
+            if where.place is not None:
+                continue
+            try:
+                Path(where.path).chmod(int(own.unix_mode, 8))
+            except OSError as error:
+                _log.warning("mode not set", listener=str(where), reason=error.strerror)
 
     def bind(self, own: Settings) -> tuple[Endpoint, list[socket.socket]]:
         """Listen at one listener's address; return it as it is, any free port filled in.
@@ -158,11 +184,19 @@ def _bind(where: Endpoint) -> list[socket.socket]:
             # Any free port is the same one for all addresses.
             port = bound[0].getsockname()[1] if bound and not place.port else place.port
             bound.append(listening_socket(family, (address[0], port, *address[2:]), _BACKLOG))
-    except OSError as error:
+    except (OSError, UnicodeError) as error:
         for listener in bound:
             listener.close()
         raise ListenError(where, error) from None
     return bound
+
+
+def _can_be_made(where: Endpoint) -> None:
+    directory = Path(where.path).parent
+    if not directory.is_dir():
+        raise ListenError(where, OSError(errno.ENOENT, f"there is no directory {directory}"))
+    if not os.access(directory, os.W_OK | os.X_OK):
+        raise ListenError(where, OSError(errno.EPERM, f"not permitted to write to {directory}"))
 
 
 def _remove_stale(where: Endpoint) -> None:
@@ -172,6 +206,7 @@ def _remove_stale(where: Endpoint) -> None:
         if not stat.S_ISSOCK(path.lstat().st_mode):
             raise ListenError(where, OSError(errno.EEXIST, "there is a file that is no socket"))
     except FileNotFoundError:
+        _can_be_made(where)
         return
     except OSError as error:
         raise ListenError(where, error) from None

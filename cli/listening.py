@@ -17,16 +17,17 @@ class ListenError(FoldmqError):
 
     exit_code = 69  # EX_UNAVAILABLE
 
-    def __init__(self, place: object, error: OSError, name: str = "listen") -> None:
+    def __init__(self, place: object, error: OSError | UnicodeError, name: str = "listen") -> None:
         other = f"stop it or choose another {flag(name)}"
         reasons = {
             errno.EADDRINUSE: f"another program listens there; {other}",
             errno.EACCES: "not permitted; ports below 1024 need privileges",
             errno.EADDRNOTAVAIL: "this machine does not have that address",
         }
-        reason = reasons.get(error.errno or 0) or error.strerror or str(error)
-        if isinstance(error, socket.gaierror):
+        if isinstance(error, socket.gaierror | UnicodeError):
             reason = "this name has no address"
+        else:
+            reason = reasons.get(error.errno or 0) or error.strerror or str(error)
         where = f"{place}" if name == "listen" else f"{place} ({flag(name)})"
         super().__init__(f"cannot listen on {where}: {reason}")
 
@@ -42,7 +43,7 @@ def probe(place: Address, name: str = "listen") -> None:
                     listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
                 listener.bind(where)
                 listener.listen(1)
-    except OSError as error:
+    except (OSError, UnicodeError) as error:
         raise ListenError(place, error, name) from None
 
 
@@ -72,7 +73,7 @@ def bind(place: Address, name: str) -> list[socket.socket]:
             listener.bind((where[0], port, *where[2:]))
             listener.listen(128)
             listener.setblocking(False)
-    except OSError as error:
+    except (OSError, UnicodeError) as error:
         for listener in bound:
             listener.close()
         raise ListenError(place, error, name) from None

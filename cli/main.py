@@ -8,10 +8,9 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from cli import aclcommand, logcommands, passwdcommand, version
+from cli import hidden, logcommands, passwdcommand, version
 from cli.flags import with_settings_flags
 from cli.operator import commands as operatorcommands
-from cli.settings import SECRETS, flag, variable
 from cli.sparkjobs import commands as sparkcommands
 from cli.web import command as webcommand
 from protocol.errors import FoldmqError
@@ -32,7 +31,12 @@ Port = Annotated[
 ]
 Url = Annotated[
     str | None,
-    typer.Option("--url", help="All in one: mqtt://user:password@host:port, or mqtts, ws, wss."),
+    typer.Option(
+        "--url",
+        envvar="FOLDMQ_URL",
+        show_envvar=False,
+        help="All in one: mqtt://user:password@host:port, or mqtts, ws, wss.",
+    ),
 ]
 CaFile = Annotated[
     Path | None,
@@ -44,7 +48,10 @@ Insecure = Annotated[
     bool, typer.Option("--insecure", help="Do not look whether the certificate is for the host.")
 ]
 Username = Annotated[str | None, typer.Option("-u", "--username", help="User name.")]
-Password = Annotated[str | None, typer.Option("-P", "--pw", "--password", help="Password.")]
+Password = Annotated[
+    str | None,
+    typer.Option("-P", "--pw", "--password", envvar="FOLDMQ_PASSWORD", help="Password."),
+]
 ClientId = Annotated[str | None, typer.Option("-i", "--id", help="Client id.")]
 Keep = Annotated[
     bool, typer.Option("-c", "--keep-session", help="Keep the session (clean session = 0).")
@@ -54,6 +61,7 @@ Qos = Annotated[int, typer.Option("-q", "--qos", min=0, max=2, help="Quality of 
 
 def main() -> NoReturn:
     """Run the command; an error foldmq can name is one line on stderr and its exit code."""
+    hidden.hide(sys.argv)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             # What clients chose may not exist in the encoding of the terminal.
@@ -113,9 +121,8 @@ def _serve(config: Path | None, flags: dict[str, object]) -> None:
     SIGTERM drains and ends.
     """
     # The broker's packages are not loaded for the other commands.
-    from cli import hidden, serve
+    from cli import serve
 
-    hidden.hide(sys.argv, {flag(name): variable(name) for name in SECRETS})
     serve.run(flags, config)
 
 

@@ -160,9 +160,7 @@ def admitted(settings: Settings, users: int) -> str:
         f"tokens signed with {settings.jwt_keys}" if settings.jwt_keys else "",
         f"whom {settings.auth_subject} lets in" if settings.auth_subject else "",
         "client certificates" if any(own.tls_identity != "none" for own in listeners) else "",
-        "whoever has a certificate"
-        if any(own.anonymous and own.certified for own in listeners)
-        else "",
+        "whoever has a certificate" if any(map(_by_certificate, listeners)) else "",
     ]
     said = ", ".join(filter(None, known))
     free = [str(own.listen[0]) for own in listeners if own.anonymous and not own.certified]
@@ -172,6 +170,10 @@ def admitted(settings: Settings, users: int) -> str:
         return said
     where = "" if len(free) == len(listeners) else f" at {', '.join(free)}"
     return f"{said}{', and ' if said else ''}anybody without a user name{where}"
+
+
+def _by_certificate(own: Settings) -> bool:
+    return own.anonymous and own.certified
 
 
 def _named(users: int, file: Path | None) -> str:

@@ -48,6 +48,7 @@ T = TypeVar("T")
 SPARE_DESCRIPTORS = 64
 # Wake-ups of the broker in a second below which it has time for the garbage collector.
 QUIET_TURNS = 20
+_NOT_RELOADED = "settings not reloaded, the old ones stay"
 
 
 class DrainError(FoldmqError):
@@ -287,17 +288,18 @@ class Service:
             self._notifier.reloading()
             try:
                 await self._reload(broker)
-            except FoldmqError as error:
-                log.error("settings not reloaded, the old ones stay", reason=str(error))  # noqa: TRY400 -- its sentence says it all
-            self._notifier.reloaded()
+            except (FoldmqError, OSError, ValueError) as error:
+                log.error(_NOT_RELOADED, reason=str(error))  # noqa: TRY400 -- its sentence says it all
+            except Exception:
+                # Whatever it is, the next SIGHUP must find somebody who listens.
+                log.exception(_NOT_RELOADED, reason="this should not happen, please report it")
+            finally:
+                self._notifier.reloaded()
 
     async def _reload(self, broker: Broker) -> None:
         """Take over what can change; raises FoldmqError and changes nothing if anything is bad."""
         new = await asyncio.to_thread(self._reread)
-        changed = {name: getattr(new, name) for name in RELOADABLE}
-        if [one.endpoint for one in new.listen] == [one.endpoint for one in self._settings.listen]:
-            changed["listen"] = new.listen  # with what single ones have for themselves
-        merged = self._settings.model_copy(update=changed)
+        merged = self._settings.reloaded(new)
         # The new users together with the addresses that stay.
         check(merged)
         options = make_options(merged, self._node, self._largest, self._key)
@@ -307,6 +309,7 @@ class Service:
         permissions = await asyncio.to_thread(make_permissions, merged)
         authenticator = await asyncio.to_thread(self._access.authenticator, merged)
         broker.reload(options, authenticator, permissions, listeners)
+        self._listeners.reloaded(merged)
         self._authenticator, self._settings = authenticator, merged
         later = [
             name

@@ -48,10 +48,11 @@ from protocol.errors import FoldmqError
 
 PREFIX = "FOLDMQ_"
 CONFIG_VARIABLE = "FOLDMQ_CONFIG"
-# Variables that are no settings: the TOML file, and the program of eventstore.natsprogram.
-OTHER_VARIABLES = (CONFIG_VARIABLE, "FOLDMQ_NATS_SERVER")
+# Variables that are no settings: the TOML file, the program of eventstore.natsprogram, and those of
+# foldmq pub and sub.
+OTHER_VARIABLES = (CONFIG_VARIABLE, "FOLDMQ_NATS_SERVER", "FOLDMQ_PASSWORD", "FOLDMQ_URL")
 # Settings that no message shows.
-SECRETS = ("nats_password", "bridge_password")
+_SECRETS = ("nats_password", "bridge_password")
 # Kubernetes sets these in every pod of a namespace that has a service called "foldmq".
 _SERVICE_LINK = re.compile(r"FOLDMQ_(SERVICE_(HOST|PORT.*)|PORT(_\d+_(TCP|UDP).*)?)")
 
@@ -360,11 +361,6 @@ def flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def variable(name: str) -> str:
-    """Give the environment variable of a setting."""
-    return PREFIX + name.upper()
-
-
 def load(
     flags: Mapping[str, object], environment: Mapping[str, str], config: Path | None = None
 ) -> Settings:
@@ -450,7 +446,7 @@ def _nearest(name: str, known: Iterable[str]) -> str:
 def _sentence(error: ErrorDetails, layers: Iterable[_Layer]) -> str:
     name = str(error["loc"][0])
     layer = next(layer for layer in layers if name in layer.values)
-    value = "" if name in SECRETS else " = " + json.dumps(layer.values[name], default=str)
+    value = "" if name in _SECRETS else " = " + json.dumps(layer.values[name], default=str)
     return f"{layer.shown(name)}{value}: {_allowed(name, error)}"
 
 
@@ -497,13 +493,7 @@ def _allowed(name: str, error: ErrorDetails) -> str:
 
 def check(settings: Settings) -> None:
     """Refuse settings that contradict each other; raises ConfigError saying what to change."""
-    twice = listed_twice(settings.listen)
-    if twice is not None:
-        raise ConfigError(f"listen = {twice}: another listener has that address already")
-    for own in settings.listeners():
-        wrong = problem(own)
-        if wrong is not None:
-            raise ConfigError(wrong)
+    _check_listeners(settings)
     if 0 < settings.keep_bytes < _LEAST_KEPT:
         raise ConfigError(
             f"keep_bytes = {settings.keep_bytes}: must be at least {_LEAST_KEPT // _MIB} MiB, or 0 "
@@ -532,6 +522,16 @@ def check(settings: Settings) -> None:
     for module in (accesssettings, bridgesettings):
         for contradiction in module.contradictions(settings):
             raise ConfigError(contradiction)
+
+
+def _check_listeners(settings: Settings) -> None:
+    twice = listed_twice(settings.listen)
+    if twice is not None:
+        raise ConfigError(f"listen = {twice}: another listener has that address already")
+    for own in settings.listeners():
+        wrong = problem(own)
+        if wrong is not None:
+            raise ConfigError(wrong)
 
 
 def _needs(settings: Settings, name: str, other: str) -> None:

@@ -39,29 +39,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LongFirst | 
     return LongFirst(config, log)
 
 
-INTERPRETED = {
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-}
-"""Spark goes through expressions instead of writing Java for each plan and compiling it, which
-takes longer than what there is to do for the few rows of a test."""
-
-
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """Spark on two cores of this machine, for all tests that need it."""
+    from harness.plans import INTERPRETED
+
     from spark.session import running_session
 
     few = {"spark.sql.shuffle.partitions": "2", **INTERPRETED}
     with running_session("local[2]", "1g", few) as session:
         yield session
-
-
-@pytest.fixture(scope="module")
-def compiling(spark: SparkSession) -> Iterator[SparkSession]:
-    """The same Spark, which compiles plans as it does for users: until a module has ended."""
-    for name in INTERPRETED:
-        spark.conf.unset(name)
-    yield spark
-    for name, value in INTERPRETED.items():
-        spark.conf.set(name, value)

@@ -57,9 +57,12 @@ OUTLOOK = """\
   files allows (`ulimit -Hn`), `max_packet_size` to half of what NATS takes in one message. Both are
   logged. A `max_packet_size` that was asked for and does not fit is refused instead.
 - **Reload.** A smaller `max_ack_pending` or queue limit takes nothing back: what is in flight or
-  queued stays. `max_packet_size` holds for connections made after the reload.
-- **Contradictions are refused**: `allow_anonymous = false` without `password_file`; an address that
-  other machines can reach without `password_file` or `allow_anonymous = true`; `nats_*` settings
+  queued stays. `max_packet_size`, `proxy_protocol`, `tls_*` and `ws_*` hold for connections made after
+  the reload.
+- **Contradictions are refused**: an address or a file of a Unix socket that two listeners have;
+  `allow_anonymous = false` without `password_file`, `jwt_keys`, `auth_subject` or `tls_identity`;
+  an address that other machines can reach, or a proxy, without one of these,
+  `allow_anonymous = true` or `tls_client_certs = "required"`; `nats_*` settings
   without `nats_url`; `sync` other than `always` together with `nats_url`; one of `nats_cert` and
   `nats_key` without the other; both `nats_password` and `nats_password_file`; `nats_replicas` other
   than 1 without `nats_url`; `keep_until_archived` without `keep` and `keep_bytes`; `bridge_user`,
@@ -89,6 +92,8 @@ OUTLOOK = """\
 |---|---|
 | `FOLDMQ_CONFIG` | the TOML file, when there is no `--config` |
 | `FOLDMQ_NATS_SERVER` | the nats-server program to use in place of the installed one |
+| `FOLDMQ_PASSWORD` | the password of `foldmq pub` and `foldmq sub` |
+| `FOLDMQ_URL` | their `--url` |
 """
 
 
@@ -111,7 +116,7 @@ def _kind(field: FieldInfo) -> str:
         return "`always` or time"
     if "Literal" in text:
         return " ".join(f"`{choice}`" for choice in field.annotation.__args__)  # type: ignore[union-attr]  # a Literal has them
-    return "number" if field.annotation is int else "text"
+    return "number" if field.annotation in (int, float) else "text"
 
 
 def _default(field: FieldInfo, kind: str) -> str:
@@ -122,6 +127,8 @@ def _default(field: FieldInfo, kind: str) -> str:
         return "`true`" if value else "`false`"
     if isinstance(value, tuple) and not isinstance(value, Address):
         return ", ".join(f"`{item}`" for item in value)
+    if value == 0:
+        return "`0`"
     if kind == "size" and isinstance(value, int):
         return size_shown(value)
     if kind == "time" and isinstance(value, float):
@@ -131,7 +138,10 @@ def _default(field: FieldInfo, kind: str) -> str:
 
 def _bounds(field: FieldInfo) -> str:
     least = next((one.ge for one in field.metadata if hasattr(one, "ge")), None)
+    above = next((one.gt for one in field.metadata if hasattr(one, "gt")), None)
     most = next((one.le for one in field.metadata if hasattr(one, "le")), None)
+    if above is not None:
+        return f", more than {above}" + (f", at most {most}" if most is not None else "")
     if most is not None:
         return f", {least} to {most}"
     return f", at least {least}" if least else ""

@@ -88,12 +88,14 @@ class Meter:
 class Share:
     """What one connection has to do with a bucket that it shares with others."""
 
-    __slots__ = ("__weakref__", "_pool", "_waiting", "_who")
+    __slots__ = ("__weakref__", "_paid_at", "_pool", "_waiting", "_who")
 
     def __init__(self, pool: Pool, who: str, waiting: WeakSet[Share]) -> None:
         self._pool = pool
         self._who = who
         self._waiting = waiting
+        self._paid_at = 0.0
+        """When its part of the rate has paid for what it took while there was a debt."""
 
     def take(self, amount: float, now: float) -> float:
         """Take credit; return for how many seconds this connection has to wait."""
@@ -102,7 +104,9 @@ class Share:
             self._waiting.discard(self)
             return 0.0
         self._waiting.add(self)
-        return min(debt, amount * len(self._waiting) / self._pool.rate)
+        part = self._pool.rate / len(self._waiting)
+        self._paid_at = max(self._paid_at, now) + amount / part
+        return min(debt, self._paid_at - now)
 
     def debt(self, now: float) -> float:
         """Return in how many seconds the debt of all is paid."""

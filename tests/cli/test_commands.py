@@ -272,6 +272,21 @@ def test_target_from_url() -> None:
     assert target == client.Target(Address("localhost", 1883), "ann", "pass")
 
 
+@pytest.mark.parametrize("url", ["mqtts://ann:sesame@[::1", "mqtt://ann:sesame@[x]:1", "mqtt://"])
+def test_a_url_that_is_none_is_not_shown(url: str) -> None:
+    with pytest.raises(client.BadArgumentError, match="--url must look like") as raised:
+        client.find_target("ignored", 1, None, None, url)
+    assert "sesame" not in str(raised.value)
+
+
+@pytest.mark.parametrize("where", [("a..b", 1883), ("x" * 64, 1883), ("127.0.0.1", 0)])
+def test_what_is_no_host_and_port_is_said_in_a_line(where: tuple[str, int]) -> None:
+    target = client.find_target(*where, None, None, None)
+    made = client.new_client(target, None, persistent=False, reconnect=False)
+    with pytest.raises(client.BadArgumentError, match="is no host and port"):
+        client.connect(made, target)
+
+
 def test_a_terminal_is_not_driven_by_a_payload() -> None:
     message = mqtt.MQTTMessage(topic=b"a/\x1b")
     message.payload = b"two\nlines\x1b[2J\xff"

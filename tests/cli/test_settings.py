@@ -11,6 +11,7 @@ from actors.limits.options import LimitOptions
 from actors.options import Options
 from cli.bounds import bounds
 from cli.flags import size_shown, time_shown, with_settings_flags
+from cli.listenersettings import PER_LISTENER
 from cli.settings import OTHER_VARIABLES, RELOADABLE, ConfigError, Settings, load
 from cli.units import Address
 from eventstore.natsprogram import BINARY_VARIABLE
@@ -132,6 +133,7 @@ def test_endpoints(written: str, kind: str, shown: str) -> None:
         ("tls://127.0.0.1", "must be host:port such as"),
         ("ws://127.0.0.1:80/mqtt", "the path of WebSocket is the setting ws_path"),
         ("unix:", "must be unix:/path"),
+        ("unix:/run/\x1b[31m", "must be unix:/path"),
         ("unix:/" + "x" * 200, "a path of at most 107 bytes"),
         ("tls://127.0.0.1:1", "set tls_cert and tls_key"),
     ],
@@ -179,6 +181,9 @@ def test_a_listener_has_settings_of_its_own(config: Path) -> None:
         ('address = "0.0.0.0:1"', "listen = 0.0.0.0:1 can be reached from other machines"),
         ('address = "tls://localhost:1"', "set tls_cert and tls_key"),
         ("allow_anonymous = false", "allow_anonymous = false lets nobody connect"),
+        ("proxy_protocol = true", "listen = 127.0.0.1:1 can be reached from other machines"),
+        ('"\\u001b[31mfoo" = 1', '"\\u001b[31mfoo" cannot be set for one listener'),
+        ('ws_path = "/\\u0000"', "must not hold a NUL character"),
     ],
 )
 def test_bad_settings_of_a_listener(config: Path, lines: str, problem: str) -> None:
@@ -186,6 +191,68 @@ def test_bad_settings_of_a_listener(config: Path, lines: str, problem: str) -> N
     config.write_text(f"[[listen]]\n{address}\n{lines}\n")
     with pytest.raises(ConfigError, match=re.escape(problem)):
         load({}, {}, config)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("127.0.0.1:7", "127.0.0.1:7"),
+        ("localhost:7", "ws://LOCALHOST:7"),
+        ("unix:/run/x/a", "unix:/run/x/../x/a"),
+    ],
+)
+def test_two_listeners_at_one_place_are_refused(first: str, second: str) -> None:
+    listed = {"listen": [first, second]}
+    assert refusal(listed).endswith("another listener has that address already")
+
+
+def test_any_free_port_may_be_asked_for_twice() -> None:
+    assert len(load({"listen": ["127.0.0.1:0", "ws://127.0.0.1:0", "[::1]:7"]}, {}).listen) == 3
+
+
+def with_tls(address: str, **more: object) -> dict[str, object]:
+    files = {"tls_cert": "c", "tls_key": "k", "tls_client_ca": "a"}
+    return {"listen": [address], **files, **more}
+
+
+def test_a_certificate_that_is_required_is_enough() -> None:
+    settings = load(with_tls("tls://0.0.0.0:1", tls_client_certs="required"), {})
+    assert settings.anonymous
+    assert settings.certified
+    named = with_tls("tls://0.0.0.0:1", tls_client_certs="required", tls_identity="cn")
+    assert not load(named, {}).anonymous
+    known = with_tls("tls://0.0.0.0:1", tls_client_certs="required", password_file="users")
+    assert not load(known, {}).anonymous
+
+
+def test_a_required_certificate_that_is_nobody_and_nobody_else_is_refused() -> None:
+    flags = with_tls("tls://0.0.0.0:1", tls_client_certs="required", allow_anonymous=False)
+    message = refusal(flags)
+    assert "lets nobody connect" in message
+    assert "tls_identity" in message
+    assert not load({**flags, "tls_identity": "cn"}, {}).anonymous
+
+
+def test_who_may_have_a_certificate_is_not_nobody() -> None:
+    optional = with_tls("tls://127.0.0.1:1", tls_client_certs="optional")
+    assert load(optional, {}).anonymous
+    assert not load({**optional, "tls_identity": "cn"}, {}).anonymous
+    assert "can be reached" in refusal(with_tls("tls://0.0.0.0:1", tls_client_certs="optional"))
+
+
+def test_certificates_say_nothing_about_listeners_without_tls() -> None:
+    required = with_tls("tls://0.0.0.0:1", tls_client_certs="required")
+    assert "can be reached" in refusal({**required, "listen": ["tls://0.0.0.0:1", "0.0.0.0:2"]})
+    mixed = {**required, "listen": ["tls://0.0.0.0:1", "127.0.0.1:2"]}
+    assert "listen = 127.0.0.1:2 lets nobody connect" in refusal(mixed)
+    assert load({**mixed, "allow_anonymous": True}, {}).anonymous
+
+
+def test_who_comes_through_a_proxy_is_not_on_this_machine() -> None:
+    assert "can be reached" in refusal({"proxy_protocol": True})
+    assert "can be reached" in refusal({"proxy_protocol": True, "listen": ["unix:/run/foldmq/s"]})
+    assert not load({"proxy_protocol": True, "password_file": "users"}, {}).anonymous
+    assert load({"proxy_protocol": True, "allow_anonymous": True}, {}).reachable
 
 
 def test_a_listener_needs_an_address(config: Path) -> None:
@@ -287,6 +354,11 @@ def test_what_kubernetes_sets_for_a_service_called_foldmq_is_ignored() -> None:
         ("max_packet_size = '1 XiB'", 'max_packet_size = "1 XiB": must be a size: bytes, or'),
         ("ack_wait = '1 year'", 'ack_wait = "1 year": must be a time: seconds, or'),
         ("sync = 'sometimes'", 'sync = "sometimes": must be a time'),
+        ('password_file = "a\\u0000b"', '"a\\u0000b": must not hold a NUL character'),
+        ('tls_ciphers = "A\\u0000"', "must not hold a NUL character"),
+        ('data_dir = "\\u0000"', "must not hold a NUL character"),
+        ('ws_origins = ["https://a", "https://\\u0000"]', "must not hold a NUL character"),
+        ('jwt_issuer = "\\u0000"', "must not hold a NUL character"),
     ],
 )
 def test_bad_value_names_setting_value_and_what_is_allowed(
@@ -389,6 +461,29 @@ def test_the_bounds_on_clients_have_the_same_defaults_as_the_settings() -> None:
 
 def test_reloadable_names_are_settings() -> None:
     assert set(Settings.model_fields) >= RELOADABLE
+
+
+def test_what_a_listener_has_for_itself_can_be_reloaded() -> None:
+    assert PER_LISTENER <= RELOADABLE
+
+
+def test_a_reload_takes_over_what_can_change_and_no_more(config: Path) -> None:
+    config.write_text("max_sessions = 1\nnats_replicas = 1\n[[listen]]\naddress = 'unix:/x/s'\n")
+    old = load({}, {}, config)
+    config.write_text(
+        "max_connections = 2\nevent_loop = 'asyncio'\n"
+        "[[listen]]\naddress = 'unix:/x/s'\nunix_mode = '600'\n"
+    )
+    merged = old.reloaded(load({}, {}, config))
+    assert (merged.max_sessions, merged.max_connections) == (1_000_000, 2)
+    assert merged.event_loop == "auto"
+    assert merged.listeners()[0].unix_mode == "600"
+    # A limit that nobody set is lowered without a warning, also by a reload.
+    assert merged.model_fields_set == {"listen", "nats_replicas", "max_connections"}
+    config.write_text("listen = '127.0.0.1:2'\nunix_mode = '600'\n")
+    merged = old.reloaded(load({}, {}, config))
+    assert [str(one) for one in merged.listen] == ["unix:/x/s"]
+    assert merged.listeners()[0].unix_mode == "600"
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 
 from actors.limits.options import NO_QUOTA, Quota
@@ -74,7 +76,76 @@ def test_the_debt_of_a_party_outlives_its_connection() -> None:
     meter(limits.meter("plain", "192.0.2.1", "alice", 0.0)).took(11, 9, 0.0)
     limits.sweep(5.0)
     again = meter(limits.meter("plain", "192.0.2.1", "alice", 5.0))
-    assert again.took(1, 9, 5.0) == pytest.approx(6.0)
+    assert again.debt(5.0) == pytest.approx(5.0)
+    assert limits.debt("192.0.2.1", "alice", 5.0) == pytest.approx(5.0)
+
+
+def test_a_bound_of_its_own_is_no_debt_of_others() -> None:
+    limits = rates(client=Quota(publish_rate=10))
+    assert meter(limits.meter("plain", "192.0.2.1", None, 0.0)).debt(0.0) == 0
+
+
+def test_who_sends_little_does_not_wait_for_who_sends_much() -> None:
+    limits = rates(listener=Quota(publish_rate=100))
+    flooders = [meter(limits.meter("plain", f"192.0.2.{n}", None, 0.0)) for n in range(3)]
+    for flooder in flooders:
+        flooder.took(1000, 9, 0.0)
+    assert flooders[0].took(1, 9, 0.0) > 9
+    quiet = meter(limits.meter("plain", "192.0.2.9", None, 0.0))
+    assert quiet.took(10, 9, 0.0) == pytest.approx(10 / (100 / 4))
+    # Nor does it get more for not waiting.
+    assert quiet.took(10, 9, 0.0) == pytest.approx(20 / (100 / 4))
+
+
+def test_nobody_waits_longer_than_the_debt_is_there() -> None:
+    limits = rates(listener=Quota(publish_rate=10))
+    others = [meter(limits.meter("plain", f"192.0.2.{n}", None, 0.0)) for n in range(5)]
+    for other in others:
+        other.took(3, 9, 0.0)
+    # 15 of 20 are paid for; each has a fifth of the rate, but the rest is soon done with.
+    assert others[0].took(2, 9, 0.0) == pytest.approx(0.7)
+
+
+def test_who_is_gone_has_no_part_of_a_shared_rate() -> None:
+    limits = rates(listener=Quota(publish_rate=10))
+    gone = meter(limits.meter("plain", "192.0.2.1", None, 0.0))
+    gone.took(1000, 9, 0.0)
+    del gone
+    gc.collect()
+    here = meter(limits.meter("plain", "192.0.2.2", None, 0.0))
+    assert here.took(10, 9, 0.0) == pytest.approx(1.0)
+
+
+def test_together_they_get_no_more_than_the_shared_rate() -> None:
+    limits = rates(listener=Quota(publish_rate=100))
+    flooders = [meter(limits.meter("plain", f"192.0.2.{n}", None, 0.0)) for n in range(4)]
+    due = dict.fromkeys(flooders, 0.0)
+    taken = late = 0
+    while (now := min(due.values())) < 1000:
+        flooder = min(due, key=lambda one: due[one])
+        due[flooder] = now + flooder.took(50, 9, now)
+        taken += 50
+        late += 50 if now >= 500 else 0
+    assert taken == pytest.approx(100_000, rel=0.02)
+    assert late == pytest.approx(50_000, rel=0.02)
+
+
+def test_a_shared_bound_tries_nobodys_patience() -> None:
+    limits = rates(listener=Quota(publish_rate=10), patience=10.0)
+    one = meter(limits.meter("plain", "192.0.2.1", None, 0.0))
+    two = meter(limits.meter("plain", "192.0.2.2", None, 0.0))
+    now = 0.0
+    while now < 100.0:
+        now += min(one.took(20, 9, now), two.took(20, 9, now))
+        assert not one.tries_patience(now)
+        assert not two.tries_patience(now)
+
+
+def test_its_own_bound_tries_the_patience_beside_a_shared_one() -> None:
+    limits = rates(listener=Quota(publish_rate=1000), client=Quota(publish_rate=10), patience=10.0)
+    client = meter(limits.meter("plain", "192.0.2.1", None, 0.0))
+    flood(client, 0.0, 12.0)
+    assert client.tries_patience(12.0)
 
 
 def test_nothing_is_held_back_for_a_moment_only() -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from brokenlogs import BROKEN, KEPT, Case, at
 from conftest import access
+from harness.plans import compiled
 
 from spark.audit.expected import sent
 from spark.audit.facts import CARRIED, DDL, RELEASED, SCHEMA, SENT
@@ -31,14 +32,15 @@ def cases() -> dict[str, Case]:
 
 
 @pytest.fixture(scope="module")
-def outcome(compiling: SparkSession, nats: Nats, cases: dict[str, Case]) -> Outcome:
+def outcome(spark: SparkSession, nats: Nats, cases: dict[str, Case]) -> Outcome:
     """All of them in one audit: each is the log of a node."""
     for case in cases.values():
         case.log.store(nats)
         if case.after is not None:
             case.after(nats)
     streams = ",".join(case.log.stream for case in cases.values())
-    return audit(Log(compiling, {**access(nats), "stream": streams}), cluster=False)
+    with compiled(spark):
+        return audit(Log(spark, {**access(nats), "stream": streams}), cluster=False)
 
 
 @pytest.mark.parametrize("name", NAMES)

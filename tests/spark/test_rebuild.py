@@ -6,6 +6,7 @@ clients and crashes (``tests/simulation``), random events, and golden logs; whol
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections import defaultdict
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 from brokenlogs import Story, at, snapshot
 from foldedlogs import FoldedLog, golden, moments, random_log, simulated
 from harness.nats import PASSWORD, USER
+from harness.plans import compiled
 from harness.staterows import assert_same, rebuilt_rows
 
 from eventstore.events import (
@@ -29,7 +31,7 @@ from spark.log import Log
 from spark.rebuild import JOBS, rebuild
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from harness.nats import Nats
     from harness.staterows import Row
@@ -72,10 +74,14 @@ def some_moment(log: FoldedLog, chance: random.Random) -> int:
 
 
 @pytest.fixture(scope="module")
-def opened_logs(looked_at: list[FoldedLog], nats: Nats, spark: SparkSession) -> Log:
+def opened_logs(looked_at: list[FoldedLog], nats: Nats, spark: SparkSession) -> Iterator[Log]:
+    """Whole logs are looked at with compiled plans."""
     options = {"nats": nats.url, "user": USER, "password": PASSWORD}
     streams = ",".join(one.log.stream for one in looked_at)
-    return Log(spark, {**options, "stream": streams, "until": moments(looked_at)})
+    log = Log(spark, {**options, "stream": streams, "until": moments(looked_at)})
+    whole = all(one.until is None for one in looked_at)
+    with compiled(spark) if whole else contextlib.nullcontext():
+        yield log
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,74 @@
+"""SIGHUP: whatever goes wrong while settings are read again, the next one is listened to."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from cli.serve import Service
+from cli.settings import ConfigError, Settings, load
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class Told:
+    """Stands for the service manager."""
+
+    def __init__(self) -> None:
+        self.words: list[str] = []
+        self.again = asyncio.Event()
+
+    def reloading(self) -> None:
+        self.words.append("reloading")
+
+    def reloaded(self) -> None:
+        self.words.append("reloaded")
+        self.again.set()
+
+
+def reading(*errors: Exception) -> Any:
+    """What reads the settings again: it fails each time in another way."""
+    left: Iterator[Exception] = iter(errors)
+
+    def reread() -> Settings:
+        raise next(left)
+
+    return reread
+
+
+@pytest.mark.parametrize(
+    ("error", "reason", "unforeseen"),
+    [
+        (ConfigError("bad"), "bad", False),
+        (ValueError("embedded null byte"), "embedded null byte", False),
+        (PermissionError(13, "Permission denied"), "[Errno 13] Permission denied", False),
+        (KeyError("x"), "this should not happen, please report it", True),
+    ],
+)
+async def test_an_error_ends_one_reload_only(
+    error: Exception, reason: str, unforeseen: bool
+) -> None:
+    service: Any = Service(load({}, {}), reading(error, ConfigError("again")))
+    before = service._settings
+    told = service._notifier = Told()
+    reloading = asyncio.create_task(service._reload_on_hangup(None))
+    with capture_logs() as lines:
+        for _ in range(2):
+            told.again.clear()
+            service._hangup.set()
+            await asyncio.wait_for(told.again.wait(), 30)
+    assert not reloading.done()
+    reloading.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await reloading
+    first, second = lines
+    assert first["event"] == second["event"] == "settings not reloaded, the old ones stay"
+    assert (first["log_level"], first["reason"], second["reason"]) == ("error", reason, "again")
+    assert bool(first.get("exc_info")) is unforeseen
+    assert told.words == ["reloading", "reloaded"] * 2
+    assert service._settings is before
