@@ -8,7 +8,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from cli import hidden, logcommands, passwdcommand, version
+from cli import aclcommand, hidden, logcommands, passwdcommand, version
 from cli.flags import with_settings_flags
 from cli.operator import commands as operatorcommands
 from cli.sparkjobs import commands as sparkcommands

@@ -1,4 +1,4 @@
-"""Where a broker is to listen: told before anything is started when it cannot, changed by a reload."""
+"""Where a broker is to listen: whether it can is told before anything is started."""
 
 from __future__ import annotations
 

@@ -99,11 +99,11 @@ def test_who_sends_little_does_not_wait_for_who_sends_much() -> None:
 
 def test_nobody_waits_longer_than_the_debt_is_there() -> None:
     limits = rates(listener=Quota(publish_rate=10))
-    others = [meter(limits.meter("plain", f"192.0.2.{n}", None, 0.0)) for n in range(5)]
+    others = [meter(limits.meter("plain", f"192.0.2.{n}", None, 0.0)) for n in range(20)]
     for other in others:
-        other.took(3, 9, 0.0)
-    # 15 of 20 are paid for; each has a fifth of the rate, but the rest is soon done with.
-    assert others[0].took(2, 9, 0.0) == pytest.approx(0.7)
+        other.took(1, 9, 0.0)
+    # Ten wait, with a tenth of the rate each: one a second. But eleven are soon paid for.
+    assert others[-1].took(1, 9, 0.0) == pytest.approx(1.1)
 
 
 def test_who_is_gone_has_no_part_of_a_shared_rate() -> None:
