@@ -72,7 +72,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Iterable, Sequence
 
-    from actors.access.identity import Authenticator, Credentials, Verdict
+    from actors.access.identity import Authenticator, Credentials
     from actors.bridge.bridge import Bridge
     from actors.bridge.options import BridgeOptions
     from actors.clock import Clock
@@ -273,6 +273,9 @@ class Broker(LoopActor):
         for own in listeners:
             self.listeners[own.name].options = own
         self.guard.change(options.bounds, self._quotas())
+        for connection in self.connections:
+            if connection.identity is not None:
+                self._meter(connection)
         if permissions is not None:
             self.permissions.change(permissions)
             self.permissions.apply()
@@ -437,8 +440,13 @@ class Broker(LoopActor):
             connection.refuse(ConnectCode.SERVER_UNAVAILABLE, "too_many_connections")
             return False
         connection.counted_user = user
-        connection.meter(guard.meter(connection.listener.options.name, host, user, now))
+        self._meter(connection)
         return True
+
+    def _meter(self, connection: Connection) -> None:
+        name, user = connection.listener.options.name, connection.counted_user
+        now = self.clock.monotonic()
+        connection.meter(self.guard.meter(name, connection.host, user, now))
 
     def forget(self, connection: Connection) -> None:
         """Count a connection out."""
@@ -525,6 +533,7 @@ class Broker(LoopActor):
             self._expiries.forget(session.name)
         elif state is session.state and not state.connected and session.name not in self._sessions:
             self.passivate(session.name)
+        session.dispose()
 
     def passivate(self, name: str) -> None:
         """Keep of an offline session no more than it takes to have it back."""
@@ -638,6 +647,8 @@ class Broker(LoopActor):
         if NATS_SESSION in (name, connection.given_id):
             connection.refuse(ConnectCode.IDENTIFIER_REJECTED, "reserved_client_id")
             return
+        if self._refuse_strangers(request):
+            return
         session = self._sessions.get(name)
         if session is not None and session.connection is not None and self._flaps(name):
             _log.info("client identifier is fought over", client=name, address=connection.address)
@@ -660,15 +671,21 @@ class Broker(LoopActor):
             del self._taken_over[next(iter(self._taken_over))]
         return last is not None and now - last < 2 * self.options.jail_time
 
-    def _is_anothers(self, name: str, verdict: Verdict | None) -> bool:
-        """Say whether a session belongs to another user than the one who connects.
+    def _refuse_strangers(self, request: ConnectRequest) -> bool:
+        """Refuse who is another user than the one whose session it is; say whether it is so.
 
         Only where users are looked at: what a client says of itself proves nothing.
         """
-        state = self.node.sessions.peek(name)
+        connection, name = request.connection, request.connect.client_id
+        state, verdict = self.node.sessions.peek(name), connection.identity
         if state is None or state.user is None or verdict is None or verdict.claimed:
             return False
-        return state.user != verdict.user
+        if state.user == verdict.user:
+            return False
+        now = self.clock.monotonic()
+        self.guard.refused.add("other_user", now, client=name, user=verdict.user)
+        connection.refuse(ConnectCode.IDENTIFIER_REJECTED, "other_user")
+        return True
 
     def _release(self, request: ConnectRequest) -> None:
         if not request.connection.ended:
@@ -676,11 +693,7 @@ class Broker(LoopActor):
 
     def _attach(self, request: ConnectRequest) -> None:
         connection, connect = request
-        if self._is_anothers(connect.client_id, connection.identity):
-            now = self.clock.monotonic()
-            user = connection.identity.user if connection.identity is not None else None
-            self.guard.refused.add("other_user", now, client=connect.client_id, user=user)
-            connection.refuse(ConnectCode.IDENTIFIER_REJECTED, "other_user")
+        if self._refuse_strangers(request):  # perhaps again: it may have waited
             return
         self.permissions.grant(connection)
         if not self.permissions.takes_will(connection, connect):

@@ -592,6 +592,11 @@ class Session(LoopActor):
         """Have a successor put in place at once: nobody must tell the dead."""
         self._broker.on_session_failure(self)
 
+    def dispose(self) -> None:
+        """Let go of what is large: this actor ended, and refers to itself in a circle."""
+        self.state = SessionState(self.name)
+        self._delivery.forget()
+
     def unfinished(self) -> list[Any]:
         """Return what the session had been told and put off: for its successor."""
         unhandled, self._unhandled = self._unhandled, []

@@ -23,6 +23,7 @@ from actors.meters import watch_loop
 from actors.options import Options
 from cli import logs
 from cli.access import Access, make_permissions, pseudonym_key
+from cli.allocator import trim
 from cli.bounds import bounds
 from cli.endpoints import Endpoint
 from cli.listeners import Listeners
@@ -48,6 +49,9 @@ T = TypeVar("T")
 SPARE_DESCRIPTORS = 64
 # Wake-ups of the broker in a second below which it has time for the garbage collector.
 QUIET_TURNS = 20
+# Connections that have ended since memory was given back, and seconds between looks at them.
+CROWD = 500
+TRIM_EVERY = 10
 _NOT_RELOADED = "settings not reloaded, the old ones stay"
 
 
@@ -161,12 +165,14 @@ class Service:
             self._notifier.ready(self._describe)
             reloading = asyncio.create_task(self._reload_on_hangup(broker))
             collecting = asyncio.create_task(_collect_when_quiet(broker))
+            trimming = asyncio.create_task(_trim_after_crowds(broker))
             measuring = asyncio.create_task(watch_loop(broker.meters, broker.sample))
             try:
                 await self._until_stopped(broker)
             finally:
                 reloading.cancel()
                 collecting.cancel()
+                trimming.cancel()
                 measuring.cancel()
             self._notifier.stopping("draining")
             await self._drain(broker)
@@ -342,6 +348,18 @@ async def _collect_when_quiet(broker: Broker) -> None:
         await asyncio.sleep(1)
         if broker.kernel.turns - before < QUIET_TURNS:
             gc.collect()
+            await asyncio.to_thread(trim)
+
+
+async def _trim_after_crowds(broker: Broker) -> None:
+    """Give memory back once many connections have ended."""
+    trimmed = 0
+    while True:
+        await asyncio.sleep(TRIM_EVERY)
+        ended = broker.meters.accepted - len(broker.connections)
+        if ended - trimmed >= CROWD:
+            trimmed = ended
+            await asyncio.to_thread(trim)
 
 
 async def _recover(broker: Broker, notifier: Notifier) -> None:

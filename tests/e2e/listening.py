@@ -63,6 +63,7 @@ allow_anonymous = false
 address = "{at["proxied"]}"
 proxy_protocol = true
 proxy_from = ["127.0.0.1"]
+allow_anonymous = true
 """
 
     def url(self, transport: str) -> str:

@@ -18,6 +18,7 @@ from eventstore.log import LogWriter
 from eventstore.positions import INDEX_BITS
 from projections.retained import RetainedIndex
 from protocol.encoder import Outgoing as Prepared
+from simulation import chaos
 from simulation.account import matches
 from simulation.chaos import run
 
@@ -25,6 +26,10 @@ SEEDS = 25
 """Seeds of which at least one must catch the mutant."""
 TELLING = (0, 1, 3, 16)
 """Those that caught most are tried first; the others as well, before a mutant passes."""
+
+LONGEST = 800.0
+"""Seconds of virtual time after which a mutant's run does not end: several times what the longest
+run of a broker as it is takes, and more than such a run together with all the patience it has."""
 
 Patch = pytest.MonkeyPatch
 
@@ -231,6 +236,7 @@ def healthy() -> list[int]:
 def test_a_broker_that_breaks_a_promise_is_caught(
     mutant: Callable[[Patch], None], healthy: list[int], monkeypatch: Patch
 ) -> None:
+    monkeypatch.setattr(chaos, "_LONGEST", LONGEST)
     mutant(monkeypatch)
     for seed in healthy:
         found = wrong(seed)
