@@ -12,6 +12,7 @@ from actors.options import Options
 from cli.bounds import bounds
 from cli.flags import size_shown, time_shown, with_settings_flags
 from cli.listenersettings import PER_LISTENER
+from cli.ready import admitted
 from cli.settings import OTHER_VARIABLES, RELOADABLE, ConfigError, Settings, load
 from cli.units import Address
 from eventstore.natsprogram import BINARY_VARIABLE
@@ -223,6 +224,14 @@ def test_a_certificate_that_is_required_is_enough() -> None:
     assert not load(named, {}).anonymous
     known = with_tls("tls://0.0.0.0:1", tls_client_certs="required", password_file="users")
     assert not load(known, {}).anonymous
+
+
+def test_the_banner_says_who_needs_a_certificate() -> None:
+    settings = load(with_tls("tls://0.0.0.0:1", tls_client_certs="required"), {})
+    assert admitted(settings, 0) == "whoever has a certificate"
+    named = with_tls("tls://0.0.0.0:1", tls_client_certs="required", tls_identity="cn")
+    assert admitted(load(named, {}), 0) == "client certificates"
+    assert admitted(load({}, {}), 0) == "anybody, without a password"
 
 
 def test_a_required_certificate_that_is_nobody_and_nobody_else_is_refused() -> None:
