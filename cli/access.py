@@ -11,20 +11,25 @@ from actors.access.callout import Callout, CalloutOptions
 from actors.access.chain import Chain
 from actors.access.jail import Jail, JailOptions
 from actors.access.passwords import PasswordFile
-from actors.access.pseudonyms import KEY_SIZE
+from actors.access.pseudonyms import KEY_SIZE, pseudonym
 from actors.access.rules import Permissions
 from actors.access.tokenkeys import load_keys
 from actors.access.tokens import TokenOptions, Tokens
 from actors.clock import SystemClock
+from cli.settings import ConfigError
 from eventstore.connection import PRIVATE
+from eventstore.datadir import DataDir
 from eventstore.questions import Questions
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from cli.settings import Settings
     from eventstore.connection import ConnectionOptions
-    from eventstore.datadir import DataDir
 
 
+PSEUDONYM_KEY = "pseudonym.key"
+"""File of the data directory."""
 _CACHE_DENIED = 5.0
 """Seconds for which a no from outside is remembered: whoever may come in soon should."""
 
@@ -111,4 +116,15 @@ def make_permissions(settings: Settings) -> Permissions:
 
 def pseudonym_key(settings: Settings, datadir: DataDir) -> bytes:
     """Return the key of pseudonyms, made at the first call; empty without pseudonyms."""
-    return datadir.secret("pseudonym.key", KEY_SIZE) if settings.pseudonyms else b""
+    return datadir.secret(PSEUDONYM_KEY, KEY_SIZE) if settings.pseudonyms else b""
+
+
+def pseudonym_of(client_id: str, path: Path) -> str:
+    """Return what stands for a client id in the log of a data directory.
+
+    Raises ConfigError when there are no pseudonyms there, DataDirError for a damaged key.
+    """
+    datadir = DataDir(path)
+    if not (datadir.path / PSEUDONYM_KEY).exists():
+        raise ConfigError(f"{datadir.path} has no {PSEUDONYM_KEY}: there are no pseudonyms there")
+    return pseudonym(client_id, datadir.secret(PSEUDONYM_KEY, KEY_SIZE))

@@ -126,6 +126,19 @@ def _serve(config: Path | None, flags: dict[str, object]) -> None:
     serve.run(flags, config)
 
 
+@app.command("pseudonym")
+def _pseudonym(
+    client: Annotated[str, typer.Argument(help="Client id, as the client has it.")],
+    data_dir: Annotated[
+        Path, typer.Option("--data-dir", metavar="DIR", help="Data directory of the broker.")
+    ] = Path("foldmq-data"),
+) -> None:
+    """Show what stands for a client id where the broker has pseudonyms = true."""
+    from cli import access
+
+    typer.echo(access.pseudonym_of(client, data_dir))
+
+
 @app.command("salvage")
 def _salvage(
     data_dir: Annotated[

@@ -248,7 +248,7 @@ def _allowed(fields: dict[str, Any], shown: Credentials, now_ms: int) -> Verdict
     if not _is_list(groups) or not all(map(_is_name, groups)):
         raise BadAnswer('"groups" is no list of names')
     expires = _number(fields, "expires")
-    expires_ms = min(int(expires * 1000), _LATEST_MS) if expires is not None else 0
+    expires_ms = int(max(0, min(expires * 1000, _LATEST_MS))) if expires is not None else 0
     if expires is not None and expires_ms <= now_ms:
         raise BadAnswer('"expires" is past')
     return Verdict(

@@ -198,7 +198,7 @@ def _time_ms(claims: dict[str, Any], name: str) -> int | None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise BadToken(f"the token's {name} is no time")
-    return int(value * 1000)
+    return int(max(0, min(value * 1000, _LATEST_MS)))
 
 
 def _check_audience(named: object, wanted: tuple[str, ...]) -> None:
