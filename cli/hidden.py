@@ -42,9 +42,15 @@ def hide(argv: Sequence[str]) -> None:
     ``argv`` begins with the program. Returns when there is nothing to hide.
     """
     kept, found = without_secrets(argv)
-    if found and Path(argv[0]).is_file():
+    if found and _is_command(argv[0]):
         command = [sys.executable, *kept]
         os.execve(sys.executable, command, {**os.environ, **found})  # noqa: S606 -- no shell needed
+
+
+def _is_command(program: str) -> bool:
+    """Say whether this is the installed command, and not a script that calls it."""
+    installed = Path(sys.executable).with_name("foldmq")
+    return installed.is_file() and Path(program).is_file() and installed.samefile(program)
 
 
 def without_secrets(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
