@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 import pykka
 import structlog
 
-from actors.access.pseudonyms import pseudonym
 from actors.access.rules import Permissions
 from actors.bridge.host import BridgeHost
 from actors.clock import Timers
 from actors.connection import Pause
 from actors.decisions import Limits
+from actors.door import Door
 from actors.expiry import Expiries
 from actors.inspection.busiest import BusiestTopics
 from actors.inspection.inspector import Inspector
@@ -28,12 +28,8 @@ from actors.inspection.operations import Operations
 from actors.inspection.queries import Queries
 from actors.inspection.storage import Storage
 from actors.kernel import Failed, Kernel, LoopActor, about
-from actors.limits.acceptor import Acceptor
-from actors.limits.guard import Guard
-from actors.listener import Listener
 from actors.messages import (
     Attach,
-    Authenticated,
     ConnectRequest,
     Expire,
     Kick,
@@ -66,19 +62,17 @@ from eventstore.messages import Message, MessageStore
 from eventstore.positions import INDEX_BITS, Position, format_position, to_runs
 from projections.node import NodeState
 from protocol.errors import FoldmqError
-from protocol.packets import Connect, ConnectCode
+from protocol.packets import ConnectCode
 
 if TYPE_CHECKING:
-    import socket
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
-    from actors.access.identity import Authenticator, Credentials
+    from actors.access.identity import Authenticator
     from actors.bridge.bridge import Bridge
     from actors.bridge.options import BridgeOptions
     from actors.clock import Clock
     from actors.connection import Connection
     from actors.inspection.inspector import Handler
-    from actors.limits.options import Quota
     from actors.listener import ListenerOptions
     from actors.messages import Publication
     from actors.options import Options
@@ -94,8 +88,6 @@ _IDLE_SWEEP = 1.0
 _DEFER = 0.01
 """Seconds for which events that nobody waits for stay in memory, at most."""
 _RETRY_LOAD = 0.5
-_MAX_LOGINS = 1000
-"""Connections whose password is being looked at, or waits for that."""
 _LONGEST_TIMER = 3600.0
 _WATCH_AT_ONCE = 500
 """Offline sessions looked at in one go."""
@@ -132,7 +124,9 @@ class Broker(LoopActor):
         """What exchanges messages with NATS; None: nothing does."""
         self.node: NodeState
         self.router: Router
-        self.guard: Guard[Connection] = Guard(options.bounds, {})
+        self.door = Door(self)
+        self.guard = self.door.guard
+        """All bounds on what clients take."""
         self.begin_anew()
         self.permissions = Permits(self, permissions or Permissions())
         self.messages = MessageStore(options.message_cache)
@@ -153,12 +147,9 @@ class Broker(LoopActor):
         self._sessions: dict[str, Session] = {}
         self._offline: set[Session] = set()
         self._taken_over: dict[str, float] = {}
-        self.listeners: dict[str, Listener] = {}
-        """By name."""
-        self.acceptors: list[Acceptor] = []
         self._tasks: set[asyncio.Task[None]] = set()
-        self._draining = False
-        self._logins = 0
+        self.draining = False
+        """The broker ends."""
         self._expiries = Expiries(clock.monotonic, self.timers.after, self._expiry_due)
         self.projector = Projector(self, log.projections)
         self.retention = Retention(self, self.projector)
@@ -218,21 +209,10 @@ class Broker(LoopActor):
             _log.error("background work failed", work=task.get_name(), exc_info=error)
             self.fail(FoldmqError(f"the work on {task.get_name()} failed: {error}; please report"))
 
-    def listen(self, options: ListenerOptions, sockets: Sequence[socket.socket]) -> None:
-        """Accept connections at sockets that are bound and listening."""
-        listener = Listener(self, options)
-        self.listeners[options.name] = listener
-        for bound in sockets:
-            acceptor = Acceptor(bound, listener.admits, listener.accept)
-            acceptor.start()
-            self.acceptors.append(acceptor)
-        self.guard.change(self.options.bounds, self._quotas())
-
     async def drain(self) -> None:
         """End in good order: no new clients, what was received is committed, clients closed."""
-        self._draining = True
-        for acceptor in self.acceptors:
-            acceptor.close()
+        self.draining = True
+        self.door.close()
         for connection in self.connections:
             connection.pause(Pause.DRAIN)
         await self.settled()
@@ -270,12 +250,7 @@ class Broker(LoopActor):
         listeners: Sequence[ListenerOptions] = (),
     ) -> None:
         """Take new limits and users, and permissions if some are given; connected clients stay."""
-        for own in listeners:
-            self.listeners[own.name].options = own
-        self.guard.change(options.bounds, self._quotas())
-        for connection in self.connections:
-            if connection.identity is not None:
-                self._meter(connection)
+        self.door.reload(options, listeners)
         if permissions is not None:
             self.permissions.change(permissions)
             self.permissions.apply()
@@ -283,14 +258,11 @@ class Broker(LoopActor):
         self.options = options
         self.limits = _limits(options)
         if expiry_changed:
-            self._start(self._watch_all())
+            self.work(self._watch_all())
         self.systree.begin()
         old, self.authenticator = self.authenticator, authenticator
         if old is not authenticator:
             old.close()
-
-    def _quotas(self) -> dict[str, Quota]:
-        return {name: one.options.quota for name, one in self.listeners.items()}
 
     def fail(self, error: FoldmqError) -> None:
         """Stop the broker: it can no longer keep its promise."""
@@ -315,7 +287,7 @@ class Broker(LoopActor):
             return ["failed"]
         if not self._recovered:
             return ["recovering"]
-        found = ["stopping"] if self._draining else []
+        found = ["stopping"] if self.draining else []
         if self.writer.trouble is not None:
             found.append(f"the log cannot be written: {self.writer.trouble}")
         return found
@@ -366,102 +338,6 @@ class Broker(LoopActor):
             except Exception as error:  # noqa: BLE001 - the messages are to arrive all the same
                 _log.error("watching messages failed", exc_info=error)
                 self.remove_watcher(watcher)
-
-    def admit(self, connection: Connection) -> bool:
-        """Count a connection in, unless there are too many or the broker ends."""
-        now, listener = self.clock.monotonic(), connection.listener.options.name
-        if self._full(connection.address):
-            return False
-        if self.guard.arrive(listener, connection.host, now) is not None:
-            return False
-        self.connections.add(connection)
-        self.meters.accepted += 1
-        self.meters.most_connections = max(self.meters.most_connections, len(self.connections))
-        self._make_room(self.guard.unauthenticated.join(connection, connection.host))
-        return True
-
-    def refuses(self, listener: str, host: str) -> bool:
-        """Say whether a socket that is being accepted is to be closed at once."""
-        return self._full(host) or self.guard.refuses(listener, host, self.clock.monotonic())
-
-    def _full(self, address: str) -> bool:
-        if not self._draining and len(self.connections) < self.options.max_connections:
-            return False
-        self.guard.refused.add("connections", self.clock.monotonic(), address=address)
-        return True
-
-    def locate(self, connection: Connection) -> None:
-        """Count a connection in for the address that a proxy told."""
-        guard, host = self.guard, connection.host
-        now, listener = self.clock.monotonic(), connection.listener.options.name
-        guard.unauthenticated.leave(connection, "")
-        if guard.locate(listener, host, now) is not None:
-            connection.host = ""
-            connection.abort("refused")
-        else:
-            self._make_room(guard.unauthenticated.join(connection, host))
-
-    def sample(self, lag: float) -> None:
-        """Take note of how late the event loop is, in seconds; to be called often."""
-        now = self.clock.monotonic()
-        oldest = self.journal.oldest
-        self.guard.overload.sample(lag, 0.0 if oldest is None else now - oldest, now)
-
-    def hold(self, connection: Connection, size: int) -> None:
-        """Take note of how many bytes are kept of a client of which nobody knows who it is."""
-        self._make_room(self.guard.unauthenticated.holds(connection, connection.host, size))
-
-    def _make_room(self, gone: Iterable[Connection]) -> None:
-        now = self.clock.monotonic()
-        for connection in gone:
-            self.guard.refused.add("unauthenticated", now, address=connection.address)
-            connection.abort("refused")
-
-    def identified(self, connection: Connection, connect: Connect) -> bool:
-        """Count a connection in for its user, now that it is known; refuse it or return True."""
-        verdict, guard = connection.identity, self.guard
-        user = verdict.user if verdict is not None else None
-        now, host = self.clock.monotonic(), connection.host
-        guard.unauthenticated.leave(connection, host)
-        if user == NATS_SESSION:  # what the bridge may do is for nobody else
-            connection.refuse(ConnectCode.NOT_AUTHORIZED, "reserved_user")
-            return False
-        name = connect.client_id
-        if name and guard.flaps((user, name), now, name, connection.address):
-            connection.refuse(ConnectCode.SERVER_UNAVAILABLE, "flapping")
-            return False
-        if guard.owes(host, user, now):
-            connection.refuse(ConnectCode.SERVER_UNAVAILABLE, "publish_rate")
-            return False
-        old = self._sessions[name].connection if name in self._sessions else None
-        if old is not None and user is not None and old.counted_user == user:
-            old.counted_user = None  # it is about to be taken over
-        elif guard.identify(user, host, now) is not None:
-            connection.refuse(ConnectCode.SERVER_UNAVAILABLE, "too_many_connections")
-            return False
-        connection.counted_user = user
-        self._meter(connection)
-        return True
-
-    def _meter(self, connection: Connection) -> None:
-        name, user = connection.listener.options.name, connection.counted_user
-        now = self.clock.monotonic()
-        connection.meter(self.guard.meter(name, connection.host, user, now))
-
-    def forget(self, connection: Connection) -> None:
-        """Count a connection out."""
-        if connection in self.connections:
-            guard, host = self.guard, connection.host
-            guard.unauthenticated.leave(connection, host)
-            guard.leave(connection.listener.options.name, host, connection.counted_user)
-            guard.slow.forget(connection)
-        self.connections.discard(connection)
-        self.paused.discard(connection)
-
-    def known_as(self, client_id: str) -> str:
-        """Return what stands for a client identifier in the log and wherever else it is seen."""
-        key = self.options.pseudonym_key
-        return pseudonym(client_id, key) if key and client_id else client_id
 
     def session(self, name: str) -> Session:
         """Return the actor of a session, activated if it was passive."""
@@ -556,14 +432,7 @@ class Broker(LoopActor):
         if self.bridge is not None:
             self.bridge.interest.clear()
         self.router = Router(self.session, self.bridge)
-        self.router.too_deep = self.too_deep
-
-    def too_deep(self, topic: bytes) -> bool:
-        """Say whether a topic has more levels than there may be."""
-        reason = self.guard.topics.refuses_topic(topic)
-        if reason is not None:
-            self.guard.refused.add(reason, self.clock.monotonic())
-        return reason is not None
+        self.router.too_deep = self.door.too_deep
 
     def expires_in(self, state: SessionState) -> float:
         """Return in how many seconds an offline session expires; infinity if it never does."""
@@ -580,33 +449,7 @@ class Broker(LoopActor):
 
     def load(self, session: Session, refs: Sequence[Position]) -> None:
         """Read messages from the log; the session is told ``Loaded``."""
-        self._start(self._load(session, refs))
-
-    def authenticate(
-        self, connection: Connection, connect: Connect, shown: Credentials
-    ) -> asyncio.Task[None] | None:
-        """Look at user name and password beside the loop; the connection is told the result.
-
-        Returns the work, to be cancelled when nobody waits for it; None when too much of it
-        waits already: the connection was refused.
-        """
-        if self._logins >= _MAX_LOGINS:
-            self.guard.refused.add(
-                "logins",
-                self.clock.monotonic(),
-                client=connection.client_id,
-                address=connection.address,
-            )
-            connection.refuse(ConnectCode.SERVER_UNAVAILABLE, "too_many_logins")
-            return None
-        self._logins += 1
-        task = self._start(self._authenticate(connection, connect, shown))
-        # Not in the task: one that is cancelled before its first step never runs.
-        task.add_done_callback(self._login_over)
-        return task
-
-    def _login_over(self, _task: object) -> None:
-        self._logins -= 1
+        self.work(self._load(session, refs))
 
     def prefix_of(self, session: str) -> str:
         """Return what the subjects of a session's user begin with, for the bridge."""
@@ -637,7 +480,7 @@ class Broker(LoopActor):
         connection, connect = request
         if connection.ended:
             return
-        if self._given_up or self._draining:
+        if self._given_up or self.draining:
             connection.refuse(ConnectCode.SERVER_UNAVAILABLE, "unavailable")
             return
         if not connect.client_id:
@@ -647,7 +490,7 @@ class Broker(LoopActor):
         if NATS_SESSION in (name, connection.given_id):
             connection.refuse(ConnectCode.IDENTIFIER_REJECTED, "reserved_client_id")
             return
-        if self._refuse_strangers(request):
+        if self.door.refuses_stranger(connection, name):
             return
         session = self._sessions.get(name)
         if session is not None and session.connection is not None and self._flaps(name):
@@ -655,9 +498,8 @@ class Broker(LoopActor):
             self.timers.after(self.options.jail_time, lambda: self._release(request))
             return
         if name not in self.node.sessions and len(self.node.sessions) >= self.options.max_sessions:
-            self.guard.refused.add(
-                "sessions", self.clock.monotonic(), client=name, address=connection.address
-            )
+            now = self.clock.monotonic()
+            self.guard.refused.add("sessions", now, client=name, address=connection.address)
             connection.refuse(ConnectCode.SERVER_UNAVAILABLE, "too_many_sessions")
             return
         self._attach(request)
@@ -671,29 +513,15 @@ class Broker(LoopActor):
             del self._taken_over[next(iter(self._taken_over))]
         return last is not None and now - last < 2 * self.options.jail_time
 
-    def _refuse_strangers(self, request: ConnectRequest) -> bool:
-        """Refuse who is another user than the one whose session it is; say whether it is so.
-
-        Only where users are looked at: what a client says of itself proves nothing.
-        """
-        connection, name = request.connection, request.connect.client_id
-        state, verdict = self.node.sessions.peek(name), connection.identity
-        if state is None or state.user is None or verdict is None or verdict.claimed:
-            return False
-        if state.user == verdict.user:
-            return False
-        now = self.clock.monotonic()
-        self.guard.refused.add("other_user", now, client=name, user=verdict.user)
-        connection.refuse(ConnectCode.IDENTIFIER_REJECTED, "other_user")
-        return True
-
     def _release(self, request: ConnectRequest) -> None:
         if not request.connection.ended:
             self._attach(request)
 
     def _attach(self, request: ConnectRequest) -> None:
         connection, connect = request
-        if self._refuse_strangers(request):  # perhaps again: it may have waited
+        if self.door.refuses_stranger(
+            connection, connect.client_id
+        ):  # perhaps again: it may have waited
             return
         self.permissions.grant(connection)
         if not self.permissions.takes_will(connection, connect):
@@ -706,7 +534,7 @@ class Broker(LoopActor):
         actor = failed.actor
         if isinstance(actor, Session):
             others = inherit(self, actor, failed)
-            self._start(replace(self, self.session(actor.name), failed.message, others))
+            self.work(replace(self, self.session(actor.name), failed.message, others))
         elif isinstance(actor, Inspector):
             self.inspector = self._inspect()
 
@@ -717,7 +545,8 @@ class Broker(LoopActor):
 
     # Work beside the turn.
 
-    def _start(self, work: Any) -> asyncio.Task[None]:
+    def work(self, work: Any) -> asyncio.Task[None]:
+        """Do work beside the turn; it is cancelled when the broker ends."""
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -772,18 +601,10 @@ class Broker(LoopActor):
             found[ref] = message
         for record in records:
             self.messages.add_record(record)
-        self._tell_if_alive(session, Loaded(found))
+        self.tell_if_alive(session, Loaded(found))
 
-    async def _authenticate(
-        self, connection: Connection, connect: Connect, shown: Credentials
-    ) -> None:
-        asked, verdict = None, None
-        while verdict is None or asked is not self.authenticator:  # a reload came meanwhile
-            asked = self.authenticator
-            verdict = await asked.check(shown)
-        self._tell_if_alive(connection, Authenticated(connect, verdict))
-
-    def _tell_if_alive(self, actor: LoopActor, message: Any) -> None:
+    def tell_if_alive(self, actor: LoopActor, message: Any) -> None:
+        """Tell an actor, unless it has stopped."""
         if not actor.stopped:
             self.kernel.tell(actor, message)
 
@@ -821,14 +642,10 @@ class Broker(LoopActor):
         idle_since = self.clock.monotonic() - _IDLE_SWEEP
         for session in list(self._offline):
             if session.connection is None and session.last_active < idle_since:
-                self._tell_if_alive(session, Retire())
+                self.tell_if_alive(session, Retire())
         if self.paused and not self.journal.congested:
             self._on_relief()
-        now = self.clock.monotonic()
-        for slow in self.guard.sweep(self.connections, now):
-            client = slow.reader.client_id
-            self.guard.refused.add(slow.reason, now, client=client, unread=slow.unread)
-            slow.reader.abort(slow.reason)
+        self.door.sweep()
         self._look_after_log()
 
     def _look_after_log(self) -> None:

@@ -216,7 +216,7 @@ class Connection(LoopActor, asyncio.Protocol):
         self._transport.set_write_buffer_limits(high=_WRITE_HIGH)
         _keep_alive_in_tcp(transport)
         broker = self._broker
-        if not broker.admit(self):
+        if not broker.door.admit(self):
             self._ended = self._closed = True
             self._transport.abort()
             return
@@ -227,7 +227,7 @@ class Connection(LoopActor, asyncio.Protocol):
         """Take note of where the client really is, as a proxy says."""
         if not self._ended:
             self._look_for_peer()
-            self._broker.locate(self)
+            self._broker.door.locate(self)
 
     def _look_for_peer(self) -> None:
         transport = self._transport
@@ -286,11 +286,11 @@ class Connection(LoopActor, asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
         self._release_brake()
-        self._broker.forget(self)
+        self._broker.door.forget(self)
 
     def on_stop(self) -> None:
         """Forget the connection, and what refers to it in a circle."""
-        self._broker.forget(self)
+        self._broker.door.forget(self)
         self._release_brake()
         self._transport = None
         self.session = None
@@ -493,7 +493,7 @@ class Connection(LoopActor, asyncio.Protocol):
         return True
 
     def _hold(self) -> None:
-        self._broker.hold(self, max(self._below, self.bytes_in))
+        self._broker.door.hold(self, max(self._below, self.bytes_in))
 
     @property
     def unread(self) -> int:
@@ -584,7 +584,7 @@ class Connection(LoopActor, asyncio.Protocol):
             self._keep_early(packets[1:])
         self.given_id = connect.client_id
         shown = self._credentials(connect)
-        connect.client_id = self.client_id = self._broker.known_as(connect.client_id)
+        connect.client_id = self.client_id = self._broker.door.known_as(connect.client_id)
         if self._broker.on_connect is not None:
             self._broker.on_connect(self, packets)
         self._broker.meters.packets_in += 1
@@ -592,7 +592,7 @@ class Connection(LoopActor, asyncio.Protocol):
         connect.password = None
         verdict = self._broker.authenticator.check_now(shown)
         if verdict is None:
-            self._login = self._broker.authenticate(self, connect, shown)
+            self._login = self._broker.door.authenticate(self, connect, shown)
         else:
             self._authenticated(connect, verdict)
 
@@ -628,7 +628,7 @@ class Connection(LoopActor, asyncio.Protocol):
             return
         self.identity = verdict
         self._look_at_expiry()
-        if self._broker.identified(self, connect):
+        if self._broker.door.identified(self, connect):
             self.kernel.tell(self._broker, ConnectRequest(self, connect))
 
     def _tell_unwelcome(self, connect: Connect, verdict: Verdict) -> None:

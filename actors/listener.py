@@ -48,7 +48,7 @@ class Listener:
     def admits(self, host: str) -> bool:
         """Say whether a socket from this host may become a connection; no host: not known yet."""
         name, proxied = self.options.name, self.options.stack.proxy is not None
-        return not self._broker.refuses(name, "" if proxied else host)
+        return not self._broker.door.refuses(name, "" if proxied else host)
 
     def accept(self) -> asyncio.Protocol:
         """Return the protocol of a new socket."""

@@ -146,7 +146,7 @@ class Publisher:
         }
         refused = {
             "reserved_topic": reserved,
-            "topic_levels": set(filter(self._broker.too_deep, distinct - reserved)),
+            "topic_levels": set(filter(self._broker.door.too_deep, distinct - reserved)),
         }
         for reason, topics in refused.items():
             if topics:

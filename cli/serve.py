@@ -166,7 +166,7 @@ class Service:
             reloading = asyncio.create_task(self._reload_on_hangup(broker))
             collecting = asyncio.create_task(_collect_when_quiet(broker))
             trimming = asyncio.create_task(_trim_after_crowds(broker))
-            measuring = asyncio.create_task(watch_loop(broker.meters, broker.sample))
+            measuring = asyncio.create_task(watch_loop(broker.meters, broker.door.sample))
             try:
                 await self._until_stopped(broker)
             finally:
@@ -221,7 +221,7 @@ class Service:
         holding = self._listeners.options(self._settings, packet)
         for own, options in zip(self._settings.listeners(), holding, strict=True):
             where, bound = self._listeners.bind(own)
-            broker.listen(options, bound)
+            broker.door.listen(options, bound)
             found.append(where)
         return found
 

@@ -40,9 +40,9 @@ def status(broker: Broker) -> dict[str, Any]:
             "unauthenticated": len(broker.guard.unauthenticated),
             "unauthenticated_bytes": broker.guard.unauthenticated.bytes,
         },
-        "listeners": {name: broker.guard.connections(name) for name in broker.listeners},
-        "accepting": not any(acceptor.paused for acceptor in broker.acceptors),
-        "accept_pauses": sum(acceptor.pauses for acceptor in broker.acceptors),
+        "listeners": {name: broker.guard.connections(name) for name in broker.door.listeners},
+        "accepting": not any(acceptor.paused for acceptor in broker.door.acceptors),
+        "accept_pauses": sum(acceptor.pauses for acceptor in broker.door.acceptors),
         "overload": broker.guard.overload.reason,
         "refused": dict(broker.guard.refused.counts),
         "denied": dict(broker.permissions.refused.counts),
@@ -144,7 +144,7 @@ def _logins(broker: Broker) -> list[tuple[str, str, int]]:
 
 def _tls(broker: Broker) -> dict[str, Any]:
     """Return what the TLS handshakes came to; one pool makes those of all listeners."""
-    stacks = (listener.options.stack for listener in broker.listeners.values())
+    stacks = (listener.options.stack for listener in broker.door.listeners.values())
     pool = next((one.handshakes for one in stacks if one.handshakes is not None), None)
     stats = pool.stats if pool is not None else TlsStats()
     return {

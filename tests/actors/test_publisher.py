@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -43,7 +44,7 @@ class FakeBroker:
         self.dropped: Counter[str] = Counter()
         self.watch = None
         self.bridge = None
-        self.too_deep = self.router.too_deep
+        self.door = SimpleNamespace(too_deep=self.router.too_deep)
         self.boxes: dict[str, Box] = {}
         self.state = SessionState("p")
         self.events: list[tuple[Event, Position, Sequence[bytes]]] = []

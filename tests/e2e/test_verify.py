@@ -38,20 +38,20 @@ pytestmark = [
 
 DEBUG_BUILD = """
 import asyncio, pathlib, signal
-from actors.broker import Broker
+from actors.door import Door
 from cli.main import main
 
 order = pathlib.Path(__file__).with_name("tamper.py")
-listen = Broker.listen
+listen = Door.listen
 
-async def listen_to_the_test(broker, host, port):
+def listen_to_the_test(door, options, sockets):
     def obey():
-        exec(order.read_text(), {"broker": broker, "answer": order.with_name("answer")})
+        exec(order.read_text(), {"broker": door._broker, "answer": order.with_name("answer")})
         order.unlink()
     asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, obey)
-    return await listen(broker, host, port)
+    return listen(door, options, sockets)
 
-Broker.listen = listen_to_the_test
+Door.listen = listen_to_the_test
 main()
 """
 

@@ -219,6 +219,7 @@ async def test_what_is_written_goes_out_as_one_frame() -> None:
         (frame(b"\x03\xe7", Opcode.CLOSE), 1002),  # with a code that there is not
         (frame(b"\x03\xe8\xff", Opcode.CLOSE), 1007),  # with a reason that is not UTF-8
     ],
+    ids=range(14),  # masks are random
 )
 async def test_frames_that_are_refused(sent: bytes, code: int) -> None:
     async with placed(ws_options()) as place:

@@ -1,0 +1,245 @@
+"""The broker's door: who comes in, where from, and whose connection it is.
+
+Everything that is decided about a connection before it has a session is here: whether there is room
+for it, what is kept of it, whether its login is looked at, and whether its session is its own.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from actors.access.pseudonyms import pseudonym
+from actors.limits.acceptor import Acceptor
+from actors.limits.guard import Guard
+from actors.listener import Listener
+from actors.messages import Authenticated
+from eventstore.events import NATS_SESSION
+from protocol.packets import ConnectCode
+
+if TYPE_CHECKING:
+    import asyncio
+    import socket
+    from collections.abc import Iterable, Sequence
+
+    from actors.access.identity import Credentials
+    from actors.broker import Broker
+    from actors.connection import Connection
+    from actors.limits.options import Quota
+    from actors.listener import ListenerOptions
+    from actors.options import Options
+    from protocol.packets import Connect
+
+_MAX_LOGINS = 1000
+"""Connections whose password is being looked at, or waits for that."""
+
+
+class Door:
+    """Where connections come in to a broker."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.guard: Guard[Connection] = Guard(broker.options.bounds, {})
+        self.listeners: dict[str, Listener] = {}
+        """By name."""
+        self.acceptors: list[Acceptor] = []
+        self._broker = broker
+        self._logins = 0
+
+    def listen(self, options: ListenerOptions, sockets: Sequence[socket.socket]) -> None:
+        """Accept connections at sockets that are bound and listening."""
+        listener = Listener(self._broker, options)
+        self.listeners[options.name] = listener
+        for bound in sockets:
+            acceptor = Acceptor(bound, listener.admits, listener.accept)
+            acceptor.start()
+            self.acceptors.append(acceptor)
+        self.guard.change(self._broker.options.bounds, self._quotas())
+
+    def close(self) -> None:
+        """Accept nothing more."""
+        for acceptor in self.acceptors:
+            acceptor.close()
+
+    def reload(self, options: Options, listeners: Sequence[ListenerOptions]) -> None:
+        """Take other bounds, and other options for some listeners; who is in stays in."""
+        for own in listeners:
+            self.listeners[own.name].options = own
+        self.guard.change(options.bounds, self._quotas())
+        for connection in self._broker.connections:
+            if connection.identity is not None:
+                self._meter(connection)
+
+    def _quotas(self) -> dict[str, Quota]:
+        return {name: one.options.quota for name, one in self.listeners.items()}
+
+    # The way of a connection.
+
+    def admit(self, connection: Connection) -> bool:
+        """Count a connection in, unless there are too many or the broker ends."""
+        now, listener = self._now(), connection.listener.options.name
+        if self._full(connection.address):
+            return False
+        if self.guard.arrive(listener, connection.host, now) is not None:
+            return False
+        broker = self._broker
+        broker.connections.add(connection)
+        broker.meters.accepted += 1
+        most = max(broker.meters.most_connections, len(broker.connections))
+        broker.meters.most_connections = most
+        self._make_room(self.guard.unauthenticated.join(connection, connection.host))
+        return True
+
+    def refuses(self, listener: str, host: str) -> bool:
+        """Say whether a socket that is being accepted is to be closed at once."""
+        return self._full(host) or self.guard.refuses(listener, host, self._now())
+
+    def _full(self, address: str) -> bool:
+        broker = self._broker
+        if not broker.draining and len(broker.connections) < broker.options.max_connections:
+            return False
+        self.guard.refused.add("connections", self._now(), address=address)
+        return True
+
+    def locate(self, connection: Connection) -> None:
+        """Count a connection in for the address that a proxy told."""
+        guard, host = self.guard, connection.host
+        now, listener = self._now(), connection.listener.options.name
+        guard.unauthenticated.leave(connection, "")
+        if guard.locate(listener, host, now) is not None:
+            connection.host = ""
+            connection.abort("refused")
+        else:
+            self._make_room(guard.unauthenticated.join(connection, host))
+
+    def sample(self, lag: float) -> None:
+        """Take note of how late the event loop is, in seconds; to be called often."""
+        now = self._now()
+        oldest = self._broker.journal.oldest
+        self.guard.overload.sample(lag, 0.0 if oldest is None else now - oldest, now)
+
+    def hold(self, connection: Connection, size: int) -> None:
+        """Take note of how many bytes are kept of a client of which nobody knows who it is."""
+        self._make_room(self.guard.unauthenticated.holds(connection, connection.host, size))
+
+    def _make_room(self, gone: Iterable[Connection]) -> None:
+        now = self._now()
+        for connection in gone:
+            self.guard.refused.add("unauthenticated", now, address=connection.address)
+            connection.abort("refused")
+
+    def identified(self, connection: Connection, connect: Connect) -> bool:
+        """Count a connection in for its user, now that it is known; refuse it or return True."""
+        verdict, guard = connection.identity, self.guard
+        user = verdict.user if verdict is not None else None
+        now, host = self._now(), connection.host
+        guard.unauthenticated.leave(connection, host)
+        if user == NATS_SESSION:  # what the bridge may do is for nobody else
+            connection.refuse(ConnectCode.NOT_AUTHORIZED, "reserved_user")
+            return False
+        name = connect.client_id
+        if name and guard.flaps((user, name), now, name, connection.address):
+            connection.refuse(ConnectCode.SERVER_UNAVAILABLE, "flapping")
+            return False
+        if guard.owes(host, user, now):
+            connection.refuse(ConnectCode.SERVER_UNAVAILABLE, "publish_rate")
+            return False
+        session = self._broker.find_session(name)
+        old = session.connection if session is not None else None
+        if old is not None and user is not None and old.counted_user == user:
+            old.counted_user = None  # it is about to be taken over
+        elif guard.identify(user, host, now) is not None:
+            connection.refuse(ConnectCode.SERVER_UNAVAILABLE, "too_many_connections")
+            return False
+        connection.counted_user = user
+        self._meter(connection)
+        return True
+
+    def _meter(self, connection: Connection) -> None:
+        name, user = connection.listener.options.name, connection.counted_user
+        now = self._now()
+        connection.meter(self.guard.meter(name, connection.host, user, now))
+
+    def forget(self, connection: Connection) -> None:
+        """Count a connection out."""
+        broker = self._broker
+        if connection in broker.connections:
+            guard, host = self.guard, connection.host
+            guard.unauthenticated.leave(connection, host)
+            guard.leave(connection.listener.options.name, host, connection.counted_user)
+            guard.slow.forget(connection)
+        broker.connections.discard(connection)
+        broker.paused.discard(connection)
+
+    def sweep(self) -> None:
+        """Close clients that take nothing, and forget what no longer matters; once a second."""
+        now = self._now()
+        for slow in self.guard.sweep(self._broker.connections, now):
+            client = slow.reader.client_id
+            self.guard.refused.add(slow.reason, now, client=client, unread=slow.unread)
+            slow.reader.abort(slow.reason)
+
+    def _now(self) -> float:
+        return self._broker.clock.monotonic()
+
+    # Whose it is.
+
+    def known_as(self, client_id: str) -> str:
+        """Return what stands for a client identifier in the log and wherever else it is seen."""
+        key = self._broker.options.pseudonym_key
+        return pseudonym(client_id, key) if key and client_id else client_id
+
+    def authenticate(
+        self, connection: Connection, connect: Connect, shown: Credentials
+    ) -> asyncio.Task[None] | None:
+        """Look at user name and password beside the loop; the connection is told the result.
+
+        Returns the work, to be cancelled when nobody waits for it; None when too much of it
+        waits already: the connection was refused.
+        """
+        if self._logins >= _MAX_LOGINS:
+            self.guard.refused.add(
+                "logins",
+                self._now(),
+                client=connection.client_id,
+                address=connection.address,
+            )
+            connection.refuse(ConnectCode.SERVER_UNAVAILABLE, "too_many_logins")
+            return None
+        self._logins += 1
+        task = self._broker.work(self._authenticate(connection, connect, shown))
+        # Not in the task: one that is cancelled before its first step never runs.
+        task.add_done_callback(self._login_over)
+        return task
+
+    def _login_over(self, _task: object) -> None:
+        self._logins -= 1
+
+    async def _authenticate(
+        self, connection: Connection, connect: Connect, shown: Credentials
+    ) -> None:
+        broker, asked, verdict = self._broker, None, None
+        while verdict is None or asked is not broker.authenticator:  # a reload came meanwhile
+            asked = broker.authenticator
+            verdict = await asked.check(shown)
+        broker.tell_if_alive(connection, Authenticated(connect, verdict))
+
+    def refuses_stranger(self, connection: Connection, name: str) -> bool:
+        """Refuse who is another user than the one whose session it is; say whether it is so.
+
+        Only where users are looked at: what a client says of itself proves nothing.
+        """
+        state, verdict = self._broker.node.sessions.peek(name), connection.identity
+        if state is None or state.user is None or verdict is None or verdict.claimed:
+            return False
+        if state.user == verdict.user:
+            return False
+        now = self._now()
+        self.guard.refused.add("other_user", now, client=name, user=verdict.user)
+        connection.refuse(ConnectCode.IDENTIFIER_REJECTED, "other_user")
+        return True
+
+    def too_deep(self, topic: bytes) -> bool:
+        """Say whether a topic has more levels than there may be."""
+        reason = self.guard.topics.refuses_topic(topic)
+        if reason is not None:
+            self.guard.refused.add(reason, self._now())
+        return reason is not None
