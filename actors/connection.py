@@ -539,9 +539,12 @@ class Connection(LoopActor, asyncio.Protocol):
         if error is None or self._ended or self._authenticating:
             return
         now, about = self._broker.clock.monotonic(), str(error)
-        self._broker.guard.broken.add(
+        guard = self._broker.guard
+        guard.broken.add(
             "protocol_error", now, client=self.client_id, address=self.address, error=about
         )
+        if self.session is None:
+            guard.fault(self.host, now)
         if error.connack is not None:
             self.write(connack(error.connack))
         self.close("protocol_error")
@@ -602,6 +605,7 @@ class Connection(LoopActor, asyncio.Protocol):
         if reason is not None:
             now = self._broker.clock.monotonic()
             self._broker.guard.refused.add(reason, now, address=self.address, error=str(error))
+            self._broker.guard.fault(self.host, now)
 
     def _credentials(self, connect: Connect) -> Credentials:
         options, transport = self.listener.options, self._transport
@@ -676,9 +680,9 @@ class Connection(LoopActor, asyncio.Protocol):
     def _connect_deadline(self) -> None:
         if self.session is None and not self._ended:
             now = self._broker.clock.monotonic()
-            self._broker.guard.late.add(
-                "connect_timeout", now, client=self.client_id, address=self.address
-            )
+            guard = self._broker.guard
+            guard.late.add("connect_timeout", now, client=self.client_id, address=self.address)
+            guard.fault(self.host, now)
             self.close("connect_timeout")
 
     def _keep_alive_deadline(self) -> None:

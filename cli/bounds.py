@@ -39,6 +39,8 @@ def bounds(settings: Settings, max_connections: int) -> LimitOptions:
         flapping_connects=settings.flapping_connects,
         flapping_window=settings.flapping_jail,
         flapping_jail=settings.flapping_jail,
+        address_faults=settings.max_faults_per_address,
+        fault_jail=settings.fault_jail,
         slow_reader_time=settings.slow_reader_time,
         max_unread_bytes=settings.max_unread_bytes,
         overload_lag=settings.overload_lag,

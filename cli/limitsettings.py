@@ -128,6 +128,16 @@ class LimitFields(BaseModel):
     login_jail: Seconds = Field(
         default=60.0, gt=0, description="Time for which failed logins are held against somebody."
     )
+    max_faults_per_address: int = Field(
+        default=0,
+        ge=0,
+        description="Connections from one address, within --fault-jail, that break the standard, "
+        "fail in TLS or send no CONNECT in time, after which it is turned away for that time; "
+        "0: no bound.",
+    )
+    fault_jail: Seconds = Field(
+        default=60.0, gt=0, description="Time for which such faults are held against an address."
+    )
     flapping_connects: int = Field(
         default=300,
         ge=0,

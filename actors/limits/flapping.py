@@ -35,6 +35,10 @@ class Flapping:
         """Return how many are jailed."""
         return len(self._jailed)
 
+    def jailed(self, key: Hashable, now: float) -> bool:
+        """Say whether a key is refused, without counting anything."""
+        return self._jailed.get(key, now) > now
+
     def connects(self, key: Hashable, now: float) -> float:
         """Count a connect; return for how many seconds more it is refused, 0 if it is not."""
         if self._seen is None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+import structlog
+
+from actors.limits.addresses import network_of
 from actors.limits.admission import Admission
 from actors.limits.flapping import Flapping
 from actors.limits.overload import Overload
@@ -17,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Hashable, Mapping
 
     from actors.limits.options import LimitOptions, Quota
+
+_log = structlog.get_logger("foldmq")
 
 ReaderT = TypeVar("ReaderT", bound=Reader)
 
@@ -38,6 +43,7 @@ class Guard(Generic[ReaderT]):
 
     __slots__ = (
         "_admission",
+        "_faulty",
         "_flapping",
         "_listeners",
         "_options",
@@ -57,6 +63,7 @@ class Guard(Generic[ReaderT]):
         self._listeners = dict(listeners)
         self._admission = Admission(listeners, options.address, options.user, options.burst)
         self._flapping = Flapping(*_flapping_of(options))
+        self._faulty = Flapping(*_faults_of(options))
         self._rates = PublishRates(self._listeners, *_rates_of(options))
         self.overload = Overload(
             options.overload_lag, options.overload_commit, options.overload_after
@@ -83,6 +90,8 @@ class Guard(Generic[ReaderT]):
         self._admission.change(listeners, options.address, options.user, options.burst)
         if _flapping_of(before) != _flapping_of(options):
             self._flapping = Flapping(*_flapping_of(options))
+        if _faults_of(before) != _faults_of(options):
+            self._faulty = Flapping(*_faults_of(options))
         if (known, _rates_of(before)) != (self._listeners, _rates_of(options)):
             self._rates = PublishRates(self._listeners, *_rates_of(options))
         self.overload.change(options.overload_lag, options.overload_commit, options.overload_after)
@@ -100,10 +109,27 @@ class Guard(Generic[ReaderT]):
         Unix socket, and where it is only known later (:meth:`locate`).
         """
         reason = "overload" if self.overload.reason is not None else None
+        reason = reason or self._blamed(address, now)
         reason = reason or self._admission.refusal(listener, address, now)
         if reason is not None:
             self.refused.add(reason, now, listener=listener, address=address)
         return reason is not None
+
+    def _blamed(self, address: str, now: float) -> str | None:
+        """Return for what an address is turned away before anything is made for it."""
+        if self._faulty.jailed(network_of(address), now):
+            return "faults"
+        if self._rates.debt(address, None, now) > _MOST_DEBT:
+            return "publish_debt"
+        return None
+
+    def fault(self, address: str, now: float) -> None:
+        """Count a connection that came to nothing through its own fault; "" is nobody's address."""
+        network = network_of(address)
+        if network and not self._faulty.jailed(network, now):
+            wait = self._faulty.connects(network, now)
+            if wait:
+                _log.warning("turned away for its faults", address=address, seconds=round(wait))
 
     def arrive(self, listener: str, address: str, now: float) -> str | None:
         """Count a new connection in; return why it is refused, None if it is not."""
@@ -117,7 +143,7 @@ class Guard(Generic[ReaderT]):
 
         If it is refused it must leave without an address, as it arrived.
         """
-        reason = self._admission.locate(address, now)
+        reason = self._blamed(address, now) or self._admission.locate(address, now)
         if reason is not None:
             self.refused.add(reason, now, listener=listener, address=address)
         return reason
@@ -162,12 +188,17 @@ class Guard(Generic[ReaderT]):
         """Forget what no longer matters; return clients to close. To be called once a second."""
         self._admission.sweep(now)
         self._flapping.sweep(now)
+        self._faulty.sweep(now)
         self._rates.sweep(now)
         return self.slow.sweep(connections, now)
 
 
 def _flapping_of(options: LimitOptions) -> tuple[int, float, float]:
     return options.flapping_connects, options.flapping_window, options.flapping_jail
+
+
+def _faults_of(options: LimitOptions) -> tuple[int, float, float]:
+    return options.address_faults, options.fault_jail, options.fault_jail
 
 
 def _rates_of(options: LimitOptions) -> tuple[Quota, Quota, Quota, float, float]:

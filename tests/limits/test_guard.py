@@ -95,3 +95,33 @@ def test_those_without_connect_are_bounded_by_what_was_changed() -> None:
         assert door.unauthenticated.join(one, "192.0.2.1") == []
     door.change(replace(LimitOptions(), max_unauthenticated=8), LISTENERS)
     assert door.unauthenticated.join(Client(), "192.0.2.2") == first[:4]
+
+
+def test_an_address_of_many_faults_is_turned_away_for_a_while() -> None:
+    door: Guard[Client] = Guard(LimitOptions(address_faults=3, fault_jail=60.0), {})
+    for second in range(3):
+        door.fault("192.0.2.1", float(second))
+        assert not door.refuses("l", "192.0.2.1", float(second))
+    door.fault("192.0.2.1", 3.0)
+    assert door.refuses("l", "192.0.2.1", 4.0)
+    assert door.locate("l", "192.0.2.1", 4.0) == "faults"
+    assert not door.refuses("l", "192.0.2.2", 4.0)
+    assert not door.refuses("l", "", 4.0), "a proxy, or a Unix socket"
+    assert not door.refuses("l", "192.0.2.1", 64.0)
+    assert door.refused.counts["faults"] == 2
+
+
+def test_faults_have_no_bound_unless_it_is_set() -> None:
+    door: Guard[Client] = Guard(LimitOptions(), {})
+    for _ in range(1000):
+        door.fault("192.0.2.1", 0.0)
+    assert not door.refuses("l", "192.0.2.1", 0.0)
+
+
+def test_an_address_in_debt_is_turned_away_at_once() -> None:
+    door: Guard[Client] = Guard(LimitOptions(address=Quota(publish_rate=10)), {})
+    meter = door.meter("l", "192.0.2.1", None, 0.0)
+    assert meter is not None
+    meter.took(200, 0, 0.0)
+    assert door.refuses("l", "192.0.2.1", 1.0)
+    assert not door.refuses("l", "192.0.2.1", 30.0)
