@@ -95,3 +95,8 @@ class Nats:
         answer: dict[str, Any] = self.do(ask)
         assert "error" not in answer, answer
         return answer
+
+
+def access(server: Nats) -> dict[str, str]:
+    """The options of the Spark source that let it in."""
+    return {"nats": server.url, "user": USER, "password": PASSWORD}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from harness.logs import LogBuilder
-from harness.nats import PASSWORD, USER, Nats
+from harness.nats import Nats, access
 
 from spark.log import Log
 
@@ -49,8 +49,3 @@ def opened(spark: SparkSession, nats: Nats) -> Callable[..., Log]:
         return Log(spark, {**access(nats), "stream": streams, **options})
 
     return open_logs
-
-
-def access(server: Nats) -> dict[str, str]:
-    """The options of the source that let it in."""
-    return {"nats": server.url, "user": USER, "password": PASSWORD}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from brokenlogs import Story, at, closed, delivered, opened, published
-from conftest import access
+from harness.nats import access
 
 from eventstore.events import Acked, Released, RetainedCleared, SessionExpired, Subscribed
 from eventstore.records import decode_record

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 from brokenlogs import at, closed, opened
-from conftest import access
 from harness.logs import LogBuilder
+from harness.nats import access
 
 from eventstore.events import BrokerStarted
 from spark.audit.outcome import OWNERSHIP

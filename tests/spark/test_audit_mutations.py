@@ -11,9 +11,9 @@ from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from conftest import access
 from foldedlogs import simulated
 from harness.logs import LogBuilder
+from harness.nats import access
 from simulation.promises import violations
 
 from eventstore.records import decode_record

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from brokenlogs import BROKEN, KEPT, Case, at
-from conftest import access
+from harness.nats import access
 from harness.plans import compiled
 
 from spark.audit.expected import sent

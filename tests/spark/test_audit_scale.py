@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from conftest import access
 from harness.logs import LogBuilder
+from harness.nats import access
 
 from eventstore.events import (
     Acked,

@@ -6,8 +6,8 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 import pytest
-from conftest import access
 from foldedlogs import simulated
+from harness.nats import access
 
 from projections.digests import retained_digest, session_digest
 from spark.audit.outcome import ALL_CLAIM, BROKER, RETAINED_CLAIM, SESSION_CLAIM, Claim

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import archives
 import pytest
 from asrows import entry_rows
-from conftest import access
+from harness.nats import access
 from harness.proxy import Proxy
 from pyspark.sql.datasource import EqualTo
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import harness.nats
 import pytest
 from asrows import entry_rows
-from conftest import access
 from harness.broker import environment
+from harness.nats import access
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql.types import LongType, StringType, StructType
 from test_reading import expected, random_log

@@ -113,7 +113,7 @@ def counted(spark: Any, nats: Nats) -> Any:
     for log in logs:
         log.store(nats)
     cut.cut(nats, 5)
-    from conftest import access
+    from harness.nats import access
 
     from spark.log import Log
 
