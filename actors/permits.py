@@ -32,7 +32,7 @@ class Permits:
     """Says what clients may do, and refuses the rest."""
 
     def __init__(self, broker: Broker, permissions: Permissions) -> None:
-        self.permissions = permissions
+        self.permissions: Permissions
         self.refused = Refusals("not permitted")
         """By what was asked for: publish, subscribe, will, bridge."""
         self.bridge: Access | None = None

@@ -170,6 +170,3 @@ class LimitFields(BaseModel):
     jail_time: Seconds = Field(
         default=1.0, ge=0, description="Wait before clients that fight over one client id."
     )
-
-
-RELOADABLE_LIMITS = frozenset(LimitFields.model_fields)

@@ -43,12 +43,7 @@ class Listeners:
         """Make the contexts of TLS; raises TlsConfigError for files that are not right."""
         self.handshakes = Handshakes()
         self.websocket_stats = WebSocketStats()
-        self._bound: list[tuple[Endpoint, list[socket.socket]]] = []
         self._files: list[Path] = []
-        self.check(settings)
-
-    def check(self, settings: Settings) -> None:
-        """Raise what :meth:`options` would."""
         self.options(settings, settings.max_packet_size)
 
     def options(self, settings: Settings, max_packet_size: int) -> list[ListenerOptions]:
@@ -129,9 +124,8 @@ class Listeners:
         if where.place is None:
             bound = [self._bind_unix(where, int(own.unix_mode, 8))]
         else:
-            bound = _bind(where)
-            host, port = bound[0].getsockname()[:2]
-            del host
+            bound = bind(where.place, "listen", _BACKLOG)
+            port = bound[0].getsockname()[1]
             where = where._replace(place=where.place._replace(port=port))
         return where, bound
 
@@ -171,24 +165,6 @@ def _context(own: Settings) -> ssl.SSLContext:
             own.tls_ciphers,
         )
     )
-
-
-def _bind(where: Endpoint) -> list[socket.socket]:
-    """Listen on all that a host name stands for."""
-    place = where.place
-    assert place is not None  # noqa: S101 - told by the caller
-    bound: list[socket.socket] = []
-    try:
-        found = socket.getaddrinfo(place.host, place.port, type=socket.SOCK_STREAM)
-        for family, _, _, _, address in dict.fromkeys(found):
-            # Any free port is the same one for all addresses.
-            port = bound[0].getsockname()[1] if bound and not place.port else place.port
-            bound.append(listening_socket(family, (address[0], port, *address[2:]), _BACKLOG))
-    except (OSError, UnicodeError) as error:
-        for listener in bound:
-            listener.close()
-        raise ListenError(where, error) from None
-    return bound
 
 
 def _can_be_made(where: Endpoint) -> None:

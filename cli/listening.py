@@ -57,8 +57,11 @@ def excuse(settings: Settings, name: str, error: ListenError) -> None:
     log.warning("the default address is taken, going on without", setting=name, reason=str(error))
 
 
-def bind(place: Address, name: str) -> list[socket.socket]:
-    """Listen on an address, on all that a host name stands for; raises ListenError."""
+def bind(place: Address, name: str, backlog: int = 128) -> list[socket.socket]:
+    """Listen on an address, on all that a host name stands for; raises ListenError.
+
+    ``backlog`` connections may wait to be accepted.
+    """
     bound: list[socket.socket] = []
     try:
         found = socket.getaddrinfo(place.host, place.port, type=socket.SOCK_STREAM)
@@ -71,7 +74,7 @@ def bind(place: Address, name: str) -> list[socket.socket]:
             # Any free port is the same one for all addresses.
             port = bound[0].getsockname()[1] if place.port == 0 else place.port
             listener.bind((where[0], port, *where[2:]))
-            listener.listen(128)
+            listener.listen(backlog)
             listener.setblocking(False)
     except (OSError, UnicodeError) as error:
         for listener in bound:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from harness.logs import LogBuilder
+from harness.nats import access
 
 from eventstore.events import (
     BrokerStarted,
@@ -113,8 +114,6 @@ def counted(spark: Any, nats: Nats) -> Any:
     for log in logs:
         log.store(nats)
     cut.cut(nats, 5)
-    from harness.nats import access
-
     from spark.log import Log
 
     streams = ",".join(log.stream for log in logs)
