@@ -167,7 +167,7 @@ class Broker(LoopActor):
             "change": self.operations.change,
         }
         """What the inspector answers, by endpoint."""
-        Kernel(loop.call_soon, clock.stopwatch).spawn(self)
+        Kernel(loop.call_soon, clock.stopwatch, loop.call_later).spawn(self)
         self.inspector = self._inspect()
 
     # Start and end.

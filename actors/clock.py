@@ -5,8 +5,8 @@ from __future__ import annotations
 import heapq
 import itertools
 import time
-from typing import TYPE_CHECKING, Protocol
-from weakref import WeakMethod
+from typing import TYPE_CHECKING, Any, Protocol, cast
+from weakref import ref
 
 import structlog
 
@@ -14,6 +14,9 @@ from eventstore.journal import Clock as JournalClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import MethodType
+
+    _Timer = tuple[float, int, Callable[[], Any], Callable[[Any], Any] | None]
 
 _log = structlog.get_logger("foldmq")
 
@@ -58,7 +61,8 @@ class Timers:
         self._arm = arm
         self._calls: list[float] = []
         """Deadlines for which a call is on its way, a heap."""
-        self._heap: list[tuple[float, int, Callable[[], None]]] = []
+        self._heap: list[_Timer] = []
+        """Deadline, number, and what to call; or a weak reference, and the method of what it is."""
         self._serial = itertools.count()
         self.lateness = 0.0
         """Seconds by which the timers that are being run are late: the process stood still."""
@@ -70,19 +74,15 @@ class Timers:
     def after(self, delay: float, callback: Callable[[], None]) -> None:
         """Call back once, ``delay`` seconds from now."""
         now = self._monotonic()
-        heapq.heappush(self._heap, (now + delay, next(self._serial), callback))
+        heapq.heappush(self._heap, (now + delay, next(self._serial), callback, None))
         self._arm_for(now)
 
     def remind(self, delay: float, method: Callable[[], None]) -> None:
         """Call back a method of something that may be gone by then: the timer does not keep it."""
-        reference = WeakMethod(method)
-
-        def call() -> None:
-            found = reference()
-            if found is not None:
-                found()
-
-        self.after(delay, call)
+        now, bound = self._monotonic(), cast("MethodType", method)
+        entry: _Timer = now + delay, next(self._serial), ref(bound.__self__), bound.__func__
+        heapq.heappush(self._heap, entry)
+        self._arm_for(now)
 
     def run_due(self) -> None:
         """Call back what is due; a callback that fails does not keep the others from theirs."""
@@ -93,10 +93,13 @@ class Timers:
         self.lateness = now - heap[0][0] if heap else 0.0
         due = []
         while heap and heap[0][0] <= now:
-            due.append(heapq.heappop(heap)[2])
-        for callback in due:
+            due.append(heapq.heappop(heap)[2:])
+        for target, method in due:
             try:
-                callback()
+                if method is None:
+                    target()
+                elif (found := target()) is not None:
+                    method(found)
             except Exception as error:  # noqa: BLE001 - whatever it is, the others go on
                 _log.error("timer failed", exc_info=error)
         self._arm_for(now)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import socket
 import struct
 from enum import IntFlag, auto
@@ -60,6 +61,10 @@ _FRAME_ROOM = 1024 * 1024
 """Bytes that a WebSocket frame may have beside the largest packet: it may hold several."""
 _BRAKE = 1.0
 """Seconds for which a slow reader may slow down those who publish to it."""
+_BITE = 16 * 1024
+"""Bytes that are taken at once of what a client sent that is new, or may not send what it likes."""
+_NEW = 1.0
+"""Seconds for which what a client sends after its CONNECT is put off while others send as well."""
 _STANDSTILL = 0.5
 """Seconds of not running after which the silence of clients says nothing."""
 _LONGEST_TIMER = 60.0
@@ -84,6 +89,8 @@ class Pause(IntFlag):
     """It publishes more than the bridge can give to NATS."""
     RATE = auto()
     """It publishes faster than it may."""
+    TURN = auto()
+    """What it sent is taken little by little, others come first."""
 
 
 class _Lost:
@@ -93,6 +100,10 @@ class _Lost:
 
     def __init__(self, error: Exception | None) -> None:
         self.error = error
+
+
+_GO_ON = object()
+"""Told to itself by a connection that has not taken all of what it read."""
 
 
 class _Closer:
@@ -129,6 +140,8 @@ class Connection(LoopActor, asyncio.Protocol):
         "_meter",
         "_paused",
         "_read_from",
+        "_rest",
+        "_settles",
         "_transport",
         "access",
         "address",
@@ -174,6 +187,10 @@ class Connection(LoopActor, asyncio.Protocol):
         self._paused = Pause(0)
         self._read_from = 0.0
         """Monotonic time until which nothing is read, as it published too fast."""
+        self._rest = b""
+        """What was read and is not taken yet."""
+        self._settles: float | None = math.inf
+        """Monotonic time from which it is a client like others; None once it is."""
         self.access: Access | None = None
         """What the client may publish and subscribe to; None: everything."""
         self.address = ""
@@ -241,14 +258,23 @@ class Connection(LoopActor, asyncio.Protocol):
             self.address = _local_peer(transport)
 
     def data_received(self, data: bytes) -> None:
-        """Put what was read into the mailbox."""
-        if not self.stopped:
+        """Put what was read into the mailbox; those who are new do not hold up others."""
+        if self.stopped:
+            return
+        if self._settles is None:
             self.kernel.tell(self, data)
+        elif self._settles <= self._broker.clock.monotonic():
+            self._settles = None
+            self.kernel.tell(self, data)
+        else:
+            if self.mailbox_depth:
+                self.pause(Pause.TURN)
+            self.kernel.put_off(self, data)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Put the end into the mailbox, behind what was read before."""
         if not self.stopped and not self._ended:
-            self.kernel.tell(self, _Lost(exc))
+            self.kernel.put_off(self, _Lost(exc))
         elif not self.stopped:
             self.stop()
 
@@ -269,7 +295,13 @@ class Connection(LoopActor, asyncio.Protocol):
         """Handle bytes, the end of the connection, or a request to close it."""
         if type(message) is bytes:
             self._on_bytes(message)
+            if self._paused & Pause.TURN and not self._rest:
+                self.resume(Pause.TURN)
+        elif message is _GO_ON:
+            self._go_on()
         elif type(message) is _Lost:
+            while self._rest and not self._ended:
+                self._take_bite()
             self._tell_refused(message.error)
             reason = "closed" if message.error is None else "error"
             self._end(reason)
@@ -339,6 +371,7 @@ class Connection(LoopActor, asyncio.Protocol):
         """Begin to pass packets on to a session; it accepted the CONNECT."""
         self.session = session
         self.connected_ms = self._broker.clock.time_ms()
+        self._settles = self._broker.clock.monotonic() + _NEW
         self.keep_alive = keep_alive
         self._keep_alive = keep_alive * 1.5
         if keep_alive:
@@ -458,6 +491,30 @@ class Connection(LoopActor, asyncio.Protocol):
         self.last_read = broker.clock.monotonic()
         self.bytes_in += len(data)
         broker.meters.bytes_in += len(data)
+        if (self._meter is not None or self._settles is not None) and (
+            self._rest or len(data) > _BITE or self._paused & Pause.RATE
+        ):
+            self._rest += data
+            self.pause(Pause.TURN)
+            self.kernel.put_off(self, _GO_ON)
+        else:
+            self._take(data)
+
+    def _go_on(self) -> None:
+        """Take some of what was read, as fast as the client may send."""
+        if self._rest and not self._ended and not self._paused & Pause.RATE:
+            self._take_bite()
+            if self._rest:
+                self.kernel.put_off(self, _GO_ON)
+            else:
+                self.resume(Pause.TURN)
+
+    def _take_bite(self) -> None:
+        bite, self._rest = self._rest[:_BITE], self._rest[_BITE:]
+        self._take(bite)
+
+    def _take(self, data: bytes) -> None:
+        broker = self._broker
         if self._authenticating:
             self._keep_early(data)
             self._hold()
@@ -509,6 +566,7 @@ class Connection(LoopActor, asyncio.Protocol):
             return
         if meter.tries_patience(now):
             self._broker.guard.refused.add("publish_rate", now, client=self.client_id)
+            self._broker.guard.fault(self.host, now)
             self.kernel.tell(self, Close("publish_rate"))
             return
         self._wait_for_rate(wait)
@@ -527,6 +585,8 @@ class Connection(LoopActor, asyncio.Protocol):
             self._broker.timers.remind(left, self._rate_over)
         else:
             self.resume(Pause.RATE)
+            if self._rest:
+                self.kernel.put_off(self, _GO_ON)
 
     def stop_listening(self) -> None:
         """Take nothing more from the client: it is about to be closed."""
@@ -543,8 +603,7 @@ class Connection(LoopActor, asyncio.Protocol):
         guard.broken.add(
             "protocol_error", now, client=self.client_id, address=self.address, error=about
         )
-        if self.session is None:
-            guard.fault(self.host, now)
+        guard.fault(self.host, now)
         if error.connack is not None:
             self.write(connack(error.connack))
         self.close("protocol_error")
@@ -668,6 +727,7 @@ class Connection(LoopActor, asyncio.Protocol):
             return
         self._ended = True
         self._early = None
+        self._rest = b""
         if self.tap is not None:
             self.tap.closes(self, reason)
         if self._login is not None:

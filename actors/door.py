@@ -48,8 +48,11 @@ class Door:
         """Accept connections at sockets that are bound and listening."""
         listener = Listener(self._broker, options)
         self.listeners[options.name] = listener
+        kernel = self._broker.kernel
         for bound in sockets:
-            acceptor = Acceptor(bound, listener.admits, listener.accept)
+            acceptor = Acceptor(
+                bound, listener.admits, listener.accept, at_work=lambda: kernel.at_work
+            )
             acceptor.start()
             self.acceptors.append(acceptor)
         self.guard.change(self._broker.options.bounds, self._quotas())
@@ -137,6 +140,7 @@ class Door:
             return False
         name = connect.client_id
         if name and guard.flaps((user, name), now, name, connection.address):
+            guard.fault(host, now)
             connection.refuse(ConnectCode.SERVER_UNAVAILABLE, "flapping")
             return False
         if guard.owes(host, user, now):
@@ -175,6 +179,7 @@ class Door:
         for slow in self.guard.sweep(self._broker.connections, now):
             client = slow.reader.client_id
             self.guard.refused.add(slow.reason, now, client=client, unread=slow.unread)
+            self.guard.fault(slow.reader.host, now)
             slow.reader.abort(slow.reason)
 
     def _now(self) -> float:
@@ -220,7 +225,8 @@ class Door:
         while verdict is None or asked is not broker.authenticator:  # a reload came meanwhile
             asked = broker.authenticator
             verdict = await asked.check(shown)
-        broker.tell_if_alive(connection, Authenticated(connect, verdict))
+        if not connection.stopped:
+            broker.kernel.put_off(connection, Authenticated(connect, verdict))
 
     def refuses_stranger(self, connection: Connection, name: str) -> bool:
         """Refuse who is another user than the one whose session it is; say whether it is so.

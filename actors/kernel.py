@@ -8,6 +8,9 @@ life. What is different is what runs it:
 - ``tell`` puts an actor with an empty mailbox on the ready list. A *turn* of the dispatcher runs
   ready actors until none is left, then calls ``turn_ended``: everything that one wake-up of the
   event loop causes is decided in one turn, and committed together.
+- ``put_off`` is ``tell`` for work that others must not wait for. Such actors run once those that
+  are ready have nothing left to do, for no longer than ``SLICE``, and then not for as long as that
+  took if others are at work: they get half of the time at most.
 - Actors form a tree. An actor that fails is stopped and its parent gets a :class:`Failed` with
   the message that it failed on and those it had not seen yet: nothing that was told is lost
   silently. Messages that a stopped actor left are handed to its ``on_undelivered``.
@@ -27,7 +30,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import sys
-from collections import Counter
+from collections import Counter, deque
 from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, cast, overload
@@ -48,6 +51,11 @@ _log = structlog.get_logger("foldmq")
 
 MAILBOX_LIMIT = 100_000
 """Messages that a suspended actor may have waiting before ``on_overflow`` is called."""
+
+SLICE = 0.001
+"""Seconds of a turn after which no more work is begun that was put off."""
+_AT_WORK = 0.02
+"""Seconds for which somebody counts as at work after a turn in which there was no need to wait."""
 
 _SERIAL_DIGITS = 20
 """Digits of an actor's number at most; Python converts no text of thousands of digits."""
@@ -289,17 +297,26 @@ class Kernel:
     """Runs actors; see the module's docstring.
 
     ``schedule`` arranges for :meth:`run_turn` to be called soon (``loop.call_soon``); a
-    simulation calls it itself. ``clock`` gives the seconds in which work is measured.
+    simulation calls it itself. ``clock`` gives the seconds in which work is measured. ``delay``
+    calls something back after some seconds (``loop.call_later``); without it work that was put
+    off gets no breaks.
     """
 
     def __init__(
         self,
         schedule: Callable[[Callable[[], None]], object],
         clock: Callable[[], float] = perf_counter,
+        delay: Callable[[float, Callable[[], None]], object] | None = None,
     ) -> None:
         self._schedule = schedule
+        self._delay = delay
         self.clock = clock
         self._ready: list[LoopActor] = []
+        self._put_off: deque[LoopActor] = deque()
+        self._break = False
+        """What was put off waits for a moment."""
+        self._told = -_AT_WORK
+        """When a turn began with somebody who was not put off."""
         self._scheduled = False
         self._blocks: dict[int, dict[int, LoopActor]] = {}
         """The actors by number, in blocks: they are listed a block at a time."""
@@ -339,7 +356,7 @@ class Kernel:
     @property
     def busy(self) -> bool:
         """True while a turn is due."""
-        return self._scheduled
+        return self._scheduled or bool(self._put_off)
 
     def spawn(self, actor: A, parent: LoopActor | None = None) -> LoopRef[A]:
         """Start an actor; ``parent`` supervises it."""
@@ -384,6 +401,19 @@ class Kernel:
                 self._scheduled = True
                 self._schedule(self.run_turn)
 
+    def put_off(self, actor: LoopActor, message: Any) -> None:
+        """Like :meth:`tell`, but let the actor run only when others have nothing to do.
+
+        An actor that is ready or has been put off already keeps its place.
+        """
+        if actor._waiting is not None or actor.suspended or actor.stopped:
+            self.tell(actor, message)
+            return
+        actor._waiting = [message]
+        self._put_off.append(actor)
+        if not self._break:
+            self.wake()
+
     def halt(self, actor: LoopActor) -> None:
         """Stop an actor at once, from within its own handler.
 
@@ -419,9 +449,42 @@ class Kernel:
             self._scheduled = True
             self._schedule(self.run_turn)
 
+    @property
+    def at_work(self) -> bool:
+        """True while others than those who are put off have something to do now and then."""
+        return self.clock() - self._told < _AT_WORK
+
     def run_turn(self) -> None:
-        """Run ready actors until none is left, then end the turn."""
+        """Run ready actors until none is left, then some that were put off, and end the turn."""
         self._read = self.clock()
+        if self._ready:
+            self._told = self._read
+            self._run_ready()
+        if self._put_off and not self._break:
+            self._run_some()
+        self._scheduled = False
+        self.turns += 1
+        self.turn_ended()
+        if self._put_off and not self._break:
+            self.wake()
+
+    def _run_some(self) -> None:
+        """Run actors that were put off, one after the other, for a while."""
+        began = self._read
+        while self._put_off:
+            self._ready.append(self._put_off.popleft())
+            self._run_ready()
+            if self._read - began >= SLICE:
+                break
+        if self._put_off and self._delay is not None and self.at_work:
+            self._break = True
+            self._delay(self._read - began, self._end_break)
+
+    def _end_break(self) -> None:
+        self._break = False
+        self.wake()
+
+    def _run_ready(self) -> None:
         while self._ready:
             ready, self._ready = self._ready, []
             for actor in ready:
@@ -429,9 +492,6 @@ class Kernel:
                     self._run(actor)
                 else:
                     self._run_tapped(actor, actor.tap)
-        self._scheduled = False
-        self.turns += 1
-        self.turn_ended()
 
     def _run(self, actor: LoopActor) -> None:
         waiting = actor._waiting

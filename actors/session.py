@@ -593,9 +593,9 @@ class Session(LoopActor):
         self._broker.on_session_failure(self)
 
     def dispose(self) -> None:
-        """Let go of what is large: this actor ended, and refers to itself in a circle."""
-        self.state = SessionState(self.name)
+        """Let go of what refers back to this actor, which ended: no work for the collector."""
         self._delivery.forget()
+        del self._delivery
 
     def unfinished(self) -> list[Any]:
         """Return what the session had been told and put off: for its successor."""

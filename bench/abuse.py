@@ -42,7 +42,7 @@ rate_patience = "10s"
 slow_reader_time = "10s"
 max_unread_bytes = "64 MiB"
 flapping_connects = 10
-max_faults_per_address = 50
+max_faults_per_address = 25
 
 [[listen]]
 address = "127.0.0.1:{port}"

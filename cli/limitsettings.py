@@ -132,8 +132,8 @@ class LimitFields(BaseModel):
         default=0,
         ge=0,
         description="Connections from one address, within --fault-jail, that break the standard, "
-        "fail in TLS or send no CONNECT in time, after which it is turned away for that time; "
-        "0: no bound.",
+        "fail in TLS, send no CONNECT in time or are closed for too much, after which it is turned "
+        "away for that time; 0: no bound.",
     )
     fault_jail: Seconds = Field(
         default=60.0, gt=0, description="Time for which such faults are held against an address."

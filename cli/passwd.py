@@ -6,8 +6,6 @@ import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
-import argon2
-
 from actors.access import passwords
 from cli import text as shown
 from cli.settings import ConfigError
@@ -36,7 +34,7 @@ def set_user(path: Path, user: str, password: bytes) -> bool:
         raise ConfigError(f"the password of {_quoted(user)} is empty")
     content = _read_if_there(path)
     known = user in passwords.parse(path, content)
-    line = f"{user}:{argon2.PasswordHasher().hash(password)}"
+    line = f"{user}:{passwords.HASHER.hash(password)}"
     lines = _lines(content)
     if known:
         lines = [line if _names(old, user) else old for old in lines]

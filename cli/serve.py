@@ -337,7 +337,7 @@ def tune_collector() -> None:
     """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(20_000, 5, 1_000_000)
+    gc.set_threshold(3_000, 4, 1_000_000)
 
 
 async def _collect_when_quiet(broker: Broker) -> None:
@@ -352,14 +352,18 @@ async def _collect_when_quiet(broker: Broker) -> None:
 
 
 async def _trim_after_crowds(broker: Broker) -> None:
-    """Give memory back once many connections have ended."""
-    trimmed = 0
+    """Give memory back once many connections have ended, and no more of them do.
+
+    Whoever wants memory meanwhile waits for it, some tens of milliseconds.
+    """
+    trimmed = before = 0
     while True:
         await asyncio.sleep(TRIM_EVERY)
         ended = broker.meters.accepted - len(broker.connections)
-        if ended - trimmed >= CROWD:
+        if ended - trimmed >= CROWD and ended - before < CROWD // 10:
             trimmed = ended
             await asyncio.to_thread(trim)
+        before = ended
 
 
 async def _recover(broker: Broker, notifier: Notifier) -> None:

@@ -32,6 +32,7 @@ from eventstore.keyed import KeyedStore
 from eventstore.log import EventLog
 from eventstore.natsusers import NatsUser, read_users, readable_by_others
 from eventstore.owner import claim
+from eventstore.promptclient import PromptClient
 from eventstore.remedy import EmbeddedRemedy
 from eventstore.watermark import Watermark
 
@@ -58,7 +59,7 @@ class Store:
     """Whether an acknowledged message is known to be on disk."""
     largest: int
     """The largest message that NATS takes, bytes."""
-    client: Client
+    client: PromptClient
     """The connection that keeps the log."""
     bridge: ConnectionOptions | None
     """How the bridge connects; None: it is off, or there is no NATS for clients."""
@@ -191,7 +192,7 @@ async def answer_requests(
 
 async def _connect(
     stack: contextlib.AsyncExitStack, access: ConnectionOptions, on_lost: Callable[[], object]
-) -> Client:
+) -> PromptClient:
     # nats-py also tells of connections that never were, and of our own end.
     in_service = False
 

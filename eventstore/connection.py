@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from urllib.parse import urlsplit
 
 import nats.errors
-from nats.aio.client import Client
 
 from eventstore.errors import (
     BadNatsOptions,
@@ -31,9 +30,12 @@ from eventstore.errors import (
     UnknownLogFormat,
     WeakDurability,
 )
+from eventstore.promptclient import PromptClient
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from nats.aio.client import Client
 
 LOG_FORMAT: Final = 1
 """The version of the log's layout, kept in the stream's metadata."""
@@ -119,16 +121,38 @@ async def connect(
     on_reconnect: Notice = _ignore,
     on_closed: Notice = _ignore,
     on_error: Callable[[str], None] = _ignore_text,
-    client: Client | None = None,
+) -> PromptClient:
+    """Connect to NATS; see :func:`dial`."""
+    client = PromptClient()
+    await dial(
+        client,
+        options,
+        timeout=timeout,
+        on_disconnect=on_disconnect,
+        on_reconnect=on_reconnect,
+        on_closed=on_closed,
+        on_error=on_error,
+    )
+    return client
+
+
+async def dial(
+    client: Client,
+    options: ConnectionOptions,
+    *,
+    timeout: float = 5.0,  # noqa: ASYNC109 - the whole of several attempts, not one await
+    on_disconnect: Notice = _ignore,
+    on_reconnect: Notice = _ignore,
+    on_closed: Notice = _ignore,
+    on_error: Callable[[str], None] = _ignore_text,
     no_echo: bool = False,
-) -> Client:
-    """Connect to NATS; afterwards the client reconnects for ever by itself.
+) -> None:
+    """Connect a client that has never connected; afterwards it reconnects for ever by itself.
 
     For ``timeout`` seconds a server that is not there yet is waited for. ``on_error`` is given
     each new problem as one line, repeated ones only once between two connections. ``on_closed``
     is called when the client has given up (closed by us, or the server revoked our access).
-    ``client`` is one that has never connected, of a class of its own; with ``no_echo`` what it
-    publishes does not come back to it.
+    With ``no_echo`` what it publishes does not come back to it.
 
     A request that was on its way when the connection broke is lost, and only its own time limit
     ends it: whoever made it sends it again ``on_reconnect``.
@@ -138,7 +162,6 @@ async def connect(
     if not options.urls:
         raise BadNatsOptions("no NATS server is named: give --nats-url URL")
     _quiet_client_library()
-    client = client or Client()
     watch = _Watch(options.where, on_error)
     opening = asyncio.create_task(
         client.connect(
@@ -166,7 +189,6 @@ async def connect(
     finally:
         watch.hopeless.cancel()
     watch.healthy()
-    return client
 
 
 async def _opened(opening: asyncio.Task[None], watch: _Watch, seconds: float) -> None:

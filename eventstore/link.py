@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from nats.aio.client import Client
 
-from eventstore.connection import check_version, connect, disconnect
+from eventstore.connection import check_version, dial, disconnect
 from eventstore.errors import BadNatsOptions, NatsUnavailable
 from eventstore.linkparser import Arrived
 from eventstore.linktransport import LinkTransport, Wire
@@ -120,13 +120,13 @@ class Link:
             on_error=on_error,
             on_refused=on_refused,
         )
-        await connect(
+        await dial(
+            link._client,
             options,
             timeout=timeout,
             on_reconnect=link._came_up,
             on_closed=link._given_up,
             on_error=on_error,
-            client=link._client,
             no_echo=True,
         )
         try:

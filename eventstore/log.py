@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from eventstore.journal import Clock, Journal, Pending
     from eventstore.keyed import KeyedStore
+    from eventstore.promptclient import PromptClient
     from eventstore.watermark import Watermark
 
 _log = structlog.get_logger("foldmq")
@@ -284,7 +285,7 @@ class LogWriter:
 
     def __init__(
         self,
-        nc: Client,
+        nc: PromptClient,
         stream: str,
         subject: str,
         clock: Clock,
@@ -298,8 +299,6 @@ class LogWriter:
         self._on_fatal = on_fatal
         self._remedy = remedy
         self._journal: Journal | None = None
-        self._outbox: deque[Pending] = deque()
-        self._wake = asyncio.Event()
         self._attempt = 0
         self._inbox = ""
         self._recovering: asyncio.Task[None] | None = None
@@ -319,13 +318,8 @@ class LogWriter:
         self._journal = journal
         journal.max_event = self._nc.max_payload - _RECORD_OVERHEAD
         self._inbox = self._nc.new_inbox()
-        await self._nc.subscribe(
-            f"{self._inbox}.*.*", cb=self._on_reply, pending_msgs_limit=0, pending_bytes_limit=0
-        )
-        self._tasks = [
-            asyncio.create_task(self._write(), name="log writer"),
-            asyncio.create_task(self._watch(), name="log watch"),
-        ]
+        await self._nc.listen(f"{self._inbox}.*.*", self._on_reply)
+        self._tasks = [asyncio.create_task(self._watch(), name="log watch")]
         for task in self._tasks:
             task.add_done_callback(self._ended)
 
@@ -341,8 +335,14 @@ class LogWriter:
         """Append a record. While in trouble it is kept: what is pending is sent again after."""
         record.sent_at = self._clock.monotonic()
         if self._recovering is None and not self._lost:
-            self._outbox.append(record)
-            self._wake.set()
+            sent = self._nc.send_now(
+                self._subject,
+                record.data,
+                reply=f"{self._inbox}.{self._attempt}.{record.sequence}",
+                headers=self._fence(record),
+            )
+            if not sent:
+                self.disturb("no connection to NATS")
 
     def disturb(self, reason: str) -> None:
         """Take note that something went wrong (also: that the connection was lost)."""
@@ -350,7 +350,6 @@ class LogWriter:
             self.trouble = reason
             self.trouble_since = self._clock.monotonic()
         if self._recovering is None and not self._stopped and not self._lost:
-            self._outbox.clear()
             self._recovering = asyncio.create_task(self._recover(), name="log recovery")
             self._recovering.add_done_callback(self._ended)
 
@@ -359,22 +358,6 @@ class LogWriter:
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("log writer failed", part=task.get_name(), exc_info=error)
             self._on_fatal(EventStoreError(f"the {task.get_name()} failed: {error}"))
-
-    async def _write(self) -> None:
-        while True:
-            await self._wake.wait()
-            self._wake.clear()
-            while self._outbox:
-                record = self._outbox.popleft()
-                try:
-                    await self._nc.publish(
-                        self._subject,
-                        record.data,
-                        reply=f"{self._inbox}.{self._attempt}.{record.sequence}",
-                        headers=self._fence(record),
-                    )
-                except (nats.errors.Error, OSError) as error:
-                    self.disturb(f"cannot publish: {error or type(error).__name__}")
 
     def _fence(self, record: Pending) -> dict[str, str]:
         """Return what lets JetStream store a record at its place only, and once.
@@ -390,12 +373,12 @@ class LogWriter:
             headers["Nats-Expected-Last-Msg-Id"] = previous_of(record.data).hex()
         return headers
 
-    async def _on_reply(self, message: Msg) -> None:
-        _, attempt, sequence = message.subject.rsplit(".", 2)
-        if not message.data:
+    def _on_reply(self, subject: str, data: bytes) -> None:
+        _, attempt, sequence = subject.rsplit(".", 2)
+        if not data:
             failure = "JetStream does not respond"
         else:
-            answer = orjson.loads(message.data)
+            answer = orjson.loads(data)
             error = answer.get("error")
             if error is None:
                 self._committed(int(sequence))
@@ -462,7 +445,6 @@ class LogWriter:
         """Give up: nothing is sent any more, and so nothing more is acknowledged."""
         if not self._lost:
             self._lost = True
-            self._outbox.clear()
             self._on_fatal(error)
 
     async def _recover(self) -> None:
@@ -534,7 +516,7 @@ class EventLog:
 
     def __init__(
         self,
-        nc: Client,
+        nc: PromptClient,
         stream: str,
         subject: str,
         *,

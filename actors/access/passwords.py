@@ -31,9 +31,16 @@ if TYPE_CHECKING:
 
     from actors.access.identity import Credentials
 
-# One verification takes tens of milliseconds of a core and 64 MiB (RFC 9106, section 4): more at
-# once than this would take both from the broker.
-VERIFIER_THREADS: Final = 2
+VERIFIER_THREADS: Final = max(1, min(4, (os.cpu_count() or 1) - 1))
+"""Hashes computed at once. One takes a core and its memory, and one core is the event loop's."""
+
+HASHER: Final = argon2.PasswordHasher(time_cost=2, memory_cost=19 * 1024, parallelism=1)
+"""Makes new hashes: argon2id at the cost that OWASP's Password Storage Cheat Sheet names.
+
+Some 20 ms of one core. The parameters of the library (and of RFC 9106) cost five times as much, on
+four cores at once: a fleet of clients, each with a password of its own, would be let in that much
+later, and whoever guesses passwords would take that much from the others.
+"""
 REMEMBERED_CREDENTIALS: Final = 10_000
 
 # Bytes, RFC 9106 section 3.1; the reference implementation refuses less.
@@ -76,7 +83,6 @@ class PasswordFile:
     def __init__(self, users: Mapping[str, str], *, threads: int = VERIFIER_THREADS) -> None:
         """Take ``users`` as user name to hash; the hashes must be ones that :func:`is_hash`."""
         self._users = dict(users)
-        self._hasher = argon2.PasswordHasher()
         self._decoy = self._make_decoy()
         self._remembered = Remembered(REMEMBERED_CREDENTIALS)
         self._once: Once[bool] = Once()
@@ -145,7 +151,7 @@ class PasswordFile:
         if mosquitto.is_hash(stored):
             return mosquitto.verify(stored, password)
         try:
-            return self._hasher.verify(stored, password)
+            return HASHER.verify(stored, password)
         except VerifyMismatchError:
             return False
         except (VerificationError, InvalidHashError, MemoryError) as error:
@@ -156,7 +162,7 @@ class PasswordFile:
         """Hash a random password with the parameters that most users' hashes have."""
         example = {mosquitto.parameters(stored): stored for stored in self._users.values()}
         counted = collections.Counter(map(mosquitto.parameters, self._users.values()))
-        hasher = self._hasher
+        hasher = HASHER
         for commonest, _ in counted.most_common(1):
             stored = example[commonest]
             if mosquitto.is_hash(stored):

@@ -23,12 +23,18 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger("foldmq")
 
-_AT_ONCE = 16
-"""Connections accepted in one turn: about a millisecond of work."""
+_AT_ONCE = 4
+"""Connections accepted in one turn: less than a millisecond of work."""
+_BREAK = 0.002
+"""Seconds until the next ones while others are at work: a thousand in a second, at least."""
 _RETRY = 0.25
 """Seconds between looks whether there are descriptors again."""
 _SAY_EVERY = 60.0
 """Seconds between log lines about running out of descriptors, at least."""
+
+
+def _nobody() -> bool:
+    return False
 
 
 class Acceptor:
@@ -36,7 +42,8 @@ class Acceptor:
 
     ``admit(address)`` says whether a connection may stay; one that may not is closed at once,
     before anything was made for it. ``address`` is the host; for a Unix socket it is empty.
-    ``make()`` gives the protocol of one that may. Use: construct, :meth:`start`, :meth:`close`.
+    ``make()`` gives the protocol of one that may. ``at_work()`` says whether others are kept
+    waiting meanwhile. Use: construct, :meth:`start`, :meth:`close`.
     """
 
     def __init__(
@@ -45,15 +52,18 @@ class Acceptor:
         admit: Callable[[str], bool],
         make: Callable[[], asyncio.BaseProtocol],
         descriptors: Descriptors | None = None,
+        at_work: Callable[[], bool] = _nobody,
     ) -> None:
         self._listener = listener
         self._admit = admit
         self._make = make
         self._descriptors = descriptors or Descriptors()
+        self._at_work = at_work
         self._loop = asyncio.get_running_loop()
         self._taking: set[asyncio.Task[Any]] = set()
         self._closed = False
         self._retry: asyncio.TimerHandle | None = None
+        self._break: asyncio.TimerHandle | None = None
         self._paused_at = 0.0
         self._said_at: float | None = None
         self.pauses = 0
@@ -78,11 +88,11 @@ class Acceptor:
         if self._closed:
             return
         self._closed = True
-        if self._retry is not None:
-            self._retry.cancel()
-            self._retry = None
-        else:
-            self._loop.remove_reader(self._listener.fileno())
+        for waiting in (self._retry, self._break):
+            if waiting is not None:
+                waiting.cancel()
+        self._retry = self._break = None
+        self._loop.remove_reader(self._listener.fileno())
         self._listener.close()
 
     def _accept_some(self) -> None:
@@ -106,6 +116,13 @@ class Acceptor:
             if self._descriptors.last(client.fileno()):
                 self._pause("the rest is kept for the broker itself")
                 return
+        if self._at_work():
+            self._loop.remove_reader(self._listener.fileno())
+            self._break = self._loop.call_later(_BREAK, self._end_break)
+
+    def _end_break(self) -> None:
+        self._break = None
+        self.start()
 
     def _take(self, client: socket.socket) -> None:
         client.setblocking(False)

@@ -124,7 +124,7 @@ class Guard(Generic[ReaderT]):
         return None
 
     def fault(self, address: str, now: float) -> None:
-        """Count a connection that came to nothing through its own fault; "" is nobody's address."""
+        """Count a connection that ended through its own fault; "" is nobody's address."""
         network = network_of(address)
         if network and not self._faulty.jailed(network, now):
             wait = self._faulty.connects(network, now)

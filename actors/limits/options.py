@@ -48,8 +48,8 @@ class LimitOptions:
     flapping_jail: float = 60.0
     """How long a flapping client id is refused."""
     address_faults: int = 0
-    """Connections of an address, within ``fault_jail``, that came to nothing through their own
-    fault before it was known whose they are; after one more, new ones are refused for that time."""
+    """Connections of an address, within ``fault_jail``, that ended through their own fault; after
+    one more, new ones are refused for that time."""
     fault_jail: float = 60.0
     slow_reader_time: float = 60.0
     """For how long a client may take nothing of what waits for it."""

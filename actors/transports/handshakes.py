@@ -16,6 +16,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from actors.limits.background import give_way
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -124,7 +126,7 @@ class Handshakes:
         self.stats = TlsStats()
         self._threads = threads
         self._most_waiting = waiting
-        self._pool = ThreadPoolExecutor(threads, "tls")
+        self._pool = ThreadPoolExecutor(threads, "tls", give_way)
         self._working = 0
         self._begun: deque[_Job] = deque()
         self._new: deque[_Job] = deque()

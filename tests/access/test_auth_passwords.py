@@ -195,7 +195,8 @@ async def test_a_check_nobody_waits_for_is_given_up(
     release.set()
     await asyncio.gather(*busy)
     assert not (await users.check(login("ann", b"last"))).accepted
-    assert sorted(verified) == [b"busy 0", b"busy 1", b"last"]
+    assert verified[-1:] == [b"last"]
+    assert len(verified) == passwords.VERIFIER_THREADS + 1
 
 
 async def test_a_storm_from_one_address_does_not_delay_another(

@@ -520,3 +520,95 @@ def test_a_hundred_thousand_actors_start_and_stop(loop: Loop) -> None:
 )
 def test_messages_are_described_in_a_bounded_line(message: Any, line: str) -> None:
     assert describe(message) == line
+
+
+# -------------------------------------------------------------------------- what is put off
+
+
+def test_what_is_put_off_comes_behind_all_that_is_told(loop: Loop) -> None:
+    seen: list[Any] = []
+    late, busy = Recorder(seen, "late"), Recorder(seen, "busy")
+    for actor in (late, busy):
+        loop.kernel.spawn(actor)
+    loop.kernel.put_off(late, 1)
+    loop.kernel.tell(busy, lambda _actor: loop.kernel.tell(busy, "more"))
+    loop.run()
+    assert [entry[0] for entry in seen if entry[0] in {"late", "busy"}][-1] == "late"
+    assert [message for name, message in map(tuple, seen[-2:])] == ["more", 1]
+
+
+def test_what_is_told_to_somebody_put_off_keeps_its_order(loop: Loop) -> None:
+    seen: list[Any] = []
+    actor = Recorder(seen, "a")
+    loop.kernel.spawn(actor)
+    loop.kernel.put_off(actor, 1)
+    loop.kernel.tell(actor, 2)
+    loop.kernel.put_off(actor, 3)
+    loop.run()
+    assert [entry[1] for entry in seen] == [1, 2, 3]
+
+
+class Slices:
+    """A kernel whose clock each message moves on by a millisecond, and the breaks it takes."""
+
+    def __init__(self, seconds: float = 0.001) -> None:
+        self.now = 100.0
+        self.asked: list[Callable[[], None]] = []
+        self.breaks: list[tuple[float, Callable[[], None]]] = []
+        self.handled: list[Any] = []
+        self.kernel = Kernel(
+            self.asked.append, lambda: self.now, lambda delay, go: self.breaks.append((delay, go))
+        )
+        slices = self
+
+        class Costly(LoopActor):
+            def on_receive(self, message: Any) -> None:
+                slices.now += seconds
+                slices.handled.append(message)
+
+        self.actors: list[LoopActor] = [Costly() for _ in range(10)]
+        for actor in self.actors:
+            self.kernel.spawn(actor)
+
+    def turn(self) -> None:
+        asked, self.asked[:] = list(self.asked), []
+        for one in asked:
+            one()
+
+
+def test_of_what_is_put_off_a_turn_runs_a_slice() -> None:
+    slices = Slices()
+    for number, actor in enumerate(slices.actors):
+        slices.kernel.put_off(actor, number)
+    for turns in range(1, 11):
+        assert slices.kernel.busy
+        slices.turn()
+        assert slices.handled == list(range(turns))
+    assert not slices.kernel.busy
+    assert slices.breaks == []  # nobody else is at work
+
+
+def test_while_others_are_at_work_there_is_a_break_after_each_slice() -> None:
+    slices = Slices(0.004)
+    for number, actor in enumerate(slices.actors[:3]):
+        slices.kernel.put_off(actor, number)
+    other = slices.actors[9]
+    slices.kernel.tell(other, "told")
+    slices.turn()
+    assert slices.handled == ["told", 0]
+    ((delay, go),) = slices.breaks
+    assert delay == pytest.approx(0.004)
+    slices.kernel.tell(other, "told again")
+    slices.turn()
+    assert slices.handled[2:] == ["told again"]
+    assert slices.kernel.busy
+    assert not slices.asked
+    go()
+    slices.turn()
+    assert slices.handled[3:] == [1]
+    slices.now += 1  # nobody else is at work any more
+    slices.breaks[1][1]()
+    slices.turn()
+    assert slices.handled[4:] == [2]
+    assert len(slices.breaks) == 2
+    assert not slices.kernel.busy

@@ -480,6 +480,7 @@ def test_of_a_large_batch_the_beginning_is_shown(wanted: dict[str, str], qos: in
     async def scenario() -> None:
         async with World().running() as world:
             sender = await world.connect("s")
+            await world.go(1.5)  # what somebody new sends is taken bit by bit
             tracer, sink = tracing(world)
             tracer.start({"token": TOKEN, "rate": 5000, **wanted})
             sender.send(

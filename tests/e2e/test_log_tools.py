@@ -63,9 +63,9 @@ def play(clients: Clients) -> None:
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    broker = Broker(
-        tmp_path_factory.mktemp("tools"), config="max_queued_messages = 3\n", forked=True
-    )
+    # Two messages are never answered: on a slow machine they would be sent again meanwhile.
+    config = "max_queued_messages = 3\nack_wait = 0\n"
+    broker = Broker(tmp_path_factory.mktemp("tools"), config=config, forked=True)
     broker.start()
     try:
         with contextlib.closing(Clients("127.0.0.1", broker.port)) as clients:

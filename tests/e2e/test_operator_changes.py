@@ -78,7 +78,8 @@ class Place:
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     directory = tmp_path_factory.mktemp("changes")
-    broker = Broker(directory, args=("--metrics", "off", "--web", "off"), forked=True)
+    args = ("--metrics", "off", "--web", "off")
+    broker = Broker(directory, config="ack_wait = 0\n", args=args, forked=True)
     broker.start()
     try:
         with contextlib.closing(Clients("127.0.0.1", broker.port)) as clients:

@@ -117,6 +117,42 @@ def test_a_unix_socket_is_taken_from(run: Callable[..., None], tmp_path: Path) -
     run(work())
 
 
+def test_while_others_are_at_work_it_takes_breaks(run: Callable[..., None]) -> None:
+    async def work() -> None:
+        listener = tcp()
+        asked: list[int] = []
+
+        def at_work() -> bool:
+            asked.append(len(Taken.all))
+            return len(asked) < 5
+
+        acceptor = Acceptor(listener, ANYBODY, Taken, at_work=at_work)
+        with clients(listener.getsockname(), 40):
+            acceptor.start()
+            await until(lambda: len(Taken.all) == 40)
+            # It asked after each few of them, and went on after each break.
+            assert len(asked) > 5
+            assert not acceptor.paused
+            end(acceptor)
+
+    run(work())
+
+
+def test_it_can_be_closed_in_a_break(run: Callable[..., None]) -> None:
+    async def work() -> None:
+        listener = tcp()
+        acceptor = Acceptor(listener, ANYBODY, Taken, at_work=lambda: True)
+        with clients(listener.getsockname(), 8):
+            acceptor.start()
+            await until(lambda: Taken.all)
+            end(acceptor)
+            taken = len(Taken.all)
+            await asyncio.sleep(0.05)
+            assert len(Taken.all) == taken
+
+    run(work())
+
+
 def test_who_may_not_stay_is_closed_before_anything_is_made(run: Callable[..., None]) -> None:
     async def work() -> None:
         listener = tcp()

@@ -266,7 +266,7 @@ class _Subscription:
 
 
 class SimNats:
-    """One process's connection to the server, with the methods of nats-py that are used.
+    """One process's connection to the server, with the methods of ``PromptClient`` that are used.
 
     As in nats-py, what is published while the connection is away is kept and sent when it is
     back; what was on its way when it broke is lost, or arrives and is not answered.
@@ -281,6 +281,7 @@ class SimNats:
         self._on_disconnect = on_disconnect
         self._name = f"_INBOX.{self.number}"
         self._inboxes = itertools.count(1)
+        self._listeners: dict[str, Callable[[str, bytes], None]] = {}
         self._subscriptions: dict[str, Callback] = {}
         self._kept: list[Sent] = []
         self._flying: deque[Sent] = deque()
@@ -303,9 +304,19 @@ class SimNats:
 
     async def subscribe(self, subject: str, *, cb: Callback, **_limits: int) -> _Subscription:
         """Subscribe; the callback must not wait for anything."""
-        prefix = subject.removesuffix(".*.*")
-        self._subscriptions[prefix] = cb
-        return _Subscription(self._subscriptions, prefix)
+        self._subscriptions[subject] = cb
+        return _Subscription(self._subscriptions, subject)
+
+    async def listen(self, subject: str, callback: Callable[[str, bytes], None]) -> None:
+        self._listeners[subject.removesuffix(".*.*")] = callback
+
+    def send_now(
+        self, subject: str, payload: bytes, *, reply: str, headers: dict[str, str]
+    ) -> bool:
+        self._server.on_step("before an append")
+        if self.is_connected:
+            self._send(Sent(subject, payload, reply, headers))
+        return self.is_connected or self.dead
 
     async def publish(
         self,
@@ -314,7 +325,6 @@ class SimNats:
         reply: str = "",
         headers: dict[str, str] | None = None,
     ) -> None:
-        self._server.on_step("before an append")
         if self.dead:
             return
         message = Sent(subject, payload, reply, headers or {})
@@ -387,9 +397,11 @@ class SimNats:
         """Give a message to the subscriber of an inbox, if there is one and a connection."""
         if not self.is_connected:
             return
+        listener = self._listeners.get(inbox.rsplit(".", 2)[0])
+        if listener is not None:
+            listener(inbox, message.data)
+            return
         callback = self._subscriptions.get(inbox)
-        if callback is None:
-            callback = self._subscriptions.get(inbox.rsplit(".", 2)[0])
         if callback is None:
             return
         waits = callback(SimMsg(inbox, message.data, message.headers)).__await__()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -92,8 +93,8 @@ def delivers_qos_2_before_it_is_released(patch: Patch) -> None:
 
 
 def takes_a_refusal_for_an_acknowledgement(patch: Patch) -> None:
-    async def on_reply(writer: LogWriter, message: Any) -> None:
-        writer._committed(int(message.subject.rpartition(".")[2]))
+    def on_reply(writer: LogWriter, subject: str, _data: bytes) -> None:
+        writer._committed(int(subject.rpartition(".")[2]))
 
     patch.setattr(LogWriter, "_on_reply", on_reply)
 
@@ -106,8 +107,10 @@ def never_looks_for_lost_acknowledgements(patch: Patch) -> None:
 
 
 def sends_again_without_looking_at_the_stream(patch: Patch) -> None:
-    async def align(_writer: LogWriter, _seconds: float) -> None:
+    async def align(writer: LogWriter, _seconds: float) -> None:
         """Suppose that nothing was stored."""
+        while not writer._nc.is_connected:  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.05)
 
     patch.setattr(LogWriter, "_align", align)
 

@@ -215,6 +215,7 @@ def test_the_figures_are_right() -> None:
             reader = await world.connect("reader", filters=[("t", 1), ("r", 0)])
             gone = await world.connect("gone", filters=[("t", 0)])
             gone.drop()
+            await world.go(0.1)
             writer = await world.connect("writer")
             writer.send(
                 p.publish("t", b"x", 0),

@@ -1,0 +1,67 @@
+"""nats-py's client, with a short way for what must not wait.
+
+nats-py hands what is published to one task and what arrives to another. Each of them waits for the
+next turn of the event loop; while a broker is busy a turn takes milliseconds, and an append would
+take five. Here it takes two: what is sent goes to the socket at once, and what is listened to is
+passed on as it is read.
+
+The only place, with ``eventstore.link``, that touches what nats-py does not promise:
+``_process_msg`` is called for each message, ``_transport`` is what is connected, ``_subs`` renews
+subscriptions after a loss.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from nats.aio.client import Client
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+
+class PromptClient(Client):
+    """A connection to NATS; what it does beside nats-py is for the event loop's thread."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._listeners: dict[int, Callable[[str, bytes], None]] = {}
+
+    async def listen(self, subject: str, callback: Callable[[str, bytes], None]) -> None:
+        """Subscribe: ``callback`` is given subject and payload of each message, without headers.
+
+        When this returns the server knows. What the callback raises goes to the error callback.
+        """
+        subscription = await self.subscribe(subject)
+        self._listeners[subscription._id] = callback  # noqa: SLF001 - _process_msg is told it
+        await self.flush()
+
+    def send_now(
+        self, subject: str, payload: bytes, *, reply: str, headers: Mapping[str, str]
+    ) -> bool:
+        """Publish without waiting; False if there is no connection: nothing is kept for later.
+
+        Names and values must be legal: whatever they hold is sent.
+        """
+        if not self.is_connected or self._transport is None:
+            return False
+        lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        head = f"NATS/1.0\r\n{lines}\r\n".encode()
+        first = f"HPUB {subject} {reply} {len(head)} {len(head) + len(payload)}\r\n".encode()
+        try:
+            self._transport.write(b"".join((first, head, payload, b"\r\n")))
+        except (OSError, RuntimeError):  # it is closed, and nats-py does not know yet
+            return False
+        return True
+
+    async def _process_msg(
+        self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: Any
+    ) -> None:
+        callback = self._listeners.get(sid)
+        if callback is None:
+            await super()._process_msg(sid, subject, reply, data, headers)
+            return
+        try:
+            callback(subject.decode(), data)
+        except Exception as error:  # noqa: BLE001 - nats-py would read no further
+            await self._error_cb(error)

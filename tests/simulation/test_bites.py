@@ -1,0 +1,82 @@
+"""What somebody new sends, or somebody with a rate, is taken little by little; nothing is lost."""
+
+from __future__ import annotations
+
+from harness import packets as p
+from harness.packets import Publish, Will
+
+from actors.limits.options import LimitOptions, Quota
+from simulation.loop import simulate
+from simulation.world import SimClient, World
+
+SLOW = LimitOptions(client=Quota(publish_rate=100))
+MESSAGES = [p.publish("t", b"%d" % n + bytes(400), 0) for n in range(1000)]
+
+
+def numbers(client: SimClient) -> list[int]:
+    found = [one for one in client.received if isinstance(one, Publish)]
+    return [int(one.payload.rstrip(b"\0")) for one in found]
+
+
+def test_all_that_somebody_new_sends_at_once_arrives_in_order() -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            reader = await world.connect("reader", filters=[("t", 0)])
+            writer = SimClient(world)
+            writer.send(p.connect("writer"), *MESSAGES)
+            await world.go(2)
+            assert numbers(reader) == list(range(1000))
+
+    simulate(scenario)
+
+
+def test_of_a_flood_no_more_is_taken_than_the_rate_allows() -> None:
+    async def scenario() -> None:
+        async with World(bounds=SLOW).running() as world:
+            reader = await world.connect("reader", filters=[("t", 0)])
+            writer = await world.connect("writer")
+            await world.go(5)
+            writer.send(b"".join(MESSAGES))
+            await world.go(0.5)
+            # A bite is some forty of them, and two seconds' worth may come at once.
+            assert 200 <= len(numbers(reader)) <= 350
+            await world.go(3)
+            assert len(numbers(reader)) < 700
+            await world.go(10)
+            assert numbers(reader) == list(range(1000))
+
+    simulate(scenario)
+
+
+def test_who_leaves_in_good_order_has_said_so_although_it_was_not_read_yet() -> None:
+    async def scenario() -> None:
+        async with World(bounds=SLOW).running() as world:
+            reader = await world.connect("reader", filters=[("t", 0), ("will", 0)])
+            writer = await world.connect("writer", will=Will("will", b"7", 0))
+            await world.go(5)
+            writer.send(b"".join(MESSAGES) + p.disconnect())
+            await world.go(0.1)
+            writer.transport.drop()
+            await world.go(1)
+            assert numbers(reader) == list(range(1000))
+
+    simulate(scenario)
+
+
+def test_who_is_closed_for_a_flood_is_not_heard_any_more() -> None:
+    async def scenario() -> None:
+        bounds = LimitOptions(
+            client=Quota(publish_rate=10), publish_patience=2.0, address_faults=1, fault_jail=60.0
+        )
+        async with World(bounds=bounds).running() as world:
+            reader = await world.connect("reader", filters=[("t", 0)])
+            writer = await world.connect("writer")
+            await world.go(5)
+            for _ in range(3):
+                writer.send(b"".join(MESSAGES))
+            await world.go(60)
+            assert not writer.open
+            assert len(numbers(reader)) < 200
+            assert world.broker.guard.refused.counts["publish_rate"] == 1
+
+    simulate(scenario)
