@@ -49,6 +49,8 @@ class Door:
         listener = Listener(self._broker, options)
         self.listeners[options.name] = listener
         kernel = self._broker.kernel
+        if options.stack.handshakes is not None:
+            options.stack.handshakes.at_work = lambda: kernel.at_work
         for bound in sockets:
             acceptor = Acceptor(
                 bound, listener.admits, listener.accept, at_work=lambda: kernel.at_work

@@ -9,8 +9,8 @@ life. What is different is what runs it:
   ready actors until none is left, then calls ``turn_ended``: everything that one wake-up of the
   event loop causes is decided in one turn, and committed together.
 - ``put_off`` is ``tell`` for work that others must not wait for. Such actors run once those that
-  are ready have nothing left to do, for no longer than ``SLICE``, and then not for as long as that
-  took if others are at work: they get half of the time at most.
+  are ready have nothing left to do, for no longer than ``SLICE``, and then not for twice as long as
+  that took if others are at work: they get a third of the time at most.
 - Actors form a tree. An actor that fails is stopped and its parent gets a :class:`Failed` with
   the message that it failed on and those it had not seen yet: nothing that was told is lost
   silently. Messages that a stopped actor left are handed to its ``on_undelivered``.
@@ -52,8 +52,10 @@ _log = structlog.get_logger("foldmq")
 MAILBOX_LIMIT = 100_000
 """Messages that a suspended actor may have waiting before ``on_overflow`` is called."""
 
-SLICE = 0.001
+SLICE = 0.0005
 """Seconds of a turn after which no more work is begun that was put off."""
+_BREAK = 2.0
+"""How much longer than such a slice the break after it is."""
 _AT_WORK = 0.02
 """Seconds for which somebody counts as at work after a turn in which there was no need to wait."""
 
@@ -478,7 +480,7 @@ class Kernel:
                 break
         if self._put_off and self._delay is not None and self.at_work:
             self._break = True
-            self._delay(self._read - began, self._end_break)
+            self._delay(_BREAK * (self._read - began), self._end_break)
 
     def _end_break(self) -> None:
         self._break = False

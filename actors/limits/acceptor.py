@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger("foldmq")
 
-_AT_ONCE = 4
+_AT_ONCE = 2
 """Connections accepted in one turn: less than a millisecond of work."""
 _BREAK = 0.002
 """Seconds until the next ones while others are at work: a thousand in a second, at least."""

@@ -29,7 +29,7 @@ _MOST_THREADS: Final = 4
 _LATE: Final = 0.002
 """Seconds by which the event loop comes late to a step that is done when it has enough to do."""
 _BREATH: Final = 0.005
-"""Seconds for which no new handshake is begun then: 200 in a second are begun all the same."""
+"""Seconds for which no new handshake is begun then: over a hundred in a second are all the same."""
 
 
 class HandshakeError(ConnectionError):
@@ -124,6 +124,8 @@ class Handshakes:
     def __init__(self, threads: int | None = None, waiting: int = 4096) -> None:
         threads = threads or max(1, min(_MOST_THREADS, (os.cpu_count() or 1) - 1))
         self.stats = TlsStats()
+        self.at_work: Callable[[], bool] = lambda: False
+        """Says whether clients that are there have something to do; may be replaced."""
         self._threads = threads
         self._most_waiting = waiting
         self._pool = ThreadPoolExecutor(threads, "tls", give_way)
@@ -188,7 +190,8 @@ class Handshakes:
     def _finished(self, job: _Job, step: Step, when: float) -> None:
         self._working -= 1
         self.stats.cpu_seconds += step.seconds
-        if self._new and not self._breathing and time.monotonic() - when > _LATE:
+        busy = self.at_work() or time.monotonic() - when > _LATE
+        if self._new and busy and not self._breathing:
             self._breathing = True
             asyncio.get_running_loop().call_later(_BREATH, self._breathed)
         self._start()

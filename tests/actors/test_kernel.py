@@ -597,7 +597,7 @@ def test_while_others_are_at_work_there_is_a_break_after_each_slice() -> None:
     slices.turn()
     assert slices.handled == ["told", 0]
     ((delay, go),) = slices.breaks
-    assert delay == pytest.approx(0.004)
+    assert delay == pytest.approx(0.008)
     slices.kernel.tell(other, "told again")
     slices.turn()
     assert slices.handled[2:] == ["told again"]

@@ -84,10 +84,15 @@ async def test_only_so_many_new_ones_wait() -> None:
     queue.handshakes.close()
 
 
-async def test_a_busy_loop_gets_breaks_between_new_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handshakes, "_LATE", -1.0)  # as if it came late to every step
+@pytest.mark.parametrize("why", ["late", "others at work"])
+async def test_a_busy_loop_gets_breaks_between_new_ones(
+    monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    # As if the loop came late to every step, or never.
+    monkeypatch.setattr(handshakes, "_LATE", -1.0 if why == "late" else 3600.0)
     monkeypatch.setattr(handshakes, "_BREATH", 3600.0)
     queue = Queue(Handshakes(threads=1))
+    queue.handshakes.at_work = lambda: why != "late"
     jobs = {name: Slow() for name in ("first", "second", "begun", "third")}
     for name, job in jobs.items():
         job.go.set()
