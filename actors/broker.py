@@ -215,6 +215,7 @@ class Broker(LoopActor):
         self.door.close()
         for connection in self.connections:
             connection.pause(Pause.DRAIN)
+            connection.take_all()
         await self.settled()
         for connection in list(self.connections):
             connection.close("broker_stopped")

@@ -63,6 +63,8 @@ _BRAKE = 1.0
 """Seconds for which a slow reader may slow down those who publish to it."""
 _BITE = 16 * 1024
 """Bytes that are taken at once of what a client sent that is new, or may not send what it likes."""
+_SMALL = 4096
+"""Bytes of somebody new that may wait without a pause in reading."""
 _NEW = 1.0
 """Seconds for which what a client sends after its CONNECT is put off while others send as well."""
 _STANDSTILL = 0.5
@@ -96,14 +98,18 @@ class Pause(IntFlag):
 class _Lost:
     """The transport says that the connection is gone."""
 
-    __slots__ = ("error",)
+    __slots__ = ("error", "waited")
 
     def __init__(self, error: Exception | None) -> None:
         self.error = error
+        self.waited = False
+        """It was put off until the broker has seen the CONNECT."""
 
 
 _GO_ON = object()
 """Told to itself by a connection that has not taken all of what it read."""
+_TAKE_ALL = object()
+"""Told to a connection that is to take all of it now."""
 
 
 class _Closer:
@@ -135,12 +141,14 @@ class Connection(LoopActor, asyncio.Protocol):
         "_early_bytes",
         "_ended",
         "_gave_up",
+        "_going_on",
         "_keep_alive",
         "_login",
         "_meter",
         "_paused",
         "_read_from",
         "_rest",
+        "_seen",
         "_settles",
         "_transport",
         "access",
@@ -187,8 +195,11 @@ class Connection(LoopActor, asyncio.Protocol):
         self._paused = Pause(0)
         self._read_from = 0.0
         """Monotonic time until which nothing is read, as it published too fast."""
+        self._going_on = False
         self._rest = b""
         """What was read and is not taken yet."""
+        self._seen = 0
+        """Bytes that were read before it was known whose they are."""
         self._settles: float | None = math.inf
         """Monotonic time from which it is a client like others; None once it is."""
         self.access: Access | None = None
@@ -267,14 +278,18 @@ class Connection(LoopActor, asyncio.Protocol):
             self._settles = None
             self.kernel.tell(self, data)
         else:
-            if self.mailbox_depth:
+            if self.session is None and not self._ended:
+                self._seen += len(data)
+                self._hold()
+            if self.mailbox_depth or len(data) > _SMALL:
                 self.pause(Pause.TURN)
             self.kernel.put_off(self, data)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Put the end into the mailbox, behind what was read before."""
         if not self.stopped and not self._ended:
-            self.kernel.put_off(self, _Lost(exc))
+            tell = self.kernel.tell if self._settles is None else self.kernel.put_off
+            tell(self, _Lost(exc))
         elif not self.stopped:
             self.stop()
 
@@ -300,16 +315,25 @@ class Connection(LoopActor, asyncio.Protocol):
         elif message is _GO_ON:
             self._go_on()
         elif type(message) is _Lost:
-            while self._rest and not self._ended:
-                self._take_bite()
-            self._tell_refused(message.error)
-            reason = "closed" if message.error is None else "error"
-            self._end(reason)
-            self.stop()
+            self._lost(message)
+        elif message is _TAKE_ALL:
+            self._take_all()
         elif type(message) is Authenticated:
             self._authenticated(message.connect, message.verdict)
         elif type(message) is Close:
             self.close(message.reason)
+
+    def _lost(self, message: _Lost) -> None:
+        """Handle what came before, then the end."""
+        self._take_all()
+        if self._authenticating and self.identity is not None and not message.waited:
+            message.waited = True  # the broker is about to see the CONNECT
+            self.kernel.again(self, message)
+            return
+        if not self._ended:
+            self._tell_refused(message.error)
+        self._end("closed" if message.error is None else "error")
+        self.stop()
 
     def on_failure(self, *_exc_info: object) -> None:
         """Close the socket of a connection that failed."""
@@ -380,19 +404,22 @@ class Connection(LoopActor, asyncio.Protocol):
             # Until now its frames had no more room than a CONNECT needs.
             self._transport.max_size = self.listener.options.max_packet_size + _FRAME_ROOM
         self._authenticating = False
-        early, self._early = self._early, None
+        early, self._early = self._early or (), None
         self._early_bytes = 0
+        self._rest = b"".join(part for part in early if isinstance(part, bytes)) + self._rest
         self.resume(Pause.CONNECT)
         if self._meter is not None and (wait := self._meter.debt(self._broker.clock.monotonic())):
             self._wait_for_rate(wait)  # its address or user has taken too much already
-        for part in early or ():
-            if isinstance(part, bytes):
-                self._on_bytes(part)
-            else:
+        for part in early:
+            if not isinstance(part, bytes):
                 self._pass_on(part)
                 if self._meter is not None:
                     self._slow_down(self._meter, part, 0)
-        self._look_for_violation()
+        if self._rest:
+            self.pause(Pause.TURN)
+            self._go_on_later()
+        else:
+            self._look_for_violation()
 
     def refuse(self, code: ConnectCode, reason: str) -> None:
         """Answer the CONNECT with a return code other than 0 and close [MQTT-3.2.2-5]."""
@@ -491,23 +518,42 @@ class Connection(LoopActor, asyncio.Protocol):
         self.last_read = broker.clock.monotonic()
         self.bytes_in += len(data)
         broker.meters.bytes_in += len(data)
-        if (self._meter is not None or self._settles is not None) and (
-            self._rest or len(data) > _BITE or self._paused & Pause.RATE
+        if self._rest or (
+            (self._meter is not None or self._settles is not None)
+            and (len(data) > _BITE or self._paused & Pause.RATE)
         ):
             self._rest += data
             self.pause(Pause.TURN)
-            self.kernel.put_off(self, _GO_ON)
+            if not self._going_on:
+                self._going_on = True
+                self.kernel.again(self, _GO_ON)
         else:
             self._take(data)
 
     def _go_on(self) -> None:
         """Take some of what was read, as fast as the client may send."""
+        self._going_on = False
         if self._rest and not self._ended and not self._paused & Pause.RATE:
             self._take_bite()
             if self._rest:
-                self.kernel.put_off(self, _GO_ON)
+                self._going_on = True
+                self.kernel.again(self, _GO_ON)
             else:
                 self.resume(Pause.TURN)
+
+    def _go_on_later(self) -> None:
+        if self._rest and not self._going_on:
+            self._going_on = True
+            self.kernel.put_off(self, _GO_ON)
+
+    def take_all(self) -> None:
+        """Take whatever was read: the broker ends."""
+        if self._rest:
+            self.kernel.tell(self, _TAKE_ALL)
+
+    def _take_all(self) -> None:
+        while self._rest and not self._ended:
+            self._take_bite()
 
     def _take_bite(self) -> None:
         bite, self._rest = self._rest[:_BITE], self._rest[_BITE:]
@@ -550,7 +596,7 @@ class Connection(LoopActor, asyncio.Protocol):
         return True
 
     def _hold(self) -> None:
-        self._broker.door.hold(self, max(self._below, self.bytes_in))
+        self._broker.door.hold(self, max(self._below, self._seen))
 
     @property
     def unread(self) -> int:
@@ -567,6 +613,8 @@ class Connection(LoopActor, asyncio.Protocol):
         if meter.tries_patience(now):
             self._broker.guard.refused.add("publish_rate", now, client=self.client_id)
             self._broker.guard.fault(self.host, now)
+            self.stop_listening()
+            self._rest = b""
             self.kernel.tell(self, Close("publish_rate"))
             return
         self._wait_for_rate(wait)
@@ -585,8 +633,7 @@ class Connection(LoopActor, asyncio.Protocol):
             self._broker.timers.remind(left, self._rate_over)
         else:
             self.resume(Pause.RATE)
-            if self._rest:
-                self.kernel.put_off(self, _GO_ON)
+            self._go_on_later()
 
     def stop_listening(self) -> None:
         """Take nothing more from the client: it is about to be closed."""
@@ -664,7 +711,8 @@ class Connection(LoopActor, asyncio.Protocol):
         if reason is not None:
             now = self._broker.clock.monotonic()
             self._broker.guard.refused.add(reason, now, address=self.address, error=str(error))
-            self._broker.guard.fault(self.host, now)
+            if getattr(error, "kind", None) not in {"busy", "closed"}:
+                self._broker.guard.fault(self.host, now)
 
     def _credentials(self, connect: Connect) -> Credentials:
         options, transport = self.listener.options, self._transport
@@ -739,10 +787,15 @@ class Connection(LoopActor, asyncio.Protocol):
 
     def _connect_deadline(self) -> None:
         if self.session is None and not self._ended:
+            if self.mailbox_depth or self._rest:
+                # It may have said it: it is we who are late.
+                self._broker.timers.remind(_NEW, self._connect_deadline)
+                return
             now = self._broker.clock.monotonic()
             guard = self._broker.guard
             guard.late.add("connect_timeout", now, client=self.client_id, address=self.address)
-            guard.fault(self.host, now)
+            if not self._authenticating:
+                guard.fault(self.host, now)
             self.close("connect_timeout")
 
     def _keep_alive_deadline(self) -> None:

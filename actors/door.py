@@ -142,7 +142,6 @@ class Door:
             return False
         name = connect.client_id
         if name and guard.flaps((user, name), now, name, connection.address):
-            guard.fault(host, now)
             connection.refuse(ConnectCode.SERVER_UNAVAILABLE, "flapping")
             return False
         if guard.owes(host, user, now):

@@ -54,8 +54,8 @@ MAILBOX_LIMIT = 100_000
 
 SLICE = 0.0005
 """Seconds of a turn after which no more work is begun that was put off."""
-_BREAK = 2.0
-"""How much longer than such a slice the break after it is."""
+_BREAK, _LONGEST_BREAK = 2.0, 0.05
+"""How much longer than such a slice the break after it is; seconds that it lasts at most."""
 _AT_WORK = 0.02
 """Seconds for which somebody counts as at work after a turn in which there was no need to wait."""
 
@@ -315,6 +315,8 @@ class Kernel:
         self.clock = clock
         self._ready: list[LoopActor] = []
         self._put_off: deque[LoopActor] = deque()
+        self._again: list[tuple[LoopActor, Any]] = []
+        """What actors told themselves in this run."""
         self._break = False
         """What was put off waits for a moment."""
         self._told = -_AT_WORK
@@ -406,7 +408,8 @@ class Kernel:
     def put_off(self, actor: LoopActor, message: Any) -> None:
         """Like :meth:`tell`, but let the actor run only when others have nothing to do.
 
-        An actor that is ready or has been put off already keeps its place.
+        An actor that is ready or has been put off already keeps its place; for what an actor puts
+        off for itself see :meth:`again`.
         """
         if actor._waiting is not None or actor.suspended or actor.stopped:
             self.tell(actor, message)
@@ -415,6 +418,10 @@ class Kernel:
         self._put_off.append(actor)
         if not self._break:
             self.wake()
+
+    def again(self, actor: LoopActor, message: Any) -> None:
+        """Put off what an actor that is being run tells itself: others come in between."""
+        self._again.append((actor, message))
 
     def halt(self, actor: LoopActor) -> None:
         """Stop an actor at once, from within its own handler.
@@ -478,13 +485,15 @@ class Kernel:
             self._run_ready()
             if self._read - began >= SLICE:
                 break
-        if self._put_off and self._delay is not None and self.at_work:
+        took = self._read - began
+        if took >= SLICE and self._delay is not None and self.at_work:
             self._break = True
-            self._delay(_BREAK * (self._read - began), self._end_break)
+            self._delay(min(_BREAK * took, _LONGEST_BREAK), self._end_break)
 
     def _end_break(self) -> None:
         self._break = False
-        self.wake()
+        if self._put_off:
+            self.wake()
 
     def _run_ready(self) -> None:
         while self._ready:
@@ -494,6 +503,11 @@ class Kernel:
                     self._run(actor)
                 else:
                     self._run_tapped(actor, actor.tap)
+        if self._again:
+            again, self._again = self._again, []
+            for actor, message in again:
+                if not actor.stopped:
+                    self.put_off(actor, message)
 
     def _run(self, actor: LoopActor) -> None:
         waiting = actor._waiting

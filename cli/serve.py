@@ -52,6 +52,8 @@ QUIET_TURNS = 20
 # Connections that have ended since memory was given back, and seconds between looks at them.
 CROWD = 500
 TRIM_EVERY = 10
+# Looks after which memory is given back even if connections come and go all the time.
+MOST_PUT_OFF = 30
 _NOT_RELOADED = "settings not reloaded, the old ones stay"
 
 
@@ -356,13 +358,15 @@ async def _trim_after_crowds(broker: Broker) -> None:
 
     Whoever wants memory meanwhile waits for it, some tens of milliseconds.
     """
-    trimmed = before = 0
+    trimmed = before = put_off = 0
     while True:
         await asyncio.sleep(TRIM_EVERY)
         ended = broker.meters.accepted - len(broker.connections)
-        if ended - trimmed >= CROWD and ended - before < CROWD // 10:
-            trimmed = ended
-            await asyncio.to_thread(trim)
+        if ended - trimmed >= CROWD:
+            put_off += 1
+            if ended - before < CROWD // 10 or put_off > MOST_PUT_OFF:
+                trimmed, put_off = ended, 0
+                await asyncio.to_thread(trim)
         before = ended
 
 

@@ -342,7 +342,7 @@ class LogWriter:
                 headers=self._fence(record),
             )
             if not sent:
-                self.disturb("no connection to NATS")
+                self.disturb("NATS takes nothing")
 
     def disturb(self, reason: str) -> None:
         """Take note that something went wrong (also: that the connection was lost)."""

@@ -6,15 +6,17 @@ take five. Here it takes two: what is sent goes to the socket at once, and what 
 passed on as it is read.
 
 The only place, with ``eventstore.link``, that touches what nats-py does not promise:
-``_process_msg`` is called for each message, ``_transport`` is what is connected, ``_subs`` renews
-subscriptions after a loss.
+``_process_msg`` is called for each message, ``_transport`` is what is connected, ``_pending`` and
+``_flush_queue`` are what its task sends and what wakes it.
 """
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 from nats.aio.client import Client
+from nats.aio.transport import TcpTransport
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -39,20 +41,34 @@ class PromptClient(Client):
     def send_now(
         self, subject: str, payload: bytes, *, reply: str, headers: Mapping[str, str]
     ) -> bool:
-        """Publish without waiting; False if there is no connection: nothing is kept for later.
+        """Publish without waiting; False if that cannot be: nothing is kept for later.
 
         Names and values must be legal: whatever they hold is sent.
         """
-        if not self.is_connected or self._transport is None:
+        transport = self._transport
+        if not self.is_connected or transport is None:
             return False
         lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         head = f"NATS/1.0\r\n{lines}\r\n".encode()
+        if len(head) + len(payload) > self.max_payload:  # the server would end the connection
+            return False
         first = f"HPUB {subject} {reply} {len(head)} {len(head) + len(payload)}\r\n".encode()
+        command = b"".join((first, head, payload, b"\r\n"))
+        if not isinstance(transport, TcpTransport):
+            self._send_soon(command)
+            return True
         try:
-            self._transport.write(b"".join((first, head, payload, b"\r\n")))
+            transport.write(command)  # type: ignore[no-untyped-call]
         except (OSError, RuntimeError):  # it is closed, and nats-py does not know yet
             return False
         return True
+
+    def _send_soon(self, command: bytes) -> None:
+        """Leave a command to nats-py's task: a WebSocket sends nothing by itself."""
+        self._pending.append(command)
+        self._pending_data_size += len(command)
+        if self._flush_queue is not None and self._flush_queue.empty():
+            self._flush_queue.put_nowait(asyncio.get_running_loop().create_future())
 
     async def _process_msg(
         self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: Any

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from actors.access.identity import Credentials
 
-VERIFIER_THREADS: Final = max(1, min(4, (os.cpu_count() or 1) - 1))
+VERIFIER_THREADS: Final = max(1, min(2, (os.cpu_count() or 1) - 1))
 """Hashes computed at once. One takes a core and its memory, and one core is the event loop's."""
 
 HASHER: Final = argon2.PasswordHasher(time_cost=2, memory_cost=19 * 1024, parallelism=1)

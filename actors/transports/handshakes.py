@@ -116,9 +116,9 @@ class Handshakes:
 
     ``threads`` work, by default one less than there are processors. Handshakes that have begun go
     before new ones, of which at most ``waiting`` wait. A client that is let in makes work for the
-    event loop too: when it is busy, new handshakes are begun one at a time with breaks between, so
-    that many who come at once do not delay those who are there. All methods are for the event
-    loop's thread; so are the calls back.
+    event loop too: when that has enough to do, new handshakes are begun a few at a time with breaks
+    between, so that many who come at once do not delay those who are there. All methods are for the
+    event loop's thread; so are the calls back.
     """
 
     def __init__(self, threads: int | None = None, waiting: int = 4096) -> None:

@@ -612,3 +612,51 @@ def test_while_others_are_at_work_there_is_a_break_after_each_slice() -> None:
     assert slices.handled[4:] == [2]
     assert len(slices.breaks) == 2
     assert not slices.kernel.busy
+
+
+def test_between_what_an_actor_puts_off_for_itself_others_come() -> None:
+    slices = Slices()
+    busy, other = slices.actors[:2]
+    left = iter(range(5))
+
+    class Again(LoopActor):
+        def on_receive(self, message: Any) -> None:
+            slices.now += 0.001
+            slices.handled.append(message)
+            slices.kernel.tell(other, "other")
+            if (number := next(left, None)) is not None:
+                slices.kernel.again(self, number)
+
+    actor = Again()
+    slices.kernel.spawn(actor)
+    slices.kernel.put_off(actor, "first")
+    for turns in range(1, 7):
+        slices.turn()
+        assert slices.handled.count("other") == turns
+        for _delay, go in slices.breaks:
+            go()
+    assert [one for one in slices.handled if one != "other"] == ["first", 0, 1, 2, 3, 4]
+    assert not slices.kernel.busy
+    assert busy.handled == 0
+
+
+def test_after_a_long_run_the_break_is_bounded_also_if_nothing_is_left() -> None:
+    slices = Slices(0.4)
+    slices.kernel.put_off(slices.actors[0], 1)
+    slices.kernel.tell(slices.actors[1], 2)
+    slices.turn()
+    slices.kernel.tell(slices.actors[1], 3)
+    slices.kernel.put_off(slices.actors[0], 4)
+    slices.turn()
+    assert [delay for delay, _ in slices.breaks] == []  # 0.4 s ago is no work of now
+    quick = Slices(0.004)
+    quick.kernel.put_off(quick.actors[0], 1)
+    quick.kernel.tell(quick.actors[1], 2)
+    quick.turn()
+    assert [delay for delay, _ in quick.breaks] == [pytest.approx(0.008)]
+    quick.kernel.put_off(quick.actors[0], 3)
+    quick.turn()
+    assert quick.handled == [2, 1]
+    quick.breaks[0][1]()
+    quick.turn()
+    assert quick.handled == [2, 1, 3]

@@ -7,6 +7,7 @@ from harness.packets import Publish, Will
 
 from actors.limits.options import LimitOptions, Quota
 from simulation.loop import simulate
+from simulation.test_access import Slow
 from simulation.world import SimClient, World
 
 SLOW = LimitOptions(client=Quota(publish_rate=100))
@@ -78,5 +79,57 @@ def test_who_is_closed_for_a_flood_is_not_heard_any_more() -> None:
             assert not writer.open
             assert len(numbers(reader)) < 200
             assert world.broker.guard.refused.counts["publish_rate"] == 1
+            # One fault, whatever it had sent: its address may come again.
+            assert (await world.connect("writer")).open
+
+    simulate(scenario)
+
+
+def test_who_sends_all_at_once_and_goes_is_heard() -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            reader = await world.connect("reader", filters=[("t", 0), ("will", 0)])
+            for end in (b"", p.disconnect()):
+                writer = SimClient(world)
+                said = [p.connect("writer", will=Will("will", b"1000", 0)), *MESSAGES, end]
+                writer.send(*said)
+                writer.transport.drop()
+                await world.go(2)
+                expected = list(range(1000)) if end else [*range(1000), 1000]
+                assert numbers(reader) == expected
+                reader.take()
+
+    simulate(scenario)
+
+
+def test_what_comes_while_the_password_is_looked_at_keeps_its_order() -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            world.broker.authenticator = Slow()
+            reader = SimClient(world)
+            reader.send(p.connect("reader", username="r"), p.subscribe(1, ("t", 0)))
+            await world.go(3)
+            writer = SimClient(world)
+            writer.send(p.connect("writer", username="w"), *MESSAGES[:100])
+            await world.go(0.2)
+            writer.send(*MESSAGES[100:600])
+            await world.go(0.78)
+            for at in range(600, 1000, 10):
+                writer.send(*MESSAGES[at : at + 10])
+                await world.go(0.001)
+            await world.go(3)
+            assert numbers(reader) == list(range(1000))
+
+    simulate(scenario)
+
+
+def test_what_somebody_unknown_sent_counts_before_it_is_looked_at() -> None:
+    async def scenario() -> None:
+        bounds = LimitOptions(max_unauthenticated_bytes=2**20)
+        async with World(bounds=bounds).running() as world:
+            some = [SimClient(world) for _ in range(20)]
+            for client in some:
+                client.send(b"\x10\xff\xff\x13" + bytes(100_000))
+            assert 5 <= sum(not client.connection.ended for client in some) <= 11
 
     simulate(scenario)
