@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import signal
@@ -24,12 +25,18 @@ SHUTDOWN = 20.0
 """Seconds a broker may take to end after SIGTERM."""
 
 
+_PORTS = range(12_000, 32_000)
+"""Below those that the system gives to outgoing connections: nobody has one by chance."""
+_next_port = itertools.count(os.getpid() * 7919)
+
+
 def free_port() -> int:
-    """A port of 127.0.0.1 that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A port of 127.0.0.1 that is free, and was not given to another test of this process."""
+    while True:
+        port = _PORTS[next(_next_port) % len(_PORTS)]
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def foldmq() -> str:

@@ -264,6 +264,24 @@ def descriptors_up_to(limit: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
+@contextlib.contextmanager
+def descriptors_left(count: int) -> Iterator[None]:
+    """So many descriptors may be opened, whatever others have open or left behind."""
+    with contextlib.ExitStack() as stack:
+        left: list[int] = []
+        while len(left) < count:
+            number = os.dup(0)
+            if left and number != left[-1] + 1:
+                for gap in left:
+                    stack.callback(os.close, gap)
+                left = []
+            left.append(number)
+        for number in left:
+            os.close(number)
+        with descriptors_up_to(left[-1] + 1):
+            yield
+
+
 def test_when_there_are_none_at_all_it_neither_spins_nor_closes_anybody(
     run: Callable[..., None],
 ) -> None:
@@ -274,9 +292,7 @@ def test_when_there_are_none_at_all_it_neither_spins_nor_closes_anybody(
         loop.set_exception_handler(lambda _, context: calls.append(context))
         acceptor = Acceptor(listener, ANYBODY, Taken, Descriptors(spare=0))
         with clients(listener.getsockname(), 20) as found:
-            trial = os.dup(0)
-            os.close(trial)
-            with descriptors_up_to(trial + 5):
+            with descriptors_left(5):
                 acceptor.start()
                 await until(lambda: acceptor.paused and len(Taken.all) >= 4)
                 before = acceptor.pauses
