@@ -108,6 +108,8 @@ class _Lost:
 
 _GO_ON = object()
 """Told to itself by a connection that has not taken all of what it read."""
+_PING = object()
+"""Told to itself by a connection that has a PINGREQ to answer."""
 _TAKE_ALL = object()
 """Told to a connection that is to take all of it now."""
 
@@ -318,6 +320,8 @@ class Connection(LoopActor, asyncio.Protocol):
             self._lost(message)
         elif message is _TAKE_ALL:
             self._take_all()
+        elif message is _PING:
+            self._answer_ping()
         elif type(message) is Authenticated:
             self._authenticated(message.connect, message.verdict)
         elif type(message) is Close:
@@ -662,16 +666,25 @@ class Connection(LoopActor, asyncio.Protocol):
         if leaves:
             packets.pop()
         if len(packets) == 1 and type(packets[0]) is Pingreq:
-            # Nothing that the answer could overtake came with it, so it need not wait for the
-            # disk: a client whose log is stuck still sees that the broker lives.
-            self._broker.journal.pass_or_follow(self, PINGRESP)
-            self._broker.meters.packets_out += 1
+            if self.session is not None and self.session.mailbox_depth:
+                # What came before is not handled yet.
+                self.kernel.again(self, _PING)
+            else:
+                self._answer_ping()
         elif packets:
             self._tell_session(Packets(self, packets))
         if leaves:
             session = self.session
             self._end("disconnect", orderly=True)
             self._linger(session)
+
+    def _answer_ping(self) -> None:
+        """Answer a PINGREQ when all that came before has been handled.
+
+        It need not wait for the disk: a client whose log is stuck still sees that the broker lives.
+        """
+        self._broker.journal.pass_or_follow(self, PINGRESP)
+        self._broker.meters.packets_out += 1
 
     def _keep_early(self, part: bytes | list[Packet]) -> None:
         """Keep what a client sends before its CONNECT is answered; it may, within bounds."""

@@ -8,6 +8,7 @@ import os
 import signal
 import time
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -28,7 +29,6 @@ from eventstore.watermark import Watermark
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
-    from pathlib import Path
 
     from nats.aio.client import Client
 
@@ -249,6 +249,9 @@ async def test_server_paused(
     before = own.next
     os.kill(server.pid, signal.SIGSTOP)
     try:
+        # Until a signal arrives a process goes on for a moment.
+        status = Path(f"/proc/{server.pid}/stat")
+        await until(lambda: not status.exists() or status.read_text().rsplit(") ")[-1][0] == "T")
         await own.load(0.3)
         writer = own.log._writer
         assert writer is not None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from harness import packets as p
-from harness.packets import Publish, Will
+from harness.packets import Pingresp, Publish, Will
 
 from actors.limits.options import LimitOptions, Quota
 from simulation.loop import simulate
@@ -131,5 +131,17 @@ def test_what_somebody_unknown_sent_counts_before_it_is_looked_at() -> None:
             for client in some:
                 client.send(b"\x10\xff\xff\x13" + bytes(100_000))
             assert 5 <= sum(not client.connection.ended for client in some) <= 11
+
+    simulate(scenario)
+
+
+def test_the_answer_to_a_ping_overtakes_nothing_that_came_before() -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            client = await world.connect("c", filters=[("t", 0)])
+            client.send(p.publish("t", b"1", 0))
+            client.send(p.pingreq())
+            await world.go(1)
+            assert [type(one) for one in client.received] == [Publish, Pingresp]
 
     simulate(scenario)
