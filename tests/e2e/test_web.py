@@ -486,7 +486,9 @@ def test_it_ends_with_the_broker_and_is_started_again(make_broker: Callable[...,
     # It does not outlive a broker that is killed, nor one that ends.
     broker.kill()
     assert wait_until_gone(second)
+    told = broker.log.count("asks for the token")
     broker.start()
+    until(lambda: broker.log.count("asks for the token") > told, "the page of the second start")
     served(broker).good("/")
     third = web_child(broker)
     assert third is not None
