@@ -528,9 +528,7 @@ class Connection(LoopActor, asyncio.Protocol):
         ):
             self._rest += data
             self.pause(Pause.TURN)
-            if not self._going_on:
-                self._going_on = True
-                self.kernel.again(self, _GO_ON)
+            self._go_on_again()
         else:
             self._take(data)
 
@@ -540,10 +538,15 @@ class Connection(LoopActor, asyncio.Protocol):
         if self._rest and not self._ended and not self._paused & Pause.RATE:
             self._take_bite()
             if self._rest:
-                self._going_on = True
-                self.kernel.again(self, _GO_ON)
+                self._go_on_again()
             else:
                 self.resume(Pause.TURN)
+
+    def _go_on_again(self) -> None:
+        """From within its own run, behind which others come."""
+        if not self._going_on:
+            self._going_on = True
+            self.kernel.again(self, _GO_ON)
 
     def _go_on_later(self) -> None:
         if self._rest and not self._going_on:
@@ -724,7 +727,7 @@ class Connection(LoopActor, asyncio.Protocol):
         if reason is not None:
             now = self._broker.clock.monotonic()
             self._broker.guard.refused.add(reason, now, address=self.address, error=str(error))
-            if getattr(error, "kind", None) not in {"busy", "closed"}:
+            if not (isinstance(error, HandshakeError) and error.kind in {"busy", "closed"}):
                 self._broker.guard.fault(self.host, now)
 
     def _credentials(self, connect: Connect) -> Credentials:

@@ -26,7 +26,7 @@ _log = structlog.get_logger("foldmq")
 _AT_ONCE = 2
 """Connections accepted in one turn: less than a millisecond of work."""
 _BREAK = 0.002
-"""Seconds until the next ones while others are at work: a thousand in a second, at least."""
+"""Seconds until the next ones while others are at work: a thousand in a second, at most."""
 _RETRY = 0.25
 """Seconds between looks whether there are descriptors again."""
 _SAY_EVERY = 60.0
