@@ -7,7 +7,6 @@ what it cannot learn (when a foreign server syncs its files) is said in ``Stream
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import importlib.util
 import json
 import logging
@@ -219,10 +218,18 @@ async def _give_up(client: Client, opening: asyncio.Task[None]) -> None:
 async def disconnect(client: Client) -> None:
     """Close a client, whatever has become of its connection; nats-py fails on a dead one.
 
-    With a RuntimeError, if something was still to be written over a transport that is gone.
+    With a RuntimeError, if something was still to be written over a transport that is gone; with
+    a CancelledError that nobody asked for, if it was about to reconnect: the task in which it did
+    waited for the end of the same transport when it was cancelled.
     """
-    with contextlib.suppress(OSError, RuntimeError, nats.errors.Error):
+    try:
         await client.close()
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+    except (OSError, RuntimeError, nats.errors.Error):
+        pass
 
 
 class _Watch:

@@ -70,7 +70,7 @@ class Tail:
         for reader in self._readers:
             reader.join()
         assert all(line.isprintable() for line in (*self.out, *self.err))
-        assert not any("Traceback" in line for line in self.err)
+        assert not any("Traceback" in line for line in self.err), self.err
         return code
 
     @property

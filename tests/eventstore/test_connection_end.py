@@ -63,3 +63,33 @@ async def test_closing_when_the_server_has_gone(datadir: DataDir) -> None:
     await server.stop()
     await disconnect(client)
     assert client.is_closed
+
+
+async def serve_hurriedly(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Be a NATS server until the client has pinged once."""
+    writer.write(b'INFO {"server_id": "S", "version": "2.15.0", "max_payload": 1048576}\r\n')
+    while b"PING" not in await reader.readline():
+        pass
+    writer.write(b"PONG\r\n")
+    writer.close()
+
+
+async def test_closing_at_any_moment_of_a_reconnect() -> None:
+    server = await asyncio.start_server(serve_hurriedly, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    for turns in range(40):
+        client = await connect(ConnectionOptions(urls=(f"nats://127.0.0.1:{port}",)))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await disconnect(client)
+        assert client.is_closed
+    server.close()
+
+
+async def test_closing_is_cancelled_with_who_closes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Client, "close", lambda _: asyncio.Event().wait())
+    closing = asyncio.create_task(disconnect(Client()))
+    await asyncio.sleep(0)
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
