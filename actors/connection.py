@@ -1,47 +1,40 @@
 """One actor for each socket: bytes to packets, and bytes out when the gate allows.
 
-It knows framing, authentication, the keep alive, limits and back-pressure, and no rule of a
-session. It is also the asyncio protocol of its transport; what the transport calls is told to
-the actor like any other message, so that a failure in it is supervised like any other.
+It knows framing, the keep alive and back-pressure, and no rule of a session. Who the client is,
+its :class:`~actors.login.Login` finds out; what may not be taken at once waits in
+:class:`~actors.bites.Bites`. It is also the asyncio protocol of its transport; what the transport
+calls is told to the actor like any other message, so that a failure in it is supervised like any
+other.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import math
-import socket
-import struct
-from enum import IntFlag, auto
 from typing import TYPE_CHECKING, Any, cast
 
 import structlog
 
-from actors.access.chain import JAILED
-from actors.access.identity import Credentials
+from actors.bites import GO_ON, Bites
+from actors.brake import Brake
 from actors.kernel import LoopActor
-from actors.messages import Authenticated, Close, ConnectRequest, Detached, Packets, Writable
-from actors.transports.certificate import identity
+from actors.login import Login
+from actors.messages import Authenticated, Close, Detached, Packets, Writable
+from actors.pause import Pause
 from actors.transports.handshakes import HandshakeError
+from actors.transports.peer import keep_alive_in_tcp, local_peer
 from actors.transports.websocket import WebSocketStage
-from eventstore.shown import escaped
 from protocol.decoder import Decoder
 from protocol.encoder import PINGRESP, connack
-from protocol.packets import (
-    Connect,
-    ConnectCode,
-    Disconnect,
-    Packet,
-    Pingreq,
-    Publishes,
-    Subscribe,
-    Unsubscribe,
-)
+from protocol.packets import ConnectCode, Disconnect, Packet, Pingreq
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from actors.access.identity import Verdict
     from actors.access.rules import Access
     from actors.broker import Broker
+    from actors.clock import Timers
     from actors.limits.rates import Meter
     from actors.listener import Listener
     from actors.session import Session
@@ -51,18 +44,8 @@ _log = structlog.get_logger("foldmq")
 
 _WRITE_HIGH = 1024 * 1024
 """Bytes in the transport's buffer above which a client is told nothing new."""
-_SHOWN = 200
-"""Characters of a name in a line of the log."""
-_MAX_UNREAD = 1024 * 1024
-"""Bytes that may come in before the CONNECT is answered."""
-
-
 _FRAME_ROOM = 1024 * 1024
 """Bytes that a WebSocket frame may have beside the largest packet: it may hold several."""
-_BRAKE = 1.0
-"""Seconds for which a slow reader may slow down those who publish to it."""
-_BITE = 16 * 1024
-"""Bytes that are taken at once of what a client sent that is new, or may not send what it likes."""
 _SMALL = 4096
 """Bytes of somebody new that may wait without a pause in reading."""
 _NEW = 1.0
@@ -72,27 +55,6 @@ _STANDSTILL = 0.5
 _LONGEST_TIMER = 60.0
 _LINGER = 5.0
 """Seconds that a closing connection gets for what is still to be sent to it."""
-
-
-class Pause(IntFlag):
-    """Why nothing is read from a connection at present."""
-
-    CONNECT = auto()
-    """It sent much before its CONNECT was answered."""
-    LOG = auto()
-    """More waits for the disk than should."""
-    SLOW_READER = auto()
-    """It publishes to a client that does not keep up."""
-    LOADING = auto()
-    """Its session waits for messages from the log."""
-    DRAIN = auto()
-    """The broker ends."""
-    NATS = auto()
-    """It publishes more than the bridge can give to NATS."""
-    RATE = auto()
-    """It publishes faster than it may."""
-    TURN = auto()
-    """What it sent is taken little by little, others come first."""
 
 
 class _Lost:
@@ -106,8 +68,6 @@ class _Lost:
         """It was put off until the broker has seen the CONNECT."""
 
 
-_GO_ON = object()
-"""Told to itself by a connection that has not taken all of what it read."""
 _PING = object()
 """Told to itself by a connection that has a PINGREQ to answer."""
 _TAKE_ALL = object()
@@ -133,24 +93,15 @@ class Connection(LoopActor, asyncio.Protocol):
     """A client's connection."""
 
     __slots__ = (
-        "_authenticating",
-        "_below",
-        "_braked",
+        "_bites",
+        "_brake",
         "_broker",
         "_closed",
         "_decoder",
-        "_early",
-        "_early_bytes",
         "_ended",
-        "_gave_up",
-        "_going_on",
         "_keep_alive",
         "_login",
-        "_meter",
         "_paused",
-        "_read_from",
-        "_rest",
-        "_seen",
         "_settles",
         "_transport",
         "access",
@@ -182,26 +133,16 @@ class Connection(LoopActor, asyncio.Protocol):
         self._broker = broker
         self._decoder = Decoder(listener.options.max_packet_size)
         self._transport: asyncio.Transport | None = None
-        self._authenticating = False
-        self._below = 0
-        """Bytes that stages read before it was known whose they are."""
+        self._bites: Bites | None = Bites(self)
+        """What is not taken at once; None for a client that is not new and has no rate."""
+        self._brake: Brake | None = None
+        """Who waits until this client reads; None for most."""
         self._closed = False
-        self._early: list[bytes | list[Packet]] | None = None
-        self._early_bytes = 0
         self._ended = False
         self._keep_alive = 0.0
-        self._login: asyncio.Task[None] | None = None
-        self._braked: set[Connection] | None = None
-        self._gave_up = False
-        self._meter: Meter | None = None
+        self._login: Login | None = Login(broker, self)
+        """None once the CONNECT is accepted."""
         self._paused = Pause(0)
-        self._read_from = 0.0
-        """Monotonic time until which nothing is read, as it published too fast."""
-        self._going_on = False
-        self._rest = b""
-        """What was read and is not taken yet."""
-        self._seen = 0
-        """Bytes that were read before it was known whose they are."""
         self._settles: float | None = math.inf
         """Monotonic time from which it is a client like others; None once it is."""
         self.access: Access | None = None
@@ -244,7 +185,7 @@ class Connection(LoopActor, asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
         self._look_for_peer()
         self._transport.set_write_buffer_limits(high=_WRITE_HIGH)
-        _keep_alive_in_tcp(transport)
+        keep_alive_in_tcp(transport)
         broker = self._broker
         if not broker.door.admit(self):
             self._ended = self._closed = True
@@ -268,7 +209,7 @@ class Connection(LoopActor, asyncio.Protocol):
             self.address = f"{peer[0]}:{peer[1]}"
             self.host = "" if transport.get_extra_info("peer_pending") else peer[0]
         else:
-            self.address = _local_peer(transport)
+            self.address = local_peer(transport)
 
     def data_received(self, data: bytes) -> None:
         """Put what was read into the mailbox; those who are new do not hold up others."""
@@ -276,13 +217,13 @@ class Connection(LoopActor, asyncio.Protocol):
             return
         if self._settles is None:
             self.kernel.tell(self, data)
-        elif self._settles <= self._broker.clock.monotonic():
+        elif self._settles <= self.now:
             self._settles = None
+            self._spare_bites()
             self.kernel.tell(self, data)
         else:
-            if self.session is None and not self._ended:
-                self._seen += len(data)
-                self._hold()
+            if self._login is not None and not self._ended:
+                self._login.saw(len(data))
             if self.mailbox_depth or len(data) > _SMALL:
                 self.pause(Pause.TURN)
             self.kernel.put_off(self, data)
@@ -302,7 +243,6 @@ class Connection(LoopActor, asyncio.Protocol):
     def resume_writing(self) -> None:
         """Tell the session, and those who wait for this client, that there is room again."""
         self.writable = True
-        self._gave_up = False
         self._release_brake()
         self._tell_session(Writable(self))
 
@@ -312,25 +252,28 @@ class Connection(LoopActor, asyncio.Protocol):
         """Handle bytes, the end of the connection, or a request to close it."""
         if type(message) is bytes:
             self._on_bytes(message)
-            if self._paused & Pause.TURN and not self._rest:
+            if self._paused & Pause.TURN and not self._bites:
                 self.resume(Pause.TURN)
-        elif message is _GO_ON:
-            self._go_on()
+        elif message is GO_ON:
+            if self._bites is not None:
+                self._bites.go_on()
+                self._spare_bites()
         elif type(message) is _Lost:
             self._lost(message)
         elif message is _TAKE_ALL:
-            self._take_all()
+            self._take_what_waits()
         elif message is _PING:
             self._answer_ping()
         elif type(message) is Authenticated:
-            self._authenticated(message.connect, message.verdict)
+            if self._login is not None:
+                self._login.decided(message.connect, message.verdict)
         elif type(message) is Close:
             self.close(message.reason)
 
     def _lost(self, message: _Lost) -> None:
         """Handle what came before, then the end."""
-        self._take_all()
-        if self._authenticating and self.identity is not None and not message.waited:
+        self._take_what_waits()
+        if self._login is not None and self.identity is not None and not message.waited:
             message.waited = True  # the broker is about to see the CONNECT
             self.kernel.again(self, message)
             return
@@ -346,6 +289,8 @@ class Connection(LoopActor, asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
         self._release_brake()
+        self._login = None
+        self._bites = None
         self._broker.door.forget(self)
 
     def on_stop(self) -> None:
@@ -353,6 +298,8 @@ class Connection(LoopActor, asyncio.Protocol):
         self._broker.door.forget(self)
         self._release_brake()
         self._transport = None
+        self._login = None
+        self._bites = None
         self.session = None
 
     def write(self, data: bytes) -> None:
@@ -372,6 +319,22 @@ class Connection(LoopActor, asyncio.Protocol):
     def client(self) -> str | None:
         """The client identifier, once it is known."""
         return self.client_id
+
+    @property
+    def now(self) -> float:
+        """Seconds of the broker's clock."""
+        return self._broker.clock.monotonic()
+
+    @property
+    def timers(self) -> Timers:
+        """Timers of the broker."""
+        return self._broker.timers
+
+    @property
+    def peer_certificate(self) -> Mapping[str, Any] | None:
+        """The client's certificate, as ``ssl`` describes it."""
+        transport = self._transport
+        return transport.get_extra_info("peercert") if transport is not None else None
 
     @property
     def tls(self) -> str | None:
@@ -399,7 +362,7 @@ class Connection(LoopActor, asyncio.Protocol):
         """Begin to pass packets on to a session; it accepted the CONNECT."""
         self.session = session
         self.connected_ms = self._broker.clock.time_ms()
-        self._settles = self._broker.clock.monotonic() + _NEW
+        self._settles = self.now + _NEW
         self.keep_alive = keep_alive
         self._keep_alive = keep_alive * 1.5
         if keep_alive:
@@ -407,21 +370,23 @@ class Connection(LoopActor, asyncio.Protocol):
         if isinstance(self._transport, WebSocketStage):
             # Until now its frames had no more room than a CONNECT needs.
             self._transport.max_size = self.listener.options.max_packet_size + _FRAME_ROOM
-        self._authenticating = False
-        early, self._early = self._early or (), None
-        self._early_bytes = 0
-        self._rest = b"".join(part for part in early if isinstance(part, bytes)) + self._rest
+        self._take_early()
+
+    def _take_early(self) -> None:
+        """Take what came behind the CONNECT while that was looked at."""
+        login, self._login = self._login, None
+        bites = self._bites
         self.resume(Pause.CONNECT)
-        if self._meter is not None and (wait := self._meter.debt(self._broker.clock.monotonic())):
-            self._wait_for_rate(wait)  # its address or user has taken too much already
-        for part in early:
-            if not isinstance(part, bytes):
-                self._pass_on(part)
-                if self._meter is not None:
-                    self._slow_down(self._meter, part, 0)
-        if self._rest:
-            self.pause(Pause.TURN)
-            self._go_on_later()
+        if login is None or bites is None:
+            return
+        early, rest = login.early()
+        bites.put_first(rest)
+        bites.owe()
+        for packets in early:
+            self._pass_on(packets)
+            bites.count(packets, 0)
+        if bites:
+            bites.go_on_later()
         else:
             self._look_for_violation()
 
@@ -487,28 +452,16 @@ class Connection(LoopActor, asyncio.Protocol):
             transport.resume_reading()
 
     def brake(self, publisher: Connection) -> None:
-        """Let a publisher wait until this client, which reads too slowly, has caught up.
-
-        Not for long: a client that does not catch up must not hold up others for ever. From then
-        on it loses QoS 0 messages instead, until it has caught up.
-        """
-        if self._gave_up or publisher is self or publisher.ended:
-            return
-        if self._braked is None:
-            self._braked = set()
-            self._broker.timers.remind(_BRAKE, self._give_up_braking)
-        self._braked.add(publisher)
-        publisher.pause(Pause.SLOW_READER)
-
-    def _give_up_braking(self) -> None:
-        if self._braked is not None:
-            self._gave_up = True
-            self._release_brake()
+        """Let a publisher wait until this client, which reads too slowly, has caught up."""
+        if publisher is not self:
+            if self._brake is None:
+                self._brake = Brake()
+            self._brake.hold(publisher, self.timers)
 
     def _release_brake(self) -> None:
-        braked, self._braked = self._braked, None
-        for publisher in braked or ():
-            publisher.resume(Pause.SLOW_READER)
+        brake, self._brake = self._brake, None
+        if brake is not None:
+            brake.release()
 
     def _tell_session(self, message: Any) -> None:
         session = self.session
@@ -522,70 +475,44 @@ class Connection(LoopActor, asyncio.Protocol):
         self.last_read = broker.clock.monotonic()
         self.bytes_in += len(data)
         broker.meters.bytes_in += len(data)
-        if self._rest or (
-            (self._meter is not None or self._settles is not None)
-            and (len(data) > _BITE or self._paused & Pause.RATE)
-        ):
-            self._rest += data
-            self.pause(Pause.TURN)
-            self._go_on_again()
-        else:
-            self._take(data)
-
-    def _go_on(self) -> None:
-        """Take some of what was read, as fast as the client may send."""
-        self._going_on = False
-        if self._rest and not self._ended and not self._paused & Pause.RATE:
-            self._take_bite()
-            if self._rest:
-                self._go_on_again()
-            else:
-                self.resume(Pause.TURN)
-
-    def _go_on_again(self) -> None:
-        """From within its own run, behind which others come."""
-        if not self._going_on:
-            self._going_on = True
-            self.kernel.again(self, _GO_ON)
-
-    def _go_on_later(self) -> None:
-        if self._rest and not self._going_on:
-            self._going_on = True
-            self.kernel.put_off(self, _GO_ON)
+        if self._bites is None or not self._bites.keeps(data):
+            self.take(data)
 
     def take_all(self) -> None:
         """Take whatever was read: the broker ends."""
-        if self._rest:
+        if self._bites:
             self.kernel.tell(self, _TAKE_ALL)
 
-    def _take_all(self) -> None:
-        while self._rest and not self._ended:
-            self._take_bite()
+    def _take_what_waits(self) -> None:
+        if self._bites is not None:
+            self._bites.take_all()
 
-    def _take_bite(self) -> None:
-        bite, self._rest = self._rest[:_BITE], self._rest[_BITE:]
-        self._take(bite)
+    def _spare_bites(self) -> None:
+        """Forget what only new clients and those with a rate need."""
+        if self._settles is None and self._bites is not None and self._bites.idle:
+            self._bites = None
 
-    def _take(self, data: bytes) -> None:
-        broker = self._broker
-        if self._authenticating:
-            self._keep_early(data)
-            self._hold()
+    def take(self, data: bytes) -> None:
+        """Read packets in bytes, and do what they ask for."""
+        broker, login = self._broker, self._login
+        if login is not None and login.looking:
+            login.keep(data)
+            login.hold()
             return
         packets = self._decoder.feed(data)
-        if self.session is None:
-            self._hold()
+        if login is not None:
+            login.hold()
             if self._ended:
                 return
         if self.tap is not None:
             self.tap.took(self, packets, self._decoder.error)
         if packets:
-            if self.session is None:
-                self._begin(packets)
+            if login is not None:
+                login.begin(packets)
             else:
                 self._pass_on(packets)
-        if self._meter is not None and self.session is not None:
-            self._slow_down(self._meter, packets, len(data))
+        if login is None and self._bites is not None:
+            self._bites.count(packets, len(data))
         self._look_for_violation()
         if broker.journal.congested:
             self.pause(Pause.LOG)
@@ -596,51 +523,16 @@ class Connection(LoopActor, asyncio.Protocol):
 
         As long as it is not known whose connection it is, whatever was read may be kept somewhere.
         """
-        if self.session is not None or self._ended:
+        if self._login is None or self._ended:
             return False
-        self._below += size
-        self._hold()
+        self._login.saw_below(size)
         return True
-
-    def _hold(self) -> None:
-        self._broker.door.hold(self, max(self._below, self._seen))
 
     @property
     def unread(self) -> int:
         """Bytes that the client has not taken from its transport."""
         transport = self._transport
         return transport.get_write_buffer_size() if transport is not None else 0
-
-    def _slow_down(self, meter: Meter, packets: list[Packet], size: int) -> None:
-        """Read nothing more for a while if the client publishes faster than it may."""
-        now = self._broker.clock.monotonic()
-        wait = meter.took(_asked(packets), size, now)
-        if not wait:
-            return
-        if meter.tries_patience(now):
-            self._broker.guard.refused.add("publish_rate", now, client=self.client_id)
-            self._broker.guard.fault(self.host, now)
-            self.stop_listening()
-            self._rest = b""
-            self.kernel.tell(self, Close("publish_rate"))
-            return
-        self._wait_for_rate(wait)
-
-    def _wait_for_rate(self, wait: float) -> None:
-        self._read_from = max(self._read_from, self._broker.clock.monotonic() + wait)
-        if not self._paused & Pause.RATE:
-            self.pause(Pause.RATE)
-            self._broker.timers.remind(wait, self._rate_over)
-
-    def _rate_over(self) -> None:
-        if self.stopped:
-            return
-        left = self._read_from - self._broker.clock.monotonic()
-        if left > 0:
-            self._broker.timers.remind(left, self._rate_over)
-        else:
-            self.resume(Pause.RATE)
-            self._go_on_later()
 
     def stop_listening(self) -> None:
         """Take nothing more from the client: it is about to be closed."""
@@ -650,7 +542,7 @@ class Connection(LoopActor, asyncio.Protocol):
     def _look_for_violation(self) -> None:
         """Close after a protocol error, when all that came before it has been handled."""
         error = self._decoder.error
-        if error is None or self._ended or self._authenticating:
+        if error is None or self._ended or (self._login is not None and self._login.looking):
             return
         now, about = self._broker.clock.monotonic(), str(error)
         guard = self._broker.guard
@@ -689,38 +581,6 @@ class Connection(LoopActor, asyncio.Protocol):
         self._broker.journal.pass_or_follow(self, PINGRESP)
         self._broker.meters.packets_out += 1
 
-    def _keep_early(self, part: bytes | list[Packet]) -> None:
-        """Keep what a client sends before its CONNECT is answered; it may, within bounds."""
-        if self._early is None:
-            self._early = []
-        self._early.append(part)
-        if isinstance(part, bytes):
-            self._early_bytes += len(part)
-            if self._early_bytes > _MAX_UNREAD:
-                self.pause(Pause.CONNECT)
-
-    def _begin(self, packets: list[Packet]) -> None:
-        """Handle the first packets: a CONNECT, and perhaps what came with it."""
-        connect = packets[0]
-        if not isinstance(connect, Connect):
-            return
-        self._authenticating = True
-        if len(packets) > 1:
-            self._keep_early(packets[1:])
-        self.given_id = connect.client_id
-        shown = self._credentials(connect)
-        connect.client_id = self.client_id = self._broker.door.known_as(connect.client_id)
-        if self._broker.on_connect is not None:
-            self._broker.on_connect(self, packets)
-        self._broker.meters.packets_in += 1
-        self._broker.meters.connects += 1
-        connect.password = None
-        verdict = self._broker.authenticator.check_now(shown)
-        if verdict is None:
-            self._login = self._broker.door.authenticate(self, connect, shown)
-        else:
-            self._authenticated(connect, verdict)
-
     def _tell_refused(self, error: Exception | None) -> None:
         """Count what a stage below did not let through."""
         reason = {HandshakeError: "tls_handshake", ConnectionError: "framing"}.get(type(error))
@@ -730,49 +590,23 @@ class Connection(LoopActor, asyncio.Protocol):
             if not (isinstance(error, HandshakeError) and error.kind in {"busy", "closed"}):
                 self._broker.guard.fault(self.host, now)
 
-    def _credentials(self, connect: Connect) -> Credentials:
-        options, transport = self.listener.options, self._transport
-        certified = None
-        if options.identity is not None and transport is not None:
-            certified = identity(transport.get_extra_info("peercert"), options.identity)
-        return Credentials(
-            connect.username,
-            connect.password,
-            connect.client_id,
-            self.host,
-            options.name,
-            options.allow_anonymous,
-            certified,
-        )
-
-    def _authenticated(self, connect: Connect, verdict: Verdict) -> None:
-        """Go on with a CONNECT of which it was decided whether it may be."""
-        if self._ended:
-            return
-        if not verdict.accepted:
-            self._tell_unwelcome(connect, verdict)
-            self.refuse(ConnectCode(int(verdict.result)), "not_authorised")
-            return
+    def identify(self, verdict: Verdict) -> None:
+        """Take note of who the client is."""
         self.identity = verdict
         self._look_at_expiry()
-        if self._broker.door.identified(self, connect):
-            self.kernel.tell(self._broker, ConnectRequest(self, connect))
 
-    def _tell_unwelcome(self, connect: Connect, verdict: Verdict) -> None:
-        """Log who is not let in, but for those who try again and again."""
-        guard, now = self._broker.guard, self._broker.clock.monotonic()
-        user = None if connect.username is None else escaped(connect.username, _SHOWN)
-        client = escaped(connect.client_id, _SHOWN)
-        where = self.address
-        if verdict is JAILED:
-            guard.refused.add("jailed_login", now, client=client, address=where, user=user)
-        else:
-            why = verdict.reason or verdict.result.name.lower()
-            guard.unwelcome.add("login", now, why=why, client=client, address=where, user=user)
+    def blame(self, reason: str) -> None:
+        """Count that the client is closed for what it did, and a fault of its address."""
+        guard, now = self._broker.guard, self.now
+        guard.refused.add(reason, now, client=self.client_id)
+        guard.fault(self.host, now)
 
     def meter(self, meter: Meter | None) -> None:
         """Have what the client publishes counted."""
-        self._meter = meter
+        if self._bites is None and meter is not None:
+            self._bites = Bites(self)
+        if self._bites is not None:
+            self._bites.meter = meter
 
     def _look_at_expiry(self) -> None:
         """End the connection when what the client showed is good no longer."""
@@ -790,27 +624,25 @@ class Connection(LoopActor, asyncio.Protocol):
         if self._ended:
             return
         self._ended = True
-        self._early = None
-        self._rest = b""
+        if self._bites is not None:
+            self._bites.clear()
         if self.tap is not None:
             self.tap.closes(self, reason)
         if self._login is not None:
-            # Nobody waits for the answer: the work is not worth doing.
-            self._login.cancel()
-            self._login = None
+            self._login.give_up()
         if self.session is not None:
             self._tell_session(Detached(self, reason, orderly))
 
     def _connect_deadline(self) -> None:
         if self.session is None and not self._ended:
-            if self.mailbox_depth or self._rest:
+            if self.mailbox_depth or self._bites:
                 # It may have said it: it is we who are late.
                 self._broker.timers.remind(_NEW, self._connect_deadline)
                 return
             now = self._broker.clock.monotonic()
             guard = self._broker.guard
             guard.late.add("connect_timeout", now, client=self.client_id, address=self.address)
-            if not self._authenticating:
+            if self._login is None or not self._login.looking:
                 guard.fault(self.host, now)
             self.close("connect_timeout")
 
@@ -831,34 +663,3 @@ class Connection(LoopActor, asyncio.Protocol):
     def _remind_keep_alive(self, delay: float) -> None:
         # A timer may outlive its connection, but not by the 27 hours of the longest keep alive.
         self._broker.timers.remind(min(delay, _LONGEST_TIMER), self._keep_alive_deadline)
-
-
-def _local_peer(transport: asyncio.BaseTransport) -> str:
-    """Return who is at the other end of a Unix socket."""
-    endpoint = transport.get_extra_info("socket")
-    if endpoint is None or endpoint.family != socket.AF_UNIX or not hasattr(socket, "SO_PEERCRED"):
-        return ""
-    size = struct.calcsize("3i")
-    pid, uid, _ = struct.unpack(
-        "3i", endpoint.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
-    )
-    return f"unix:uid={uid},pid={pid}"
-
-
-def _asked(packets: list[Packet]) -> int:
-    """Return how many messages and topic filters packets hold: what costs the broker work."""
-    count = 0
-    for packet in packets:
-        if type(packet) is Publishes:
-            count += len(packet)
-        elif isinstance(packet, (Subscribe, Unsubscribe)):
-            count += len(packet.filters)
-    return count
-
-
-def _keep_alive_in_tcp(transport: asyncio.BaseTransport) -> None:
-    """Have the system notice peers that vanished: a keep alive of 0 asks us not to."""
-    endpoint = transport.get_extra_info("socket")
-    if endpoint is not None:
-        with contextlib.suppress(OSError):
-            endpoint.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

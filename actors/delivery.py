@@ -11,8 +11,8 @@ from itertools import chain, groupby, islice, takewhile
 from typing import TYPE_CHECKING
 
 from actors import decisions
-from actors.connection import Pause
 from actors.messages import AckCheck, Batch, Outgoing
+from actors.pause import Pause
 from eventstore.events import Delivered, MessageDropped, Queued, Redelivered, entries
 from eventstore.messages import Message
 from eventstore.positions import INDEX_BITS, Position, format_position, to_runs

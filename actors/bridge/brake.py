@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from actors.connection import Pause
+from actors.pause import Pause
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -23,8 +23,8 @@ from actors.bridge.flow import Leaving
 from actors.bridge.flows import Flows
 from actors.bridge.outbox import Outbox
 from actors.bridge.replies import Replies
-from actors.connection import Pause
 from actors.kernel import LoopActor
+from actors.pause import Pause
 from eventstore.events import NATS_SESSION, Bridged
 from eventstore.link import render_pub
 

@@ -9,8 +9,9 @@ import base64
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from actors.connection import Connection, Pause
+from actors.connection import Connection
 from actors.inspection.requests import TooLarge
+from actors.pause import Pause
 from actors.session import Session
 from actors.subscription import Subscription
 from projections.waiting import FLAG_BITS, QOS_MASK, RETAIN_FLAG
