@@ -18,7 +18,6 @@ import structlog
 from actors.access.rules import Permissions
 from actors.bridge.host import BridgeHost
 from actors.clock import Timers
-from actors.connection import Pause
 from actors.decisions import Limits
 from actors.door import Door
 from actors.expiry import Expiries
@@ -39,6 +38,7 @@ from actors.messages import (
     Retire,
 )
 from actors.meters import Meters
+from actors.pause import Pause
 from actors.permits import Permits
 from actors.projector import Projector
 from actors.recovery import recover, software
@@ -250,7 +250,10 @@ class Broker(LoopActor):
         permissions: Permissions | None = None,
         listeners: Sequence[ListenerOptions] = (),
     ) -> None:
-        """Take new limits and users, and permissions if some are given; connected clients stay."""
+        """Take new limits and users, and permissions if some are given.
+
+        Connected clients stay, but for those who came in by a password that is good no longer.
+        """
         self.door.reload(options, listeners)
         if permissions is not None:
             self.permissions.change(permissions)
@@ -264,6 +267,7 @@ class Broker(LoopActor):
         old, self.authenticator = self.authenticator, authenticator
         if old is not authenticator:
             old.close()
+            self.door.end_revoked()
 
     def fail(self, error: FoldmqError) -> None:
         """Stop the broker: it can no longer keep its promise."""

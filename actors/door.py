@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import structlog
+
 from actors.access.pseudonyms import pseudonym
 from actors.limits.acceptor import Acceptor
 from actors.limits.guard import Guard
 from actors.listener import Listener
-from actors.messages import Authenticated
+from actors.messages import Authenticated, Close
 from eventstore.events import NATS_SESSION
 from protocol.packets import ConnectCode
 
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Iterable, Sequence
 
-    from actors.access.identity import Credentials
+    from actors.access.identity import Credentials, Verdict
     from actors.broker import Broker
     from actors.connection import Connection
     from actors.limits.options import Quota
@@ -29,8 +31,12 @@ if TYPE_CHECKING:
     from actors.options import Options
     from protocol.packets import Connect
 
+_log = structlog.get_logger("foldmq")
+
 _MAX_LOGINS = 1000
 """Connections whose password is being looked at, or waits for that."""
+_REVOKED = "login_revoked"
+"""Why a connection ends whose user is no longer in the password file as it was."""
 
 
 class Door:
@@ -72,6 +78,25 @@ class Door:
         for connection in self._broker.connections:
             if connection.identity is not None:
                 self._meter(connection)
+
+    def end_revoked(self) -> None:
+        """Close who came in by a password that is good no longer; to be called with new users.
+
+        Their sessions are as after any end that the client did not ask for.
+        """
+        broker, count = self._broker, 0
+        for connection in broker.connections:
+            verdict = connection.identity
+            if verdict is None or self._still_good(verdict) or connection.ended:
+                continue
+            count += 1
+            # There may be thousands, if the file is another one: clients that stay go first.
+            broker.kernel.put_off(connection, Close(_REVOKED))
+        if count:
+            _log.info("logins revoked: users or passwords changed", connections=count)
+
+    def _still_good(self, verdict: Verdict) -> bool:
+        return verdict.proof is None or self._broker.authenticator.holds(verdict)
 
     def _quotas(self) -> dict[str, Quota]:
         return {name: one.options.quota for name, one in self.listeners.items()}
@@ -137,6 +162,10 @@ class Door:
         user = verdict.user if verdict is not None else None
         now, host = self._now(), connection.host
         guard.unauthenticated.leave(connection, host)
+        if verdict is not None and not self._still_good(verdict):
+            # The users changed since the password was looked at.
+            connection.refuse(ConnectCode.BAD_USER_NAME_OR_PASSWORD, _REVOKED)
+            return False
         if user == NATS_SESSION:  # what the bridge may do is for nobody else
             connection.refuse(ConnectCode.NOT_AUTHORIZED, "reserved_user")
             return False

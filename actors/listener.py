@@ -54,4 +54,4 @@ class Listener:
         """Return the protocol of a new socket."""
         connection = Connection(self._broker, self)
         self._broker.kernel.spawn(connection, self._broker)
-        return stack(connection, self.options.stack)
+        return stack(connection, self.options.stack, self.options.connect_timeout)

@@ -1,14 +1,21 @@
 """``foldmq passwd``: create, change, delete, list and import users of a password file."""
 
 import contextlib
+import fcntl
 import os
 import tempfile
+import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from actors.access import passwords
 from cli import text as shown
 from cli.settings import ConfigError
+
+_PATIENCE: Final = 5.0
+"""Seconds to wait for somebody else who changes the file: that takes milliseconds."""
+_LOOK_AGAIN: Final = 0.02
 
 
 class Imported(NamedTuple):
@@ -25,31 +32,38 @@ def set_user(path: Path, user: str, password: bytes) -> bool:
     """Create ``user`` or change the password; the file is made when missing (mode 0600).
 
     Gives whether the user is new. Comments and the order of the lines stay. Raises ConfigError
-    for a name that cannot be used and PasswordFileError for a bad line in the file.
+    for a name that cannot be used or when others keep the file locked, and PasswordFileError for a
+    bad line in the file.
     """
     problem = passwords.user_name_problem(user)
     if problem:
         raise ConfigError(f"{_quoted(user)} cannot be used: {problem}")
     if not password:
         raise ConfigError(f"the password of {_quoted(user)} is empty")
-    content = _read_if_there(path)
-    known = user in passwords.parse(path, content)
     line = f"{user}:{passwords.HASHER.hash(password)}"
-    lines = _lines(content)
-    if known:
-        lines = [line if _names(old, user) else old for old in lines]
-    else:
-        lines.append(line)
-    _write(path, lines)
+    with _locked(path):
+        content = _read_if_there(path)
+        known = user in passwords.parse(path, content)
+        lines = _lines(content)
+        if known:
+            lines = [line if _names(old, user) else old for old in lines]
+        else:
+            lines.append(line)
+        _write(path, lines)
     return not known
 
 
 def delete_user(path: Path, user: str) -> None:
-    """Delete ``user``; raises ConfigError when there is none, PasswordFileError for a bad line."""
-    content = passwords.read(path)
-    if user not in passwords.parse(path, content):
-        raise ConfigError(f"{path} has no user {_quoted(user)}")
-    _write(path, [line for line in _lines(content) if not _names(line, user)])
+    """Delete ``user``.
+
+    Raises ConfigError when there is none or others keep the file locked, PasswordFileError for a
+    bad line.
+    """
+    with _locked(path):
+        content = passwords.read(path)
+        if user not in passwords.parse(path, content):
+            raise ConfigError(f"{path} has no user {_quoted(user)}")
+        _write(path, [line for line in _lines(content) if not _names(line, user)])
 
 
 def list_users(path: Path) -> list[tuple[str, str]]:
@@ -65,19 +79,21 @@ def import_users(path: Path, source: Path) -> Imported:
     """Add the users of a password file of Mosquitto, with their hashes, to the one at ``path``.
 
     Either all of them are added or, after an error, none. Users who are in ``path`` already stay
-    as they are. Raises PasswordFileError for a bad line in either file.
+    as they are. Raises PasswordFileError for a bad line in either file, ConfigError for a name that
+    cannot be used or when others keep the file locked.
     """
     advice = "a password that is not hashed yet: run mosquitto_passwd -U on a copy"
     theirs = passwords.parse(source, passwords.read(source), advice)
-    content = _read_if_there(path)
-    ours = passwords.parse(path, content)
-    for user in theirs:
-        problem = passwords.user_name_problem(user)
-        if problem:
-            raise ConfigError(f"{source}: {_quoted(user)} cannot be used: {problem}")
-    added = {user: stored for user, stored in theirs.items() if user not in ours}
-    if added or not path.exists():
-        _write(path, _lines(content) + [f"{user}:{stored}" for user, stored in added.items()])
+    with _locked(path):
+        content = _read_if_there(path)
+        ours = passwords.parse(path, content)
+        for user in theirs:
+            problem = passwords.user_name_problem(user)
+            if problem:
+                raise ConfigError(f"{source}: {_quoted(user)} cannot be used: {problem}")
+        added = {user: stored for user, stored in theirs.items() if user not in ours}
+        if added or not path.exists():
+            _write(path, _lines(content) + [f"{user}:{stored}" for user, stored in added.items()])
     return Imported(
         added=tuple(added),
         kept=tuple(u for u, stored in theirs.items() if ours.get(u, stored) != stored),
@@ -87,6 +103,44 @@ def import_users(path: Path, source: Path) -> Imported:
 
 def _quoted(user: str) -> str:
     return f"'{shown.escaped(user)}'"
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Keep others who run this from changing the file meanwhile.
+
+    What is locked is the directory. The file itself is replaced by each change, so that whoever
+    waits for a lock on it would get that of a file that is gone; and a file that is there only to
+    be locked could never be deleted without the same question. The broker locks nothing to read.
+    """
+    try:
+        folder = os.open(path.resolve().parent, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError:
+        # Not there, or not to be opened: reading or writing the file says so, if it matters.
+        yield
+        return
+    try:
+        _lock(path, folder)
+        yield
+    finally:
+        os.close(folder)  # which ends the lock
+
+
+def _lock(path: Path, folder: int) -> None:
+    deadline = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                raise ConfigError(
+                    f"{path}: somebody else is changing it, or keeps its directory locked"
+                ) from None
+            time.sleep(_LOOK_AGAIN)
+        except OSError:
+            return  # a file system without locks, such as some over a network: as good as it gets
+        else:
+            return
 
 
 def _read_if_there(path: Path) -> str:

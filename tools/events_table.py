@@ -135,6 +135,7 @@ CLOSED = {
     "qos2_rejected": "it published at QoS 2 and `reject_qos2_publish` is set",
     "not_permitted": "it published what it may not and `denied_publish` is `close`",
     "login_expired": "what it had shown to log in is good no longer",
+    "login_revoked": "its user was taken out of the password file, or has another password there",
     "publish_rate": "it was slowed down to its publish rate for `rate_patience`",
     "slow_reader": "it took nothing of what waited for it for `slow_reader_time`",
     "unread_bytes": "too much waited for clients that are too slow (`max_unread_bytes`)",

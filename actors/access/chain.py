@@ -10,6 +10,7 @@ in where the listener is open to anonymous clients, and nowhere else.
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections import Counter
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -37,6 +38,9 @@ _FAILED: Final = Verdict(AuthResult.UNAVAILABLE, reason="the check failed")
 
 _GUESSED: Final = frozenset({"token", "password", "callout"})
 """Methods by which somebody could guess."""
+_MOST_ALONE: Final = 100
+"""Checks that go on although their client has left. Few passwords are verified at once: where there
+are more, they are for the same ones again and again."""
 
 log = structlog.get_logger("foldmq")
 
@@ -46,6 +50,12 @@ class Users(Source, Protocol):
 
     def knows(self, username: str) -> bool:
         """Tell whether this source decides about the user."""
+
+    def holds(self, verdict: Verdict) -> bool:
+        """Tell, without work, whether what a login was right by is there still."""
+
+    def at_work(self, shown: Credentials) -> bool:
+        """Tell whether the work on these credentials has begun, so that it will be done anyway."""
 
 
 class Chain:
@@ -81,6 +91,8 @@ class Chain:
         self._claimed_names = claimed_names
         self._ask_certified = ask_certified and callout is not None
         self._attempts: dict[tuple[str, str | None], set[asyncio.Task[Verdict]]] = {}
+        self._alone = 0
+        """Those of them whose client has left."""
 
     def check_now(self, shown: Credentials) -> Verdict | None:
         """Give the verdict if it is known without work; what is right passes the jail."""
@@ -97,7 +109,12 @@ class Chain:
         return verdict
 
     async def check(self, shown: Credentials) -> Verdict:
-        """Ask the source that decides; ends at once when the client is jailed meanwhile."""
+        """Ask the source that decides; ends at once when the client is jailed meanwhile.
+
+        Cancelled, as the client has left, it costs nothing if the work on its password has not
+        begun. If it has, a wrong password counts all the same: else whoever hangs up in time could
+        guess, and have the broker work, for ever.
+        """
         verdict = self.check_now(shown)
         if verdict is not None:
             return verdict
@@ -109,15 +126,22 @@ class Chain:
         self._attempts.setdefault(key, set()).add(attempt)
         try:
             await asyncio.wait((attempt,))
-        finally:
-            attempt.cancel()
-            self._drop(key, attempt)
+        except asyncio.CancelledError:
+            self._leave_alone(method, shown, attempt)
+            raise
+        self._drop(key, attempt)
         if attempt.cancelled():
             self.counts[method, "jailed"] += 1
             return JAILED
         verdict = self._result(attempt)
         self._settle(method, shown, verdict, worked=True)
         return verdict
+
+    def holds(self, verdict: Verdict) -> bool:
+        """Tell whether a login through the password file would be right now; True for others."""
+        if verdict.proof is None:
+            return True
+        return self.passwords is not None and self.passwords.holds(verdict)
 
     def close(self) -> None:
         """Let the threads and connections of all sources end once what has begun is done."""
@@ -187,6 +211,28 @@ class Chain:
             if address == where and (everybody or user == who):
                 for attempt in attempts:
                     attempt.cancel()
+
+    def _leave_alone(self, method: str, shown: Credentials, attempt: asyncio.Task[Verdict]) -> None:
+        """Give up a check that nobody waits for, unless its work has begun and is to count."""
+        begun = attempt.done() or (
+            method == "password" and self.passwords is not None and self.passwords.at_work(shown)
+        )
+        if not begun or self._alone >= _MOST_ALONE:
+            attempt.cancel()
+            self._drop((_where(shown), _who(shown)), attempt)
+            return
+        self._alone += 1
+        attempt.add_done_callback(functools.partial(self._ended_alone, method, shown))
+
+    def _ended_alone(self, method: str, shown: Credentials, attempt: asyncio.Task[Verdict]) -> None:
+        self._alone -= 1
+        self._drop((_where(shown), _who(shown)), attempt)
+        if attempt.cancelled():  # jailed meanwhile
+            return
+        verdict = self._result(attempt)
+        # One that was right let nobody in, and forgives nothing.
+        if not verdict.accepted and verdict.result is not AuthResult.UNAVAILABLE:
+            self._settle(method, shown, verdict, worked=True)
 
     def _drop(self, key: tuple[str, str | None], attempt: asyncio.Task[Verdict]) -> None:
         attempts = self._attempts[key]

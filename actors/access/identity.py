@@ -51,6 +51,8 @@ class Verdict(NamedTuple):
     """Nothing was looked at: the user is what the client says, and gives it no rights."""
     reason: str = ""
     """Why not, for the log: a few words without anything that the client sent."""
+    proof: int | None = None
+    """Stands for the hash in the password file that it was let in by; None: by something else."""
 
     @property
     def accepted(self) -> bool:
@@ -78,6 +80,12 @@ class Authenticator(Source, Protocol):
     def counts(self) -> Counter[tuple[str, str]]:
         """How many logins had which end, by method and result."""
 
+    def holds(self, verdict: Verdict) -> bool:
+        """Tell, without work, whether what let a client in once is there still.
+
+        True for whatever has no ``proof``.
+        """
+
 
 class Anonymous:
     """Everybody may connect; a user name and password are accepted unseen."""
@@ -92,6 +100,10 @@ class Anonymous:
     async def check(self, shown: Credentials) -> Verdict:
         """Accept."""
         return Verdict(AuthResult.ACCEPTED, shown.username, claimed=True)
+
+    def holds(self, verdict: Verdict) -> bool:  # noqa: ARG002 - everybody may connect
+        """Say yes."""
+        return True
 
     def close(self) -> None:
         """Do nothing: there are no threads."""

@@ -34,8 +34,17 @@ class Workers:
         """How many wait for a thread."""
         return self._lanes.waiting
 
-    async def run(self, lane: str, work: Callable[..., T], *arguments: Any) -> T:
-        """Give what ``work(*arguments)`` gives; cancelled once it runs, it runs to its end."""
+    async def run(
+        self,
+        lane: str,
+        work: Callable[..., T],
+        *arguments: Any,
+        begun: Callable[[], object] | None = None,
+    ) -> T:
+        """Give what ``work(*arguments)`` gives; cancelled once it runs, it runs to its end.
+
+        ``begun`` is called when a thread has it.
+        """
         self._running += 1
         try:
             await self._lanes.enter(lane)
@@ -52,6 +61,8 @@ class Workers:
             raise
         # A thread that works for nobody is busy all the same: its turn ends with the work.
         future.add_done_callback(self._done)
+        if begun is not None:
+            begun()
         return await asyncio.shield(future)
 
     def close(self) -> None:

@@ -34,8 +34,13 @@ class StackOptions:
     five fields of 64 KiB."""
 
 
-def stack(upper: asyncio.Protocol, options: StackOptions) -> asyncio.Protocol:
-    """Give the protocol for a new socket: the stages of a listener, with ``upper`` on top."""
+def stack(
+    upper: asyncio.Protocol, options: StackOptions, allowed: float | None = None
+) -> asyncio.Protocol:
+    """Give the protocol for a new socket: the stages of a listener, with ``upper`` on top.
+
+    ``allowed``: seconds for which ``upper`` waits for a CONNECT; None: for ever.
+    """
     protocol = upper
     if options.websocket is not None:
         protocol = WebSocketStage(
@@ -43,7 +48,9 @@ def stack(upper: asyncio.Protocol, options: StackOptions) -> asyncio.Protocol:
         )
     if options.tls_context is not None:
         assert options.handshakes is not None  # noqa: S101 - said in StackOptions
-        protocol = TlsStage(protocol, options.tls_context, options.handshakes, options.tls_timeout)
+        protocol = TlsStage(
+            protocol, options.tls_context, options.handshakes, options.tls_timeout, allowed
+        )
     if options.proxy is not None:
         protocol = ProxyStage(protocol, options.proxy)
     return protocol

@@ -22,6 +22,8 @@ _MOST_ASIDE: Final = 128 * 1024
 """Bytes that a client may be ahead of the handshake's threads before it is read no more."""
 _FLUSH_AT: Final = 128 * 1024
 """Bytes that are encrypted and written without waiting for the end of the turn."""
+_BEFORE: Final = 0.95
+"""Part of the time that what is above allows, after which it is looked at whose fault it is."""
 
 
 class _State(enum.Enum):
@@ -36,12 +38,19 @@ class TlsStage(Stage):
 
     Extra info, once data was passed on: ``peercert`` (of the client, as ``ssl`` describes it; None
     if it showed none), ``cipher``, ``tls_version``, ``ssl_object``. A handshake that fails, or
-    takes longer than ``timeout`` seconds, ends the connection with a HandshakeError.
+    takes longer than ``timeout`` seconds, ends the connection with a HandshakeError: "busy" if it
+    was more our threads that were waited for than the client, else "timeout".
+
+    ``allowed``: seconds after which what is above ends a connection that came to nothing, and holds
+    it against the client. Without ``timeout``, a handshake that waited mostly for our threads ends
+    shortly before that, as "busy"; others are left to what is above.
     """
 
     __slots__ = (
         "_answered",
         "_aside",
+        "_asked",
+        "_began",
         "_context",
         "_eof",
         "_error",
@@ -49,6 +58,8 @@ class TlsStage(Stage):
         "_handshakes",
         "_held",
         "_in",
+        "_kept",
+        "_limit",
         "_loop",
         "_out",
         "_paused",
@@ -68,12 +79,16 @@ class TlsStage(Stage):
         context: ssl.SSLContext,
         handshakes: Handshakes,
         timeout: float | None = None,
+        allowed: float | None = None,
     ) -> None:
         super().__init__(upper)
         self._context = context
         self._handshakes = handshakes
         self._timeout = timeout
+        self._limit = allowed * _BEFORE if timeout is None and allowed is not None else timeout
         self._loop = asyncio.get_running_loop()
+        self._began = self._asked = 0.0  # when it was connected, and when a step was last asked for
+        self._kept = 0.0  # seconds for which it waited for steps that are done
         self._state = _State.GREETING
         self._tls: ssl.SSLObject | None = None  # until the client has said something
         self._in = ssl.MemoryBIO()
@@ -95,9 +110,10 @@ class TlsStage(Stage):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Wait for the client: it speaks first."""
+        self._began = self._loop.time()
         super().connection_made(transport)
-        if self._timeout is not None and not self.is_closing():
-            self._timer = self._loop.call_later(self._timeout, self._late)
+        if self._limit is not None and not self.is_closing():
+            self._timer = self._loop.call_later(self._limit, self._late)
 
     def data_received(self, data: bytes) -> None:
         """Decrypt; before that, go on with the handshake."""
@@ -227,6 +243,7 @@ class TlsStage(Stage):
             new = self._tls is None
             if self._tls is None:
                 self._tls = self._context.wrap_bio(self._in, self._out, server_side=True)
+            self._asked = self._loop.time()
             step = self._handshakes.step
             self._stepping = step(self._tls, self._stepped, self._wanted, new=new)
             if not self._stepping:
@@ -241,6 +258,7 @@ class TlsStage(Stage):
         """Send the answer; go on with what has come meanwhile."""
         self._stepping = False
         self._answered = True
+        self._kept += self._loop.time() - self._asked
         if self._gone:
             self._fail_handshake(step.error or _closed())
             self._end(None)
@@ -288,9 +306,20 @@ class TlsStage(Stage):
 
     def _late(self) -> None:
         self._timer = None
-        if self._state is _State.GREETING:
-            self._fail_handshake(HandshakeError("timeout", "the TLS handshake took too long"))
-            self.abort()
+        if self._state is not _State.GREETING:
+            return
+        now = self._loop.time()
+        kept = self._kept + (now - self._asked if self._stepping else 0.0)
+        # Not whether it waits for us at this moment: who says nothing until the last one would not
+        # be to blame.
+        if kept > (now - self._began) / 2:
+            error = HandshakeError("busy", "the TLS handshake waited too long for its turn")
+        elif self._timeout is not None:
+            error = HandshakeError("timeout", "the TLS handshake took too long")
+        else:
+            return
+        self._fail_handshake(error)
+        self.abort()
 
     def _give_up(self) -> None:
         self._fail_handshake(_closed())

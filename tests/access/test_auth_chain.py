@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import Counter
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from actors.access.chain import JAILED, Chain
 from actors.access.identity import AuthResult, Credentials, Verdict
 from actors.access.jail import Jail, JailOptions
+from actors.access.passwords import PasswordFile
 
 HERE = "192.0.2.1"
 TOKEN = b"eyJhbGciOiJub25lIn0.e30.x"
@@ -31,9 +33,17 @@ class Source:
         self.gate.set()
         self.down = False
         self.closed = False
+        self.begun = False
+        self.good: set[int | None] = set()
 
     def knows(self, username: str) -> bool:
         return username in self.users
+
+    def at_work(self, shown: Credentials) -> bool:
+        return self.begun
+
+    def holds(self, verdict: Verdict) -> bool:
+        return verdict.proof in self.good
 
     def check_now(self, shown: Credentials) -> Verdict | None:
         if (shown.username, shown.password) in self.remembered:
@@ -297,6 +307,132 @@ async def test_a_login_that_nobody_waits_for_is_given_up() -> None:
         await task
     assert not chain._attempts
     assert not chain.counts
+
+
+async def leave_early(chain: Chain, passwords: Source, *logins: Credentials) -> None:
+    """Begin logins, and leave before they are decided."""
+    wanted = len(passwords.asked) + len(logins)
+    tasks = [asyncio.create_task(chain.check(shown)) for shown in logins]
+    while len(passwords.asked) < wanted:  # noqa: ASYNC110 - tasks that have to begin
+        await asyncio.sleep(0)
+    for task in tasks:
+        task.cancel()
+    assert await asyncio.gather(*tasks, return_exceptions=True)
+    assert all(task.cancelled() for task in tasks)
+
+
+async def settle() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+async def test_who_leaves_before_the_answer_has_guessed_all_the_same() -> None:
+    passwords, guard = Source("file", "ann"), jail()
+    passwords.gate.clear()
+    passwords.begun = True
+    chain = Chain(passwords=passwords, jail=guard)
+    await leave_early(chain, passwords, *[login("ann", b"%d" % number) for number in range(3)])
+    assert not chain.counts, "nothing is known yet"
+    passwords.gate.set()
+    await settle()
+    assert chain.counts == {("password", "refused"): 3}
+    assert guard.jailed == 1
+    assert chain.check_now(login("ann")) == JAILED
+    assert not chain._attempts
+    assert not chain._alone
+
+
+async def test_who_leaves_before_the_answer_and_was_right_is_not_counted() -> None:
+    passwords, guard = Source("file", "ann"), jail()
+    chain = Chain(passwords=passwords, jail=guard)
+    for _ in range(2):
+        await decided(chain, login("ann", b"wrong"))
+    passwords.gate.clear()
+    passwords.begun = True
+    await leave_early(chain, passwords, login("ann"))
+    passwords.gate.set()
+    await settle()
+    assert chain.counts == {("password", "refused"): 2}
+    await decided(chain, login("ann", b"wrong"))
+    assert guard.jailed == 1, "nothing was forgiven"
+
+
+async def test_what_goes_on_alone_is_bounded_and_ends_with_the_jail() -> None:
+    passwords, guard = Source("file", "ann"), jail()
+    passwords.gate.clear()
+    passwords.begun = True
+    chain = Chain(passwords=passwords, jail=guard)
+    await leave_early(chain, passwords, *[login("ann", b"same")] * 150)
+    (alone,) = chain._attempts.values()
+    assert len(alone) == chain._alone == 100
+    passwords.gate.set()
+    await settle()
+    assert guard.jailed == 2, "the user there, and then the address"
+    assert not chain._attempts
+    assert not chain._alone
+
+
+async def test_a_jail_gives_up_what_goes_on_alone() -> None:
+    passwords = Source("file", "ann")
+    passwords.gate.clear()
+    passwords.begun = True
+    chain = Chain(passwords=passwords, jail=jail())
+    await leave_early(chain, passwords, login("ann", b"x"))
+    chain._give_up(login("ann"), everybody=False)
+    await settle()
+    assert not chain._attempts
+    assert not chain._alone
+    assert not chain.counts
+
+
+async def test_a_hash_that_is_being_computed_counts_and_one_that_waits_is_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begun, release = threading.Semaphore(0), threading.Event()
+    verified: list[bytes] = []
+
+    def verify(self: PasswordFile, stored: str, password: bytes) -> bool:
+        begun.release()
+        release.wait(30)
+        verified.append(password)
+        return False
+
+    monkeypatch.setattr(PasswordFile, "_verify", verify)
+    file, guard = PasswordFile({}, threads=1), jail()
+    chain = Chain(passwords=file, jail=guard)
+    first = asyncio.create_task(chain.check(login("ann", b"first")))
+    await asyncio.to_thread(begun.acquire)
+    others = [asyncio.create_task(chain.check(login("ann", b"%d" % n))) for n in range(20)]
+    while file.waiting < len(others):  # noqa: ASYNC110 - tasks that have to begin
+        await asyncio.sleep(0)
+    for task in (first, *others):
+        task.cancel()
+    await asyncio.gather(first, *others, return_exceptions=True)
+    assert file.waiting == 0
+    release.set()
+    async with asyncio.timeout(10):
+        while chain._attempts:  # noqa: ASYNC110 - a thread that has to end
+            await asyncio.sleep(0.001)
+    assert verified == [b"first"]
+    assert chain.counts == {("password", "refused"): 1}
+    assert len(guard) == 2, "the user there, and the address"
+    assert not file.at_work(login("ann", b"first"))
+    assert not file._once._running
+    chain.close()
+
+
+def test_what_holds_after_a_reload() -> None:
+    passwords = Source("file")
+    passwords.good = {7}
+    there, gone = Chain(passwords=passwords), Chain()
+    for proof, chain, expected in (
+        (7, there, True),
+        (8, there, False),
+        (7, gone, False),
+        (None, there, True),
+        (None, gone, True),
+    ):
+        assert chain.holds(Verdict(AuthResult.ACCEPTED, "ann", proof=proof)) is expected
 
 
 async def test_a_check_that_breaks_lets_nobody_in(capsys: pytest.CaptureFixture[str]) -> None:

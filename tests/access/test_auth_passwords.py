@@ -73,7 +73,6 @@ async def test_check(
 
 async def test_hashes_of_mosquitto() -> None:
     users = PasswordFile({"new": PBKDF2, "old": SHA512, "ann": hashed(b"right")})
-    assert users.weak_count == 2
     for user in ("new", "old"):
         assert (await users.check(login(user, SECRET))).accepted
         for wrong in (SECRET + b"\0", SECRET[:-1], b"", b"right"):
@@ -86,8 +85,8 @@ async def test_right_credentials_are_remembered_and_wrong_ones_are_not(
     users: PasswordFile,
 ) -> None:
     assert users.check_now(login("ann", b"right")) is None
-    await users.check(login("ann", b"right"))
-    accepted = Verdict(AuthResult.ACCEPTED, "ann")
+    accepted = await users.check(login("ann", b"right"))
+    assert accepted == Verdict(AuthResult.ACCEPTED, "ann", proof=accepted.proof)
     assert users.check_now(login("ann", b"right")) == accepted
     assert users.check_now(login("ann", b"right", "198.51.100.7")) == accepted
     assert users.check_now(login("bob", b"right")) is None
@@ -101,6 +100,23 @@ async def test_user_name_and_password_cannot_be_shifted_into_each_other(
     await users.check(login("ann", b"right"))
     assert users.check_now(login("annr", b"ight")) is None
     assert users.check_now(login("an", b"nright")) is None
+
+
+async def test_what_was_right_holds_as_long_as_the_hash_is_there() -> None:
+    hashes = {name: hashed(b"right") for name in ("ann", "bob", "carl")}
+    before = PasswordFile(hashes)
+    verdicts = {name: await before.check(login(name, b"right")) for name in hashes}
+    assert None not in {verdict.proof for verdict in verdicts.values()}
+    assert all(map(before.holds, verdicts.values()))
+    after = PasswordFile({"ann": hashes["ann"], "bob": hashed(b"right")})
+    assert {name: after.holds(verdict) for name, verdict in verdicts.items()} == {
+        "ann": True,
+        "bob": False,
+        "carl": False,
+    }
+    assert not after.holds(verdicts["carl"]._replace(user="ann")), "the proof is of another hash"
+    for file in (before, after):
+        file.close()
 
 
 async def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,7 +244,7 @@ def test_file_with_comments_and_blank_lines(path: Path) -> None:
     path.write_text(f"# users\n\nann:{hashed(b'a')}\r\n   \nbob:{PBKDF2}\nold:{SHA512}")
     assert list(passwords.parse(path, passwords.read(path))) == ["ann", "bob", "old"]
     file = PasswordFile.load(path)
-    assert (file.user_count, file.weak_count, file.knows("bob")) == (3, 2, True)
+    assert (file.user_count, file.knows("bob")) == (3, True)
     file.close()
 
 

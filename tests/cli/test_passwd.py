@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import fcntl
 import os
 import shutil
 import subprocess
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -135,6 +139,83 @@ def test_who_may_not_give_a_file_away_changes_it_all_the_same(
     monkeypatch.setattr(os, "fchown", fchown)
     assert passwd.set_user(path, "ann", b"x")
     assert path.read_text().startswith("# users\nann:$argon2id$")
+
+
+def test_two_at_once_lose_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = passwd._write
+    others: list[threading.Thread] = []
+
+    def slowly(file: Path, lines: list[str]) -> None:
+        if not others:
+            # Somebody else comes between reading and writing, and could be done by the time.
+            others.append(threading.Thread(target=passwd.set_user, args=(path, "bob", b"b")))
+            others[0].start()
+            others[0].join(0.5)
+        write(file, lines)
+
+    path.write_text("# users\n")
+    monkeypatch.setattr(passwd, "_write", slowly)
+    passwd.set_user(path, "ann", b"a")
+    others[0].join(30)
+    assert [line.split(":")[0] for line in path.read_text().splitlines()] == [
+        "# users",
+        "ann",
+        "bob",
+    ]
+    assert list(path.parent.iterdir()) == [path], "nothing is left behind"
+
+
+def test_many_at_once_lose_nothing(path: Path) -> None:
+    users = [f"user{number}" for number in range(8)]
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(lambda user: done(path, user, "--password-stdin", stdin=b"x\n"), users))
+    assert sorted(user for user, _ in passwd.list_users(path)) == users
+
+
+@pytest.mark.parametrize("through", ["file", "link"])
+def test_who_cannot_have_the_lock_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, through: str
+) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    real, link = folder / "users", tmp_path / "link"
+    link.symlink_to(real)
+    path = real if through == "file" else link
+    passwd.set_user(path, "ann", b"x")
+    before = real.read_bytes()
+    monkeypatch.setattr(passwd, "_PATIENCE", 0.1)
+    held = os.open(folder, os.O_RDONLY)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    try:
+        for change in (
+            lambda: passwd.set_user(path, "bob", b"x"),
+            lambda: passwd.delete_user(path, "ann"),
+            lambda: passwd.import_users(path, real),
+        ):
+            with pytest.raises(ConfigError, match="somebody else is changing it") as caught:
+                change()
+            assert str(caught.value).startswith(f"{path}: ")
+        assert passwd.list_users(path) == [("ann", "argon2id")], "who reads does not wait"
+    finally:
+        os.close(held)
+    assert real.read_bytes() == before
+    passwd.delete_user(path, "ann")
+
+
+def test_a_file_system_without_locks(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def flock(handle: int, how: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    assert passwd.set_user(path, "ann", b"x")
+
+
+def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+    path = tmp_path / "none" / "users"
+    assert refused(path, "ann", "--password-stdin", stdin=b"x\n") == (
+        f"{path}: cannot write: No such file or directory"
+    )
+    assert "cannot read password file" in refused(path, "ann", "--delete")
 
 
 def test_lines_of_others_stay_as_they_are(path: Path) -> None:

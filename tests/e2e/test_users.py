@@ -93,6 +93,37 @@ def test_sighup_rereads_users(own: Broker, tmp_path: Path) -> None:
     own.stop()
 
 
+def test_sighup_ends_who_was_taken_out_or_has_another_password(own: Broker, tmp_path: Path) -> None:
+    users = tmp_path / "users"
+    for user in ("bob", "carl"):
+        add_user(users, user, "old")
+    own.configure(own.config_file.read_text() + "allow_anonymous = true\n")
+    own.start()
+    clients = Clients("127.0.0.1", own.port)
+    ada = clients.connect("ada", username="ada", password="pass word: \u00e9".encode())
+    ada.subscribe(("wills/#", 1))
+    nobody = clients.connect("nobody")
+    for user in ("bob", "carl"):
+        will = Will(f"wills/{user}", b"gone", 1)
+        client = clients.connect(user, username=user, password=b"old", clean=False, will=will)
+        client.subscribe(("t", 1))
+        code, _, err = forkserver.run(("passwd", str(users), user, "--delete"), environment(), 30)
+        assert code == 0, err
+        if user == "carl":
+            add_user(users, "carl", "new")
+        own.hangup()
+        client.expect_closed()
+        ada.acknowledge(ada.expect_publish(f"wills/{user}", b"gone", 1))
+    for stays in (ada, nobody):
+        stays.expect_alive()
+    clients.connect(
+        "carl", username="carl", password=b"new", clean=False, session_present=True
+    ).expect_alive()
+    clients.close()
+    own.stop()
+    assert own.log.count("logins revoked") == 2
+
+
 def test_allow_anonymous_beside_users(own: Broker) -> None:
     own.configure(own.config_file.read_text() + "allow_anonymous = true\n")
     own.start()

@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from harness import packets as p
 
 from actors.access.identity import AuthResult, Verdict
+from actors.limits.guard import Guard
 from actors.limits.options import LimitOptions, Quota
+from actors.listener import Listener, ListenerOptions
+from actors.transports.handshakes import Handshakes
+from actors.transports.stack import StackOptions
+from eventstore.events import SessionClosed
 from simulation.loop import simulate
-from simulation.network import SimClient
+from simulation.network import SimClient, SimTransport
 from simulation.test_permissions import OPEN, permit, topics
 from simulation.world import World
 
 if TYPE_CHECKING:
     from actors.access.identity import Credentials
+    from eventstore.events import Event
 
+HELLO = b"\x16\x03\x01\x00\x01\x01"
+"""A whole record of TLS, for which a thread is needed."""
 RULES = "[[allow]]\nusers = ['admin']\nboth = ['#']\n"
 
 
@@ -141,6 +151,166 @@ def test_what_a_user_published_is_held_against_the_next_connection() -> None:
             assert (await answer(world, username="ann", client_id="e"))[1] == 0
             assert len(topics(reader)) == 200
             assert world.broker.guard.refused.counts["publish_debt"] == 1
+
+    simulate(scenario)
+
+
+class Listed(Believing):
+    """Users of a file, as name to hash; others came in by something else."""
+
+    def __init__(self, **users: int) -> None:
+        super().__init__()
+        self.users = users
+
+    def check_now(self, shown: Credentials) -> Verdict | None:
+        name = shown.username
+        proof = self.users.get(name or "")
+        return Verdict(AuthResult.ACCEPTED, name, proof=proof)
+
+    def holds(self, verdict: Verdict) -> bool:
+        return verdict.proof is None or self.users.get(verdict.user or "") == verdict.proof
+
+
+class Late(Listed):
+    """Needs a moment, in which the users are read again."""
+
+    def __init__(self, world: World, later: Listed, **users: int) -> None:
+        super().__init__(**users)
+        self.world = world
+        self.later = later
+
+    def check_now(self, _shown: Credentials) -> Verdict | None:
+        return None
+
+    async def check(self, shown: Credentials) -> Verdict:
+        reread = self.world.broker.reload
+        # Behind this check, and before the connection is told of it.
+        asyncio.get_running_loop().call_soon(reread, self.world.broker.options, self.later)
+        verdict = super().check_now(shown)
+        assert verdict is not None
+        return verdict
+
+
+def about(world: World, session: str) -> list[Event]:
+    """What the log says of a session."""
+    return [one for one in world.disk.events() if getattr(one, "session", None) == session]
+
+
+def closed(world: World) -> dict[str, str]:
+    """Why the sessions ended, the last time."""
+    ends = (one for one in world.disk.events() if isinstance(one, SessionClosed))
+    return {one.session: one.reason for one in ends}
+
+
+def test_a_reload_ends_who_came_in_by_a_password_that_is_good_no_longer() -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            watcher = await world.connect("w", filters=[("wills/#", 1)])
+            broker = world.broker
+            broker.authenticator = Listed(ann=1, bob=1, carl=1, dora=1)
+            clients = {}
+            for name in ("ann", "bob", "carl", "other", None):
+                will = p.Will(f"wills/{name}", b"gone", 1)
+                clients[name], code = await answer(
+                    world, client_id=f"c-{name}", username=name, clean=False, will=will
+                )
+                assert code == 0
+            absent, _ = await answer(world, client_id="away", username="dora", clean=False)
+            absent.send(p.disconnect())
+            await world.go(1)
+            was = about(world, "away")
+            # The same users once more: nobody is ended.
+            broker.reload(broker.options, Listed(ann=1, bob=1, carl=1, dora=1))
+            await world.go(1)
+            assert all(client.open for client in clients.values())
+            # ann and dora are gone, and bob has another password.
+            after = Listed(bob=2, carl=1)
+            broker.reload(broker.options, after)
+            await world.go(1)
+            assert {name for name, client in clients.items() if not client.open} == {"ann", "bob"}
+            reasons = {"c-ann": "login_revoked", "c-bob": "login_revoked", "away": "disconnect"}
+            assert closed(world) == reasons
+            assert sorted(topics(watcher)) == ["wills/ann", "wills/bob"]
+            # Their sessions are there still.
+            _, code = await answer(world, client_id="c-bob", username="bob", clean=False)
+            assert code == 0
+            state = broker.node.sessions.peek("c-bob")
+            assert state is not None
+            assert state.connected
+            assert broker.node.sessions.peek("c-ann") is not None
+            await world.restart()
+            assert world.broker.node.sessions.peek("away") is not None
+            assert about(world, "away") == was, "who is absent is not concerned"
+
+    simulate(scenario)
+
+
+def test_users_that_change_while_a_login_is_on_its_way() -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            world.broker.authenticator = Late(world, Listed(), ann=1)
+            client, code = await answer(world, username="ann")
+            assert code == 4
+            assert not client.open
+            world.broker.authenticator = Late(world, Listed(ann=1), ann=1)
+            client, code = await answer(world, username="ann")
+            assert code == 0
+            assert client.open
+
+    simulate(scenario)
+
+
+def test_a_login_that_waits_for_its_turn_ends_with_its_password() -> None:
+    async def scenario() -> None:
+        async with World(jail_time=5.0).running() as world:
+            broker = world.broker
+            broker.authenticator = Listed(ann=1)
+            await answer(world, client_id="x", username="ann")
+            await answer(world, client_id="x", username="ann")
+            waiting, code = await answer(world, client_id="x", username="ann")
+            assert code is None
+            broker.reload(broker.options, Listed())
+            await world.go(10)
+            assert not waiting.open
+            assert waiting.received == []
+
+    simulate(scenario)
+
+
+class Stuck(Handshakes):
+    """No handshake gets a thread."""
+
+    def _start(self) -> None:
+        """Do nothing."""
+
+
+@pytest.mark.parametrize(
+    ("says", "reason", "faults"), [(HELLO, "tls_handshake", 0), (b"", "connect_timeout", 1)]
+)
+def test_a_tls_client_that_waits_for_a_thread_is_not_at_fault(
+    says: bytes, reason: str, faults: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blamed: list[str] = []
+    monkeypatch.setattr(Guard, "fault", lambda _guard, address, _now: blamed.append(address))
+
+    async def scenario() -> None:
+        async with World().running() as world:
+            guard, handshakes = world.broker.guard, Stuck(1)
+            tls = StackOptions(
+                tls_context=ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), handshakes=handshakes
+            )
+            listener = Listener(world.broker, ListenerOptions("", 1000, 5.0, stack=tls))
+            client = SimClient(world)
+            protocol: Any = listener.accept()
+            client.transport = SimTransport(client, protocol, 0.0)
+            protocol.connection_made(client.transport)
+            if says:
+                protocol.data_received(says)
+            await world.go(6)
+            assert not client.open
+            assert blamed == ["192.0.2.1"] * faults
+            assert {*guard.refused.counts, *guard.late.counts} == {reason}
+            handshakes.close()
 
     simulate(scenario)
 
