@@ -25,8 +25,14 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Each test runs a few small jobs: Java would take longer to compile them well than to run them,
-# and to collect garbage beside them than to stop for it.
-os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+# to collect garbage beside them than to stop for it, and to check each class of Spark's before it
+# is used, which are as they were released.
+os.environ.setdefault(
+    "JAVA_TOOL_OPTIONS",
+    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC "
+    "-XX:+IgnoreUnrecognizedVMOptions -XX:+UnlockDiagnosticVMOptions "
+    "-XX:-BytecodeVerificationRemote",
+)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import functools
 import importlib.util
 import sys
 from pathlib import Path
@@ -20,6 +21,8 @@ def table() -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
+    # All tests are read for them, each time.
+    module.proofs = functools.cache(module.proofs)  # type: ignore[attr-defined]
     return module
 
 

@@ -128,7 +128,21 @@ async def shown(
         screen = Screen(app, pilot)
         await screen.sees("1,000/s")
         yield screen
+        await ended(app)
     await link.close()
+
+
+async def ended(app: Top) -> None:
+    """Have it end as for a user, its polls first.
+
+    The pilot would take away the screens from below polls that go on, and one that comes to look
+    at the screen just then fails the test.
+    """
+    if app.is_running:
+        app.exit(app.return_value)
+    async with asyncio.timeout(20):
+        while app.is_running:  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.01)
 
 
 def beside(screen: Screen) -> bool:

@@ -13,6 +13,7 @@ import termios
 import time
 from dataclasses import dataclass
 
+from harness import forkserver
 from harness.broker import environment, foldmq
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
@@ -36,19 +37,24 @@ class Shown:
 
 
 class Terminal:
-    """One command; what it asks is answered with `answer`."""
+    """One command; what it asks is answered with `answer`. Forked, unless it is to be started."""
 
-    def __init__(self, *arguments: str, width: int = 80) -> None:
+    def __init__(self, *arguments: str, width: int = 80, forked: bool = True) -> None:
         self._master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, width, 0, 0))
-        self._process = subprocess.Popen(
-            [foldmq(), *arguments],
-            stdin=slave,
-            stdout=slave,
-            stderr=slave,
-            env={**environment(), "TERM": "xterm-256color", "COLUMNS": str(width)},
-            preexec_fn=_lead,
-        )
+        env = {**environment(), "TERM": "xterm-256color", "COLUMNS": str(width)}
+        self._process: subprocess.Popen[bytes] | forkserver.Process
+        if forked:
+            self._process = forkserver.start(arguments, env, slave, slave, slave)
+        else:
+            self._process = subprocess.Popen(
+                [foldmq(), *arguments],
+                stdin=slave,
+                stdout=slave,
+                stderr=slave,
+                env=env,
+                preexec_fn=_lead,
+            )
         os.close(slave)
         self._shown = b""
 

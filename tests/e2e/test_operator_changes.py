@@ -41,8 +41,8 @@ class Place:
     def refused(self, *command: str, code: int) -> str:
         return refused(*command, *self._where, code=code)
 
-    def terminal(self, *command: str) -> Terminal:
-        return Terminal(*command, *self._where)
+    def terminal(self, *command: str, forked: bool = True) -> Terminal:
+        return Terminal(*command, *self._where, forked=forked)
 
     def away(self, *names: str) -> None:
         """Makes persistent sessions that are offline."""
@@ -105,12 +105,12 @@ def test_nothing_is_done_unless_it_is_confirmed(place: Place) -> None:
             assert "1 subscription" in shown
             terminal.answer(answer)
             assert terminal.ended(1).lines[-1] == "foldmq: nothing was changed"
-    terminal = place.terminal("sessions", "rm", "asked1")
+    terminal = place.terminal("sessions", "rm", "asked1", forked=False)
     terminal.until("[y/N] ")
     terminal.interrupt()
     terminal.ended(130)
     assert place.state() == before
-    terminal = place.terminal("sessions", "rm", "asked1", "asked2")
+    terminal = place.terminal("sessions", "rm", "asked1", "asked2", forked=False)
     terminal.until("[y/N] ")
     terminal.answer("y")
     assert re.fullmatch(r"removed 2 sessions, recorded at \d+\.\d+", terminal.ended().lines[-1])

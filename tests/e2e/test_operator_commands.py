@@ -158,7 +158,7 @@ def test_a_list_on_a_terminal_fits_into_it(data: tuple[str, str]) -> None:
             assert max(map(len, shown.lines)) <= width
             assert any(line.endswith("…") for line in shown.lines)  # the long name
         assert ("CLIENT" in Terminal("actors", "ls", *data, width=width).ended().text) is client
-    shown = Terminal("actors", "ls", *data, "--limit", "2").ended()
+    shown = Terminal("actors", "ls", *data, "--limit", "2", forked=False).ended()
     assert re.fullmatch(r"2 of \d+ actors", shown.lines[-1])
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import fcntl
 import gc
 import json
 import os
@@ -22,6 +23,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import termios
 import threading
 import time
 from pathlib import Path
@@ -208,6 +210,9 @@ def _become(request: dict[str, Any], fds: list[int]) -> None:
     for number, fd in enumerate(fds):
         os.dup2(fd, number)
     os.closerange(3, 256)
+    if os.isatty(0):  # the one that Ctrl-C is pressed on
+        os.setsid()
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.clear()
     os.environ.update(request["env"])

@@ -1,8 +1,9 @@
 """How the Spark of the tests runs its plans: interpreted, and compiled where that is the point.
 
-Spark writes Java for each plan and compiles it, which takes longer than what there is to do for
-the few rows of most tests. What it finds is the same. Users have it compiled: so have the tests
-which look at every rule of an audit and at every table that is rebuilt, and each ``foldmq spark``.
+Spark writes Java for each plan and compiles it, and plans anew after each stage, which takes longer
+than what there is to do for the few rows of most tests. What it finds is the same. Users have it
+compiled and planned anew: so have the tests which look at every rule of an audit and at every table
+that is rebuilt, and each ``foldmq spark``.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 INTERPRETED = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
 }
 
 
@@ -26,7 +28,8 @@ def compiled(spark: SparkSession) -> Iterator[None]:
     """Have Spark compile its plans inside, as it does for users."""
     for name in INTERPRETED:
         spark.conf.unset(name)
-    assert spark.conf.get("spark.sql.codegen.wholeStage") == "true"
+    for name in ("spark.sql.codegen.wholeStage", "spark.sql.adaptive.enabled"):
+        assert spark.conf.get(name) == "true"
     try:
         yield
     finally:

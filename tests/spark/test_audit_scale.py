@@ -130,6 +130,6 @@ def test_the_number_of_tasks_does_not_matter(
     spark: SparkSession, nats: Nats, logs: list[Generated], outcome: Outcome
 ) -> None:
     """Messages are released, and parts of turns stand, in other tasks than what they belong to."""
-    apart = audited(spark, nats, logs, partitions="24")
+    apart = audited(spark, nats, logs, partitions="12")
     assert apart.rules == outcome.rules
     assert replace(apart, seconds=0) == replace(outcome, seconds=0)

@@ -108,7 +108,7 @@ def counted(spark: Any, nats: Nats) -> Any:
             )
 
     generated = LogBuilder("stats4")
-    generated.records = list(records(Plan(15_000, "mixed", clients=60, node="stats4"), Written()))
+    generated.records = list(records(Plan(6000, "mixed", clients=60, node="stats4"), Written()))
 
     logs = [by_hand, cut, growing, generated]
     for log in logs:
