@@ -607,6 +607,7 @@ class Connection(LoopActor, asyncio.Protocol):
             self._bites = Bites(self)
         if self._bites is not None:
             self._bites.meter = meter
+            self._spare_bites()
 
     def _look_at_expiry(self) -> None:
         """End the connection when what the client showed is good no longer."""
@@ -634,17 +635,26 @@ class Connection(LoopActor, asyncio.Protocol):
             self._tell_session(Detached(self, reason, orderly))
 
     def _connect_deadline(self) -> None:
-        if self.session is None and not self._ended:
-            if self.mailbox_depth or self._bites:
-                # It may have said it: it is we who are late.
-                self._broker.timers.remind(_NEW, self._connect_deadline)
-                return
-            now = self._broker.clock.monotonic()
-            guard = self._broker.guard
-            guard.late.add("connect_timeout", now, client=self.client_id, address=self.address)
-            if self._login is None or not self._login.looking:
-                guard.fault(self.host, now)
-            self.close("connect_timeout")
+        """Close a client that has not said who it is; what it waited for us does not count."""
+        login, transport = self._login, self._transport
+        if login is None or self._ended or transport is None:
+            return
+        if self.mailbox_depth or self._bites:
+            # It may have said it: it is we who are late.
+            self.timers.remind(_NEW, self._connect_deadline)
+            return
+        allowed = self.listener.options.connect_timeout
+        kept = min(transport.get_extra_info("kept_waiting", 0.0), allowed)
+        now = self.now
+        left = login.began + allowed + kept - now
+        if left > 0:
+            self.timers.remind(left, self._connect_deadline)
+            return
+        guard = self._broker.guard
+        guard.late.add("connect_timeout", now, client=self.client_id, address=self.address)
+        if not login.looking and kept < allowed:
+            guard.fault(self.host, now)
+        self.close("connect_timeout")
 
     def _keep_alive_deadline(self) -> None:
         """Close when one and a half times the keep alive passed in silence [MQTT-3.1.2-24]."""

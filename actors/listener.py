@@ -25,7 +25,8 @@ class ListenerOptions:
     max_packet_size: int
     """Bytes."""
     connect_timeout: float
-    """Seconds until the CONNECT must be there, whatever has to come before it."""
+    """Seconds until the CONNECT must be there, whatever has to come before it; what that waits for
+    our threads does not count, up to as long again."""
     allow_anonymous: bool = True
     identity: IdentityKind | None = None
     """What of a client's certificate is its user; None: nothing."""
@@ -54,4 +55,4 @@ class Listener:
         """Return the protocol of a new socket."""
         connection = Connection(self._broker, self)
         self._broker.kernel.spawn(connection, self._broker)
-        return stack(connection, self.options.stack, self.options.connect_timeout)
+        return stack(connection, self.options.stack)

@@ -29,7 +29,17 @@ _MAX_UNREAD = 1024 * 1024
 class Login:
     """What a connection has until its CONNECT is accepted: nobody knows whose it is."""
 
-    __slots__ = ("_below", "_broker", "_connection", "_early", "_seen", "_size", "_task", "looking")
+    __slots__ = (
+        "_below",
+        "_broker",
+        "_connection",
+        "_early",
+        "_seen",
+        "_size",
+        "_task",
+        "began",
+        "looking",
+    )
 
     def __init__(self, broker: Broker, connection: Connection) -> None:
         self._broker = broker
@@ -42,6 +52,8 @@ class Login:
         self._size = 0
         """Bytes of that which are not packets yet."""
         self._task: asyncio.Task[None] | None = None
+        self.began = broker.clock.monotonic()
+        """When the connection was accepted, seconds of the broker's clock."""
         self.looking = False
         """The CONNECT has come, and is being looked at."""
 

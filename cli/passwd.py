@@ -109,32 +109,44 @@ def _quoted(user: str) -> str:
 def _locked(path: Path) -> Iterator[None]:
     """Keep others who run this from changing the file meanwhile.
 
-    What is locked is the directory. The file itself is replaced by each change, so that whoever
-    waits for a lock on it would get that of a file that is gone; and a file that is there only to
-    be locked could never be deleted without the same question. The broker locks nothing to read.
+    What is locked is the file, which only those can hold who may read its hashes; one that is to be
+    made is not there, so that its directory is locked instead. Each change replaces the file: who
+    has waited for a lock looks whether it is still the one of that name. The broker locks nothing.
     """
-    try:
-        folder = os.open(path.resolve().parent, os.O_RDONLY | os.O_DIRECTORY)
-    except OSError:
-        # Not there, or not to be opened: reading or writing the file says so, if it matters.
-        yield
-        return
-    try:
-        _lock(path, folder)
-        yield
-    finally:
-        os.close(folder)  # which ends the lock
-
-
-def _lock(path: Path, folder: int) -> None:
     deadline = time.monotonic() + _PATIENCE
     while True:
         try:
-            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            held = os.open(path if path.exists() else _real(path).parent, os.O_RDONLY)
+        except OSError:
+            # Not there, or not to be opened: reading or writing the file says so, if it matters.
+            yield
+            return
+        try:
+            _lock(path, held, deadline)
+            if _is_of(path, held):
+                yield
+                return
+        finally:
+            os.close(held)  # which ends the lock
+
+
+def _is_of(path: Path, held: int) -> bool:
+    """Tell whether what is held is the file of that name; or the directory, while there is none."""
+    try:
+        now = path.stat()
+    except OSError:
+        now = _real(path).parent.stat()
+    return os.path.samestat(now, os.fstat(held))
+
+
+def _lock(path: Path, held: int, deadline: float) -> None:
+    while True:
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if time.monotonic() >= deadline:
                 raise ConfigError(
-                    f"{path}: somebody else is changing it, or keeps its directory locked"
+                    f"{path}: somebody else is changing it, or keeps it or its directory locked"
                 ) from None
             time.sleep(_LOOK_AGAIN)
         except OSError:
@@ -145,6 +157,11 @@ def _lock(path: Path, folder: int) -> None:
 
 def _read_if_there(path: Path) -> str:
     return passwords.read(path) if path.exists() else ""
+
+
+def _real(path: Path) -> Path:
+    # Not resolve(): before Python 3.13 a link to itself is an error of a kind of its own.
+    return Path(os.path.realpath(path))
 
 
 def _lines(content: str) -> list[str]:
@@ -161,7 +178,7 @@ def _write(path: Path, lines: list[str]) -> None:
     """Replace the file in one step: a reader or a crash never sees half of it."""
     old = path.stat() if path.exists() else None
     # A link is followed, so that the file it points to is replaced and not the link.
-    path = path.resolve()
+    path = _real(path)
     try:
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     except OSError as error:

@@ -38,8 +38,7 @@ class HandshakeError(ConnectionError):
     ``kind`` is one of a few words for metrics: ``plaintext`` (not TLS at all), ``version``,
     ``cipher``, ``no_certificate`` (of the client, which must have one), ``certificate`` (one that
     is not accepted), ``client_refused`` (the client does not accept ours), ``closed`` (ended by
-    either side before it was done), ``timeout``, ``busy`` (too many wait, or it waited too long
-    for a thread: no fault of the client), ``other``.
+    either side before it was done), ``timeout``, ``busy`` (too many wait), ``other``.
     """
 
     def __init__(self, kind: str, text: str) -> None:

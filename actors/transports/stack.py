@@ -34,13 +34,8 @@ class StackOptions:
     five fields of 64 KiB."""
 
 
-def stack(
-    upper: asyncio.Protocol, options: StackOptions, allowed: float | None = None
-) -> asyncio.Protocol:
-    """Give the protocol for a new socket: the stages of a listener, with ``upper`` on top.
-
-    ``allowed``: seconds for which ``upper`` waits for a CONNECT; None: for ever.
-    """
+def stack(upper: asyncio.Protocol, options: StackOptions) -> asyncio.Protocol:
+    """Give the protocol for a new socket: the stages of a listener, with ``upper`` on top."""
     protocol = upper
     if options.websocket is not None:
         protocol = WebSocketStage(
@@ -48,9 +43,7 @@ def stack(
         )
     if options.tls_context is not None:
         assert options.handshakes is not None  # noqa: S101 - said in StackOptions
-        protocol = TlsStage(
-            protocol, options.tls_context, options.handshakes, options.tls_timeout, allowed
-        )
+        protocol = TlsStage(protocol, options.tls_context, options.handshakes, options.tls_timeout)
     if options.proxy is not None:
         protocol = ProxyStage(protocol, options.proxy)
     return protocol

@@ -22,8 +22,6 @@ _MOST_ASIDE: Final = 128 * 1024
 """Bytes that a client may be ahead of the handshake's threads before it is read no more."""
 _FLUSH_AT: Final = 128 * 1024
 """Bytes that are encrypted and written without waiting for the end of the turn."""
-_BEFORE: Final = 0.95
-"""Part of the time that what is above allows, after which it is looked at whose fault it is."""
 
 
 class _State(enum.Enum):
@@ -38,19 +36,13 @@ class TlsStage(Stage):
 
     Extra info, once data was passed on: ``peercert`` (of the client, as ``ssl`` describes it; None
     if it showed none), ``cipher``, ``tls_version``, ``ssl_object``. A handshake that fails, or
-    takes longer than ``timeout`` seconds, ends the connection with a HandshakeError: "busy" if it
-    was more our threads that were waited for than the client, else "timeout".
-
-    ``allowed``: seconds after which what is above ends a connection that came to nothing, and holds
-    it against the client. Without ``timeout``, a handshake that waited mostly for our threads ends
-    shortly before that, as "busy"; others are left to what is above.
+    takes longer than ``timeout`` seconds, ends the connection with a HandshakeError.
     """
 
     __slots__ = (
         "_answered",
         "_aside",
         "_asked",
-        "_began",
         "_context",
         "_eof",
         "_error",
@@ -59,7 +51,6 @@ class TlsStage(Stage):
         "_held",
         "_in",
         "_kept",
-        "_limit",
         "_loop",
         "_out",
         "_paused",
@@ -79,16 +70,14 @@ class TlsStage(Stage):
         context: ssl.SSLContext,
         handshakes: Handshakes,
         timeout: float | None = None,
-        allowed: float | None = None,
     ) -> None:
         super().__init__(upper)
         self._context = context
         self._handshakes = handshakes
         self._timeout = timeout
-        self._limit = allowed * _BEFORE if timeout is None and allowed is not None else timeout
         self._loop = asyncio.get_running_loop()
-        self._began = self._asked = 0.0  # when it was connected, and when a step was last asked for
-        self._kept = 0.0  # seconds for which it waited for steps that are done
+        self._asked = 0.0  # when a step was asked for last
+        self._kept = 0.0  # seconds for which steps that are done were waited for
         self._state = _State.GREETING
         self._tls: ssl.SSLObject | None = None  # until the client has said something
         self._in = ssl.MemoryBIO()
@@ -110,10 +99,9 @@ class TlsStage(Stage):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Wait for the client: it speaks first."""
-        self._began = self._loop.time()
         super().connection_made(transport)
-        if self._limit is not None and not self.is_closing():
-            self._timer = self._loop.call_later(self._limit, self._late)
+        if self._timeout is not None and not self.is_closing():
+            self._timer = self._loop.call_later(self._timeout, self._late)
 
     def data_received(self, data: bytes) -> None:
         """Decrypt; before that, go on with the handshake."""
@@ -152,6 +140,8 @@ class TlsStage(Stage):
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         """Tell about TLS, and what is known below."""
+        if name == "kept_waiting":
+            return self._kept + (self._loop.time() - self._asked if self._stepping else 0.0)
         tls = self._tls
         if tls is not None and self._state is _State.OPEN:
             match name:
@@ -173,6 +163,7 @@ class TlsStage(Stage):
         """Say goodbye in TLS behind what was written, and close; the client's is not awaited."""
         if self._state is _State.GREETING:
             self._give_up()
+            self._end_if_gone()
         elif self._state is _State.OPEN:
             self._encrypt()
             if self._tls is not None:
@@ -186,6 +177,7 @@ class TlsStage(Stage):
         """Close at once."""
         if self._state is _State.GREETING:
             self._give_up()
+            self._end_if_gone()
         self._state = _State.CLOSED
         self.lower.abort()
 
@@ -306,23 +298,18 @@ class TlsStage(Stage):
 
     def _late(self) -> None:
         self._timer = None
-        if self._state is not _State.GREETING:
-            return
-        now = self._loop.time()
-        kept = self._kept + (now - self._asked if self._stepping else 0.0)
-        # Not whether it waits for us at this moment: who says nothing until the last one would not
-        # be to blame.
-        if kept > (now - self._began) / 2:
-            error = HandshakeError("busy", "the TLS handshake waited too long for its turn")
-        elif self._timeout is not None:
-            error = HandshakeError("timeout", "the TLS handshake took too long")
-        else:
-            return
-        self._fail_handshake(error)
-        self.abort()
+        if self._state is _State.GREETING:
+            self._fail_handshake(HandshakeError("timeout", "the TLS handshake took too long"))
+            self.abort()
 
     def _give_up(self) -> None:
         self._fail_handshake(_closed())
+
+    def _end_if_gone(self) -> None:
+        """Tell that the connection is gone, if that waited for a step: nobody takes it now."""
+        if self._gone:
+            self._gone = False
+            self._loop.call_soon(self._end, None)
 
     def _fail_handshake(self, error: HandshakeError) -> None:
         """Take note of the first reason why this handshake comes to nothing."""

@@ -184,7 +184,7 @@ def test_who_cannot_have_the_lock_says_so(
     passwd.set_user(path, "ann", b"x")
     before = real.read_bytes()
     monkeypatch.setattr(passwd, "_PATIENCE", 0.1)
-    held = os.open(folder, os.O_RDONLY)
+    held = os.open(real, os.O_RDONLY)
     fcntl.flock(held, fcntl.LOCK_EX)
     try:
         for change in (
@@ -200,6 +200,34 @@ def test_who_cannot_have_the_lock_says_so(
         os.close(held)
     assert real.read_bytes() == before
     passwd.delete_user(path, "ann")
+
+
+def test_who_makes_a_file_waits_for_others_who_do(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(passwd, "_PATIENCE", 0.1)
+    held = os.open(path.parent, os.O_RDONLY)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    try:
+        with pytest.raises(ConfigError, match="somebody else is changing it"):
+            passwd.set_user(path, "ann", b"x")
+    finally:
+        os.close(held)
+    assert passwd.set_user(path, "ann", b"x")
+    # Its directory is of no matter once it is there, whoever may keep that locked.
+    held = os.open(path.parent, os.O_RDONLY)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    try:
+        assert passwd.set_user(path, "bob", b"x")
+    finally:
+        os.close(held)
+
+
+def test_a_link_to_itself(path: Path) -> None:
+    path.symlink_to(path)
+    assert "cannot read password file" in refused(path, "ann", "--delete")
+    assert passwd.set_user(path, "ann", b"x")
+    assert passwd.list_users(path) == [("ann", "argon2id")]
 
 
 def test_a_file_system_without_locks(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 from harness import packets as p
 
 from actors.listener import Listener, ListenerOptions
+from actors.transports.stage import Stage
 
 if TYPE_CHECKING:
     from actors.connection import Connection
@@ -22,7 +23,7 @@ class SimTransport(asyncio.Transport):
     What the broker writes takes ``latency`` seconds; 0 = it is there at once.
     """
 
-    def __init__(self, client: SimClient, connection: Connection, latency: float) -> None:
+    def __init__(self, client: SimClient, connection: asyncio.Protocol, latency: float) -> None:
         super().__init__()
         self._client = client
         self._connection = connection
@@ -163,7 +164,9 @@ class SimTransport(asyncio.Transport):
 class SimClient:
     """One network connection of a client: raw packets in and out."""
 
-    def __init__(self, world: World, latency: float = 0.0) -> None:
+    def __init__(
+        self, world: World, latency: float = 0.0, listener: Listener | None = None
+    ) -> None:
         self.world = world
         self.name = f"{len(world.transcripts)}"
         self.open = True
@@ -176,10 +179,14 @@ class SimClient:
         world.transcripts.append(self.transcript)
         options = world.broker.options
         holding = ListenerOptions("", options.max_packet_size, options.connect_timeout)
-        self.connection = cast("Connection", Listener(world.broker, holding).accept())
-        self.transport = SimTransport(self, self.connection, latency)
+        self.protocol: Any = (listener or Listener(world.broker, holding)).accept()
+        top = self.protocol
+        while isinstance(top, Stage):
+            top = top.get_protocol()
+        self.connection = cast("Connection", top)
+        self.transport = SimTransport(self, self.protocol, latency)
         world.clients[self] = None
-        self.connection.connection_made(self.transport)
+        self.protocol.connection_made(self.transport)
 
     def send(self, *packets: bytes) -> None:
         """Send packets in one piece."""

@@ -3,31 +3,34 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ssl
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from harness import packets as p
+from harness.certs import Authority
 
 from actors.access.identity import AuthResult, Verdict
 from actors.limits.guard import Guard
 from actors.limits.options import LimitOptions, Quota
 from actors.listener import Listener, ListenerOptions
-from actors.transports.handshakes import Handshakes
+from actors.transports.handshakes import Handshakes, take_step
 from actors.transports.stack import StackOptions
+from actors.transports.tlscontext import TlsOptions, make_context
 from eventstore.events import SessionClosed
 from simulation.loop import simulate
-from simulation.network import SimClient, SimTransport
+from simulation.network import SimClient
 from simulation.test_permissions import OPEN, permit, topics
 from simulation.world import World
 
 if TYPE_CHECKING:
+    from harness.certs import Pair
+
     from actors.access.identity import Credentials
     from eventstore.events import Event
 
-HELLO = b"\x16\x03\x01\x00\x01\x01"
-"""A whole record of TLS, for which a thread is needed."""
 RULES = "[[allow]]\nusers = ['admin']\nboth = ['#']\n"
 
 
@@ -277,40 +280,137 @@ def test_a_login_that_waits_for_its_turn_ends_with_its_password() -> None:
     simulate(scenario)
 
 
-class Stuck(Handshakes):
-    """No handshake gets a thread."""
+class Threads(Handshakes):
+    """Takes the steps of handshakes itself, unless it is stuck."""
+
+    stuck = False
 
     def _start(self) -> None:
-        """Do nothing."""
+        while not self.stuck and (self._begun or self._new):
+            job = (self._begun or self._new).popleft()
+            if job.wanted():
+                asyncio.get_running_loop().call_soon(lambda job=job: job.done(take_step(job.tls)))
+
+    def go_on(self) -> None:
+        self.stuck = False
+        self._start()
 
 
-@pytest.mark.parametrize(
-    ("says", "reason", "faults"), [(HELLO, "tls_handshake", 0), (b"", "connect_timeout", 1)]
-)
+class TlsVisitor:
+    """A client of a TLS listener whose threads can be stuck."""
+
+    def __init__(self, world: World, authority: Authority, server: Pair) -> None:
+        self.threads = Threads(1)
+        context = make_context(TlsOptions(server.certificate, server.key))
+        options = StackOptions(tls_context=context, handshakes=self.threads)
+        listener = Listener(world.broker, ListenerOptions("", 1000, 5.0, stack=options))
+        self.client = SimClient(world, listener=listener)
+        self.connection = self.client.connection
+        self._got: list[bytes] = []
+        self.client.receive = self._got.append  # type: ignore[method-assign]
+        self._in, self._out = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = authority.client_context().wrap_bio(
+            self._in, self._out, server_hostname="localhost"
+        )
+
+    def greet(self) -> None:
+        """Say what is next in the handshake."""
+        self._in.write(b"".join(self._got))
+        self._got.clear()
+        with contextlib.suppress(ssl.SSLWantReadError):
+            self._tls.do_handshake()
+        self.client.protocol.data_received(self._out.read())
+
+    def connect(self) -> None:
+        self._tls.write(p.connect("visitor"))
+        self.client.protocol.data_received(self._out.read())
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("authority"))
+
+
+@pytest.fixture(scope="module")
+def server(authority: Authority) -> Pair:
+    return authority.server()
+
+
+@pytest.fixture
+def blamed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    found: list[str] = []
+    monkeypatch.setattr(Guard, "fault", lambda _guard, address, _now: found.append(address))
+    return found
+
+
+@pytest.mark.parametrize(("speaks", "seconds"), [(True, 10), (False, 5)])
 def test_a_tls_client_that_waits_for_a_thread_is_not_at_fault(
-    says: bytes, reason: str, faults: int, monkeypatch: pytest.MonkeyPatch
+    speaks: bool, seconds: float, authority: Authority, server: Pair, blamed: list[str]
 ) -> None:
-    blamed: list[str] = []
-    monkeypatch.setattr(Guard, "fault", lambda _guard, address, _now: blamed.append(address))
-
     async def scenario() -> None:
         async with World().running() as world:
-            guard, handshakes = world.broker.guard, Stuck(1)
-            tls = StackOptions(
-                tls_context=ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), handshakes=handshakes
-            )
-            listener = Listener(world.broker, ListenerOptions("", 1000, 5.0, stack=tls))
-            client = SimClient(world)
-            protocol: Any = listener.accept()
-            client.transport = SimTransport(client, protocol, 0.0)
-            protocol.connection_made(client.transport)
-            if says:
-                protocol.data_received(says)
-            await world.go(6)
-            assert not client.open
-            assert blamed == ["192.0.2.1"] * faults
-            assert {*guard.refused.counts, *guard.late.counts} == {reason}
-            handshakes.close()
+            visitor = TlsVisitor(world, authority, server)
+            visitor.threads.stuck = True
+            if speaks:
+                visitor.greet()
+            await world.go(seconds - 0.5)
+            assert visitor.client.open
+            await world.go(1)
+            assert not visitor.client.open
+            assert len(blamed) == (not speaks)
+            visitor.threads.close()
+
+    simulate(scenario)
+
+
+@pytest.mark.parametrize("speaks", [True, False])
+def test_what_a_handshake_waited_for_a_thread_is_given_to_the_client(
+    speaks: bool, authority: Authority, server: Pair, blamed: list[str]
+) -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            visitor = TlsVisitor(world, authority, server)
+            visitor.threads.stuck = True
+            visitor.greet()
+            await world.go(4)
+            visitor.threads.go_on()
+            await world.go(0.1)
+            visitor.greet()
+            await world.go(4)
+            if speaks:
+                visitor.connect()
+            await world.go(2)
+            assert visitor.client.open is speaks
+            assert len(blamed) == (not speaks)
+            visitor.threads.close()
+
+    simulate(scenario)
+
+
+@pytest.mark.parametrize("ends", ["refused", "connect_timeout", None])
+def test_a_connection_that_is_lost_while_its_handshake_waits_is_forgotten(
+    ends: str | None, authority: Authority, server: Pair
+) -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            visitor = TlsVisitor(world, authority, server)
+            visitor.greet()
+            await world.go(0.1)
+            visitor.threads.stuck = True
+            visitor.greet()
+            visitor.client.transport.drop()
+            await world.go(1)
+            assert visitor.connection in world.broker.connections
+            if ends == "refused":
+                visitor.connection.abort(ends)
+            elif ends is None:
+                visitor.threads.go_on()
+            await world.go(1 if ends != "connect_timeout" else 20)
+            assert visitor.connection not in world.broker.connections
+            assert visitor.connection.stopped
+            visitor.threads.go_on()
+            await world.go(1)
+            visitor.threads.close()
 
     simulate(scenario)
 

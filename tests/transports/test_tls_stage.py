@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import socket
 import ssl
@@ -19,7 +18,6 @@ from actors.transports.tls import TlsStage
 from actors.transports.tlscontext import TlsOptions, make_context
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
     from pathlib import Path
 
 MIB = 1024 * 1024
@@ -324,82 +322,6 @@ async def test_a_handshake_that_takes_too_long_is_ended(options: TlsOptions) -> 
         error = await (await place.upper()).ended()
         assert isinstance(error, HandshakeError)
         assert error.kind == "timeout"
-        await client.close()
-
-
-@contextlib.asynccontextmanager
-async def stuck(options: TlsOptions, limit: str, seconds: float) -> AsyncIterator[Place]:
-    """A place where no handshake gets a thread, with one of the two limits in time."""
-    own = seconds if limit == "timeout" else None
-    async with placed(tls_options(make_context(options), tls_timeout=own)) as place:
-        assert place.options.handshakes is not None
-        place.options.handshakes._start = lambda: None  # type: ignore[method-assign]
-        place.allowed = seconds if limit == "allowed" else None
-        yield place
-
-
-def hello(authority: Authority) -> bytes:
-    """What a client begins with."""
-    tls, _, outgoing = in_memory(authority.client_context())
-    with pytest.raises(ssl.SSLWantReadError):
-        tls.do_handshake()
-    return outgoing.read()
-
-
-@pytest.mark.parametrize("limit", ["timeout", "allowed"])
-async def test_a_handshake_that_waits_for_a_thread_is_no_fault_of_the_client(
-    limit: str, authority: Authority, options: TlsOptions
-) -> None:
-    first = hello(authority)
-    async with stuck(options, limit, 0.5) as place:
-        client = await place.dial()
-        await client.send(first)
-        assert await client.rest() == b""
-        error = await (await place.upper()).ended()
-        assert isinstance(error, HandshakeError)
-        assert error.kind == "busy"
-        assert failed(place) == {"busy": 1}
-        await client.close()
-
-
-@pytest.mark.parametrize("limit", ["timeout", "allowed"])
-async def test_who_says_nothing_until_the_last_moment_did_not_wait_for_a_thread(
-    limit: str, authority: Authority, options: TlsOptions
-) -> None:
-    async with stuck(options, limit, 0.5) as place:
-        client = await place.dial()
-        upper = await place.upper()
-        await asyncio.sleep(0.4)
-        await client.send(hello(authority))
-        if limit == "timeout":
-            error = await upper.ended()
-            assert isinstance(error, HandshakeError)
-            assert error.kind == "timeout"
-        else:
-            await asyncio.sleep(0.2)
-            assert not upper.lost, "that is for what is above"
-        await client.close()
-
-
-async def test_what_it_waited_for_a_thread_before_counts_as_well(
-    authority: Authority, options: TlsOptions
-) -> None:
-    async with placed(tls_options(make_context(options), tls_timeout=1.0)) as place:
-        handshakes = place.options.handshakes
-        assert handshakes is not None
-        start = handshakes._start
-        handshakes._start = lambda: None  # type: ignore[method-assign]
-        client = await place.dial()
-        await client.send(hello(authority))
-        await until(lambda: handshakes.waiting, "a handshake that waits")
-        await asyncio.sleep(0.7)
-        handshakes._start = start  # type: ignore[method-assign]
-        handshakes._start()
-        # There is an answer, and no time left for the client.
-        assert await client.rest() != b""
-        error = await (await place.upper()).ended()
-        assert isinstance(error, HandshakeError)
-        assert error.kind == "busy"
         await client.close()
 
 

@@ -88,12 +88,10 @@ class Place:
         self.echo = echo
         self.port = 0
         self.uppers: list[Upper] = []
-        self.allowed: float | None = None
-        """Seconds for which what is above would wait."""
 
     def made(self) -> asyncio.Protocol:
         self.uppers.append(Upper(echo=self.echo))
-        return stack(self.uppers[-1], self.options, self.allowed)
+        return stack(self.uppers[-1], self.options)
 
     async def upper(self, number: int = 0) -> Upper:
         """The connection of this number, once it is made."""
