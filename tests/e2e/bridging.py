@@ -55,7 +55,7 @@ class Ear:
 
     def after(self, count: int) -> list[Heard]:
         """What it heard, when it is so many messages or more."""
-        until(lambda: len(self.heard) >= count, f"{count} messages, not {self.heard[-3:]}", 15)
+        until(lambda: len(self.heard) >= count, f"{count} messages, not {self.heard[-3:]}")
         return self.heard
 
     @property

@@ -91,7 +91,7 @@ class Load:
     def after(self, count: int) -> None:
         """Return when so many more were acknowledged."""
         wanted = self.acknowledged + count
-        until(lambda: self.acknowledged >= wanted, f"{count} more acknowledgements", 20)
+        until(lambda: self.acknowledged >= wanted, f"{count} more acknowledgements")
 
     def end(self) -> int:
         """Stop; how many were acknowledged on each of the two topics."""
@@ -150,7 +150,7 @@ def in_stream(visitor: Visitor, name: str, enough: Callable[[Counter[str]], bool
         info = visitor.do(visitor.client.jetstream().stream_info(name, subjects_filter=">"))
         return Counter(info.state.subjects or {})
 
-    until(lambda: enough(counts()), "what the stream is to have", 20)
+    until(lambda: enough(counts()), "what the stream is to have")
     ear = visitor.hear("_INBOX.replay")
     config = ConsumerConfig(
         deliver_policy=DeliverPolicy.ALL,
@@ -214,7 +214,7 @@ def test_a_broker_that_is_killed_owes_nats_nothing(
     place.broker.kill()
     count = load.end()
     place.broker.start()
-    until(lambda: len(exchanged(ear.heard)) >= 2 * count, "what was owed", 20)
+    until(lambda: len(exchanged(ear.heard)) >= 2 * count, "what was owed")
     complete(ear.heard, name, count, twice=True)
     # an orderly end leaves nothing to say again
     other = unique("ended")

@@ -19,6 +19,10 @@ HOSTILE_TOPIC = 'ev\x1b[31mil/\u202e\r\n"t"'
 HOSTILE_PAYLOAD = b'\x1b]0;x\x07\xff\n"'
 
 
+_ASK_AGAIN = 75
+"""EX_TEMPFAIL"""
+
+
 @dataclass(frozen=True, slots=True)
 class Ran:
     code: int
@@ -38,6 +42,15 @@ def run(*arguments: str, code: int = 0, timeout: float = 60.0) -> Ran:
     """Runs foldmq; the exit code must be `code`, and nothing may break out of its line."""
     found, out, err = forkserver.run(arguments, environment(), timeout)
     return _checked(Ran(found, out.decode(), err.decode()), code)
+
+
+def run_beside_cuts(*arguments: str) -> Ran:
+    """As `run`; when the log was cut while it was read, it asks again, as it is told to."""
+    for _ in range(5):
+        found, out, err = forkserver.run(arguments, environment(), 60.0)
+        if found != _ASK_AGAIN:
+            break
+    return _checked(Ran(found, out.decode(), err.decode()), 0)
 
 
 def run_here(spark: SparkSession, *arguments: str, code: int = 0) -> Ran:

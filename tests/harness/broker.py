@@ -186,8 +186,9 @@ class Broker:
         return self._process.poll()
 
     def start(self) -> None:
-        """Starts the process and returns when its port accepts connections."""
+        """Starts the process and returns when its port accepts connections and it has said so."""
         assert not self.running, "the broker runs already"
+        before = len(self.log)
         with self._log_file.open("ab") as log:
             self._process = self._started(log.fileno())
         deadline = time.monotonic() + STARTUP
@@ -198,10 +199,19 @@ class Broker:
                 contextlib.suppress(OSError),
                 socket.create_connection(("127.0.0.1", self.port), timeout=1.0),
             ):
+                until(lambda: self._ready(before), f"its banner in:\n{self.log}")
                 return
             time.sleep(0.02)
         self.kill()
         raise BrokerFailedError(f"port {self.port} not open after {STARTUP} s:\n{self.log}")
+
+    def _ready(self, before: int) -> bool:
+        """Whether it has said that it is ready, behind so much of its log; or has ended."""
+        said = self.log[before:]
+        if not self.running or not said.endswith("\n"):
+            return not self.running
+        banner = said.partition(f", process {self.pid}\n")[2]
+        return "\n  promise " in banner or '"event": "ready"' in said
 
     def _started(self, log: int) -> subprocess.Popen[bytes] | forkserver.Process:
         command, env = self.command(), self.environment()
