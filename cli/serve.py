@@ -19,6 +19,7 @@ from actors.attestation import Attestor, subject_of
 from actors.bridge.options import BridgeOptions
 from actors.broker import Broker
 from actors.clock import SystemClock
+from actors.limits.background import come_soon
 from actors.meters import watch_loop
 from actors.options import Options
 from cli import logs
@@ -77,6 +78,7 @@ def run(flags: dict[str, object], config: Path | None) -> None:
     def reread() -> Settings:
         return load(flags, os.environ, config)
 
+    come_soon()  # before the NATS server is started, which is to come as soon
     with asyncio.Runner(loop_factory=loop_factory(settings.event_loop)) as runner:
         runner.run(Service(settings, reread).run())
 

@@ -1,15 +1,18 @@
-"""Threads that give way do so by themselves: the event loop keeps its priority."""
+"""Threads give way, or come soon, by themselves: the others stay as they are."""
 
 from __future__ import annotations
 
+import ctypes
 import os
+import platform
+import struct
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from actors.limits.background import give_way
+from actors.limits.background import come_soon, give_way
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="niceness is that of a process elsewhere")
@@ -21,3 +24,44 @@ def test_only_the_thread_itself_gives_way() -> None:
     with ThreadPoolExecutor(1, initializer=give_way) as threads:
         assert threads.submit(niceness).result() == max(before, 10)
     assert niceness() == before
+
+
+def slice_of_thread() -> int:
+    """Nanoseconds for which the calling thread runs at a time; 0 where the system does not tell."""
+    attributes = ctypes.create_string_buffer(48)
+    number = {"x86_64": 315}.get(platform.machine(), 275)
+    if ctypes.CDLL(None).syscall(number, 0, attributes, len(attributes), 0):
+        return 0
+    return int(struct.unpack_from("=Q", attributes, 24)[0])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a system call of Linux")
+def test_who_is_to_come_soon_runs_for_short_times_and_who_gives_way_does_not() -> None:
+    def told() -> tuple[int, int, int]:
+        come_soon()
+        mine = os.getpriority(os.PRIO_PROCESS, threading.get_native_id()), slice_of_thread()
+        give_way()
+        return *mine, slice_of_thread()
+
+    usual = slice_of_thread()
+    niceness = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+    with ThreadPoolExecutor(1) as threads:
+        kept, soon, aside = threads.submit(told).result()
+    assert kept == niceness
+    assert slice_of_thread() == usual
+    if not usual:
+        pytest.skip("this Linux has no such times")
+    assert soon == 100_000
+    assert aside == usual
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a system call of Linux")
+def test_the_policy_of_an_operator_stays() -> None:
+    def told() -> tuple[int, int]:
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+        before = slice_of_thread()
+        come_soon()
+        return os.sched_getscheduler(0), slice_of_thread() - before
+
+    with ThreadPoolExecutor(1) as threads:
+        assert threads.submit(told).result() == (os.SCHED_BATCH, 0)
