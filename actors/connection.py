@@ -425,7 +425,7 @@ class Connection(LoopActor, asyncio.Protocol):
             self.kernel.wake()
 
     def _linger(self, session: Session | None) -> None:
-        self._broker.timers.remind(_LINGER, self._close_now)
+        self.timers.remind(_LINGER, self._close_now)
         if session is None:
             self.close_behind()
 
@@ -544,7 +544,7 @@ class Connection(LoopActor, asyncio.Protocol):
         error = self._decoder.error
         if error is None or self._ended or (self._login is not None and self._login.looking):
             return
-        now, about = self._broker.clock.monotonic(), str(error)
+        now, about = self.now, str(error)
         guard = self._broker.guard
         guard.broken.add(
             "protocol_error", now, client=self.client_id, address=self.address, error=about
@@ -585,7 +585,7 @@ class Connection(LoopActor, asyncio.Protocol):
         """Count what a stage below did not let through."""
         reason = {HandshakeError: "tls_handshake", ConnectionError: "framing"}.get(type(error))
         if reason is not None:
-            now = self._broker.clock.monotonic()
+            now = self.now
             self._broker.guard.refused.add(reason, now, address=self.address, error=str(error))
             if not (isinstance(error, HandshakeError) and error.kind in {"busy", "closed"}):
                 self._broker.guard.fault(self.host, now)
@@ -618,7 +618,7 @@ class Connection(LoopActor, asyncio.Protocol):
             _log.info("login expired", client=self.client_id, address=self.address)
             self.kernel.tell(self, Close("login_expired"))
             return
-        self._broker.timers.remind(min(left, _LONGEST_TIMER), self._look_at_expiry)
+        self.timers.remind(min(left, _LONGEST_TIMER), self._look_at_expiry)
 
     def _end(self, reason: str, *, orderly: bool = False) -> None:
         """Tell the session, once, that nothing more comes."""
@@ -660,8 +660,8 @@ class Connection(LoopActor, asyncio.Protocol):
         """Close when one and a half times the keep alive passed in silence [MQTT-3.1.2-24]."""
         if self._ended or not self._keep_alive:
             return
-        silent = self._broker.clock.monotonic() - self.last_read
-        if self._paused or self._broker.timers.lateness > _STANDSTILL:
+        silent = self.now - self.last_read
+        if self._paused or self.timers.lateness > _STANDSTILL:
             # What the client sent meanwhile was not read.
             silent = 0.0
         if silent >= self._keep_alive:
@@ -672,4 +672,4 @@ class Connection(LoopActor, asyncio.Protocol):
 
     def _remind_keep_alive(self, delay: float) -> None:
         # A timer may outlive its connection, but not by the 27 hours of the longest keep alive.
-        self._broker.timers.remind(min(delay, _LONGEST_TIMER), self._keep_alive_deadline)
+        self.timers.remind(min(delay, _LONGEST_TIMER), self._keep_alive_deadline)
