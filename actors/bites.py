@@ -42,19 +42,25 @@ class Bites:
         return len(self._rest)
 
     @property
+    def waiting(self) -> bool:
+        """True while something waits to be taken."""
+        return bool(self._rest) or self._connection.decoding
+
+    @property
     def idle(self) -> bool:
         """True while nothing waits, and nothing is counted."""
-        waits = self._rest or self._going_on or self._connection.paused & Pause.RATE
+        waits = self.waiting or self._going_on or self._connection.paused & Pause.RATE
         return self.meter is None and not waits
 
     def keeps(self, data: bytes) -> bool:
         """Say whether what was read has to wait here; if not it is to be taken at once."""
         connection = self._connection
-        if not self._rest and len(data) <= _BITE and not connection.paused & Pause.RATE:
+        free = not self._rest and not connection.decoding
+        if free and len(data) <= _BITE and not connection.paused & Pause.RATE:
             return False
         self._rest += data
         connection.pause(Pause.TURN)
-        self._again()
+        self.again()
         return True
 
     def put_first(self, data: bytes) -> None:
@@ -65,35 +71,38 @@ class Bites:
         """Take a bite, unless it may send nothing now; its connection was told :data:`GO_ON`."""
         self._going_on = False
         connection = self._connection
-        if self._rest and not connection.ended and not connection.paused & Pause.RATE:
-            self._take_one()
-            if self._rest:
-                self._again()
+        if self.waiting and not connection.ended and not connection.paused & Pause.RATE:
+            self.take_one()
+            if self.waiting:
+                self.again()
             else:
                 connection.resume(Pause.TURN)
 
     def go_on_later(self) -> None:
         """Take a bite when others have nothing to do; to be called when it may go on again."""
-        if self._rest and not self._going_on:
+        if self.waiting and not self._going_on:
             self._going_on = True
             self._connection.pause(Pause.TURN)
             self._connection.kernel.put_off(self._connection, GO_ON)
 
     def take_all(self) -> None:
         """Take all that waits, whatever the rate: nothing more will come."""
-        while self._rest and not self._connection.ended:
-            self._take_one()
+        while self.waiting and not self._connection.ended:
+            self.take_one()
 
     def clear(self) -> None:
         """Throw away what waits."""
         self._rest = b""
 
-    def _take_one(self) -> None:
-        bite, self._rest = self._rest[:_BITE], self._rest[_BITE:]
+    def take_one(self) -> None:
+        """Take a bite of what waits."""
+        bite = b""
+        if not self._connection.decoding:
+            bite, self._rest = self._rest[:_BITE], self._rest[_BITE:]
         self._connection.take(bite)
 
-    def _again(self) -> None:
-        """From within a run of the connection, behind which others come."""
+    def again(self) -> None:
+        """Take a bite later. From within a run of the connection, behind which others come."""
         if not self._going_on:
             self._going_on = True
             self._connection.kernel.again(self._connection, GO_ON)

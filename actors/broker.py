@@ -91,6 +91,8 @@ _RETRY_LOAD = 0.5
 _LONGEST_TIMER = 3600.0
 _WATCH_AT_ONCE = 500
 """Offline sessions looked at in one go."""
+_SWEEP_INDEX = object()
+"""Told to itself by the broker while subscriptions that ended stand in the index."""
 _FLAPPERS = 10_000
 """Client identifiers remembered for having been taken over."""
 
@@ -181,6 +183,8 @@ class Broker(LoopActor):
         mark = await recover(self, progress)
         self._recovered = True
         self.kernel.turn_ended = self.journal.end_turn
+        self.kernel.turn_cut = self.journal.cut_turn
+        self.journal.call_soon = self._loop.call_soon
         self.kernel.on_overflow = self._on_overflow
         self.journal.on_relief = self._on_relief
         self.journal.on_deferred = self._on_deferred
@@ -436,8 +440,9 @@ class Broker(LoopActor):
         self.node = NodeState()
         if self.bridge is not None:
             self.bridge.interest.clear()
-        self.router = Router(self.session, self.bridge)
+        self.router = Router(self.session, self.bridge, self.clock.stopwatch)
         self.router.too_deep = self.door.too_deep
+        self.router.on_gone = self._sweep_later
 
     def expires_in(self, state: SessionState) -> float:
         """Return in how many seconds an offline session expires; infinity if it never does."""
@@ -476,6 +481,11 @@ class Broker(LoopActor):
             self._on_connect(message)
         elif isinstance(message, Failed):
             self._on_failed(message)
+        elif message is _SWEEP_INDEX and self.router.sweep():
+            self._sweep_later()
+
+    def _sweep_later(self) -> None:
+        self.kernel.later(self, _SWEEP_INDEX)
 
     def on_failure(self, *exc_info: object) -> None:
         """Stop: without its root nothing is supervised."""

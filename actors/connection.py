@@ -53,6 +53,10 @@ _NEW = 1.0
 _STANDSTILL = 0.5
 """Seconds of not running after which the silence of clients says nothing."""
 _LONGEST_TIMER = 60.0
+_PACKETS_AT_ONCE = 2048
+"""Packets of a client that are taken in one turn, about; one of QoS 1 or 2 counts as four."""
+_LARGE = 8 * 1024
+"""Bytes of a read that is handled when those of clients that send less are done."""
 _LINGER = 5.0
 """Seconds that a closing connection gets for what is still to be sent to it."""
 
@@ -68,10 +72,24 @@ class _Lost:
         """It was put off until the broker has seen the CONNECT."""
 
 
+class _Large:
+    """A read that comes behind those of clients that send less."""
+
+    __slots__ = ("data",)
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+
+    def __repr__(self) -> str:
+        return f"{len(self.data)} bytes"
+
+
 _PING = object()
 """Told to itself by a connection that has a PINGREQ to answer."""
 _TAKE_ALL = object()
 """Told to a connection that is to take all of it now."""
+_TAKE_MORE = object()
+"""Told to itself by a connection that has read more packets than one turn takes."""
 
 
 class _Closer:
@@ -93,6 +111,7 @@ class Connection(LoopActor, asyncio.Protocol):
     """A client's connection."""
 
     __slots__ = (
+        "_behind",
         "_bites",
         "_brake",
         "_broker",
@@ -131,8 +150,10 @@ class Connection(LoopActor, asyncio.Protocol):
     def __init__(self, broker: Broker, listener: Listener) -> None:
         super().__init__()
         self._broker = broker
-        self._decoder = Decoder(listener.options.max_packet_size)
+        self._decoder = Decoder(listener.options.max_packet_size, _PACKETS_AT_ONCE)
         self._transport: asyncio.Transport | None = None
+        self._behind = 0
+        """Reads that are handled behind those of clients that send little."""
         self._bites: Bites | None = Bites(self)
         """What is not taken at once; None for a client that is not new and has no rate."""
         self._brake: Brake | None = None
@@ -215,12 +236,17 @@ class Connection(LoopActor, asyncio.Protocol):
         """Put what was read into the mailbox; those who are new do not hold up others."""
         if self.stopped:
             return
-        if self._settles is None:
-            self.kernel.tell(self, data)
-        elif self._settles <= self.now:
+        if self._settles is not None and self._settles <= self.now:
             self._settles = None
             self._spare_bites()
-            self.kernel.tell(self, data)
+        if self._settles is None:
+            if self._behind or len(data) > _LARGE:
+                # Those who send little come first.
+                self._behind += 1
+                self.pause(Pause.TURN)
+                self.kernel.later(self, _Large(data))
+            else:
+                self.kernel.tell(self, data)
         else:
             if self._login is not None and not self._ended:
                 self._login.saw(len(data))
@@ -231,8 +257,12 @@ class Connection(LoopActor, asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Put the end into the mailbox, behind what was read before."""
         if not self.stopped and not self._ended:
-            tell = self.kernel.tell if self._settles is None else self.kernel.put_off
-            tell(self, _Lost(exc))
+            if self._behind:
+                self.kernel.later(self, _Lost(exc))
+            elif self._settles is None:
+                self.kernel.tell(self, _Lost(exc))
+            else:
+                self.kernel.put_off(self, _Lost(exc))
         elif not self.stopped:
             self.stop()
 
@@ -252,8 +282,15 @@ class Connection(LoopActor, asyncio.Protocol):
         """Handle bytes, the end of the connection, or a request to close it."""
         if type(message) is bytes:
             self._on_bytes(message)
-            if self._paused & Pause.TURN and not self._bites:
-                self.resume(Pause.TURN)
+            self._resume_turn()
+        elif type(message) is _Large:
+            self._behind -= 1
+            self._on_bytes(message.data)
+            self._resume_turn()
+        elif message is _TAKE_MORE:
+            if self._decoder.more and not self._ended:
+                self.take(b"")
+            self._resume_turn()
         elif message is GO_ON:
             if self._bites is not None:
                 self._bites.go_on()
@@ -270,9 +307,21 @@ class Connection(LoopActor, asyncio.Protocol):
         elif type(message) is Close:
             self.close(message.reason)
 
+    def _resume_turn(self) -> None:
+        """Read again when nothing that was read is left for another turn."""
+        if self._paused & Pause.TURN and not self._behind and not self.untaken:
+            self.resume(Pause.TURN)
+
     def _lost(self, message: _Lost) -> None:
         """Handle what came before, then the end."""
-        self._take_what_waits()
+        if self.untaken and not self._ended and not self._looking:
+            # As much in each turn as of a client that is there.
+            if self._bites is not None:
+                self._bites.take_one()
+            else:
+                self.take(b"")
+            self.kernel.later(self, message)
+            return
         if self._login is not None and self.identity is not None and not message.waited:
             message.waited = True  # the broker is about to see the CONNECT
             self.kernel.again(self, message)
@@ -358,6 +407,21 @@ class Connection(LoopActor, asyncio.Protocol):
         """True once the connection is closed or being closed."""
         return self._ended
 
+    @property
+    def decoding(self) -> bool:
+        """True while packets of what was taken are left for another turn."""
+        return self._decoder.more
+
+    @property
+    def _looking(self) -> bool:
+        """True while it is found out whose connection it is."""
+        return self._login is not None and self._login.looking
+
+    @property
+    def untaken(self) -> bool:
+        """True while something that was read is left for another turn."""
+        return self._decoder.more or (self._bites is not None and self._bites.waiting)
+
     def attached(self, session: Session, keep_alive: int) -> None:
         """Begin to pass packets on to a session; it accepted the CONNECT."""
         self.session = session
@@ -385,7 +449,7 @@ class Connection(LoopActor, asyncio.Protocol):
         for packets in early:
             self._pass_on(packets)
             bites.count(packets, 0)
-        if bites:
+        if bites.waiting:
             bites.go_on_later()
         else:
             self._look_for_violation()
@@ -480,12 +544,14 @@ class Connection(LoopActor, asyncio.Protocol):
 
     def take_all(self) -> None:
         """Take whatever was read: the broker ends."""
-        if self._bites:
+        if self.untaken:
             self.kernel.tell(self, _TAKE_ALL)
 
     def _take_what_waits(self) -> None:
         if self._bites is not None:
             self._bites.take_all()
+        while self._decoder.more and not self._ended:
+            self.take(b"")
 
     def _spare_bites(self) -> None:
         """Forget what only new clients and those with a rate need."""
@@ -496,8 +562,9 @@ class Connection(LoopActor, asyncio.Protocol):
         """Read packets in bytes, and do what they ask for."""
         broker, login = self._broker, self._login
         if login is not None and login.looking:
-            login.keep(data)
-            login.hold()
+            if data:
+                login.keep(data)
+                login.hold()
             return
         packets = self._decoder.feed(data)
         if login is not None:
@@ -514,9 +581,19 @@ class Connection(LoopActor, asyncio.Protocol):
         if login is None and self._bites is not None:
             self._bites.count(packets, len(data))
         self._look_for_violation()
+        if self._decoder.more and not self._ended and not self._looking:
+            self._take_more_later()
         if broker.journal.congested:
             self.pause(Pause.LOG)
             broker.paused.add(self)
+
+    def _take_more_later(self) -> None:
+        """Take the packets that are left in another turn; nothing more is read meanwhile."""
+        self.pause(Pause.TURN)
+        if self._bites is not None:
+            self._bites.again()
+        else:
+            self.kernel.later(self, _TAKE_MORE)
 
     def read_below(self, size: int) -> bool:
         """Take note that a stage read bytes; return whether that still matters.
@@ -542,7 +619,7 @@ class Connection(LoopActor, asyncio.Protocol):
     def _look_for_violation(self) -> None:
         """Close after a protocol error, when all that came before it has been handled."""
         error = self._decoder.error
-        if error is None or self._ended or (self._login is not None and self._login.looking):
+        if error is None or self._ended or self._looking:
             return
         now, about = self.now, str(error)
         guard = self._broker.guard
@@ -561,7 +638,9 @@ class Connection(LoopActor, asyncio.Protocol):
         if leaves:
             packets.pop()
         if len(packets) == 1 and type(packets[0]) is Pingreq:
-            if self.session is not None and self.session.mailbox_depth:
+            if self.session is not None and self.session.occupied:
+                self._tell_session(Packets(self, packets))
+            elif self.session is not None and self.session.mailbox_depth:
                 # What came before is not handled yet.
                 self.kernel.again(self, _PING)
             else:
@@ -639,7 +718,7 @@ class Connection(LoopActor, asyncio.Protocol):
         login, transport = self._login, self._transport
         if login is None or self._ended or transport is None:
             return
-        if self.mailbox_depth or self._bites:
+        if self.mailbox_depth or self.untaken:
             # It may have said it: it is we who are late.
             self.timers.remind(_NEW, self._connect_deadline)
             return

@@ -273,6 +273,16 @@ class Door:
         connection.refuse(ConnectCode.IDENTIFIER_REJECTED, "other_user")
         return True
 
+    def allows_pattern(self, session: str, topic_filter: str, fresh: set[int]) -> bool:
+        """Return whether a session may have a filter with this pattern of wildcards.
+
+        ``fresh`` are patterns that are granted to it and not in the index yet.
+        """
+        topics = self.guard.topics
+        return self._broker.router.patterns.allows(
+            session, topic_filter, fresh, topics.patterns, topics.patterns_in_all
+        )
+
     def too_deep(self, topic: bytes) -> bool:
         """Say whether a topic has more levels than there may be."""
         reason = self.guard.topics.refuses_topic(topic)

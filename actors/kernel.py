@@ -8,9 +8,14 @@ life. What is different is what runs it:
 - ``tell`` puts an actor with an empty mailbox on the ready list. A *turn* of the dispatcher runs
   ready actors until none is left, then calls ``turn_ended``: everything that one wake-up of the
   event loop causes is decided in one turn, and committed together.
+- A turn that takes longer than ``TURN_SLICE`` is *cut*: the event loop comes in between, and then
+  the turn goes on. What actors are told from outside meanwhile belongs to the turn after it, so
+  a turn decides the same whether it is cut or not.
+- ``later`` is for work that an actor does in parts: the next part is a turn of its own, which runs
+  when the actors that are ready are done, and all who have such parts take turns.
 - ``put_off`` is ``tell`` for work that others must not wait for. Such actors run once those that
-  are ready have nothing left to do, for no longer than ``SLICE``, and then not for twice as long as
-  that took if others are at work: they get a third of the time at most.
+  are ready have nothing left to do, for no longer than ``SLICE``, and then not for as long as
+  that took if others are at work: they get half of the time at most.
 - Actors form a tree. An actor that fails is stopped and its parent gets a :class:`Failed` with
   the message that it failed on and those it had not seen yet: nothing that was told is lost
   silently. Messages that a stopped actor left are handed to its ``on_undelivered``.
@@ -52,9 +57,15 @@ _log = structlog.get_logger("foldmq")
 MAILBOX_LIMIT = 100_000
 """Messages that a suspended actor may have waiting before ``on_overflow`` is called."""
 
+TURN_SLICE = 0.006
+"""Seconds after which a turn is cut, so that the event loop comes in between."""
+_LOOK_EVERY = 16
+"""Messages of one mailbox that are handled between two looks at the clock."""
+LATER_SLICE = 0.002
+"""Seconds after which no further part of longer work is begun before the event loop comes."""
 SLICE = 0.0005
 """Seconds of a turn after which no more work is begun that was put off."""
-_BREAK, _LONGEST_BREAK = 2.0, 0.05
+_BREAK, _LONGEST_BREAK = 1.0, 0.05
 """How much longer than such a slice the break after it is; seconds that it lasts at most."""
 _AT_WORK = 0.02
 """Seconds for which somebody counts as at work after a turn in which there was no need to wait."""
@@ -314,6 +325,18 @@ class Kernel:
         self._delay = delay
         self.clock = clock
         self._ready: list[LoopActor] = []
+        self._rest: list[LoopActor] = []
+        """What is left of a turn that was cut."""
+        self._cut = False
+        """The turn goes on when the event loop comes back."""
+        self._between = False
+        """The event loop has come in between two parts of a turn."""
+        self._came: list[tuple[LoopActor, Any]] = []
+        """What actors were told then: it belongs to the next turn."""
+        self._began = 0.0
+        """When the event loop came last."""
+        self._later: deque[tuple[LoopActor, Any]] = deque()
+        """Parts of longer work that are due, with what their actors are told then."""
         self._put_off: deque[LoopActor] = deque()
         self._again: list[tuple[LoopActor, Any]] = []
         """What actors told themselves in this run."""
@@ -329,6 +352,13 @@ class Kernel:
         """The number of actors of each class."""
         self.turn_ended: Callable[[], None] = _nothing
         """Called when a turn has run out of messages."""
+        self.turn_cut: Callable[[], None] = _nothing
+        """Called when a turn was cut: it goes on later."""
+        self.turn_slice = TURN_SLICE
+        """Seconds after which a turn is cut."""
+        self.longest = 0.0
+        """Seconds of the longest stretch in which actors ran without a break; to be reset by its
+        reader."""
         self.on_overflow: Callable[[LoopActor], None] = _ignore
         """Called for each message to a mailbox that is over its limit."""
         self.on_spawn: Callable[[LoopActor], None] | None = None
@@ -360,7 +390,7 @@ class Kernel:
     @property
     def busy(self) -> bool:
         """True while a turn is due."""
-        return self._scheduled or bool(self._put_off)
+        return self._scheduled or bool(self._put_off) or bool(self._later)
 
     def spawn(self, actor: A, parent: LoopActor | None = None) -> LoopRef[A]:
         """Start an actor; ``parent`` supervises it."""
@@ -391,6 +421,11 @@ class Kernel:
         Raises pykka.ActorDeadError when it has stopped.
         """
         waiting = actor._waiting
+        if self._between:
+            if actor.stopped:
+                raise pykka.ActorDeadError(f"{actor.actor_urn} has stopped")
+            self._came.append((actor, message))
+            return
         if waiting is not None:
             waiting.append(message)
             if len(waiting) > MAILBOX_LIMIT:
@@ -422,6 +457,11 @@ class Kernel:
     def again(self, actor: LoopActor, message: Any) -> None:
         """Put off what an actor that is being run tells itself: others come in between."""
         self._again.append((actor, message))
+
+    def later(self, actor: LoopActor, message: Any) -> None:
+        """Tell an actor something in a turn of its own, when others have had theirs."""
+        self._later.append((actor, message))
+        self.wake()
 
     def halt(self, actor: LoopActor) -> None:
         """Stop an actor at once, from within its own handler.
@@ -464,23 +504,73 @@ class Kernel:
         return self.clock() - self._told < _AT_WORK
 
     def run_turn(self) -> None:
-        """Run ready actors until none is left, then some that were put off, and end the turn."""
-        self._read = self.clock()
-        if self._ready:
-            self._told = self._read
+        """Run what is due: a turn, then parts of longer work and some of what was put off."""
+        self._began = self._read = self.clock()
+        self._between = False
+        if self._cut:
+            self._go_on()
+        elif self._ready:
+            self._told = self._began
             self._run_ready()
-        if self._put_off and not self._break:
-            self._run_some()
+        if not self._cut and not self._ready:
+            if self._later:
+                self._run_parts()
+            if self._put_off and not self._break and not self._cut:
+                self._run_some()
+        if self._cut:
+            self._pause_turn()
+            return
         self._scheduled = False
         self.turns += 1
         self.turn_ended()
-        if self._put_off and not self._break:
+        self._note_length()
+        if self._ready or self._later or (self._put_off and not self._break):
             self.wake()
+
+    def _pause_turn(self) -> None:
+        """Let the event loop come in between: the turn was cut."""
+        self._note_length()
+        self.turn_cut()
+        self._between = True
+        self._scheduled = True
+        self._schedule(self.run_turn)
+
+    def _note_length(self) -> None:
+        took = self.clock() - self._began
+        self.longest = max(self.longest, took)
+
+    def _go_on(self) -> None:
+        """Run what was left of a turn that was cut; then hand over what came meanwhile."""
+        self._ready, self._rest = self._rest, []
+        self._cut = False
+        self._run_ready()
+        if self._cut:
+            return
+        came, self._came = self._came, []
+        for actor, message in came:
+            if actor.stopped:
+                self._return(actor, [message])
+            else:
+                self.tell(actor, message)
+
+    def _run_parts(self) -> None:
+        """Run parts of longer work, each as a turn, one after the other for a while."""
+        self._told = self._read
+        self.turn_ended()
+        while self._later and not self._cut:
+            actor, message = self._later.popleft()
+            if not actor.stopped:
+                self.tell(actor, message)
+                self._run_ready()
+                if not self._cut:
+                    self.turn_ended()
+            if self._read - self._began >= LATER_SLICE:
+                break
 
     def _run_some(self) -> None:
         """Run actors that were put off, one after the other, for a while."""
         began = self._read
-        while self._put_off:
+        while self._put_off and not self._cut:
             self._ready.append(self._put_off.popleft())
             self._run_ready()
             if self._read - began >= SLICE:
@@ -496,13 +586,24 @@ class Kernel:
             self.wake()
 
     def _run_ready(self) -> None:
+        """Run ready actors until none is left, or until it is time for the event loop."""
+        until = self._began + self.turn_slice
         while self._ready:
             ready, self._ready = self._ready, []
-            for actor in ready:
+            for at, actor in enumerate(ready, 1):
                 if actor.tap is None:
                     self._run(actor)
                 else:
                     self._run_tapped(actor, actor.tap)
+                if self._read >= until:
+                    # The turn goes on just where it is: nothing overtakes anything by that.
+                    first = [actor] if actor._waiting and not actor.suspended else []
+                    self._rest = first + ready[at:] + self._ready
+                    self._ready = []
+                    self._cut = bool(self._rest)
+                    if self._cut:
+                        return
+                    break
         if self._again:
             again, self._again = self._again, []
             for actor, message in again:
@@ -527,6 +628,8 @@ class Kernel:
                 else:
                     actor.on_receive(message)
                 if actor.stopped or actor.suspended:
+                    break
+                if not handled % _LOOK_EVERY and self.clock() - self._began >= self.turn_slice:
                     break
         except Exception as error:
             self._fail(actor, error, message, waiting[handled:])

@@ -22,3 +22,5 @@ class Pause(IntFlag):
     """It publishes faster than it may."""
     TURN = auto()
     """What it sent is taken little by little, others come first."""
+    WORK = auto()
+    """What it sent before is more work than fits into a turn, and goes on."""

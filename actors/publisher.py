@@ -26,6 +26,12 @@ if TYPE_CHECKING:
 
 
 _NOT_LOGGED = 0, 0
+_RECEIVER, _MESSAGE, _MESSAGE_QOS0 = 10.0, 1.5, 0.05
+"""Microseconds that a receiver costs, and each message for it."""
+_ENOUGH = 4000.0
+"""Microseconds of work that one client causes in one turn, if a message does not cause more."""
+_MORE = 4.0
+"""How many times the work for receivers all messages for them may cost."""
 _ANSWERS = b"$nats/reply/"
 """Nobody may read what is below it, so that retained messages would be there for ever."""
 
@@ -56,6 +62,29 @@ class Publisher:
             return
         for part in self._acceptable(packet):
             self._take_effect(part, will=will)
+
+    def at_once(self, topics: Sequence[bytes], qos: int) -> int:
+        """Return how many of some messages are routed in one turn, at least one.
+
+        Others come in between: for each set of receivers something is done once, and then more
+        for each message, which is not to be several times as much.
+        """
+        found = self._broker.router.routes.look_up(topics)
+        each = _MESSAGE if qos else _MESSAGE_QOS0
+        receivers = [len(route.targets) for route in set(found)]
+        if sum(receivers) * each * len(found) <= _ENOUGH:
+            return len(found)
+        seen: set[Route] = set()
+        once = spent = 0.0
+        for count, route in enumerate(found):
+            new = route not in seen
+            if count and once + spent > _ENOUGH and (new or spent > once * _MORE):
+                return count
+            spent += len(route.targets) * each
+            if new:
+                seen.add(route)
+                once += len(route.targets) * _RECEIVER
+        return len(found)
 
     def bring(
         self, packet: Publishes, wanted: Callable[[Subscriber], bool] | None = None

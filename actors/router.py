@@ -5,21 +5,28 @@ subscriptions of a session the one with the highest QoS is chosen, so that a ses
 at that QoS [MQTT-3.3.5-1]. Topics with the same subscribers share a route, so that what one read
 brought can be grouped by route: messages in a group stay in order and are prepared once.
 
-Routes are looked up by raw topic in a dict that forgets everything when a subscription changes.
+Routes are looked up by raw topic in a dict. When a subscription without wildcards changes, it
+forgets the route of that topic; when one with wildcards changes, everything.
+
+What a match may cost is bounded by ``actors.patterns``; the filters of a session that ended are
+taken out of the index little by little, and match nothing meanwhile.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from operator import attrgetter
+from time import perf_counter
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
+from actors.patterns import Patterns
 from protocol.sparkplug import certificate_topic
 from protocol.topics import is_reserved_topic
 from protocol.trie import FilterTrie
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from actors.access.rules import Access
     from actors.bridge.host import BridgeHost
@@ -29,6 +36,11 @@ if TYPE_CHECKING:
 _CACHED_TOPICS = 65_536
 _CACHED_BYTES = 16 * 1024 * 1024
 _SPARKPLUG = b"spBv1.0/"
+_MATCHED_AT_ONCE, _MATCHING = 256, 0.004
+"""Topics that are matched in one turn for one client, and for how many seconds."""
+_REMOVED_AT_ONCE = 64
+"""Subscriptions of a session that ended which are taken out of the index at once."""
+_UNBOUNDED = 1 << 62
 
 
 class Subscriber:
@@ -65,19 +77,45 @@ class Route:
 NOWHERE = Route(())
 
 
+class _EnoughMatched(Exception):  # noqa: N818 - a signal, no error
+    """No further topic is matched in this turn."""
+
+
 class Routes(dict[bytes, Route]):
     """Routes by raw topic; a miss is looked up in the index."""
 
-    __slots__ = ("_interned", "_router", "_size")
+    __slots__ = ("_interned", "_left", "_router", "_size", "_until", "matched_at_once")
 
     def __init__(self, router: Router) -> None:
         super().__init__()
         self._router = router
         self._interned: dict[tuple[Subscriber, ...], Route] = {}
         self._size = 0
+        self._left = _UNBOUNDED
+        """Topics that may still be matched."""
+        self._until = 0.0
+        self.matched_at_once = _MATCHED_AT_ONCE
+        """Topics that :meth:`look_up` matches at most."""
+
+    def look_up(self, topics: Sequence[bytes]) -> list[Route]:
+        """Return the routes of the first topics: of at least one, of all if that is soon done."""
+        self._left = self.matched_at_once
+        self._until = self._router.clock() + _MATCHING
+        found: list[Route] = []
+        try:
+            found.extend(map(self.__getitem__, topics))
+        except _EnoughMatched:
+            pass
+        finally:
+            self._left = _UNBOUNDED
+        return found
 
     def __missing__(self, raw: bytes) -> Route:
         """Look a topic up in the index."""
+        if self._left <= 0:
+            raise _EnoughMatched
+        if self._left < _UNBOUNDED:
+            self._left -= 1
         if len(self) >= _CACHED_TOPICS or self._size >= _CACHED_BYTES:
             self.forget()
         topic = raw.decode()
@@ -89,7 +127,19 @@ class Routes(dict[bytes, Route]):
             route = self._interned.setdefault(targets, Route(targets))
         self[raw] = route
         self._size += len(raw)
+        if self._left < _UNBOUNDED and self._router.clock() >= self._until:
+            self._left = 0
         return route
+
+    def changed(self, topic_filter: str) -> None:
+        """Drop what a subscription matches that changed."""
+        if "+" in topic_filter or "#" in topic_filter:
+            self.forget()
+            return
+        raw = topic_filter.encode()
+        if self.pop(raw, None) is not None:
+            self._size -= len(raw)
+            self._router.denied.pop(raw, None)
 
     def forget(self) -> None:
         """Drop everything: the subscriptions changed, or it grew too large."""
@@ -107,13 +157,25 @@ class Router:
     called with the name of one that is needed, and has :meth:`restore` called.
     """
 
-    def __init__(self, activate: Callable[[str], object], bridge: BridgeHost | None = None) -> None:
+    def __init__(
+        self,
+        activate: Callable[[str], object],
+        bridge: BridgeHost | None = None,
+        clock: Callable[[], float] = perf_counter,
+    ) -> None:
+        self.clock = clock
+        """Seconds, to measure how long matching takes."""
         self._bridge = bridge
         """Told of each subscription that begins or ends, also of passive sessions."""
         self._index: FilterTrie[Subscriber | str] = FilterTrie()
         self._subscribers: dict[str, dict[str, Subscriber]] = {}
         self._activate = activate
         self.routes = Routes(self)
+        self.patterns = Patterns()
+        self._gone: deque[Subscriber] = deque()
+        """Subscriptions of sessions that ended which still stand in the index."""
+        self.on_gone: Callable[[], None] = _nothing
+        """Called when :meth:`sweep` has something to do."""
         self._leaving: dict[str, WeakSet[Subscriber]] = {}
         """Subscriptions that ended before their session, while something is on its way for them."""
         self.births: dict[bytes, bytes] = {}
@@ -143,7 +205,7 @@ class Router:
         best: dict[str, Subscriber] = {}
         denied: list[Subscriber] = []
         for found in matching:
-            if isinstance(found, str):
+            if isinstance(found, str) or found.ended:
                 continue
             if found.guard is not None and not found.guard.may_read(topic):
                 denied.append(found)
@@ -172,7 +234,9 @@ class Router:
 
     def matching(self, topic: str) -> list[Subscriber | str]:
         """Return the subscriptions that a topic matches; of passive sessions the name alone."""
-        return self._index.match(topic)
+        return [
+            found for found in self._index.match(topic) if isinstance(found, str) or not found.ended
+        ]
 
     def match_system(self, topic: str) -> tuple[Subscriber, ...]:
         """Return who of those that are not passive gets a message of the broker, each once."""
@@ -181,6 +245,7 @@ class Router:
             found.session: found
             for found in matching
             if isinstance(found, Subscriber)
+            and not found.ended
             and (found.guard is None or found.guard.may_read(topic))
         }
         return tuple(best.values())
@@ -213,12 +278,13 @@ class Router:
         if found is None:
             found = Subscriber(session, topic_filter, qos)
             held[topic_filter] = found
+            self.patterns.begun(session, topic_filter)
             self._insert(topic_filter, session, found)
             if is_reserved_topic(topic_filter):
                 self.system.add(found)
         found.qos = qos
         self._guard(found, access)
-        self.routes.forget()
+        self.routes.changed(topic_filter)
         return found
 
     def unsubscribe(self, session: str, topic_filter: str) -> Subscriber | None:
@@ -226,32 +292,61 @@ class Router:
         held = self._subscribers.get(session)
         found = held.pop(topic_filter, None) if held else None
         if found is not None:
-            self._index.remove(topic_filter, session)
-            if self._bridge is not None:
-                self._bridge.removed(session, topic_filter)
+            self._remove(found)
             self.system.discard(found)
+            self.patterns.ended(session, topic_filter)
             self._leaving.setdefault(session, WeakSet()).add(found)
-            self.routes.forget()
+            self.routes.changed(topic_filter)
             if not held:
                 del self._subscribers[session]
         return found
 
-    def subscribers(self, session: str) -> Iterable[Subscriber]:
+    def _remove(self, found: Subscriber) -> None:
+        """Take a subscription out of the index, unless another one stands in its place."""
+        session, topic_filter = found.session, found.filter
+        if self._index.get(topic_filter, session) is not found:
+            return
+        self._index.remove(topic_filter, session)
+        self.patterns.removed(topic_filter)
+        if self._bridge is not None:
+            self._bridge.removed(session, topic_filter)
+
+    def subscribers(self, session: str) -> list[Subscriber]:
         """Return the subscriptions of a session."""
         return list(self._subscribers.get(session, {}).values())
 
     def remove_session(self, session: str) -> list[Subscriber]:
-        """Remove all subscriptions of a session, which is gone; return what they were."""
-        gone = list(self._subscribers.get(session, {}).values())
-        for found in gone:
-            self.unsubscribe(session, found.filter)
+        """Remove all subscriptions of a session, which is gone; return what they were.
+
+        They match nothing more. Many are taken out of the index little by little (:meth:`sweep`).
+        """
+        gone = [*self._subscribers.pop(session, {}).values()]
+        self.patterns.forget(session)
         for left in self._leaving.pop(session, ()):
             left.ended = True
+        for found in gone:
+            found.ended = True
+            self.system.discard(found)
+        if len(gone) > _REMOVED_AT_ONCE:
+            self.routes.forget()
+            self._gone += gone
+            self.on_gone()
+        else:
+            for found in gone:
+                self._remove(found)
+                self.routes.changed(found.filter)
         return gone
+
+    def sweep(self) -> bool:
+        """Take some subscriptions of ended sessions out of the index; return if some are left."""
+        for _ in range(min(_REMOVED_AT_ONCE, len(self._gone))):
+            self._remove(self._gone.popleft())
+        return bool(self._gone)
 
     def passivate(self, session: str, filters: Iterable[str]) -> None:
         """Keep nothing but the filters of a session whose state is frozen."""
         self.system.difference_update(self._subscribers.pop(session, {}).values())
+        self.patterns.forget(session)
         self._leaving.pop(session, None)
         for topic_filter in filters:
             self._insert(topic_filter, session, session)
@@ -267,8 +362,10 @@ class Router:
     def _insert(self, topic_filter: str, session: str, value: Subscriber | str) -> None:
         before = len(self._index)
         self._index.insert(topic_filter, session, value)
-        if self._bridge is not None and len(self._index) > before:
-            self._bridge.added(session, topic_filter)
+        if len(self._index) > before:
+            self.patterns.filed(topic_filter)
+            if self._bridge is not None:
+                self._bridge.added(session, topic_filter)
 
     def active_sessions(self) -> list[str]:
         """Return the sessions that have subscriptions and are not passive."""
@@ -286,3 +383,7 @@ class Router:
 
 def _never(_topic: bytes) -> bool:
     return False
+
+
+def _nothing() -> None:
+    """Do nothing."""

@@ -6,13 +6,19 @@ leaves when the events are on disk.
 
 A session whose client is away has no connection and no subscription actors: what matches its
 subscriptions comes straight to it and is queued. When nothing came for a while it is passivated.
+
+Work that a client can make long (many filters, many messages, many receivers) is done in parts,
+each in a turn of its own. Until it is done everything else that the session is told waits, but for
+deliveries.
 """
 
 from __future__ import annotations
 
 import itertools
 import sys
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections import Counter
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import structlog
 
@@ -35,7 +41,8 @@ from actors.messages import (
     Retry,
     Writable,
 )
-from actors.publisher import Publisher
+from actors.pause import Pause
+from actors.publisher import Publisher, select
 from actors.subscription import Subscription
 from eventstore.events import (
     Event,
@@ -66,25 +73,45 @@ from protocol.packets import (
 from protocol.sparkplug import is_death, with_timestamp
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from actors.broker import Broker
     from actors.connection import Connection
     from actors.router import Subscriber
+    from projections.retained import RetainedMessage
+    from protocol.packets import Packet
 
 _log = structlog.get_logger("foldmq")
+
+_FILTERS_AT_ONCE: Final = 32
+"""Topic filters of a SUBSCRIBE or UNSUBSCRIBE that are handled in one turn."""
+_STARTED_AT_ONCE: Final = 512
+"""Subscriptions of a session that comes back that are started in one turn."""
+_RELEASED_AT_ONCE: Final = 256
+"""Packet identifiers of a run of PUBRELs that are handled in one turn."""
+_RETAINED_AT_ONCE: Final = 1024
+"""Retained messages that go to a new subscription without a look at the clock."""
+
+_PART: Final = object()
+"""Yielded by longer work: the next part is a turn of its own, others come in between."""
+_BREATH: Final = object()
+"""Yielded by longer work: the next part belongs to the same turn, the event loop may come."""
+_GO_ON: Final = object()
+"""Told to itself by a session that is to do the next part of longer work."""
 
 
 class Session(LoopActor):
     """A client's session."""
 
     __slots__ = (
+        "_attaching",
         "_broker",
         "_delivery",
         "_publisher",
         "_recorded",
         "_unhandled",
         "_will",
+        "_work",
         "connection",
         "last_active",
         "name",
@@ -101,7 +128,11 @@ class Session(LoopActor):
         self.last_active = broker.clock.monotonic()
         self._delivery = Delivery(broker, self)
         self._publisher = Publisher(broker, name)
+        self._attaching: Connection | None = None
+        """The connection that it will have when its subscriptions are started."""
         self._unhandled: list[Any] = []
+        self._work: Iterator[object] | None = None
+        """Longer work of which a part is left."""
         self._will: Message | None = None
         self._recorded: list[tuple[Event, Position, int]] | None = None
         self.to_deliver: list[Outgoing] = []
@@ -135,10 +166,12 @@ class Session(LoopActor):
             else:
                 self._unhandled.append(message)
             return
-        if self._delivery.loading and type(message) not in (Loaded, Outgoing, Failed):
+        if message is _GO_ON:
+            self._go_on()
+        elif self.occupied and type(message) not in (Loaded, Outgoing, Failed):
             self._unhandled.append(message)
-            return
-        self._handle(message)
+        else:
+            self._handle(message)
 
     def _handle(self, message: Any) -> None:
         kind = type(message)
@@ -148,6 +181,47 @@ class Session(LoopActor):
             self._delivery.deliver(message)
         else:
             self._HANDLERS[kind](self, message)
+
+    # Longer work.
+
+    @property
+    def occupied(self) -> bool:
+        """True while something longer goes on for which all but deliveries waits."""
+        return self._work is not None or self._delivery.loading
+
+    def _begin(self, work: Iterator[object]) -> None:
+        """Do longer work: its first part now."""
+        for rest in work:
+            self._work = work
+            if self.connection is not None:
+                self.connection.pause(Pause.WORK)
+            if rest is _PART:
+                self.kernel.later(self, _GO_ON)
+            else:
+                self.kernel.tell(self, _GO_ON)
+            return
+
+    def _go_on(self) -> None:
+        """Do the next part of longer work; after the last one, what waited for it."""
+        work, self._work = self._work, None
+        if work is not None:
+            self._begin(work)
+        self._catch_up()
+
+    def _catch_up(self) -> None:
+        """Handle what waited, each in a turn of its own."""
+        if self.stopped or self.occupied:
+            return
+        if self._unhandled:
+            self._handle(self._unhandled.pop(0))
+            if self._unhandled and not self.stopped and not self.occupied:
+                self._begin(iter((_PART,)))
+        if self.stopped or self.occupied or self._unhandled:
+            return
+        if self.connection is not None:
+            self.connection.resume(Pause.WORK)
+            if self.state.queued:
+                self._delivery.drain()
 
     def on_undelivered(self, messages: list[Any]) -> None:
         """Give what came after the session was passivated to the one that takes its place."""
@@ -160,17 +234,37 @@ class Session(LoopActor):
     # The life of a session.
 
     def _on_attach(self, message: Attach) -> None:
+        self._attaching = message.connection
+        self._begin(self._attach(message))
+
+    def _attach(self, message: Attach) -> Iterator[object]:
+        """Start the subscriptions of a session that comes back, then let its client in."""
+        known = self._broker.node.sessions.get(self.name)
+        if known is not None and not known.clean and not message.connect.clean:
+            subscribers = self._broker.router.subscribers(self.name)
+            for at in range(0, len(subscribers), _STARTED_AT_ONCE):
+                if at:
+                    yield _PART
+                for subscriber in subscribers[at : at + _STARTED_AT_ONCE]:
+                    self._start_subscription(subscriber)
+        self._let_in(message)
+        self._attaching = None
+
+    def _let_in(self, message: Attach) -> None:
         connection, connect = message.connection, message.connect
         if connection.ended:
             if self.connection is None:
+                for subscriber in self._broker.router.subscribers(self.name):
+                    self._stop_subscription(subscriber)
                 self._broker.went_offline(self)
             return
         self.last_active = self._broker.clock.monotonic()
         known = self._broker.node.sessions.get(self.name)
-        if self.connection is not None:
-            self._take_over(self.connection)
-            known = self._broker.node.sessions.get(self.name)
         resumed = known is not None and not known.clean and not connect.clean
+        if self.connection is not None:
+            self._take_over(self.connection, resumed=resumed)
+            known = self._broker.node.sessions.get(self.name)
+            resumed = resumed and known is not None
         generation = self.state.generation + 1
         if known is not None and not resumed:
             self._forget_subscriptions()
@@ -221,7 +315,7 @@ class Session(LoopActor):
         self.emit(event, (will.payload,), size)
         self._will = Message(will.topic.encode(), will.payload)
 
-    def _take_over(self, old: Connection) -> None:
+    def _take_over(self, old: Connection, *, resumed: bool) -> None:
         """Close the connection that the client had until now [MQTT-3.1.4-2]."""
         self._let_go(old, "taken_over")
         at = self.emit(SessionTakenOver(self.name, self.state.generation))
@@ -231,7 +325,7 @@ class Session(LoopActor):
             address=old.address,
             position=format_position(at),
         )
-        self._close("taken_over", orderly=False)
+        self._close("taken_over", orderly=False, resumed=resumed)
 
     def _let_go(self, connection: Connection, reason: str) -> None:
         """Close a connection that is this session's no longer."""
@@ -287,8 +381,11 @@ class Session(LoopActor):
         else:
             self._broker.went_offline(self)
 
-    def _close(self, reason: str, *, orderly: bool) -> None:
-        """Let the connection's part of the session end: its will, and all of a clean session."""
+    def _close(self, reason: str, *, orderly: bool, resumed: bool = False) -> None:
+        """Let the connection's part of the session end: its will, and all of a clean session.
+
+        ``resumed``: its subscriptions go on with the connection that took over.
+        """
         state = self.state
         connection, self.connection = self.connection, None
         if connection is not None and connection.session is self:
@@ -300,9 +397,10 @@ class Session(LoopActor):
                 self.emit(WillCancelled(self.name))
             else:
                 self._fire_will(connection)
-        self._broker.router.guard(self.name, None)
-        for subscriber in self._broker.router.subscribers(self.name):
-            self._stop_subscription(subscriber)
+        if not resumed:
+            self._broker.router.guard(self.name, None)
+            for subscriber in self._broker.router.subscribers(self.name):
+                self._stop_subscription(subscriber)
         at = self.emit(SessionClosed(self.name, reason, state.generation))
         _log.debug(
             "disconnected",
@@ -350,7 +448,8 @@ class Session(LoopActor):
         self._broker.retire(self)
 
     def _on_retire(self, _message: Retire) -> None:
-        if self.connection is None and not self._delivery.loading:
+        many = len(self.state.subscriptions) > _STARTED_AT_ONCE
+        if self.connection is None and not self._delivery.loading and not many:
             self._broker.retire(self)
 
     def _forget_subscriptions(self) -> None:
@@ -394,27 +493,39 @@ class Session(LoopActor):
                 # It must not go on talking to a session that does not listen.
                 self.kernel.tell(connection, Close("session_lost"))
             return
-        for number, packet in enumerate(message.packets):
+        for number, packet in enumerate(message.packets, 1):
             if connection.deaf:
                 return
+            rest: Packet | None = None
             if type(packet) is Publishes:
-                self._on_publishes(connection, packet)
+                rest = self._on_publishes(connection, packet)
             elif type(packet) is Acks:
-                self._on_acks(connection, packet)
+                rest = self._on_acks(connection, packet)
             elif type(packet) is Subscribe:
-                self._on_subscribe(connection, packet)
+                self._begin(self._subscribe(connection, packet))
             elif type(packet) is Unsubscribe:
-                self._on_unsubscribe(connection, packet)
+                self._begin(self._unsubscribe(connection, packet))
             elif type(packet) is Pingreq:
                 self._answer(connection, PINGRESP)
-            if self._delivery.loading:
-                rest = message.packets[number + 1 :]
-                if rest:
-                    # What is left of this message stands before those that came after it.
-                    self._unhandled.insert(0, Packets(connection, rest))
+            if rest is not None or self.occupied:
+                # What is left of this message stands before those that came after it.
+                left = message.packets[number:]
+                if rest is not None:
+                    left = [rest, *left]
+                if left:
+                    self._unhandled.insert(0, Packets(connection, left))
+                if not self.occupied:
+                    self._begin(iter((_PART,)))
                 return
 
-    def _on_publishes(self, connection: Connection, packet: Publishes) -> None:
+    def _on_publishes(self, connection: Connection, packet: Publishes) -> Publishes | None:
+        """Publish as many messages as may be in one turn; return the others."""
+        rest, at_once = None, len(packet)
+        if packet.qos < 2:  # others are routed when they are released
+            at_once = self._publisher.at_once(packet.topics, packet.qos)
+        if at_once < len(packet):
+            rest = select(packet, range(at_once, len(packet)))
+            packet = select(packet, range(at_once))
         permitted = packet
         if connection.access is not None:
             taken = self.state.inbound if packet.qos == 2 else ()
@@ -423,7 +534,7 @@ class Session(LoopActor):
         if qos == 2 and self._broker.options.reject_qos2_publish:
             _log.info("QoS 2 publish rejected", client=self.name, address=connection.address)
             self.kernel.tell(connection, Close("qos2_rejected"))
-            return
+            return None
         if connection.deaf:
             # Only what stood before the one because of which it is closed [MQTT-3.3.5-2].
             ids = permitted.packet_ids
@@ -435,8 +546,10 @@ class Session(LoopActor):
         if qos and ids:
             kind = PacketType.PUBACK if qos == 1 else PacketType.PUBREC
             self._acknowledge(connection, kind, ids)
+        return rest
 
-    def _on_acks(self, connection: Connection, packet: Acks) -> None:
+    def _on_acks(self, connection: Connection, packet: Acks) -> Acks | None:
+        """Handle acknowledgements; return those that are too many for one turn."""
         kind, ids = packet.kind, packet.packet_ids
         event: Event | None
         if kind is PacketType.PUBACK:
@@ -447,22 +560,35 @@ class Session(LoopActor):
         elif kind is PacketType.PUBCOMP:
             event = decisions.completed(self.state, ids)
         else:
-            self._on_release(connection, ids)
-            return
+            rest = self._on_release(connection, ids[:_RELEASED_AT_ONCE])
+            rest += ids[_RELEASED_AT_ONCE:]
+            return Acks(kind, rest) if rest else None
         if event is not None:
             self.emit(event)
             if self.state.queued:
                 self._delivery.drain()
+        return None
 
-    def _on_release(self, connection: Connection, packet_ids: list[int]) -> None:
-        """Let QoS 2 messages take effect; answer with PUBCOMP in any case."""
+    def _on_release(self, connection: Connection, packet_ids: list[int]) -> list[int]:
+        """Let QoS 2 messages take effect; answer with PUBCOMP in any case.
+
+        Returns the packet identifiers whose messages are too much work for this turn.
+        """
+        rest: list[int] = []
         event = decisions.released(self.state, packet_ids)
         if event is not None:
             refs = from_runs(event.refs)
             found = self._delivery.find(refs)
             if found is None:
-                self._delivery.load(refs, lambda: self._on_release(connection, packet_ids))
-                return
+                self._delivery.load(refs, lambda: self._release_loaded(connection, packet_ids))
+                return []
+            at_once = self._publisher.at_once([found[ref].topic for ref in refs], 2)
+            if at_once < len(refs):
+                last = from_runs(event.pids)[at_once - 1]
+                stop = packet_ids.index(last) + 1
+                packet_ids, rest = packet_ids[:stop], packet_ids[stop:]
+                event = decisions.released(self.state, packet_ids) or event
+                refs = refs[:at_once]
             waiting = {one.ref for one in self._broker.node.retained.pending(self.name)}
             at = self.emit(event)
             for retain, some in itertools.groupby(refs, waiting.__contains__):
@@ -472,54 +598,124 @@ class Session(LoopActor):
             self._delivery.let_go(refs)
         if connection is self.connection:
             self._acknowledge(connection, PacketType.PUBCOMP, packet_ids)
+        return rest
 
-    def _on_subscribe(self, connection: Connection, packet: Subscribe) -> None:
-        broker = self._broker
-        max_qos = 1 if broker.options.downgrade_qos2_subscribe else 2
+    def _release_loaded(self, connection: Connection, packet_ids: list[int]) -> None:
+        rest = self._on_release(connection, packet_ids)
+        if rest:
+            self._unhandled.insert(0, Packets(connection, [Acks(PacketType.PUBREL, rest)]))
+
+    def _subscribe(self, connection: Connection, packet: Subscribe) -> Iterator[object]:
+        """Grant filters in parts, each with the retained messages that it asks for; then answer."""
+        filters, codes = packet.filters, []
+        # Of a filter that stands there twice the last one counts, and it is replayed once.
+        last = {topic_filter: at for at, (topic_filter, _) in enumerate(filters)}
+        at = 0
+        while at < len(filters):
+            stop = at + self._granted_at_once(filters[at : at + _FILTERS_AT_ONCE])
+            if at or self._matches_much(filters[0][0]):
+                yield _PART
+            if connection.ended:
+                return
+            grant = self._grant(connection, filters[at:stop])
+            codes += grant.codes
+            # All are in the index before the event loop may come: what is published is not missed.
+            begun = [self._subscribe_to(connection, *one) for one in dict(grant.granted).items()]
+            for subscriber in begun:
+                if last[subscriber.filter] < stop:
+                    yield from self._replay(subscriber)
+            at = stop
+        self._answer(connection, suback(packet.packet_id, codes))
+        self._broker.journal.hold(connection)
+
+    def _granted_at_once(self, filters: Sequence[tuple[str, int]]) -> int:
+        """Return how many filters are granted in one turn: one that matches much is alone."""
+        for count, (topic_filter, _) in enumerate(filters):
+            if self._matches_much(topic_filter):
+                return count or 1
+        return len(filters)
+
+    def _matches_much(self, topic_filter: str) -> bool:
+        """Return whether many retained messages may match a filter."""
+        many = len(self._broker.node.retained) > _RETAINED_AT_ONCE
+        return many and ("+" in topic_filter or "#" in topic_filter)
+
+    def _grant(self, connection: Connection, filters: Sequence[tuple[str, int]]) -> decisions.Grant:
+        """Decide on some filters of a SUBSCRIBE and record what is granted."""
+        broker, fresh = self._broker, set[int]()
+        refused = Counter[str]()
+
+        def refuses(topic_filter: str) -> bool:
+            if broker.permissions.refuses(connection, topic_filter):
+                return True
+            if broker.door.allows_pattern(self.name, topic_filter, fresh):
+                return False
+            refused["wildcard_patterns"] += 1
+            return True
+
         grant = decisions.subscribe(
             self.state,
-            packet.filters,
-            max_qos=max_qos,
-            refuses=lambda topic_filter: broker.permissions.refuses(connection, topic_filter),
+            filters,
+            max_qos=1 if broker.options.downgrade_qos2_subscribe else 2,
+            refuses=refuses,
             most=broker.options.bounds.max_subscriptions or sys.maxsize,
         )
-        if grant.over:
-            now = broker.clock.monotonic()
-            broker.guard.refused.add("subscriptions", now, client=self.name, filters=grant.over)
+        refused["subscriptions"] = grant.over
+        for reason, count in refused.items():
+            if count:
+                now = broker.clock.monotonic()
+                broker.guard.refused.add(reason, now, client=self.name, filters=count)
         for event in grant.events:
             self.emit(event)
-        self._answer(connection, suback(packet.packet_id, grant.codes))
-        broker.journal.hold(connection)
-        # Of a filter that stands there twice the last one counts, and it is replayed once.
-        for topic_filter, qos in dict(grant.granted).items():
-            subscriber = broker.router.subscribe(self.name, topic_filter, qos, connection.access)
-            known = subscriber.actor is not None
-            actor = self._start_subscription(subscriber)
-            if known:
-                self.kernel.tell(actor, Regrant(qos))
-            guard = subscriber.guard
-            retained = broker.node.retained.match(topic_filter)
-            if guard is not None:
-                denied = [one.ref for one in retained if one.qos and not guard.may_read(one.topic)]
-                if qos and denied:
-                    broker.drop_denied(self.name, denied, topic_filter)
-                retained = [message for message in retained if guard.may_read(message.topic)]
-            if retained:
-                self.kernel.tell(actor, retained)
-            if topic_filter.startswith("$SYS/"):
-                present = broker.systree.retained(topic_filter, guard)
-                if present is not None:
-                    self.kernel.tell(actor, present)
+        return grant
 
-    def _on_unsubscribe(self, connection: Connection, packet: Unsubscribe) -> None:
-        gone = []
-        for topic_filter in dict.fromkeys(packet.filters):
-            subscriber = self._broker.router.unsubscribe(self.name, topic_filter)
-            if subscriber is not None:
-                self._stop_subscription(subscriber)
-                gone.append(topic_filter)
-        for event in decisions.unsubscribe(self.state, gone):
-            self.emit(event)
+    def _subscribe_to(self, connection: Connection, topic_filter: str, qos: int) -> Subscriber:
+        subscriber = self._broker.router.subscribe(self.name, topic_filter, qos, connection.access)
+        known = subscriber.actor is not None
+        actor = self._start_subscription(subscriber)
+        if known:
+            self.kernel.tell(actor, Regrant(qos))
+        return subscriber
+
+    def _replay(self, subscriber: Subscriber) -> Iterator[object]:
+        """Have a subscription given the retained messages that match it, in the order of their age.
+
+        All within the turn of the grant: nothing is published in between.
+        """
+        broker, actor = self._broker, self._start_subscription(subscriber)
+        guard, denied = subscriber.guard, []
+        long = self._matches_much(subscriber.filter)
+        found: list[RetainedMessage] = []
+        for number, message in enumerate(broker.node.retained.matching(subscriber.filter), 1):
+            if guard is None or guard.may_read(message.topic):
+                found.append(message)
+            elif message.qos:
+                denied.append(message.ref)
+            if long and not number % _RETAINED_AT_ONCE:
+                yield _BREATH
+        if subscriber.qos and denied:
+            broker.drop_denied(self.name, sorted(denied), subscriber.filter)
+        found.sort(key=attrgetter("ref"))
+        for at in range(0, len(found), _RETAINED_AT_ONCE):
+            self.kernel.tell(actor, found[at : at + _RETAINED_AT_ONCE])
+        if subscriber.filter.startswith("$SYS/"):
+            present = broker.systree.retained(subscriber.filter, guard)
+            if present is not None:
+                self.kernel.tell(actor, present)
+
+    def _unsubscribe(self, connection: Connection, packet: Unsubscribe) -> Iterator[object]:
+        filters = list(dict.fromkeys(packet.filters))
+        for at in range(0, len(filters), _FILTERS_AT_ONCE):
+            if at:
+                yield _PART
+            gone = []
+            for topic_filter in filters[at : at + _FILTERS_AT_ONCE]:
+                subscriber = self._broker.router.unsubscribe(self.name, topic_filter)
+                if subscriber is not None:
+                    self._stop_subscription(subscriber)
+                    gone.append(topic_filter)
+            for event in decisions.unsubscribe(self.state, gone):
+                self.emit(event)
         self._answer(connection, unsuback(packet.packet_id))
 
     def _answer(self, connection: Connection, data: bytes, packets: int = 1) -> None:
@@ -539,12 +735,8 @@ class Session(LoopActor):
             self._delivery.drain()
 
     def _on_loaded(self, message: Loaded) -> None:
-        delivery = self._delivery
-        delivery.loaded(message.found)
-        while self._unhandled and not delivery.loading and not self.stopped:
-            self._handle(self._unhandled.pop(0))
-        if not delivery.loading and self.state.queued and not self.stopped:
-            delivery.drain()
+        self._delivery.loaded(message.found)
+        self._catch_up()
 
     def _on_ack_check(self, _message: AckCheck) -> None:
         self._delivery.check_acks()
@@ -590,11 +782,14 @@ class Session(LoopActor):
 
     def on_failure(self, *_exc_info: object) -> None:
         """Have a successor put in place at once: nobody must tell the dead."""
+        if self._attaching is not None:
+            self._attaching.abort("session_failed")
         self._broker.on_session_failure(self)
 
     def dispose(self) -> None:
         """Let go of what refers back to this actor, which ended: no work for the collector."""
         self._delivery.forget()
+        self._work = None
         del self._delivery
 
     def unfinished(self) -> list[Any]:

@@ -80,6 +80,18 @@ class LimitFields(BaseModel):
         description="Levels of a topic filter that are wildcards; a connection may subscribe to "
         "one filter with more. 0: no bound.",
     )
+    max_wildcard_patterns: int = Field(
+        default=64,
+        ge=0,
+        description="Wildcard patterns of one session: the different sets of levels that are + in "
+        "its topic filters. A filter with one more gets 0x80. 0: no bound.",
+    )
+    max_wildcard_patterns_total: int = Field(
+        default=4096,
+        ge=0,
+        description="The same of all sessions together; it bounds the time that matching a topic "
+        "takes. 0: no bound.",
+    )
     max_packet_size: Size = Field(
         default=16 * _MIB,
         ge=1024,

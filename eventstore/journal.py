@@ -19,6 +19,7 @@ way, the store brings the pending records in line with the stream (``resend``).
 from __future__ import annotations
 
 from collections import deque
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol
 
 import orjson
@@ -43,7 +44,7 @@ from eventstore.records import encode_record, link_of
 from eventstore.stats import JournalStats
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 _log = structlog.get_logger("foldmq")
 
@@ -160,6 +161,10 @@ class Journal:
         self.on_deferred: Callable[[], None] = _nothing
         """Called when events were left in the open record because nothing waits for them:
         :meth:`flush` is to be called soon."""
+        self.call_soon: Callable[[Callable[[], None]], object] = _at_once
+        """Calls something when the event loop has been round; set by the broker."""
+        self.released_at_once = 256
+        """Sinks that are given their effects before the event loop comes in between."""
         self._store = store
         self._clock = clock
         self._max_inflight = max_inflight
@@ -184,6 +189,8 @@ class Journal:
         self._deferred = False
         self._flush = False
         self._in_turn = False
+        self._cut = False
+        """The turn goes on although the event loop came in between: no record may end here."""
         self._turn = Effects()
         self._events: list[Event] = []
         self._payloads: list[bytes] = []
@@ -193,6 +200,10 @@ class Journal:
         self._part = 0
         self._begun = 0.0
         self._effects: list[Effects] = []
+        self._releasing: deque[Effects] = deque()
+        """What may leave, of which there was too much for one go; of the first one a part left."""
+        self._left: Iterator[tuple[Sink, list[bytes]]] = iter(())
+        """What is left of the first one."""
         self.time_ms = 0
         """Time of the record that the last event went into, Unix time in milliseconds."""
 
@@ -214,7 +225,7 @@ class Journal:
     @property
     def behind(self) -> tuple[int, bytes] | None:
         """Stream sequence and link of the last closed record; None while its turn goes on."""
-        return None if self._part else (self._next - 1, self._link)
+        return None if self._part or self._cut else (self._next - 1, self._link)
 
     @property
     def pending(self) -> list[Pending]:
@@ -237,7 +248,8 @@ class Journal:
     @property
     def idle(self) -> bool:
         """True when everything appended is on disk and every effect released."""
-        return not (self._inflight or self._sealed or self._events or self._turn)
+        waiting = self._inflight or self._sealed or self._events
+        return not (waiting or self._turn or self._releasing)
 
     @property
     def congested(self) -> bool:
@@ -324,9 +336,13 @@ class Journal:
         sink.gated += size
         self.gated += size
 
+    def cut_turn(self) -> None:
+        """Keep the turn open while the event loop does other things: it is not complete yet."""
+        self._cut = True
+
     def end_turn(self) -> None:
         """Close the turn: its events are complete. Send what may be sent."""
-        self._in_turn = False
+        self._in_turn = self._cut = False
         if self._turn:
             effects, self._turn = self._turn, Effects()
             if self._events:
@@ -370,6 +386,9 @@ class Journal:
             for effects in record.effects:
                 self._release(effects)
         self._close_record()
+        self._look_for_relief()
+
+    def _look_for_relief(self) -> None:
         waiting = self._pending_bytes + self._size + self.gated
         if self._was_congested and waiting < self._max_pending // 2:
             self._was_congested = False
@@ -381,17 +400,39 @@ class Journal:
             self._store.send(record)
 
     def _release(self, effects: Effects) -> None:
-        for sink, chunks in effects.items():
-            if sink.hold is effects:
-                sink.hold = None
-            if chunks:
-                data = chunks[0] if len(chunks) == 1 else b"".join(chunks)
-                self._count(sink, -len(data))
-                try:
-                    sink.write(data)
-                except Exception as error:  # noqa: BLE001 - the others are to get theirs
-                    _log.error("effect not written", exc_info=error)
-        self.stats.released += len(effects)
+        """Let effects leave, behind those that are leaving."""
+        self._releasing.append(effects)
+        if len(self._releasing) == 1:
+            self._left = iter(effects.items())
+            self._release_some()
+
+    def _release_some(self) -> None:
+        """Let effects leave for some sinks; the rest follows when the event loop was round."""
+        room, releasing = self.released_at_once, self._releasing
+        while releasing:
+            effects = releasing[0]
+            for sink, chunks in islice(self._left, room):
+                room -= 1
+                self._give(sink, chunks, effects)
+            if not room:
+                self.call_soon(self._release_some)
+                return
+            self.stats.released += len(effects)
+            releasing.popleft()
+            if releasing:
+                self._left = iter(releasing[0].items())
+        self._look_for_relief()
+
+    def _give(self, sink: Sink, chunks: list[bytes], effects: Effects) -> None:
+        if sink.hold is effects:
+            sink.hold = None
+        if chunks:
+            data = chunks[0] if len(chunks) == 1 else b"".join(chunks)
+            self._count(sink, -len(data))
+            try:
+                sink.write(data)
+            except Exception as error:  # noqa: BLE001 - the others are to get theirs
+                _log.error("effect not written", exc_info=error)
 
     def _close_record(self) -> None:
         """Close and send the open record, if that is due and another one may be on its way.
@@ -401,6 +442,8 @@ class Journal:
         come first, the message is delivered again, which it may be.
         """
         self._pump()
+        if self._cut:
+            return
         due = self._effects or self._flush
         # A small record is not worth a sync beside the one that is going on: what comes until
         # that ends goes with it, which costs each message less time and the broker less work.
@@ -471,3 +514,8 @@ _TEXT: dict[type[Event], Callable[[Any], int]] = {
 
 def _nothing(*_: object) -> None:
     """Do nothing."""
+
+
+def _at_once(call: Callable[[], None]) -> None:
+    """Call it, as nothing needs to come in between."""
+    call()

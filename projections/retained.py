@@ -78,9 +78,15 @@ class RetainedIndex:
 
     def match(self, topic_filter: str) -> list[RetainedMessage]:
         """Return the retained messages that a filter matches, oldest first."""
+        return sorted(self.matching(topic_filter), key=_by_position)
+
+    def matching(self, topic_filter: str) -> Iterator[RetainedMessage]:
+        """Yield the retained messages that a filter matches, in no order.
+
+        Nothing may become retained or cleared in the meantime.
+        """
         part = self._messages.of
-        found = [part(topic)[topic] for topic in self._topics.match(topic_filter)]
-        return sorted(found, key=_by_position)
+        return (part(topic)[topic] for topic in self._topics.match(topic_filter))
 
     def before(self, position: Position) -> list[RetainedMessage]:
         """Return the retained messages that stand before a position."""

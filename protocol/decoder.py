@@ -7,9 +7,14 @@ size, so that a packet that is too large is refused before its body is kept. Onc
 complete it goes to the parser of its kind; PUBLISH and acknowledgements go to ``protocol.runs``,
 which reads as many as follow one another.
 
+With a bound on the work of a call, ``feed`` stops when that is reached and keeps the rest as it is;
+``more`` says so, and ``feed(b"")`` goes on.
+
 An incomplete packet is kept in a ``bytearray`` that is looked at again only when the packet is
 complete: however a packet is cut into pieces, each of its bytes is copied a fixed number of times.
 """
+
+import sys
 
 from protocol.bodies import MQTT_3_1, parse_connect, parse_subscribe, parse_unsubscribe
 from protocol.lengths import read_length
@@ -59,17 +64,31 @@ _FLAG_STATEMENTS = {
 class Decoder:
     """Decodes what one client sends, for as long as its connection lasts.
 
-    ``max_packet_size`` is the largest whole packet accepted, in bytes.
+    ``max_packet_size`` is the largest whole packet accepted, in bytes; ``at_once`` is how many
+    packets one call decodes, about: one of QoS 1 or 2 counts as four.
 
     ``feed`` never raises for what a client sent. After each call look at ``error``: once it is
     set, the packets returned by that call are still to be obeyed, then ``error.connack`` is to be
     answered if there is one, and the connection is to be closed; later calls return nothing.
     """
 
-    __slots__ = ("_ended", "_legal", "_limit", "_max_packet_size", "_needed", "_partial", "error")
+    __slots__ = (
+        "_at_once",
+        "_ended",
+        "_legal",
+        "_limit",
+        "_max_packet_size",
+        "_needed",
+        "_partial",
+        "_unread",
+        "error",
+    )
 
-    def __init__(self, max_packet_size: int) -> None:
+    def __init__(self, max_packet_size: int, at_once: int = sys.maxsize) -> None:
         self.error: ProtocolError | None = None
+        self._at_once = at_once
+        self._unread: tuple[bytes, int] | None = None
+        """Bytes of which nothing is decoded yet from an offset on."""
         self._max_packet_size = max_packet_size
         self._limit = min(max_packet_size, MAX_CONNECT_SIZE)
         self._legal = _FIRST
@@ -82,10 +101,16 @@ class Decoder:
         """Bytes of an incomplete packet that are being kept."""
         return len(self._partial)
 
+    @property
+    def more(self) -> bool:
+        """True when packets were left for the next call."""
+        return self._unread is not None
+
     def stop(self) -> None:
         """Ignore whatever comes from now on."""
         self._ended = True
         self._partial = bytearray()
+        self._unread = None
 
     def feed(self, data: bytes) -> list[Packet]:
         """Take the next bytes of the connection; give the packets they complete, in order.
@@ -100,9 +125,17 @@ class Decoder:
                 return []
             data = b"".join((self._partial, data))
             self._partial = bytearray()
+        at = 0
+        if self._unread is not None:
+            unread, at = self._unread
+            self._unread = None
+            if data:
+                data, at = unread[at:] + data, 0
+            else:
+                data = unread
         packets: list[Packet] = []
         try:
-            at = self._read(data, packets)
+            at = self._read(data, at, packets)
         except ProtocolError as error:
             # Without what it was raised from: the frames would keep the bytes that were read.
             error.__context__ = None
@@ -110,14 +143,17 @@ class Decoder:
             if packets and isinstance(packets[-1], Publishes | Acks) and not len(packets[-1]):
                 packets.pop()
             return packets
-        if at < len(data) and not self._ended:
+        if at < len(data) and not self._ended and self._unread is None:
             self._partial += memoryview(data)[at:]
         return packets
 
-    def _read(self, data: bytes, packets: list[Packet]) -> int:
-        """Read all whole packets of ``data``; give the offset of the first byte not read."""
-        at, end = 0, len(data)
+    def _read(self, data: bytes, at: int, packets: list[Packet]) -> int:
+        """Read whole packets from an offset on; return the offset of the first byte left."""
+        end, room = len(data), self._at_once
         while at < end and not self._ended:
+            if room <= 0:
+                self._unread = data, at
+                break
             first = data[at]
             if first not in self._legal:
                 raise _first_byte_violation(first, connected=self._legal is not _FIRST)
@@ -138,22 +174,28 @@ class Decoder:
             if first in _PUBLISH:
                 batch = Publishes(first >> 1 & 3, retain=first & 1 == 1, dup=first & 8 == 8)
                 packets.append(batch)
-                begin, at = at, read_publishes(data, at, body, stop, self._limit, batch)
+                weight = 4 if batch.qos else 1
+                most = (room + weight - 1) // weight
+                begin, at = at, read_publishes(data, at, body, stop, self._limit, batch, most)
                 batch.size = at - begin
+                room -= len(batch) * weight
             elif first in _ACKS:
                 acks = Acks(_ACKS[first], [])
                 packets.append(acks)
                 if length != 2:
                     raise _length_violation(acks.kind, length)
                 if stop - at == 4:
-                    at = read_acks(data, at, acks)
+                    at = read_acks(data, at, acks, room)
+                    room -= len(acks.packet_ids)
                 else:
                     # A Remaining Length with needless bytes is legal: such a packet goes alone.
                     read_acks(data[body - 2 : stop], 0, acks)
                     at = stop
+                    room -= 1
             else:
                 packets.append(self._parse(PacketType(first >> 4), data[body:stop]))
                 at = stop
+                room -= 1
         return at
 
     def _parse(self, kind: PacketType, body: bytes) -> Packet:

@@ -44,11 +44,14 @@ most ``_KNOWN_TOPIC_SIZE`` bytes. It saves time and decides nothing, so it may b
 """
 
 
-def read_publishes(data: bytes, at: int, body: int, stop: int, limit: int, batch: Publishes) -> int:
+def read_publishes(
+    data: bytes, at: int, body: int, stop: int, limit: int, batch: Publishes, most: int
+) -> int:
     """Read the PUBLISH at ``data[at:stop]``, and those alike that follow, into ``batch``.
 
     ``body`` is where its variable header begins; ``limit`` is the largest packet allowed, in
-    bytes. Returns the offset of the first byte not read. Raises ``ProtocolError``.
+    bytes, ``most`` how many are read. Returns the offset of the first byte not read. Raises
+    ``ProtocolError``.
     """
     first, end, known, identified = data[at], len(data), _known, batch.qos > 0
     verbatim = not identified and not batch.retain
@@ -80,7 +83,8 @@ def read_publishes(data: bytes, at: int, body: int, stop: int, limit: int, batch
         if size == stop - at and name_size == name_end - name:
             alike += 1
             if alike >= enough and end - stop >= size * _RUN:
-                count = _take_run(data, at, stop, name - at, name_size, batch)
+                room = most - len(topics)
+                count = _take_run(data, at, stop, name - at, name_size, batch, room)
                 if not count:
                     enough *= 4
                 stop += size * count
@@ -89,7 +93,7 @@ def read_publishes(data: bytes, at: int, body: int, stop: int, limit: int, batch
         else:
             size, name_size, alike, at = stop - at, name_end - name, 1, stop
 
-        if end - at < 2 or data[at] != first:
+        if end - at < 2 or data[at] != first or len(topics) >= most:
             return at
         length = data[at + 1]
         body = at + 2
@@ -103,15 +107,15 @@ def read_publishes(data: bytes, at: int, body: int, stop: int, limit: int, batch
             return at
 
 
-def read_acks(data: bytes, at: int, batch: Acks) -> int:
+def read_acks(data: bytes, at: int, batch: Acks, most: int = sys.maxsize) -> int:
     """Read the four-byte acknowledgement at ``at``, and those alike that follow, into ``batch``.
 
-    Returns the offset of the first byte not read. Raises ``ProtocolError``.
+    At most ``most``. Returns the offset of the first byte not read. Raises ``ProtocolError``.
     """
     head = data[at : at + 2]
     count = 1
     if data[at + 4 : at + 6] == head:
-        count = count_alike(data, at, 4, head)
+        count = max(1, count_alike(data, at, 4, head, most))
     if count == 1:
         ids = [data[at + 2] << 8 | data[at + 3]]
     else:
@@ -139,12 +143,13 @@ def check_topic(topic: bytes) -> None:
         _known.add(topic)
 
 
-def count_alike(data: bytes, at: int, size: int, head: bytes) -> int:
+def count_alike(data: bytes, at: int, size: int, head: bytes, most: int = sys.maxsize) -> int:
     """Count the packets of ``size`` bytes, each beginning with ``head``, that follow from ``at``.
 
-    Takes time proportional to the packets counted, however many there might have been.
+    At most ``most``. Takes time proportional to the packets counted, however many there might have
+    been.
     """
-    available = (len(data) - at) // size
+    available = min(most, (len(data) - at) // size)
     found, step = 0, 8
     while found < available:
         step = min(step * 4, available - found)
@@ -161,15 +166,17 @@ def count_alike(data: bytes, at: int, size: int, head: bytes) -> int:
     return found
 
 
-def _take_run(data: bytes, at: int, stop: int, offset: int, length: int, batch: Publishes) -> int:
+def _take_run(
+    data: bytes, at: int, stop: int, offset: int, length: int, batch: Publishes, most: int
+) -> int:
     """Append the packets that follow ``data[at:stop]`` and look like it to ``batch``.
 
-    Its topic name of ``length`` bytes begins at ``offset``. Gives the number of packets taken: 0
-    when they are too few, or when the plain loop is to look at each: one of them is illegal, or
-    their Remaining Length has needless bytes.
+    At most ``most``. Its topic name of ``length`` bytes begins at ``offset``. Gives the number of
+    packets taken: 0 when they are too few, or when the plain loop is to look at each: one of them
+    is illegal, or their Remaining Length has needless bytes.
     """
     size, head = stop - at, data[at : at + offset]
-    count = count_alike(data, stop, size, head)
+    count = count_alike(data, stop, size, head, most)
     if count < _RUN or not head[-3]:
         return 0
     run = data[stop : stop + size * count]

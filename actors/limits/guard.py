@@ -208,4 +208,10 @@ def _rates_of(options: LimitOptions) -> tuple[Quota, Quota, Quota, float, float]
 
 
 def _topics(options: LimitOptions) -> TopicLimits:
-    return TopicLimits(options.max_subscriptions, options.max_topic_levels, options.max_wildcards)
+    return TopicLimits(
+        options.max_subscriptions,
+        options.max_topic_levels,
+        options.max_wildcards,
+        options.max_wildcard_patterns,
+        options.max_wildcard_patterns_total,
+    )

@@ -67,3 +67,7 @@ class LimitOptions:
     """Levels of a topic or a topic filter."""
     max_wildcards: int = 16
     """Levels of a topic filter that are wildcards."""
+    max_wildcard_patterns: int = 64
+    """Different positions of ``+`` in the topic filters of one session."""
+    max_wildcard_patterns_total: int = 4096
+    """The same in those of all sessions."""

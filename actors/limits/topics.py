@@ -6,9 +6,20 @@ from __future__ import annotations
 class TopicLimits:
     """Bounds on what a single client may make the subscription index hold; 0 is no bound."""
 
-    __slots__ = ("_levels", "_subscriptions", "_wildcards")
+    __slots__ = ("_levels", "_subscriptions", "_wildcards", "patterns", "patterns_in_all")
 
-    def __init__(self, subscriptions: int, levels: int, wildcards: int) -> None:
+    def __init__(
+        self,
+        subscriptions: int,
+        levels: int,
+        wildcards: int,
+        patterns: int = 0,
+        patterns_in_all: int = 0,
+    ) -> None:
+        self.patterns = patterns
+        """Wildcard patterns of one session, see ``actors.patterns``."""
+        self.patterns_in_all = patterns_in_all
+        """Wildcard patterns of all sessions."""
         self._subscriptions = subscriptions
         self._levels = levels
         self._wildcards = wildcards

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from typing import Any, NoReturn, cast
 
 import pykka
+import pytest
 import structlog
 from harness import packets as p
 
-from actors import retention
+from actors import connection, publisher, retention, router, session
 from actors.inspection.requests import Refused
 from eventstore.events import LogArchived, LogCut
 from eventstore.records import Record, decode_record
@@ -99,6 +100,8 @@ class Chaos:
             keep_until_archived=guarded,
             jail_time=0.01,
         )
+        # Every second run cuts turns and works in the smallest parts there are.
+        self.world.cutting = random.Random(f"cut {seed}").random() < 0.5
         self.devices = self._population(window)
         # Each run does some things often and others hardly ever.
         self.actions = {
@@ -550,12 +553,28 @@ def small_checkpoints() -> Iterator[None]:
         retention._LEAST = before
 
 
+@contextlib.contextmanager
+def small_parts(*, wanted: bool) -> Iterator[None]:
+    """Let longer work come in the smallest parts there are."""
+    with pytest.MonkeyPatch.context() as patch:
+        if wanted:
+            patch.setattr(session, "_FILTERS_AT_ONCE", 1)
+            patch.setattr(session, "_RELEASED_AT_ONCE", 1)
+            patch.setattr(session, "_RETAINED_AT_ONCE", 1)
+            patch.setattr(publisher, "_ENOUGH", 0.0)
+            patch.setattr(connection, "_PACKETS_AT_ONCE", 1)
+            patch.setattr(connection, "_LARGE", 40)
+            patch.setattr(router, "_REMOVED_AT_ONCE", 1)
+        yield
+
+
 def run(seed: int) -> Outcome:
     """Run a seed; an error names it and says what happened last."""
     with small_checkpoints(), errors_of_the_broker() as errors:
         chaos = Chaos(seed, errors)
         try:
-            return simulate(chaos.run)
+            with small_parts(wanted=chaos.world.cutting):
+                return simulate(chaos.run)
         except BaseException as error:
             error.add_note(f"seed {seed}: " + "; ".join(chaos.trace[-40:]))
             raise

@@ -149,6 +149,8 @@ class World:
         self.options = Options(node="sim", **options)
         self.permissions: Permissions | None = None
         self.write_high = write_high
+        self.cutting = False
+        """Every turn is cut wherever it can be."""
         self.up = False
         """There is a broker, it has recovered, clients may connect."""
         self.fuse: int | None = None
@@ -177,8 +179,13 @@ class World:
         self.broker = Broker(
             self.options, self.log, Anonymous(), SimClock(), permissions=self.permissions
         )
+        if self.cutting:
+            self.broker.kernel.turn_slice = 0.0
+            self.broker.router.routes.matched_at_once = 1
         self._corpses.append(self.broker)
         await self.broker.recover(lambda _done, _total: None)
+        if self.cutting:
+            self.broker.journal.released_at_once = 1
         self.up = not self.broker.failed.done() and not self.log.nats.dead
 
     async def start_surely(self) -> None:
