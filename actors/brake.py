@@ -1,4 +1,4 @@
-"""Slows those down who publish to a client that does not keep up."""
+"""Slows down clients that publish to a client which does not keep up."""
 
 from __future__ import annotations
 
@@ -7,11 +7,21 @@ from typing import TYPE_CHECKING
 from actors.pause import Pause
 
 if TYPE_CHECKING:
-    from actors.clock import Timers
+    from collections.abc import Callable
+
+    from actors.clock import Clock, Timers
     from actors.connection import Connection
 
 _LONGEST = 1.0
 """Seconds for which a slow reader may slow others down."""
+BACKLOG = 2048
+"""Messages waiting in a connected client's queue from which its publishers wait."""
+_LOOK = 0.5
+"""Seconds between two looks at how fast a backlog gets shorter."""
+_SOON = 2.0
+"""Seconds within which it must be gone at that speed, or nobody waits for it."""
+_GIVEN_UP = 10.0
+"""Seconds for which nobody waits for a client that did not keep up."""
 
 
 class Brake:
@@ -46,3 +56,72 @@ class Brake:
         if self._held:
             self._gave_up = True
             self.release()
+
+
+class Backlog:
+    """Publishers that wait for the queue of one client to become shorter.
+
+    They wait as long as it will be short soon, at the speed at which the client takes what is in
+    it. For a client that is dead or much slower than its publishers nobody waits: what is
+    published to it goes into its queue, whose limits then decide. ``state`` returns how many
+    messages wait, and how many ever left the queue for the client.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_clock",
+        "_free_until",
+        "_held",
+        "_seen",
+        "_since",
+        "_state",
+        "_timers",
+    )
+
+    def __init__(self, timers: Timers, clock: Clock, state: Callable[[], tuple[int, int]]) -> None:
+        self._timers = timers
+        self._clock = clock
+        self._state = state
+        self._held: set[Connection] = set()
+        self._free_until = 0.0
+        """Monotonic time until which nobody waits."""
+        self._seen = 0
+        self._since: float | None = None
+        """How many had left the queue then; None: no timer is set."""
+
+    def hold(self, publisher: Connection) -> None:
+        """Read nothing more from a publisher until the queue is short, or hopeless."""
+        now = self._clock.monotonic()
+        if publisher.ended or now < self._free_until:
+            return
+        if not self._held:
+            self._seen = self._state()[1]
+            if self._since is None:
+                self._timers.remind(_LOOK, self._look)
+            self._since = now
+        self._held.add(publisher)
+        publisher.pause(Pause.BACKLOG)
+
+    def release(self) -> None:
+        """Let all go on."""
+        held, self._held = self._held, set()
+        for publisher in held:
+            publisher.resume(Pause.BACKLOG)
+
+    def _look(self) -> None:
+        """Let all go on if the queue does not become short soon."""
+        since, self._since = self._since, None
+        if not self._held or since is None:
+            return
+        now = self._clock.monotonic()
+        if now - since < _LOOK / 2:  # they were let go meanwhile, and wait again
+            self._since = since
+            self._timers.remind(_LOOK, self._look)
+            return
+        waiting, left = self._state()
+        if waiting * (now - since) > (left - self._seen) * _SOON:
+            self._free_until = now + _GIVEN_UP
+            self.release()
+            return
+        self._seen, self._since = left, now
+        self._timers.remind(_LOOK, self._look)

@@ -252,7 +252,7 @@ class Connection(LoopActor, asyncio.Protocol):
                 self._login.saw(len(data))
             if self.mailbox_depth or len(data) > _SMALL:
                 self.pause(Pause.TURN)
-            self.kernel.put_off(self, data)
+            self.kernel.put_off(self, data, first=self.identity is not None)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Put the end into the mailbox, behind what was read before."""

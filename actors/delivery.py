@@ -11,7 +11,8 @@ from itertools import chain, groupby, islice, takewhile
 from typing import TYPE_CHECKING
 
 from actors import decisions
-from actors.messages import AckCheck, Batch, Outgoing
+from actors.brake import BACKLOG, Backlog
+from actors.messages import AckCheck, Batch, GoOnSending, Outgoing
 from actors.pause import Pause
 from eventstore.events import Delivered, MessageDropped, Queued, Redelivered, entries
 from eventstore.messages import Message
@@ -29,11 +30,13 @@ if TYPE_CHECKING:
     from actors.session import Session
     from projections.session import InFlight
 
-_DRAIN_AT_ONCE = 4096
+_DRAIN_AT_ONCE = 1024
 """Messages taken from the queue in one step."""
 _REACH, _REACH_GROWS = 8, 4
 _AGAIN_AT_ONCE = 256
 """Messages sent again in one step."""
+_AGAIN_STEPS = 4
+"""Such steps in one turn."""
 _GATED_FACTOR = 4
 """How many times the bytes one client may have at the gate all clients may have there."""
 _HELD_MESSAGES = 65_536
@@ -48,13 +51,16 @@ class Delivery:
         "_ack_check_set",
         "_after_load",
         "_again",
+        "_backlog",
         "_broker",
+        "_draining",
         "_dropped",
         "_held",
         "_held_bytes",
         "_in_hand",
         "_reach",
         "_session",
+        "drained",
     )
 
     def __init__(self, broker: Broker, session: Session) -> None:
@@ -66,6 +72,12 @@ class Delivery:
         self._after_load: Callable[[], None] | None = None
         self._dropped = False
         """Something that waited was dropped instead of sent."""
+        self._draining = False
+        """It goes on in another turn."""
+        self._backlog: Backlog | None = None
+        """Publishers that wait until less waits for this client; None: there are none."""
+        self.drained = 0
+        """Messages that were sent out of the queue."""
         self._held: dict[Position, Message] = {}
         self._held_bytes = 0
         self._reach = _REACH
@@ -118,8 +130,21 @@ class Delivery:
             self._set_ack_check()
         if connection is not None and sent < queued:
             self._hold(batch, sent, queued)
+            if batch.origin is not None and self._session.state.queued > BACKLOG:
+                self._slow_down(batch.origin, connection)
         if connection is None:
             self._session.last_active = self._broker.clock.monotonic()
+
+    def _slow_down(self, publisher: Connection, connection: Connection) -> None:
+        """Let a publisher wait until the client has taken some of what waits for it."""
+        if publisher is connection:
+            return
+        if self._backlog is None:
+            self._backlog = Backlog(self._broker.timers, self._broker.clock, self._backlog_of)
+        self._backlog.hold(publisher)
+
+    def _backlog_of(self) -> tuple[int, int]:
+        return self._session.state.queued, self.drained
 
     def _may_send(self, connection: Connection) -> bool:
         """Return whether more may be put on its way to the client."""
@@ -172,6 +197,8 @@ class Delivery:
     def drain(self) -> None:
         """Send what waits, as far as the windows allow."""
         connection, state = self._session.connection, self._session.state
+        if self._backlog is not None and state.queued <= BACKLOG // 2:
+            self._backlog.release()
         if self._again:
             self._send_more_again()
         if connection is None or self._again or not state.queued:
@@ -204,9 +231,22 @@ class Delivery:
                 return
             if len(chosen) < len(run.refs):
                 break
-        if len(found) < len(refs) or self._dropped:
+        if self._dropped:  # of which nothing will be acknowledged
             self._dropped = False
+            self._drain_later()
+        elif len(found) < len(refs):
             self.drain()
+
+    def _drain_later(self) -> None:
+        """Go on in another turn: others come in between."""
+        if not self._draining:
+            self._draining = True
+            self._session.kernel.later(self._session, GoOnSending())
+
+    def go_on(self) -> None:
+        """Send more of what waits."""
+        self._draining = False
+        self.drain()
 
     def _at_hand(self, refs: Sequence[Position]) -> dict[Position, Message]:
         """Return the messages at these positions, up to the first one that must be loaded."""
@@ -279,6 +319,7 @@ class Delivery:
         data = Prepared(topics, payloads, run.qos, retain=run.retain).render(packet_ids)
         self._broker.journal.after(connection, data)
         self._broker.meters.gave(connection, run.qos, count, len(data))
+        self.drained += count
         self.let_go(refs)
         self._set_ack_check()
         return size
@@ -297,7 +338,12 @@ class Delivery:
     def _send_more_again(self) -> None:
         """Go on sending again after a reconnect, no more at once than the client can take."""
         connection, state = self._session.connection, self._session.state
+        steps = 0
         while self._again and connection is not None and self._may_send(connection):
+            steps += 1
+            if steps > _AGAIN_STEPS:
+                self._drain_later()
+                return
             chosen = list(islice(self._again, _AGAIN_AT_ONCE))
             unacked = [pid for pid in chosen if pid in state.inflight]
             sent = self._publish_again(unacked, "resumed", self.drain)
@@ -414,8 +460,15 @@ class Delivery:
         if then is not None:
             then()
 
+    def let_publishers_go(self) -> None:
+        """Let those go on that wait for this client."""
+        if self._backlog is not None:
+            self._backlog.release()
+            self._backlog = None
+
     def forget(self) -> None:
         """Keep nothing at hand any more: the client is gone."""
+        self.let_publishers_go()
         self._held.clear()
         self._held_bytes = 0
         self._again.clear()

@@ -256,7 +256,10 @@ class Door:
             asked = broker.authenticator
             verdict = await asked.check(shown)
         if not connection.stopped:
-            broker.kernel.put_off(connection, Authenticated(connect, verdict))
+            # The client is as good as in: it does not wait behind all who have said nothing yet.
+            broker.kernel.put_off(
+                connection, Authenticated(connect, verdict), first=verdict.accepted
+            )
 
     def refuses_stranger(self, connection: Connection, name: str) -> bool:
         """Refuse who is another user than the one whose session it is; say whether it is so.

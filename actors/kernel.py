@@ -338,6 +338,8 @@ class Kernel:
         self._later: deque[tuple[LoopActor, Any]] = deque()
         """Parts of longer work that are due, with what their actors are told then."""
         self._put_off: deque[LoopActor] = deque()
+        self._put_off_first: deque[LoopActor] = deque()
+        """Those of them that come before the others."""
         self._again: list[tuple[LoopActor, Any]] = []
         """What actors told themselves in this run."""
         self._break = False
@@ -390,7 +392,12 @@ class Kernel:
     @property
     def busy(self) -> bool:
         """True while a turn is due."""
-        return self._scheduled or bool(self._put_off) or bool(self._later)
+        return self._scheduled or self._deferred or bool(self._later)
+
+    @property
+    def _deferred(self) -> bool:
+        """True while actors are put off."""
+        return bool(self._put_off) or bool(self._put_off_first)
 
     def spawn(self, actor: A, parent: LoopActor | None = None) -> LoopRef[A]:
         """Start an actor; ``parent`` supervises it."""
@@ -440,17 +447,18 @@ class Kernel:
                 self._scheduled = True
                 self._schedule(self.run_turn)
 
-    def put_off(self, actor: LoopActor, message: Any) -> None:
+    def put_off(self, actor: LoopActor, message: Any, *, first: bool = False) -> None:
         """Like :meth:`tell`, but let the actor run only when others have nothing to do.
 
-        An actor that is ready or has been put off already keeps its place; for what an actor puts
-        off for itself see :meth:`again`.
+        ``first`` lets it run before those that are put off without. An actor that is ready or has
+        been put off already keeps its place; for what an actor puts off for itself see
+        :meth:`again`.
         """
         if actor._waiting is not None or actor.suspended or actor.stopped:
             self.tell(actor, message)
             return
         actor._waiting = [message]
-        self._put_off.append(actor)
+        (self._put_off_first if first else self._put_off).append(actor)
         if not self._break:
             self.wake()
 
@@ -515,7 +523,7 @@ class Kernel:
         if not self._cut and not self._ready:
             if self._later:
                 self._run_parts()
-            if self._put_off and not self._break and not self._cut:
+            if self._deferred and not self._break and not self._cut:
                 self._run_some()
         if self._cut:
             self._pause_turn()
@@ -524,7 +532,7 @@ class Kernel:
         self.turns += 1
         self.turn_ended()
         self._note_length()
-        if self._ready or self._later or (self._put_off and not self._break):
+        if self._ready or self._later or (self._deferred and not self._break):
             self.wake()
 
     def _pause_turn(self) -> None:
@@ -570,8 +578,8 @@ class Kernel:
     def _run_some(self) -> None:
         """Run actors that were put off, one after the other, for a while."""
         began = self._read
-        while self._put_off and not self._cut:
-            self._ready.append(self._put_off.popleft())
+        while self._deferred and not self._cut:
+            self._ready.append((self._put_off_first or self._put_off).popleft())
             self._run_ready()
             if self._read - began >= SLICE:
                 break
@@ -582,7 +590,7 @@ class Kernel:
 
     def _end_break(self) -> None:
         self._break = False
-        if self._put_off:
+        if self._deferred:
             self.wake()
 
     def _run_ready(self) -> None:

@@ -63,7 +63,7 @@ class Batch:
         self.packets = packets
         """At QoS 0: the whole packets, where they can be sent as they came."""
         self.origin = origin
-        """Who publishes, to be slowed down for receivers that do not keep up (QoS 0)."""
+        """Who publishes, to be slowed down for receivers that do not keep up."""
         self.gated = gated
         """Nobody may see it before the log has it on disk, not even at QoS 0: a will, which would
         be published again after a crash."""
@@ -178,6 +178,10 @@ class Loaded(NamedTuple):
     """Messages that were asked for were read from the log."""
 
     found: dict[Position, Message]
+
+
+class GoOnSending(NamedTuple):
+    """A session goes on with what waits for its client."""
 
 
 class AckCheck(NamedTuple):

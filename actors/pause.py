@@ -24,3 +24,5 @@ class Pause(IntFlag):
     """What it sent is taken little by little, others come first."""
     WORK = auto()
     """What it sent before is more work than fits into a turn, and goes on."""
+    BACKLOG = auto()
+    """It publishes faster than the receivers of its topics take it."""

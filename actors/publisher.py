@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from actors.broker import Broker
+    from actors.connection import Connection
     from actors.session import Session
 
 
@@ -39,11 +40,13 @@ _ANSWERS = b"$nats/reply/"
 class Publisher:
     """Publishes for one session."""
 
-    __slots__ = ("_broker", "_name")
+    __slots__ = ("_broker", "_name", "origin")
 
     def __init__(self, broker: Broker, name: str) -> None:
         self._broker = broker
         self._name = name
+        self.origin: Connection | None = None
+        """The connection that publishes; it is slowed down for receivers that do not keep up."""
 
     def publish(self, session: Session, packet: Publishes, *, will: bool = False) -> None:
         """Publish messages that take effect at once: QoS 0 and 1, and wills of any QoS."""
@@ -56,7 +59,7 @@ class Publisher:
                 broker.bridge.packets(self._name, packet, session.connection)
             for targets, chosen in self._plan(topics):
                 some = packets if chosen is None else [packets[at] for at in chosen]
-                self.send(targets, Batch(0, (), (), (), packets=some, origin=session.connection))
+                self.send(targets, Batch(0, (), (), (), packets=some, origin=self.origin))
             if self._has_birth(topics):
                 self._keep_births(topics, packet.payloads)
             return
@@ -243,7 +246,9 @@ class Publisher:
             )
         for targets, chosen in self._plan(topics):
             if chosen is None:
-                batch = Batch(qos, topics, payloads, refs, size=size, gated=gated)
+                batch = Batch(
+                    qos, topics, payloads, refs, size=size, gated=gated, origin=self.origin
+                )
             else:
                 some = [payloads[at] for at in chosen]
                 batch = Batch(
@@ -253,6 +258,7 @@ class Publisher:
                     [refs[at] for at in chosen] if refs else (),
                     size=sum(map(len, some)),
                     gated=gated,
+                    origin=self.origin,
                 )
             self.send(targets if wanted is None else self._only(wanted, targets, batch), batch)
         denied = broker.router.denied

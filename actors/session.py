@@ -31,6 +31,7 @@ from actors.messages import (
     Close,
     Detached,
     Expire,
+    GoOnSending,
     Kick,
     Loaded,
     Outgoing,
@@ -290,7 +291,7 @@ class Session(LoopActor):
         self.state = self._broker.node.sessions[self.name]
         if connect.will is not None:
             self._arm_will(connect)
-        self.connection = connection
+        self.connection = self._publisher.origin = connection
         self._broker.came_online(self)
         self._answer(
             connection,
@@ -388,6 +389,7 @@ class Session(LoopActor):
         """
         state = self.state
         connection, self.connection = self.connection, None
+        self._publisher.origin = None
         if connection is not None and connection.session is self:
             connection.session = None
         self._delivery.forget()
@@ -738,6 +740,9 @@ class Session(LoopActor):
         self._delivery.loaded(message.found)
         self._catch_up()
 
+    def _on_go_on_sending(self, _message: GoOnSending) -> None:
+        self._delivery.go_on()
+
     def _on_ack_check(self, _message: AckCheck) -> None:
         self._delivery.check_acks()
 
@@ -782,6 +787,7 @@ class Session(LoopActor):
 
     def on_failure(self, *_exc_info: object) -> None:
         """Have a successor put in place at once: nobody must tell the dead."""
+        self._delivery.let_publishers_go()
         if self._attaching is not None:
             self._attaching.abort("session_failed")
         self._broker.on_session_failure(self)
@@ -807,6 +813,7 @@ class Session(LoopActor):
         Writable: _on_writable,
         Loaded: _on_loaded,
         AckCheck: _on_ack_check,
+        GoOnSending: _on_go_on_sending,
         Expire: _on_expire,
         Kick: _on_kick,
         Remove: _on_remove,
