@@ -143,6 +143,9 @@ class Door:
     def sample(self, lag: float) -> None:
         """Take note of how late the event loop is, in seconds; to be called often."""
         now = self._now()
+        kernel = self._broker.kernel
+        self._broker.meters.longest_turn.observe(kernel.longest, now)
+        kernel.longest = 0.0
         oldest = self._broker.journal.oldest
         self.guard.overload.sample(lag, 0.0 if oldest is None else now - oldest, now)
 

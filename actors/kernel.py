@@ -65,6 +65,8 @@ LATER_SLICE = 0.002
 """Seconds after which no further part of longer work is begun before the event loop comes."""
 SLICE = 0.0005
 """Seconds of a turn after which no more work is begun that was put off."""
+_LONGEST_SLICE = 0.004
+"""What such a slice may be extended to when it came late."""
 _BREAK, _LONGEST_BREAK = 1.0, 0.05
 """How much longer than such a slice the break after it is; seconds that it lasts at most."""
 _AT_WORK = 0.02
@@ -344,6 +346,8 @@ class Kernel:
         """What actors told themselves in this run."""
         self._break = False
         """What was put off waits for a moment."""
+        self._break_due = 0.0
+        """When that moment was to end; 0 after it was taken into account."""
         self._told = -_AT_WORK
         """When a turn began with somebody who was not put off."""
         self._scheduled = False
@@ -359,8 +363,12 @@ class Kernel:
         self.turn_slice = TURN_SLICE
         """Seconds after which a turn is cut."""
         self.longest = 0.0
-        """Seconds of the longest stretch in which actors ran without a break; to be reset by its
-        reader."""
+        """Seconds of the longest stretch in which actors ran without a break; its reader resets
+        it."""
+        self.cuts = 0
+        """How often a turn was cut."""
+        self.parts = 0
+        """Parts of longer work that had a turn of their own."""
         self.on_overflow: Callable[[LoopActor], None] = _ignore
         """Called for each message to a mailbox that is over its limit."""
         self.on_spawn: Callable[[LoopActor], None] | None = None
@@ -520,7 +528,8 @@ class Kernel:
         elif self._ready:
             self._told = self._began
             self._run_ready()
-        if not self._cut and not self._ready:
+        spent = self._read - self._began >= self.turn_slice > 0
+        if not self._cut and not self._ready and not spent:
             if self._later:
                 self._run_parts()
             if self._deferred and not self._break and not self._cut:
@@ -538,6 +547,7 @@ class Kernel:
     def _pause_turn(self) -> None:
         """Let the event loop come in between: the turn was cut."""
         self._note_length()
+        self.cuts += 1
         self.turn_cut()
         self._between = True
         self._scheduled = True
@@ -563,30 +573,35 @@ class Kernel:
 
     def _run_parts(self) -> None:
         """Run parts of longer work, each as a turn, one after the other for a while."""
-        self._told = self._read
+        began = self._told = self._read
         self.turn_ended()
         while self._later and not self._cut:
             actor, message = self._later.popleft()
+            self.parts += 1
             if not actor.stopped:
                 self.tell(actor, message)
                 self._run_ready()
                 if not self._cut:
                     self.turn_ended()
-            if self._read - self._began >= LATER_SLICE:
+            if self._read - began >= LATER_SLICE:
                 break
 
     def _run_some(self) -> None:
         """Run actors that were put off, one after the other, for a while."""
         began = self._read
+        # On a busy host breaks last longer than they should: the share stays the same.
+        late = max(0.0, began - self._break_due) if self._break_due else 0.0
+        allowed, self._break_due = min(SLICE + late, _LONGEST_SLICE), 0.0
         while self._deferred and not self._cut:
             self._ready.append((self._put_off_first or self._put_off).popleft())
             self._run_ready()
-            if self._read - began >= SLICE:
+            if self._read - began >= allowed:
                 break
         took = self._read - began
         if took >= SLICE and self._delay is not None and self.at_work:
-            self._break = True
-            self._delay(min(_BREAK * took, _LONGEST_BREAK), self._end_break)
+            pause = min(_BREAK * took, _LONGEST_BREAK)
+            self._break, self._break_due = True, self._read + pause
+            self._delay(pause, self._end_break)
 
     def _end_break(self) -> None:
         self._break = False

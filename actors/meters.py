@@ -10,6 +10,8 @@ import asyncio
 import time
 from typing import TYPE_CHECKING
 
+import structlog
+
 from eventstore.stats import Histogram
 from protocol.packets import Acks, Packet, Publishes
 
@@ -18,11 +20,44 @@ if TYPE_CHECKING:
 
     from actors.connection import Connection
 
+_log = structlog.get_logger("foldmq")
+
 _LAG_SECONDS = (
     0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.125, 0.25, 0.5, 1.0, 2.5, 5.0,
 )  # fmt: skip
+_MINUTE = 60.0
+_HELD_UP = 0.25
+"""Seconds of a turn that are worth a line in the log."""
+_WARN_EVERY = 60.0
 _LAG_EVERY = 0.1
 """Seconds between two looks at the lag of the event loop."""
+
+
+class LongestTurn:
+    """The longest stretch for which the actors kept the event loop, in seconds."""
+
+    __slots__ = ("_before", "_begun", "_now", "_warned")
+
+    def __init__(self) -> None:
+        self._now = self._before = 0.0
+        """In this minute, and in the one before."""
+        self._begun = 0.0
+        self._warned = -_WARN_EVERY
+
+    @property
+    def recent(self) -> float:
+        """The longest one of the last one to two minutes."""
+        return max(self._now, self._before)
+
+    def observe(self, seconds: float, now: float) -> None:
+        """Take the longest stretch since the last call; ``now`` is monotonic."""
+        if now - self._begun > _MINUTE:
+            self._before = self._now if now - self._begun <= 2 * _MINUTE else 0.0
+            self._now, self._begun = 0.0, now
+        self._now = max(self._now, seconds)
+        if seconds > _HELD_UP and now - self._warned >= _WARN_EVERY:
+            self._warned = now
+            _log.warning("event loop held up by one turn", seconds=round(seconds, 3))
 
 
 class Meters:
@@ -35,6 +70,7 @@ class Meters:
         "connects",
         "expired",
         "lag",
+        "longest_turn",
         "most_clients",
         "most_connections",
         "packets_in",
@@ -74,6 +110,7 @@ class Meters:
         """Sessions that expired."""
         self.lag = Histogram(_LAG_SECONDS)
         """Seconds by which the event loop came late to a timer."""
+        self.longest_turn = LongestTurn()
 
     def took(self, connection: Connection, packets: Iterable[Packet]) -> None:
         """Count packets that a client sent."""

@@ -499,6 +499,24 @@ METRICS = (
     ),
     Meter("foldmq_turns_total", "counter", "Turns of the kernel.", _at("kernel", "turns")),
     Meter(
+        "foldmq_turn_cuts_total",
+        "counter",
+        "How often a turn was cut, so that others came in between.",
+        _at("kernel", "cuts"),
+    ),
+    Meter(
+        "foldmq_work_parts_total",
+        "counter",
+        "Parts of longer work of one client that had a turn of their own.",
+        _at("kernel", "parts"),
+    ),
+    Meter(
+        "foldmq_turn_longest_seconds",
+        "gauge",
+        "Longest time of the last minute or two for which actors kept the event loop.",
+        _at("kernel", "longest_turn_s"),
+    ),
+    Meter(
         "foldmq_mailbox_high_water",
         "gauge",
         "The most messages that any mailbox ever held.",

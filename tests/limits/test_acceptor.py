@@ -144,7 +144,7 @@ def test_it_can_be_closed_in_a_break(run: Callable[..., None]) -> None:
         acceptor = Acceptor(listener, ANYBODY, Taken, at_work=lambda: True)
         with clients(listener.getsockname(), 8):
             acceptor.start()
-            await until(lambda: Taken.all)
+            await until(lambda: Taken.all and not acceptor._taking)
             end(acceptor)
             taken = len(Taken.all)
             await asyncio.sleep(0.05)
