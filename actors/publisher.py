@@ -27,12 +27,10 @@ if TYPE_CHECKING:
 
 
 _NOT_LOGGED = 0, 0
-_RECEIVER, _MESSAGE, _MESSAGE_QOS0 = 10.0, 1.5, 0.05
-"""Microseconds that a receiver costs, and each message for it."""
-_ENOUGH = 4000.0
+_RECEIVER, _MESSAGE, _MESSAGE_QOS0 = 100.0, 1.5, 0.05
+"""Microseconds that a batch costs for a receiver, and each message in it with its answers."""
+_ENOUGH = 15_000.0
 """Microseconds of work that one client causes in one turn, if a message does not cause more."""
-_MORE = 4.0
-"""How many times the work for receivers all messages for them may cost."""
 _ANSWERS = b"$nats/reply/"
 """Nobody may read what is below it, so that retained messages would be there for ever."""
 
@@ -72,16 +70,23 @@ class Publisher:
         Others come in between: for each set of receivers something is done once, and then more
         for each message, which is not to be several times as much.
         """
-        found = self._broker.router.routes.look_up(topics)
-        each = _MESSAGE if qos else _MESSAGE_QOS0
-        receivers = [len(route.targets) for route in set(found)]
-        if sum(receivers) * each * len(found) <= _ENOUGH:
+        routes, each = self._broker.router.routes, _MESSAGE if qos else _MESSAGE_QOS0
+        first, length = topics[0], len(topics)
+        if length == 1:
+            return 1
+        if topics.count(first) == length:
+            receivers = len(routes[first].targets)
+            work = max(_ENOUGH, receivers * _RECEIVER)
+            return min(length, 1 + int(work / (receivers * each))) if receivers else length
+        found = routes.look_up(topics)
+        sizes = [len(route.targets) for route in set(found)]
+        if sum(sizes) * (_RECEIVER + each * len(found)) <= _ENOUGH:
             return len(found)
         seen: set[Route] = set()
         once = spent = 0.0
         for count, route in enumerate(found):
             new = route not in seen
-            if count and once + spent > _ENOUGH and (new or spent > once * _MORE):
+            if count and once + spent > _ENOUGH and (new or spent > once):
                 return count
             spent += len(route.targets) * each
             if new:
@@ -318,7 +323,11 @@ class Publisher:
         self, topics: Sequence[bytes]
     ) -> list[tuple[Sequence[Subscriber], Sequence[int] | None]]:
         """Return who gets which messages: receivers, and indices into the batch (None = all)."""
-        found = list(map(self._broker.router.routes.__getitem__, topics))
+        known = self._broker.router.routes
+        if topics.count(topics[0]) == len(topics):
+            targets = known[topics[0]].targets
+            return [(targets, None)] if targets else []
+        found = list(map(known.__getitem__, topics))
         first = found[0]
         if found.count(first) == len(found):
             return [(first.targets, None)] if first.targets else []

@@ -65,7 +65,7 @@ class Decoder:
     """Decodes what one client sends, for as long as its connection lasts.
 
     ``max_packet_size`` is the largest whole packet accepted, in bytes; ``at_once`` is how many
-    packets one call decodes, about: one of QoS 1 or 2 counts as four.
+    packets one call decodes, about: one of QoS 1 or 2 counts as eight.
 
     ``feed`` never raises for what a client sent. After each call look at ``error``: once it is
     set, the packets returned by that call are still to be obeyed, then ``error.connack`` is to be
@@ -174,7 +174,7 @@ class Decoder:
             if first in _PUBLISH:
                 batch = Publishes(first >> 1 & 3, retain=first & 1 == 1, dup=first & 8 == 8)
                 packets.append(batch)
-                weight = 4 if batch.qos else 1
+                weight = 8 if batch.qos else 1
                 most = (room + weight - 1) // weight
                 begin, at = at, read_publishes(data, at, body, stop, self._limit, batch, most)
                 batch.size = at - begin
