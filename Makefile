@@ -4,13 +4,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 WORKERS ?= 3
 
-.PHONY: help install run test lint types pytest drills bench fuzz clean java
+.PHONY: help install run test lint types pytest drills bench abuse fuzz clean java
 
 help:
 	@echo "make run     install into $(VENV) and serve on 127.0.0.1:1883"
 	@echo "make test    ruff, mypy and all tests"
 	@echo "make drills  kill, stop, cut and damage for longer (FOLDMQ_DRILL_ROUNDS, FOLDMQ_DRILL_SEED)"
 	@echo "make bench   load foldmq, Mosquitto and NATS Server, compare (ARGS=--quick, ARGS=--help)"
+	@echo "make abuse   attack foldmq beside good clients (ARGS='filter-bombs --nice --busy', ARGS=--help)"
 	@echo "make fuzz    feed what reads bytes or files with inputs made up (SECONDS=600 TARGETS='decoder tls')"
 	@echo "make clean   remove what these made; foldmq-data stays"
 
@@ -66,6 +67,9 @@ drills: $(VENV)/installed-test
 
 bench: install
 	$(BIN)/python bench/run.py $(ARGS)
+
+abuse: install
+	$(BIN)/python bench/abuse.py $(ARGS)
 
 # Guided by coverage; what it finds that is new is added to tests/fuzz/corpus.
 SECONDS ?= 600
