@@ -118,6 +118,7 @@ class Connection(LoopActor, asyncio.Protocol):
         "host",
         "identity",
         "keep_alive",
+        "last_read",
         "listener",
         "messages_in",
         "messages_out",
@@ -173,6 +174,8 @@ class Connection(LoopActor, asyncio.Protocol):
         self.gated = 0
         self.starved = False
         """Something was queued because too much waited at the gate already."""
+        self.last_read = -math.inf
+        """When something was read behind the CONNECT, seconds of the broker's clock."""
         self.session: Session | None = None
         self.writable = True
 
@@ -362,6 +365,7 @@ class Connection(LoopActor, asyncio.Protocol):
         self.session = session
         self.connected_ms = self._broker.clock.time_ms()
         self._settles = self.now + _NEW
+        self.last_read = -math.inf
         self.keep_alive = keep_alive
         if keep_alive and self._transport is not None:
             rate = self._broker.options.bounds.packet_rate
@@ -475,6 +479,7 @@ class Connection(LoopActor, asyncio.Protocol):
         if self._ended:
             return
         broker = self._broker
+        self.last_read = broker.clock.monotonic()
         self.bytes_in += len(data)
         broker.meters.bytes_in += len(data)
         if self._bites is None or not self._bites.keeps(data):
