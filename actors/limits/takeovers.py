@@ -43,8 +43,9 @@ class Takeovers:
     def fought(self, name: str, host: str, old: Old, now: float, jail_time: float) -> bool:
         """Count a takeover of ``name`` by a client at ``host``; return whether it is to wait.
 
-        It is, when the address comes back within twice ``jail_time`` after another one threw it
-        out, whose connection is in use; and when it was one takeover too many, whoever it is.
+        An address that comes from elsewhere is let in. One that comes back within twice
+        ``jail_time`` after another one threw it out has to wait, when the connection of that one is
+        in use. Whatever else may be one client's own doing is let in so many times.
         """
         if not jail_time:
             return False
@@ -56,8 +57,11 @@ class Takeovers:
         since = known.thrown_out.pop(mine, None)
         if mine != other:
             known.throw_out(other, now)
-        back = mine != other and since is not None and now - since < 2 * jail_time
-        return known.takes(now, jail_time, fight=back and old.silence < jail_time)
+        back = since is not None and now - since < 2 * jail_time
+        if mine != other and not back:
+            return False
+        fight = mine != other and old.silence < jail_time
+        return known.takes(now, jail_time, fight=fight)
 
 
 class _Identifier:
