@@ -27,6 +27,7 @@ from actors.inspection.operations import Operations
 from actors.inspection.queries import Queries
 from actors.inspection.storage import Storage
 from actors.kernel import Failed, Kernel, LoopActor, about
+from actors.limits.takeovers import Old, Takeovers
 from actors.messages import (
     Attach,
     ConnectRequest,
@@ -93,8 +94,6 @@ _WATCH_AT_ONCE = 500
 """Offline sessions looked at in one go."""
 _SWEEP_INDEX = object()
 """Told to itself by the broker while subscriptions that ended stand in the index."""
-_FLAPPERS = 10_000
-"""Client identifiers remembered for having been taken over."""
 
 
 class Broker(LoopActor):
@@ -148,7 +147,7 @@ class Broker(LoopActor):
         self._loop = loop
         self._sessions: dict[str, Session] = {}
         self._offline: set[Session] = set()
-        self._taken_over: dict[str, float] = {}
+        self._takeovers = Takeovers()
         self._tasks: set[asyncio.Task[None]] = set()
         self.draining = False
         """The broker ends."""
@@ -508,7 +507,8 @@ class Broker(LoopActor):
         if self.door.refuses_stranger(connection, name):
             return
         session = self._sessions.get(name)
-        if session is not None and session.connection is not None and self._flaps(name):
+        old = session.connection if session is not None else None
+        if old is not None and self._fought(name, connection, old):
             _log.info("client identifier is fought over", client=name, address=connection.address)
             self.timers.after(self.options.jail_time, lambda: self._release(request))
             return
@@ -519,14 +519,11 @@ class Broker(LoopActor):
             return
         self._attach(request)
 
-    def _flaps(self, name: str) -> bool:
-        """Return whether this session was taken over a moment ago; remember this time."""
+    def _fought(self, name: str, new: Connection, old: Connection) -> bool:
+        """Return whether two clients fight over this session: then the new one is to wait."""
         now = self.clock.monotonic()
-        last = self._taken_over.pop(name, None)
-        self._taken_over[name] = now
-        if len(self._taken_over) > _FLAPPERS:
-            del self._taken_over[next(iter(self._taken_over))]
-        return last is not None and now - last < 2 * self.options.jail_time
+        holder = Old(old.host, now - old.last_read)
+        return self._takeovers.fought(name, new.host, holder, now, self.options.jail_time)
 
     def _release(self, request: ConnectRequest) -> None:
         if not request.connection.ended:

@@ -17,6 +17,7 @@ import structlog
 
 from actors.bites import GO_ON, Bites
 from actors.brake import Brake
+from actors.keepalive import KeepAlive
 from actors.kernel import LoopActor
 from actors.login import Login
 from actors.messages import Authenticated, Close, Detached, Packets, Writable
@@ -50,8 +51,6 @@ _SMALL = 4096
 """Bytes of somebody new that may wait without a pause in reading."""
 _NEW = 1.0
 """Seconds for which what a client sends after its CONNECT is put off while others send as well."""
-_STANDSTILL = 0.5
-"""Seconds of not running after which the silence of clients says nothing."""
 _LONGEST_TIMER = 60.0
 _PACKETS_AT_ONCE = 4096
 """Packets of a client that are taken in one turn, about; one of QoS 1 or 2 counts as eight."""
@@ -111,6 +110,7 @@ class Connection(LoopActor, asyncio.Protocol):
     """A client's connection."""
 
     __slots__ = (
+        "_alive",
         "_behind",
         "_bites",
         "_brake",
@@ -118,7 +118,6 @@ class Connection(LoopActor, asyncio.Protocol):
         "_closed",
         "_decoder",
         "_ended",
-        "_keep_alive",
         "_login",
         "_paused",
         "_settles",
@@ -160,7 +159,8 @@ class Connection(LoopActor, asyncio.Protocol):
         """Who waits until this client reads; None for most."""
         self._closed = False
         self._ended = False
-        self._keep_alive = 0.0
+        self._alive: KeepAlive | None = None
+        """None without a keep alive."""
         self._login: Login | None = Login(broker, self)
         """None once the CONNECT is accepted."""
         self._paused = Pause(0)
@@ -195,7 +195,8 @@ class Connection(LoopActor, asyncio.Protocol):
         self.gated = 0
         self.starved = False
         """Something was queued because too much waited at the gate already."""
-        self.last_read = 0.0
+        self.last_read = -math.inf
+        """When something was read behind the CONNECT, seconds of the broker's clock."""
         self.session: Session | None = None
         self.writable = True
 
@@ -212,7 +213,6 @@ class Connection(LoopActor, asyncio.Protocol):
             self._ended = self._closed = True
             self._transport.abort()
             return
-        self.last_read = broker.clock.monotonic()
         broker.timers.remind(self.listener.options.connect_timeout, self._connect_deadline)
 
     def peer_known(self) -> None:
@@ -338,6 +338,7 @@ class Connection(LoopActor, asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
         self._release_brake()
+        self._alive = None
         self._login = None
         self._bites = None
         self._broker.door.forget(self)
@@ -347,6 +348,7 @@ class Connection(LoopActor, asyncio.Protocol):
         self._broker.door.forget(self)
         self._release_brake()
         self._transport = None
+        self._alive = None
         self._login = None
         self._bites = None
         self.session = None
@@ -427,10 +429,11 @@ class Connection(LoopActor, asyncio.Protocol):
         self.session = session
         self.connected_ms = self._broker.clock.time_ms()
         self._settles = self.now + _NEW
+        self.last_read = -math.inf
         self.keep_alive = keep_alive
-        self._keep_alive = keep_alive * 1.5
-        if keep_alive:
-            self._remind_keep_alive(self._keep_alive)
+        if keep_alive and self._transport is not None:
+            rate = self._broker.options.bounds.packet_rate
+            self._alive = KeepAlive(self, self._transport, keep_alive, rate)
         if isinstance(self._transport, WebSocketStage):
             # Until now its frames had no more room than a CONNECT needs.
             self._transport.max_size = self.listener.options.max_packet_size + _FRAME_ROOM
@@ -504,6 +507,8 @@ class Connection(LoopActor, asyncio.Protocol):
         transport = self._transport
         if not self._paused and transport is not None and not transport.is_closing():
             transport.pause_reading()
+        if not self._paused and self._alive is not None:
+            self._alive.pause()
         self._paused |= reason
 
     def resume(self, reason: Pause) -> None:
@@ -514,6 +519,8 @@ class Connection(LoopActor, asyncio.Protocol):
         transport = self._transport
         if not self._paused and transport is not None and not transport.is_closing():
             transport.resume_reading()
+        if not self._paused and self._alive is not None:
+            self._alive.resume()
 
     def brake(self, publisher: Connection) -> None:
         """Let a publisher wait until this client, which reads too slowly, has caught up."""
@@ -567,6 +574,8 @@ class Connection(LoopActor, asyncio.Protocol):
                 login.hold()
             return
         packets = self._decoder.feed(data)
+        if self._alive is not None:
+            self._alive.took(len(data), packets=bool(packets))
         if login is not None:
             login.hold()
             if self._ended:
@@ -598,12 +607,28 @@ class Connection(LoopActor, asyncio.Protocol):
     def read_below(self, size: int) -> bool:
         """Take note that a stage read bytes; return whether that still matters.
 
-        As long as it is not known whose connection it is, whatever was read may be kept somewhere.
+        As long as it is not known whose connection it is, whatever was read may be kept somewhere;
+        later it is a sign of life.
         """
-        if self._login is None or self._ended:
+        if self._ended:
             return False
-        self._login.saw_below(size)
+        if self._login is not None:
+            self._login.saw_below(size)
+        elif self._alive is not None:
+            self._alive.read_below(size)
+        else:
+            return False
         return True
+
+    @property
+    def incomplete(self) -> int:
+        """Bytes of a packet that is not complete yet."""
+        return self._decoder.buffered
+
+    @property
+    def unhandled(self) -> bool:
+        """Whether something was read that is not handled yet."""
+        return bool(self.mailbox_depth or self._behind or self.untaken)
 
     @property
     def unread(self) -> int:
@@ -718,7 +743,7 @@ class Connection(LoopActor, asyncio.Protocol):
         login, transport = self._login, self._transport
         if login is None or self._ended or transport is None:
             return
-        if self.mailbox_depth or self.untaken:
+        if self.unhandled:
             # It may have said it: it is we who are late.
             self.timers.remind(_NEW, self._connect_deadline)
             return
@@ -734,21 +759,3 @@ class Connection(LoopActor, asyncio.Protocol):
         if not login.looking and kept < allowed:
             guard.fault(self.host, now)
         self.close("connect_timeout")
-
-    def _keep_alive_deadline(self) -> None:
-        """Close when one and a half times the keep alive passed in silence [MQTT-3.1.2-24]."""
-        if self._ended or not self._keep_alive:
-            return
-        silent = self.now - self.last_read
-        if self._paused or self.timers.lateness > _STANDSTILL:
-            # What the client sent meanwhile was not read.
-            silent = 0.0
-        if silent >= self._keep_alive:
-            _log.info("keep alive timed out", client=self.client_id, address=self.address)
-            self.kernel.tell(self, Close("keep_alive"))
-        else:
-            self._remind_keep_alive(self._keep_alive - silent)
-
-    def _remind_keep_alive(self, delay: float) -> None:
-        # A timer may outlive its connection, but not by the 27 hours of the longest keep alive.
-        self.timers.remind(min(delay, _LONGEST_TIMER), self._keep_alive_deadline)

@@ -108,7 +108,8 @@ def _phases(
         attackers.tell("end")
         result["attack"] = attackers.hear()
     result |= observer.attack_ended()
-    deadline = time.monotonic() + plan.come_back
+    patience = attack.come_back if plan.come_back is None else plan.come_back
+    deadline = time.monotonic() + patience
     while observer.memory() > 1.2 * result["memory_before"] and time.monotonic() < deadline:
         time.sleep(0.5)
     result["memory_after"] = observer.memory()
@@ -139,7 +140,7 @@ def main() -> int:
     parser.add_argument("--only", help="of one kind of the crowd only")
     parser.add_argument("--before", type=float, default=8.0, help="seconds without the attack")
     parser.add_argument("--during", type=float, default=20.0, help="seconds with it")
-    parser.add_argument("--come-back", type=float, default=10.0, help="seconds memory has to")
+    parser.add_argument("--come-back", type=float, help="seconds memory has to")
     parser.add_argument("--dir", type=Path, help="where the broker's data is")
     parser.add_argument("--json", type=Path, help="write all that was measured here")
     parser.add_argument("--keep-log", type=Path, help="copy the last broker's log here")

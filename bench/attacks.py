@@ -51,7 +51,7 @@ class Plan:
 
     before: float
     during: float
-    come_back: float
+    come_back: float | None
     nice: int
     busy: bool
     rate: float | None
@@ -84,6 +84,8 @@ class Attack:
     rate: float = 500
     """Messages of the good clients in a second, all."""
     idle: int = 0
+    come_back: float = 10.0
+    """Seconds that the memory of the broker has to come back, unless the plan says."""
 
 
 def _attackers(attack: str, count: int = 1) -> Command:
@@ -138,5 +140,6 @@ ATTACKS: dict[str, Attack] = {
         _crowd,
         settings=_GUARDED,
         rate=1000,
+        come_back=60.0,
     ),
 }

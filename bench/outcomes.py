@@ -126,4 +126,9 @@ def faults(name: str, result: dict[str, Any]) -> list[str]:
         for what, bound in bounds.items()
         if during[what] is None or during[what] > bound
     ]
+    found += [
+        f"{during[f'{what}_failed']} times there was no answer to {what}"
+        for what in ("healthz", "ping", "login")
+        if during[f"{what}_failed"]
+    ]
     return found

@@ -41,6 +41,7 @@ def bounds(settings: Settings, max_connections: int) -> LimitOptions:
         flapping_jail=settings.flapping_jail,
         address_faults=settings.max_faults_per_address,
         fault_jail=settings.fault_jail,
+        packet_rate=settings.min_packet_rate,
         slow_reader_time=settings.slow_reader_time,
         max_unread_bytes=settings.max_unread_bytes,
         overload_lag=settings.overload_lag,

@@ -98,6 +98,12 @@ class LimitFields(BaseModel):
         le=268_435_460,
         description="Largest packet taken from a client.",
     )
+    min_packet_rate: Size = Field(
+        default=256,
+        ge=0,
+        description="Bytes a second at which a packet that is not complete must arrive: of a "
+        "client that sends less only whole packets count for its keep alive. 0: any byte counts.",
+    )
     max_outbound_bytes: Size = Field(
         default=16 * _MIB, ge=65536, description="Bytes that may wait for one slow client."
     )

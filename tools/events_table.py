@@ -130,7 +130,7 @@ CLOSED = {
     "disconnect": "the client sent DISCONNECT: its will is discarded",
     "closed": "the client closed the connection without a DISCONNECT",
     "error": "the network broke it",
-    "keep_alive": "nothing came for one and a half times the keep alive",
+    "keep_alive": "no packet came for one and a half times the keep alive",
     "protocol_error": "the client broke the standard",
     "qos2_rejected": "it published at QoS 2 and `reject_qos2_publish` is set",
     "not_permitted": "it published what it may not and `denied_publish` is `close`",

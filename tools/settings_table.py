@@ -57,8 +57,8 @@ OUTLOOK = """\
   files allows (`ulimit -Hn`), `max_packet_size` to half of what NATS takes in one message. Both are
   logged. A `max_packet_size` that was asked for and does not fit is refused instead.
 - **Reload.** A smaller `max_ack_pending` or queue limit takes nothing back: what is in flight or
-  queued stays. `max_packet_size`, `proxy_protocol`, `tls_*` and `ws_*` hold for connections made
-  after the reload.
+  queued stays. `max_packet_size`, `min_packet_rate`, `proxy_protocol`, `tls_*` and `ws_*` hold for
+  connections made after the reload.
 - **Contradictions are refused**: an address or a file of a Unix socket that two listeners have;
   `allow_anonymous = false` without `password_file`, `jwt_keys`, `auth_subject` or `tls_identity`;
   an address that other machines can reach, or a proxy, without one of these,

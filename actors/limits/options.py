@@ -51,6 +51,8 @@ class LimitOptions:
     """Connections of an address, within ``fault_jail``, that ended through their own fault; after
     one more, new ones are refused for that time."""
     fault_jail: float = 60.0
+    packet_rate: float = 256.0
+    """Bytes a second at which an incomplete packet must arrive for its client not to be silent."""
     slow_reader_time: float = 60.0
     """For how long a client may take nothing of what waits for it."""
     max_unread_bytes: int = 512 * MIB

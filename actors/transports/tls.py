@@ -35,7 +35,8 @@ class TlsStage(Stage):
     """The server's side of TLS.
 
     Extra info, once data was passed on: ``peercert`` (of the client, as ``ssl`` describes it; None
-    if it showed none), ``cipher``, ``tls_version``, ``ssl_object``. A handshake that fails, or
+    if it showed none), ``cipher``, ``tls_version``, ``ssl_object``, and ``incomplete`` while a part
+    of a record is there. A handshake that fails, or
     takes longer than ``timeout`` seconds, ends the connection with a HandshakeError.
     """
 
@@ -53,6 +54,7 @@ class TlsStage(Stage):
         "_kept",
         "_loop",
         "_out",
+        "_partial",
         "_paused",
         "_plain",
         "_plain_size",
@@ -89,6 +91,7 @@ class TlsStage(Stage):
         self._eof = False  # the client sends no more, but a thread still looks at what it sent
         self._held = False  # nothing is read, as the client is ahead of the threads
         self._paused = False  # nothing is read, as what is above wants it so
+        self._partial = False  # what came last is no whole record yet
         self._plain: list[bytes] = []
         self._plain_size = 0
         self._soon = False  # what is in _plain will be written in the next turn
@@ -153,6 +156,8 @@ class TlsStage(Stage):
                     return tls.version()
                 case "ssl_object":
                     return tls
+                case "incomplete" if self._partial:
+                    return True
         return super().get_extra_info(name, default)
 
     def is_closing(self) -> bool:
@@ -346,6 +351,7 @@ class TlsStage(Stage):
             broken = error
         if self._out.pending:
             self._flush()
+        self._partial = not parts
         if parts:
             self._upper.data_received(parts[0] if len(parts) == 1 else b"".join(parts))
         if broken is not None:

@@ -70,7 +70,8 @@ class WebSocketStage(Stage):
     """The server's side of a WebSocket.
 
     No frame is longer than ``max_size`` bytes, which may be set at any time. Extra info:
-    ``websocket`` is the subprotocol that was agreed on.
+    ``websocket`` is the subprotocol that was agreed on; ``incomplete`` says whether a part of a
+    frame is there.
     """
 
     __slots__ = (
@@ -168,6 +169,8 @@ class WebSocketStage(Stage):
         """Tell about the WebSocket, and what is known below."""
         if name == "websocket" and self._protocol is not None:
             return self._protocol.subprotocol
+        if name == "incomplete" and (self._owed or self._rest):
+            return True
         return super().get_extra_info(name, default)
 
     def is_closing(self) -> bool:

@@ -388,6 +388,29 @@ def test_keep_alive(clients: Clients, topic: str) -> None:
         client.expect_alive()
 
 
+@pytest.mark.mqtt("MQTT-3.1.2-24")
+def test_a_packet_that_never_ends_is_silence(clients: Clients, topic: str) -> None:
+    """Bytes are no packet; one that is large and on its way at a good rate is let finish."""
+    watcher = clients.subscribed(topic)
+    trickling = clients.connect(keepalive=1, will=Will(topic, b"cut"))
+    trickling.send(p.publish(topic, bytes(10_000))[:8])
+    large = clients.connect(keepalive=1)
+    packet = p.publish(f"{topic}/large", bytes(100_000), 1, 1)
+    for at in range(0, 40_000, 1_000):
+        large.send(packet[at : at + 1_000])
+        try:
+            trickling.send(b"\0")
+            trickling.expect_nothing(0.2)
+        except (AssertionError, ConnectionError):
+            break
+    else:
+        pytest.fail("a keep alive of 1 s did not end the connection within 8 s")
+    watcher.expect_publish(topic, b"cut")
+    large.send(packet[at + 1_000 :])
+    large.expect(Puback(1))
+    large.expect_alive()
+
+
 # ------------------------------------------------------------------ MQTT 3.1
 
 

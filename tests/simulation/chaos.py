@@ -23,6 +23,7 @@ from eventstore.events import LogArchived, LogCut
 from eventstore.records import Record, decode_record
 from projections.turns import Turns
 from simulation.account import Account
+from simulation.attackers import ATTACKERS
 from simulation.devices import Device, Habits, settled
 from simulation.faults import Faults
 from simulation.fold import compare, dropped
@@ -117,6 +118,11 @@ class Chaos:
         # Bursts come from elsewhere too.
         self.burster = random.Random(f"burst {seed}")
         self.bursting = self.burster.choice([0.02, 0.1, 0.3])
+        # So do attacks, in some runs.
+        self.mallory = random.Random(f"attack {seed}")
+        self.attacking = self.mallory.choice([0.0, 0.0, 0.1, 0.3])
+        kinds = self.mallory.sample(ATTACKERS, self.mallory.choice([1, 2, len(ATTACKERS)]))
+        self.attackers = [kind(self.world, self.mallory) for kind in kinds]
 
     def _population(self, window: int) -> list[Device]:
         chance = self.chance
@@ -172,6 +178,8 @@ class Chaos:
                 self.archive()
             if self.burster.random() < self.bursting:
                 self.burst()
+            if self.mallory.random() < self.attacking and world.up:
+                self.attack()
         # Often several things happen before anybody gets a turn.
         pause = chance.choice(self.pauses)
         if pause == 0:
@@ -272,6 +280,12 @@ class Chaos:
             for _ in range(chance.randint(1, 3) if deeds else 0):
                 chance.choice(deeds)()
         self.note("burst")
+
+    def attack(self) -> None:
+        """One of those who attack does so."""
+        attacker = self.mallory.choice(self.attackers)
+        self.note(f"attack: {attacker.kind}")
+        attacker.act()
 
     def stall(self, device: Device) -> None:
         if device.connection is not None:
@@ -393,6 +407,8 @@ class Chaos:
         world = self.world
         for task in self.asked:
             task.cancel()
+        for attacker in self.attackers:
+            attacker.leave()
         self.faults.off()
         world.fuse = None
         if world.log.held:

@@ -23,8 +23,11 @@ class SimTransport(asyncio.Transport):
     What the broker writes takes ``latency`` seconds; 0 = it is there at once.
     """
 
-    def __init__(self, client: SimClient, connection: asyncio.Protocol, latency: float) -> None:
+    def __init__(
+        self, client: SimClient, connection: asyncio.Protocol, latency: float, host: str
+    ) -> None:
         super().__init__()
+        self._host = host
         self._client = client
         self._connection = connection
         self._latency = latency
@@ -42,7 +45,7 @@ class SimTransport(asyncio.Transport):
     # As in asyncio.
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        return ("192.0.2.1", 50_000) if name == "peername" else default
+        return (self._host, 50_000) if name == "peername" else default
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         world = self._client.world
@@ -165,7 +168,11 @@ class SimClient:
     """One network connection of a client: raw packets in and out."""
 
     def __init__(
-        self, world: World, latency: float = 0.0, listener: Listener | None = None
+        self,
+        world: World,
+        latency: float = 0.0,
+        listener: Listener | None = None,
+        host: str = "192.0.2.1",
     ) -> None:
         self.world = world
         self.name = f"{len(world.transcripts)}"
@@ -184,7 +191,7 @@ class SimClient:
         while isinstance(top, Stage):
             top = top.get_protocol()
         self.connection = cast("Connection", top)
-        self.transport = SimTransport(self, self.protocol, latency)
+        self.transport = SimTransport(self, self.protocol, latency, host)
         world.clients[self] = None
         self.protocol.connection_made(self.transport)
 

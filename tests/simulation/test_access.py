@@ -61,9 +61,11 @@ class Slow(Believing):
         return Verdict(AuthResult.ACCEPTED, shown.username)
 
 
-async def answer(world: World, *rest: bytes, wait: float = 0.2, **about: Any) -> tuple[Any, Any]:
+async def answer(
+    world: World, *rest: bytes, wait: float = 0.2, host: str = "192.0.2.1", **about: Any
+) -> tuple[Any, Any]:
     """A client, and the code of its CONNACK; None if there is none."""
-    client = SimClient(world)
+    client = SimClient(world, host=host)
     client.send(p.connect(about.pop("client_id", "c"), **about), *rest)
     await world.go(wait)
     codes = [one.code for one in client.received if isinstance(one, p.Connack)]
@@ -269,7 +271,9 @@ def test_a_login_that_waits_for_its_turn_ends_with_its_password() -> None:
             broker = world.broker
             broker.authenticator = Listed(ann=1)
             await answer(world, client_id="x", username="ann")
-            await answer(world, client_id="x", username="ann")
+            rival, _ = await answer(world, client_id="x", username="ann", host="192.0.2.2")
+            rival.send(p.pingreq())
+            await world.go(0.1)
             waiting, code = await answer(world, client_id="x", username="ann")
             assert code is None
             broker.reload(broker.options, Listed())
@@ -420,8 +424,10 @@ def test_a_change_of_permissions_holds_for_a_connect_that_waits() -> None:
         async with World(jail_time=5.0).running() as world:
             permit(world, OPEN)
             reader = await world.connect("r", filters=[("#", 1)])
-            await world.connect("x")
-            await world.connect("x")
+            await answer(world, client_id="x", clean=False)
+            rival, _ = await answer(world, client_id="x", clean=False, host="192.0.2.2")
+            rival.send(p.pingreq())
+            await world.go(0.1)
             waiting, code = await answer(world, client_id="x", clean=False)
             assert code is None
             permit(world, OPEN + "[[deny]]\nclients = ['x']\npublish = ['secret']\n")

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from simulation.attackers import ATTACKERS
 from simulation.chaos import run
 from simulation.faults import Append, Ask
 
@@ -38,6 +39,7 @@ def test_every_fault_happened() -> None:
         "take over", "leave", "drop", "subscribe", "unsubscribe", "burst",
         "live state compared with the log after a restart",
     ]  # fmt: skip
+    wanted += [f"attack: {attacker.kind}" for attacker in ATTACKERS]
     assert not [what for what in wanted if not seen[what]]
 
 

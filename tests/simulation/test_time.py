@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 from harness import packets as p
-from harness.packets import Connack, Publish
+from harness.packets import Publish
 
 from eventstore.events import Redelivered, SessionClosed, SessionExpired
 from simulation.world import SimClient, World, simulate
@@ -158,41 +156,5 @@ def test_an_idle_offline_session_costs_no_actor_and_loses_nothing() -> None:
             sender.send(p.publish("a", b"x", 1, 1))
             await world.go(30)
             assert publishes(await world.connect("c", present=True)) == [Publish("a", b"x", 1, 1)]
-
-    simulate(scenario)
-
-
-def test_a_client_identifier_that_is_fought_over_is_held_back() -> None:
-    async def scenario() -> None:
-        async with World(jail_time=1.0).running() as world:
-            first = await world.connect("c")
-            second = SimClient(world)
-            second.send(p.connect("c", clean=False))
-            await world.go(0.1)
-            assert (first.open, second.take()) == (False, [Connack(0, session_present=True)])
-            third = SimClient(world)
-            third.send(p.connect("c", clean=False))
-            await world.go(0.8)
-            assert (second.open, third.take()) == (True, [])
-            await world.go(0.3)
-            assert (second.open, third.take()) == (False, [Connack(0, session_present=True)])
-
-    simulate(scenario)
-
-
-def test_two_clients_that_fight_do_not_spin_the_broker() -> None:
-    async def scenario() -> None:
-        async with World(jail_time=1.0).running() as world:
-            fighters: list[SimClient | None] = [None, None]
-            accepted = 0
-            for _ in range(200):
-                for at, fighter in enumerate(fighters):
-                    if fighter is None or not fighter.open:
-                        fighters[at] = fresh = SimClient(world)
-                        fresh.send(p.connect("c", clean=False))
-                    else:
-                        accepted += fighter.take().count(Connack(0, session_present=True))
-                await asyncio.sleep(0.05)
-            assert 5 < accepted < 15
 
     simulate(scenario)

@@ -1,0 +1,151 @@
+"""Two clients that fight over an identifier are slowed down; one whose network flaps is not."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from harness import packets as p
+from harness.packets import Connack
+
+from actors.limits.options import LimitOptions
+from eventstore.events import SessionTakenOver
+from simulation.world import SimClient, World, simulate
+
+ACCEPTED = Connack(0, session_present=True)
+HOSTS = [f"192.0.2.{number}" for number in range(1, 20)]
+
+
+def come(world: World, host: str = HOSTS[0]) -> SimClient:
+    client = SimClient(world, host=host)
+    client.send(p.connect("c", clean=False))
+    return client
+
+
+async def use(world: World, client: SimClient) -> None:
+    """Subscribe and ask for a PINGRESP."""
+    client.send(p.subscribe(1, ("a", 1)), p.pingreq())
+    await world.go(0.01)
+
+
+def takeovers(world: World) -> int:
+    return sum(isinstance(one, SessionTakenOver) for one in world.disk.events())
+
+
+def test_who_comes_back_after_another_threw_it_out_waits() -> None:
+    async def scenario() -> None:
+        async with World(jail_time=1.0).running() as world:
+            first = await world.connect("c")
+            second = come(world, HOSTS[1])
+            await world.go(0.1)
+            assert (first.open, second.take()) == (False, [ACCEPTED])
+            await use(world, second)
+            second.take()
+            third = come(world)
+            await world.go(0.8)
+            assert (second.open, third.take()) == (True, [])
+            await world.go(0.3)
+            assert (second.open, third.take()) == (False, [ACCEPTED])
+
+    simulate(scenario)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "used", "most"),
+    [(HOSTS[:2], True, 13), (HOSTS[:2], False, 25), (HOSTS[:1], True, 25), (HOSTS[:1], False, 25)],
+)
+def test_two_clients_that_fight_do_not_spin_the_broker(
+    hosts: list[str], *, used: bool, most: int
+) -> None:
+    """In ten seconds, each coming back as soon as it was thrown out; 13 of them may be free."""
+
+    async def scenario() -> None:
+        async with World(jail_time=1.0).running() as world:
+            fighters: list[SimClient | None] = [None, None]
+            for _ in range(200):
+                for at, fighter in enumerate(fighters):
+                    if fighter is None or not fighter.open:
+                        fighters[at] = come(world, hosts[at % len(hosts)])
+                    elif used and ACCEPTED in fighter.take():
+                        await use(world, fighter)
+                await asyncio.sleep(0.05)
+            assert 5 < takeovers(world) < most
+
+    simulate(scenario)
+
+
+@pytest.mark.parametrize("used", [True, False])
+@pytest.mark.parametrize("gone", [True, False])
+def test_ten_connections_in_a_row_from_one_host_are_let_in_at_once(
+    *, used: bool, gone: bool
+) -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            client = await world.connect("c")
+            for _ in range(9):
+                if gone:
+                    client.transport.stall()
+                client = come(world)
+                await world.go(0.01)
+                assert client.take()[:1] == [ACCEPTED]
+                if used:
+                    await use(world, client)
+            assert client.open
+            assert takeovers(world) == 9
+
+    simulate(scenario)
+
+
+@pytest.mark.parametrize("hosts", [HOSTS[:10], HOSTS[:2] * 5])
+def test_ten_connections_in_a_row_from_changing_hosts_are_let_in_at_once(hosts: list[str]) -> None:
+    """Each before is silent: its network is gone."""
+
+    async def scenario() -> None:
+        async with World().running() as world:
+            await world.connect("c")
+            for host in hosts[1:]:
+                client = come(world, host)
+                await world.go(0.01)
+                assert client.take() == [ACCEPTED]
+
+    simulate(scenario)
+
+
+def test_a_client_that_moves_to_new_hosts_while_it_is_in_use_is_let_in_at_once() -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            await world.connect("c")
+            for host in HOSTS[1:10]:
+                client = come(world, host)
+                await world.go(0.01)
+                assert client.take() == [ACCEPTED]
+                await use(world, client)
+
+    simulate(scenario)
+
+
+def test_a_client_that_reconnects_every_second_is_never_held_back() -> None:
+    """Neither for taking over nor, by default, for flapping."""
+
+    async def scenario() -> None:
+        async with World().running() as world:
+            await world.connect("c")
+            for _ in range(600):
+                client = come(world)
+                await world.go(1)
+                assert client.take() == [ACCEPTED]
+            assert world.broker.guard.refused.counts == {}
+
+    simulate(scenario)
+
+
+def test_flapping_leaves_a_hundred_connections_in_a_row_alone() -> None:
+    async def scenario() -> None:
+        async with World(jail_time=0.0, bounds=LimitOptions()).running() as world:
+            await world.connect("c")
+            for _ in range(100):
+                client = come(world)
+                await world.go(0.01)
+                assert client.take() == [ACCEPTED]
+
+    simulate(scenario)
