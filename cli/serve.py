@@ -33,7 +33,7 @@ from cli.monitoring.monitor import Monitor
 from cli.monitoring.notify import Notifier
 from cli.ready import Facts, Progress, announce
 from cli.settings import RELOADABLE, ConfigError, Settings, check, load
-from cli.store import Store, answer_requests, fit, open_store
+from cli.store import Store, answer_requests, check_files, fit, open_store
 from cli.web.child import WebPage
 from eventstore.datadir import DataDir
 from protocol.errors import FoldmqError
@@ -192,6 +192,7 @@ class Service:
         await stack.enter_async_context(self._web)
         # What is wrong with its files is told before anything is started.
         Access(settings, "", None).authenticator(settings).close()
+        check_files(settings)
         datadir = stack.enter_context(DataDir(settings.data_dir))
         self._node = datadir.node()
         store = await open_store(stack, settings, datadir)

@@ -16,7 +16,11 @@ from cli.units import Address
 from eventstore.connection import ConnectionOptions
 from eventstore.natsusers import NatsUsersError
 
-EMBEDDED: Any = SimpleNamespace(url="nats://127.0.0.1:1", user="foldmq", password="made up")
+EMBEDDED: Any = SimpleNamespace(
+    access=lambda: ConnectionOptions(
+        urls=("nats://127.0.0.1:1",), user="foldmq", password="made up"
+    )
+)
 
 
 def refusal(flags: dict[str, object], environment: dict[str, str] | None = None) -> str:
