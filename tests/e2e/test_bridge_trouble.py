@@ -480,6 +480,7 @@ def test_what_is_bridged_is_a_matter_of_settings(
         add_user(users, user, "secret")
     config = f"""
     password_file = '{users}'
+    nats_anonymous = true
     bridge_filters = ['open/#', 'hall/#', '+']
     """
     rules = ["--bridge-map", "hall=plant1.hall", "--bridge-user-map", "ann=tenants.ann"]
