@@ -14,6 +14,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
+from actors.bridge.options import REQUESTS
 from protocol.sparkplug import certificate_topic
 from protocol.topics import is_reserved_topic
 from protocol.trie import FilterTrie
@@ -109,7 +110,8 @@ class Router:
 
     def __init__(self, activate: Callable[[str], object], bridge: BridgeHost | None = None) -> None:
         self._bridge = bridge
-        """Told of each subscription that begins or ends, also of passive sessions."""
+        """Told of each subscription that begins or ends, also of passive sessions; of those to
+        requests from NATS (``$nats/request/...``), only while the session is connected."""
         self._index: FilterTrie[Subscriber | str] = FilterTrie()
         self._subscribers: dict[str, dict[str, Subscriber]] = {}
         self._activate = activate
@@ -267,8 +269,19 @@ class Router:
     def _insert(self, topic_filter: str, session: str, value: Subscriber | str) -> None:
         before = len(self._index)
         self._index.insert(topic_filter, session, value)
-        if self._bridge is not None and len(self._index) > before:
+        new = len(self._index) > before
+        if new and self._bridge is not None and not topic_filter.startswith(REQUESTS):
             self._bridge.added(session, topic_filter)
+
+    def started(self, subscriber: Subscriber) -> None:
+        """Note that a subscription has a client: one to requests is answered from now on."""
+        if self._bridge is not None and subscriber.filter.startswith(REQUESTS):
+            self._bridge.added(subscriber.session, subscriber.filter)
+
+    def stopped(self, subscriber: Subscriber) -> None:
+        """Note that a subscription has no client: NATS is to know that nobody answers requests."""
+        if self._bridge is not None and subscriber.filter.startswith(REQUESTS):
+            self._bridge.removed(subscriber.session, subscriber.filter)
 
     def active_sessions(self) -> list[str]:
         """Return the sessions that have subscriptions and are not passive."""
