@@ -194,6 +194,8 @@ class Service:
         Access(settings, "", None).authenticator(settings).close()
         check_files(settings)
         datadir = stack.enter_context(DataDir(settings.data_dir))
+        for line in datadir.mended:
+            log.warning(line)
         self._node = datadir.node()
         store = await open_store(stack, settings, datadir)
         self._largest = store.largest

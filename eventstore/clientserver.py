@@ -102,6 +102,8 @@ class ClientServer(NatsProcess):
         Raises NatsUnavailable as well when the address cannot be listened on.
         """
         self._datadir.lock()
+        for line in self._datadir.mended:
+            self._log(line)
         try:
             if self._tls is not None:
                 self._tls.prepare()

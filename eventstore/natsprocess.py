@@ -202,7 +202,7 @@ class NatsProcess(abc.ABC):
         log = self._datadir.nats_log
         self._log_offset = log.stat().st_size if log.exists() else 0
         try:
-            with self._datadir.nats_stderr.open("wb") as stderr:
+            with self._datadir.open_private(self._datadir.nats_stderr) as stderr:
                 self._process = await asyncio.create_subprocess_exec(
                     str(self._binary),
                     *self._arguments(),

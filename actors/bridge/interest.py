@@ -2,10 +2,10 @@
 
 The router tells of every subscription that begins or ends, of those to requests only while their
 client is connected: nobody else can answer, and NATS is to say so. A filter that several sessions
-have is counted. Where the subjects of several filters match a message, NATS delivers it once for each;
-:mod:`actors.bridge.copies` has one of them taken. A subscription that ends counts until the server
-has confirmed it, since until then messages may come for it. One that the server refuses does not
-count until there is another connection, which asks again.
+have is counted. Where the subjects of several filters match a message, NATS delivers it once for
+each; :mod:`actors.bridge.copies` has one of them taken. A subscription that ends counts until the
+server has confirmed it, since until then messages may come for it. One that the server refuses does
+not count until there is another connection, which asks again.
 """
 
 from __future__ import annotations
