@@ -59,11 +59,10 @@ def test_files_that_are_open_are_closed_and_it_is_said(tmp_path: Path) -> None:
         (tmp_path / name).write_text("abc\n")
         (tmp_path / name).chmod(bits)
     with DataDir(tmp_path) as data:
-        assert data.mended == (
-            (
-                f"data directory {tmp_path}: others could read or write nats.conf, nats.stderr, node: "
-                "mode set to 0600"
-            ),
+        (line,) = data.mended
+        assert line == (
+            f"data directory {tmp_path}: others could read or write nats.conf, nats.stderr, "
+            "node: mode set to 0600"
         )
         assert data.node() == "abc"
     assert {name: mode(tmp_path / name) for name in loose} == dict.fromkeys(loose, 0o600)
