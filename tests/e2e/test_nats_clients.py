@@ -205,6 +205,18 @@ def test_what_keeps_it_from_starting_is_one_line(
     assert str(users) in said
 
 
+@pytest.mark.parametrize("name", ["bridge_creds", "bridge_nkey", "nats_ca"])
+def test_a_file_of_the_bridge_is_missed_before_the_log_is_touched(
+    make_broker: Callable[..., Broker], tmp_path: Path, name: str
+) -> None:
+    missing = tmp_path / "none"
+    own = make_broker(f"bridge_url = 'nats://127.0.0.1:{free_port()}'\n{name} = '{missing}'\n")
+    said = own.refused(78)
+    assert said.startswith(f"{name}: cannot ")
+    assert f"{missing}: No such file or directory" in said
+    assert not own.data_dir.exists()
+
+
 # ------------------------------------------------------------------------ TLS
 
 
