@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import dataclasses
 import importlib.metadata
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -70,6 +70,8 @@ class Store:
     """How to connect to where NATS clients are; None: nowhere."""
     nats_clients: Address | None
     """Where NATS clients connect to the embedded NATS; None: nowhere."""
+    renew_nats_tls: Callable[[], Awaitable[None]]
+    """Has the embedded NATS take over certificates that were renewed in their files."""
     nats_users: int
     """How many users may connect there; 0: everybody may."""
 
@@ -170,8 +172,13 @@ async def open_store(
         bridge=bridge_access(settings, visitors),
         clients=clients_access(settings, visitors),
         nats_clients=Address(*visitors.address) if visitors is not None else None,
+        renew_nats_tls=visitors.renew_tls if visitors is not None else _nothing,
         nats_users=len(users),
     )
+
+
+async def _nothing() -> None:
+    pass
 
 
 async def answer_requests(

@@ -11,6 +11,7 @@ the bridge: :mod:`eventstore.clienttls`.
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from typing import TYPE_CHECKING, ClassVar, Final
 
@@ -111,6 +112,15 @@ class ClientServer(NatsProcess):
         except BaseException:
             self._datadir.unlock()
             raise
+
+    async def renew_tls(self) -> None:
+        """Take certificates over that were renewed in their files.
+
+        Raises BadNatsOptions when the authorities of the clients cannot be read.
+        """
+        if self._tls is not None:
+            await asyncio.to_thread(self._tls.prepare)
+            self.reread()
 
     async def stop(self) -> None:
         """End the server and give its directory free."""

@@ -51,15 +51,17 @@ class OwnTls:
     def __init__(self, tls: ServerTls, datadir: DataDir) -> None:
         self._tls = tls
         self._datadir = datadir
+        self._bridges: tuple[str, str] | None = None
 
     def prepare(self) -> None:
-        """Make the bridge's certificate, if clients must show one.
+        """Write what the server reads, if clients must show a certificate.
 
         Raises BadNatsOptions when the authorities of theirs cannot be read.
         """
         if self._tls.client_ca is not None:
             trusted = _read(self._tls.client_ca)
-            certificate, key = _made()
+            self._bridges = self._bridges or _made()
+            certificate, key = self._bridges
             self._datadir.write_private(self._datadir.path / TRUSTED, f"{trusted}\n{certificate}")
             self._datadir.write_private(self._datadir.path / BRIDGE, certificate + key)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
 import socket
 import ssl
 from typing import TYPE_CHECKING, Any
@@ -11,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import nats
 import nats.errors
 import pytest
-from harness.broker import free_port
+from harness.broker import free_port, until
 from harness.certs import Authority
 from harness.fixtures import Clients
 from harness.packets import Publish
@@ -283,6 +285,55 @@ def test_clients_show_a_certificate_and_the_bridge_has_its_own(
         Visitor(port, tls=authority.client_context(ann))
     own.stop()
     assert "[warning" not in own.log
+
+
+def shown(port: int, context: ssl.SSLContext) -> int:
+    """The serial number of the certificate that the server shows."""
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as plain:
+        greeting = b""
+        while not greeting.endswith(b"\r\n"):
+            greeting += plain.recv(1)
+        with context.wrap_socket(plain, server_hostname="127.0.0.1") as tls:
+            found = tls.getpeercert()
+    assert found is not None
+    return int(str(found["serialNumber"]), 16)
+
+
+def test_renewed_certificates_are_taken_over_by_sighup(
+    make_broker: Callable[..., Broker], users: Path, tmp_path: Path
+) -> None:
+    authority = Authority(tmp_path / "certificates")
+    server, ann = authority.server(), authority.client("ann")
+    port = free_port()
+    own = make_broker(
+        opened(port, users)
+        + f"nats_tls_cert = '{server.certificate}'\nnats_tls_key = '{server.key}'\n"
+        + f"nats_tls_client_ca = '{authority.file}'\nlog_format = 'json'\n"
+    )
+    own.start()
+    context = authority.client_context(ann)
+    assert shown(port, context) == server.x509.serial_number
+    renewed = authority.server()
+    others = Authority(tmp_path / "others", "another authority")
+    bob = others.client("bob")
+    authority.file.write_bytes(authority.file.read_bytes() + others.file.read_bytes())
+    own.hangup()
+    until(lambda: shown(port, context) == renewed.x509.serial_number, "the new certificate")
+    both = authority.client_context(bob)
+    exchanged(own, port, both)
+    # the bridge is let in again as well
+    nats_pid = int((own.data_dir / "nats-clients" / "nats.pid").read_text())
+    os.kill(nats_pid, signal.SIGKILL)
+    until(lambda: own.told("bridge: connected to NATS again"), "a line that it is back")
+    exchanged(own, port, both)
+    # and what is broken is not taken over
+    server.key.write_text("broken")
+    own.hangup()
+    until(lambda: own.told("settings not reloaded"), "a line that it was not")
+    (line,) = own.told("settings not reloaded")
+    assert line["reason"].startswith("TLS of nats_listen (nats_tls_*): TLS file ")
+    exchanged(own, port, both)
+    own.stop()
 
 
 # ------------------------------------------------------------------------ permissions
