@@ -219,6 +219,20 @@ def test_a_file_of_the_bridge_is_missed_before_the_log_is_touched(
     assert not own.data_dir.exists()
 
 
+def test_a_reload_does_not_leave_the_way_round_by_nats_open(
+    make_broker: Callable[..., Broker], tmp_path: Path
+) -> None:
+    config = f"nats_listen = '127.0.0.1:{free_port()}'\nlog_format = 'json'\n"
+    own = make_broker(config)
+    own.start()
+    own.configure(config + f"password_file = '{tmp_path}/passwords'\n")
+    own.hangup()
+    until(lambda: own.told("settings not reloaded"), "a line that they were not")
+    (line,) = own.told("settings not reloaded")
+    assert "although password_file says who may connect by MQTT" in line["reason"]
+    own.stop()
+
+
 # ------------------------------------------------------------------------ TLS
 
 
@@ -313,6 +327,7 @@ def test_renewed_certificates_are_taken_over_by_sighup(
     own.start()
     context = authority.client_context(ann)
     assert shown(port, context) == server.x509.serial_number
+    stays = Visitor(port, user=USER, password=PASSWORD, tls=context)
     renewed = authority.server()
     others = Authority(tmp_path / "others", "another authority")
     bob = others.client("bob")
@@ -321,6 +336,8 @@ def test_renewed_certificates_are_taken_over_by_sighup(
     until(lambda: shown(port, context) == renewed.x509.serial_number, "the new certificate")
     both = authority.client_context(bob)
     exchanged(own, port, both)
+    stays.flush()
+    stays.close()
     # the bridge is let in again as well
     nats_pid = int((own.data_dir / "nats-clients" / "nats.pid").read_text())
     os.kill(nats_pid, signal.SIGKILL)

@@ -1,6 +1,7 @@
 """Users of NATS as nats-server's configuration has them, each with what it may do."""
 
 import json
+import re
 import subprocess
 from pathlib import Path
 
@@ -84,6 +85,28 @@ def test_users_with_permissions(file: Path) -> None:
             "permissions": {"publish": {"deny": [">"]}, "allow_responses": True},
         },
     ]
+
+
+def test_more_can_be_denied_than_the_file_says() -> None:
+    plant, _, nkey = (user.entry(("foldmq.>",))["permissions"] for user in USERS)
+    assert isinstance(plant, dict)
+    assert plant["publish"] == {"allow": ["plant.>", 'a"b'], "deny": ["plant.secret", "foldmq.>"]}
+    assert plant["subscribe"] == {"allow": ["jobs workers"], "deny": ["foldmq.>"]}
+    assert nkey == {
+        "publish": {"deny": [">", "foldmq.>"]},
+        "subscribe": {"deny": ["foldmq.>"]},
+        "allow_responses": True,
+    }
+
+
+def test_the_manual_shows_what_can_be_read(file: Path) -> None:
+    manual = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
+    (shown,) = re.findall(r"```\n(users = \[.*?)```", manual, re.DOTALL)
+    file.write_text(shown.replace("$2y$10$...", HASH).replace("UDXU4R...", NKEY))
+    users = read_users(file)
+    assert [user.identity for user in users] == ["plant", "panel", NKEY]
+    assert users[0].permissions.publish == Subjects(("plant.>", "_INBOX.>"), ("plant.secret.>",))
+    assert users[2].permissions.subscribe == Subjects(("hall.>",))
 
 
 @pytest.mark.parametrize(
