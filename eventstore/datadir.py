@@ -118,7 +118,7 @@ class DataDir:
             return
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            privacy.check(self.path)
+            self._check()
             held = take_lock(self.path / "foldmq.lock")
         except OSError as error:
             raise self._explain(error) from None
@@ -134,6 +134,15 @@ class DataDir:
             raise self._explain(error) from None
         except DataDirError:
             self.unlock()
+            raise
+
+    def _check(self) -> None:
+        """Raise DataDirError for what is another user's; DataDirBusy if a broker is there."""
+        try:
+            privacy.check(self.path)
+        except DataDirError:
+            if is_locked(self.path / "foldmq.lock"):
+                raise DataDirBusy(self.path, self._holder()) from None
             raise
 
     def unlock(self) -> None:
@@ -280,3 +289,20 @@ def take_lock(file: Path) -> int | None:
         os.close(descriptor)
         raise
     return descriptor
+
+
+def is_locked(file: Path) -> bool:
+    """Return whether a process holds the lock of a file; changes nothing."""
+    try:
+        descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return False

@@ -121,8 +121,8 @@ def _check_owner(place: Path, found: os.stat_result, directory: Path, else_do: s
     what = "" if place == directory else f"{place.name!r} "
     raise DataDirError(
         directory,
-        f"{what}belongs to {_user(found.st_uid)}, the broker runs as {_user(os.geteuid())}: "
-        f"change its owner, or {else_do}",
+        f"{what}belongs to {_user(found.st_uid)}, foldmq runs as {_user(os.geteuid())}: run it as "
+        f"that user, change the owner, or {else_do}",
     )
 
 

@@ -1,5 +1,6 @@
 """Users of NATS as nats-server's configuration has them, each with what it may do."""
 
+import contextlib
 import json
 import re
 import subprocess
@@ -7,6 +8,8 @@ from pathlib import Path
 
 import pytest
 from harness.broker import nats_server
+from hypothesis import given
+from hypothesis import strategies as st
 
 from eventstore.natsconf import NatsConfError, parse
 from eventstore.natsuser import NatsPermissions, Subjects
@@ -220,3 +223,9 @@ def test_reading_takes_time_in_proportion(file: Path) -> None:
             read_users(file)
     with pytest.raises(NatsConfError):
         parse('"' + "\\x" * 50_000)
+
+
+@given(st.text(alphabet=" \n{}[]()\"'\\:=,;#/$au1x", max_size=40) | st.text(max_size=40))
+def test_any_text_is_read_or_refused(text: str) -> None:
+    with contextlib.suppress(NatsConfError):
+        parse(text)

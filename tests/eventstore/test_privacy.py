@@ -13,7 +13,7 @@ import pytest
 from eventstore.clientserver import ClientServer
 from eventstore.datadir import DataDir
 from eventstore.embedded import EmbeddedServer
-from eventstore.errors import DataDirError
+from eventstore.errors import DataDirBusy, DataDirError
 
 STRANGER = 54321
 FILES = ("node", "nats.conf", "nats.credentials", "nats.stderr", "nats.log", "nats.pid", "log.mark")
@@ -112,10 +112,21 @@ def test_links_to_directories_are_the_operators(tmp_path: Path) -> None:
 def test_a_directory_of_another_user_is_refused(tmp_path: Path) -> None:
     os.chown(tmp_path, STRANGER, -1)
     assert refusal(tmp_path) == (
-        "belongs to user 54321, the broker runs as root (user 0): change its owner, or choose "
-        "another --data-dir"
+        "belongs to user 54321, foldmq runs as root (user 0): run it as that user, change the "
+        "owner, or choose another --data-dir"
     )
     assert list(tmp_path.iterdir()) == []
+
+
+@as_root
+def test_a_broker_of_another_user_is_found_where_it_runs(tmp_path: Path) -> None:
+    """Commands that look into the log then ask it, whoever calls them."""
+    with DataDir(tmp_path):
+        os.chown(tmp_path, STRANGER, -1)
+        with pytest.raises(DataDirBusy) as caught:
+            DataDir(tmp_path).lock()
+        assert caught.value.pid == os.getpid()
+    assert refusal(tmp_path).startswith("belongs to user 54321")
 
 
 @as_root
@@ -127,7 +138,7 @@ def test_files_of_another_user_are_refused(tmp_path: Path, name: str) -> None:
     else:
         place.mkdir()
     os.chown(place, STRANGER, -1)
-    assert refusal(tmp_path).startswith(f"{name!r} belongs to user 54321, the broker runs as root")
+    assert refusal(tmp_path).startswith(f"{name!r} belongs to user 54321, foldmq runs as root")
 
 
 @as_root
