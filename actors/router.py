@@ -20,6 +20,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
+from actors.bridge.options import REQUESTS
 from actors.patterns import Patterns
 from protocol.sparkplug import certificate_topic
 from protocol.topics import is_reserved_topic
@@ -166,7 +167,8 @@ class Router:
         self.clock = clock
         """Seconds, to measure how long matching takes."""
         self._bridge = bridge
-        """Told of each subscription that begins or ends, also of passive sessions."""
+        """Told of each subscription that begins or ends, also of passive sessions; of those to
+        requests from NATS (``$nats/request/...``), only while the session is connected."""
         self._index: FilterTrie[Subscriber | str] = FilterTrie()
         self._subscribers: dict[str, dict[str, Subscriber]] = {}
         self._activate = activate
@@ -364,8 +366,18 @@ class Router:
         self._index.insert(topic_filter, session, value)
         if len(self._index) > before:
             self.patterns.filed(topic_filter)
-            if self._bridge is not None:
+            if self._bridge is not None and not topic_filter.startswith(REQUESTS):
                 self._bridge.added(session, topic_filter)
+
+    def started(self, subscriber: Subscriber) -> None:
+        """Note that a subscription has a client: one to requests is answered from now on."""
+        if self._bridge is not None and subscriber.filter.startswith(REQUESTS):
+            self._bridge.added(subscriber.session, subscriber.filter)
+
+    def stopped(self, subscriber: Subscriber) -> None:
+        """Note that a subscription has no client: NATS is to know that nobody answers requests."""
+        if self._bridge is not None and subscriber.filter.startswith(REQUESTS):
+            self._bridge.removed(subscriber.session, subscriber.filter)
 
     def active_sessions(self) -> list[str]:
         """Return the sessions that have subscriptions and are not passive."""

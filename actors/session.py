@@ -463,10 +463,12 @@ class Session(LoopActor):
         if actor is None or actor.stopped:  # it may have failed in this turn
             actor = subscriber.actor = Subscription(self, subscriber)
             self.kernel.spawn(actor, self)
+            self._broker.router.started(subscriber)
         return actor
 
     def _stop_subscription(self, subscriber: Subscriber) -> None:
         actor, subscriber.actor = subscriber.actor, None
+        self._broker.router.stopped(subscriber)
         # One that failed may not have been replaced yet: the session was reading messages.
         if actor is not None and not actor.stopped:
             actor.stop()

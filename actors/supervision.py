@@ -56,6 +56,7 @@ def succeed(broker: Broker, broken: Session) -> None:
         connection.abort("session_failed")
     for subscriber in broker.router.subscribers(broken.name):
         actor, subscriber.actor = subscriber.actor, None
+        broker.router.stopped(subscriber)
         if actor is not None and not actor.stopped:
             actor.stop()
 

@@ -43,6 +43,11 @@ MoreFilters = Annotated[Texts, NoDecode, BeforeValidator(several), AfterValidato
 SubjectRules = Annotated[Texts, NoDecode, BeforeValidator(several), AfterValidator(_rules)]
 UserRules = Annotated[Texts, NoDecode, BeforeValidator(several), AfterValidator(_user_rules)]
 
+# What says who may connect by MQTT.
+_VOUCHING = ("password_file", "jwt_keys", "auth_subject")
+# What is about nats_listen alone.
+_FOR_CLIENTS = ("nats_users", "nats_tls_cert", "nats_tls_key", "nats_tls_client_ca")
+
 # What says who the bridge is at the server of bridge_url.
 _IDENTITY = ("bridge_user", "bridge_password", "bridge_password_file", "bridge_creds")
 
@@ -56,8 +61,11 @@ def contradictions(settings: Settings) -> Iterator[str]:
         yield "bridge_password and bridge_password_file exclude each other: set one"
     yield from _bad_addresses(settings)
     if settings.nats_listen is None:
-        if settings.nats_users is not None:
-            yield "nats_users needs nats_listen as well"
+        for name in _FOR_CLIENTS:
+            if getattr(settings, name) is not None:
+                yield f"{name} needs nats_listen as well"
+        if settings.nats_anonymous:
+            yield "nats_anonymous needs nats_listen as well"
         return
     if settings.nats_url is not None:
         yield (
@@ -66,11 +74,51 @@ def contradictions(settings: Settings) -> Iterator[str]:
         )
     if settings.bridge_url is not None:
         yield "nats_listen and bridge_url exclude each other: the bridge leads to one NATS"
-    if settings.nats_users is None and not settings.nats_listen.loopback:
+    yield from _bad_tls(settings)
+    if settings.nats_users is not None:
+        if settings.nats_anonymous:
+            yield "nats_users and nats_anonymous exclude each other: set one"
+    elif not settings.nats_anonymous:
+        yield from _open_to_all(settings)
+
+
+def _bad_tls(settings: Settings) -> Iterator[str]:
+    """Yield what is incomplete about TLS at nats_listen."""
+    pair = "nats_tls_cert", "nats_tls_key"
+    for name, other in (pair, pair[::-1], ("nats_tls_client_ca", "nats_tls_cert")):
+        if getattr(settings, name) is not None and getattr(settings, other) is None:
+            yield f"{name} needs {other} as well"
+
+
+def _open_to_all(settings: Settings) -> Iterator[str]:
+    """Yield why NATS clients without a user must not get in, unless that is said."""
+    remedy = (
+        "set nats_users (a file with lines NAME:PASSWORD), or nats_anonymous = true to let "
+        "everybody in"
+    )
+    place = settings.nats_listen
+    if place is not None and not place.loopback:
+        yield f"nats_listen = {place} can be reached from other machines: {remedy}"
+    vouching = _vouching(settings)
+    if vouching is not None:
         yield (
-            f"nats_listen = {settings.nats_listen} can be reached from other machines: set "
-            "nats_users (a file with lines NAME:PASSWORD)"
+            f"nats_listen = {place} lets everybody read and write all topics, although {vouching} "
+            f"says who may connect by MQTT: {remedy}"
         )
+
+
+def _vouching(settings: Settings) -> str | None:
+    """Return the setting that says who may connect by MQTT; None: there is none."""
+    for name in _VOUCHING:
+        if getattr(settings, name) is not None:
+            return name
+    for own in settings.listeners():
+        if own.listen[0].endpoint.encrypted:
+            if own.tls_identity != "none":
+                return "tls_identity"
+            if own.tls_client_certs == "required":
+                return "tls_client_certs"
+    return None
 
 
 def _bad_addresses(settings: Settings) -> Iterator[str]:

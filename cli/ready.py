@@ -128,19 +128,33 @@ def announce(settings: Settings, facts: Facts, stream: TextIO | None = None) -> 
         out.flush()
     if any(own.anonymous and own.reachable and not own.certified for own in settings.listeners()):
         log.warning("everybody who can reach this machine may connect (allow_anonymous = true)")
+    if settings.nats_anonymous and settings.nats_tls_client_ca is None:
+        log.warning(
+            "every NATS client that reaches this address may read and write all topics "
+            "(nats_anonymous = true)",
+            nats_listen=str(settings.nats_listen),
+        )
 
 
 def _bridge_rows(settings: Settings, facts: Facts) -> list[tuple[str, str]]:
     """Say where NATS clients connect and what the bridge leads to; nothing if there is neither."""
     rows = []
     if facts.nats_clients is not None:
-        who = _named(facts.nats_users, settings.nats_users) or "anybody, without a password"
-        rows.append(("NATS", f"{facts.nats_clients}, for {who}"))
+        tls = " (TLS)" if settings.nats_tls_cert is not None else ""
+        rows.append(("NATS", f"{facts.nats_clients}{tls}, for {_nats_clients(settings, facts)}"))
     if facts.bridge is not None:
         rows.append(("bridge", f"messages are exchanged with NATS at {facts.bridge}"))
     elif facts.nats_clients is not None:
         rows.append(("bridge", "off"))
     return rows
+
+
+def _nats_clients(settings: Settings, facts: Facts) -> str:
+    """Say who may connect by NATS."""
+    who = _named(facts.nats_users, settings.nats_users)
+    if settings.nats_tls_client_ca is None:
+        return who or "anybody, without a password"
+    return f"{who}, with a certificate" if who else "whoever has a certificate"
 
 
 def _web_page(facts: Facts, *, terminal: bool) -> str:

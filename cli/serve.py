@@ -8,7 +8,7 @@ import os
 import resource
 import signal
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -33,7 +33,7 @@ from cli.monitoring.monitor import Monitor
 from cli.monitoring.notify import Notifier
 from cli.ready import Facts, Progress, announce
 from cli.settings import RELOADABLE, ConfigError, Settings, check, load
-from cli.store import Store, answer_requests, fit, open_store
+from cli.store import Store, answer_requests, check_files, fit, nats_tls, open_store
 from cli.web.child import WebPage
 from eventstore.datadir import DataDir
 from protocol.errors import FoldmqError
@@ -152,6 +152,7 @@ class Service:
         self._node = ""
         self._largest = 0
         self._key = b""
+        self._renew_nats_tls: Callable[[], Awaitable[None]]
 
     async def run(self) -> None:
         """Serve; raises the FoldmqError because of which the broker must stop."""
@@ -192,10 +193,14 @@ class Service:
         await stack.enter_async_context(self._web)
         # What is wrong with its files is told before anything is started.
         Access(settings, "", None).authenticator(settings).close()
+        check_files(settings)
         datadir = stack.enter_context(DataDir(settings.data_dir))
+        for line in datadir.mended:
+            log.warning(line)
         self._node = datadir.node()
         store = await open_store(stack, settings, datadir)
         self._largest = store.largest
+        self._renew_nats_tls = store.renew_nats_tls
         self._key = pseudonym_key(settings, datadir)
         options = make_options(settings, self._node, self._largest, self._key)
         self._access = Access(settings, self._node, store.clients)
@@ -318,6 +323,8 @@ class Service:
         )
         permissions = await asyncio.to_thread(make_permissions, merged)
         authenticator = await asyncio.to_thread(self._access.authenticator, merged)
+        await asyncio.to_thread(nats_tls, merged)
+        await self._renew_nats_tls()
         broker.reload(options, authenticator, permissions, listeners)
         self._listeners.reloaded(merged)
         self._authenticator, self._settings = authenticator, merged

@@ -120,7 +120,26 @@ class Settings(LimitFields, AccessFields, ListenerFields, BaseSettings):
     nats_users: ExpandedPath | None = Field(
         default=None,
         description="Users who may connect to --nats-listen: lines NAME:PASSWORD, "
-        "NAME:BCRYPT-HASH or a public nkey. Default: everybody, on loopback only.",
+        "NAME:BCRYPT-HASH or a public nkey; or users with permissions, as nats-server has them. "
+        "Default: everybody, on loopback only and while nothing says who may connect by MQTT.",
+    )
+    nats_anonymous: bool = Field(
+        default=False,
+        description="Let every client that reaches --nats-listen in, to read and write "
+        "everything, also from other machines and whoever may connect by MQTT.",
+    )
+    nats_tls_cert: ExpandedPath | None = Field(
+        default=None,
+        description="Certificate of --nats-listen, with the chain that it needs: clients then "
+        "speak TLS.",
+    )
+    nats_tls_key: ExpandedPath | None = Field(
+        default=None, description="Private key of --nats-tls-cert, not encrypted."
+    )
+    nats_tls_client_ca: ExpandedPath | None = Field(
+        default=None,
+        description="Certificates of the authorities that vouch for clients of --nats-listen, who "
+        "must then show a certificate.",
     )
     nats_store: Size = Field(
         default=_GIB,

@@ -289,6 +289,8 @@ async def _find_directory(
         access = _running_access(datadir)
         return Place(access, str(datadir.path), live=True, named=stream, datadir=datadir)
     stack.callback(datadir.unlock)
+    for line in datadir.mended:
+        say(line)
     server = EmbeddedServer(datadir, log=say if flags.verbose else lambda _line: None)
     await server.start()
     stack.push_async_callback(server.stop)

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import dataclasses
 import importlib.metadata
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -13,12 +13,15 @@ import structlog
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
+from actors.transports.tlscontext import TlsConfigError, TlsOptions, make_context
 from cli.listening import probe
 from cli.settings import ConfigError, Settings
 from cli.units import Address
 from eventstore.clientserver import ClientServer
+from eventstore.clienttls import ServerTls
 from eventstore.connection import (
     ConnectionOptions,
+    check_access,
     check_jetstream,
     check_server,
     connect,
@@ -67,6 +70,8 @@ class Store:
     """How to connect to where NATS clients are; None: nowhere."""
     nats_clients: Address | None
     """Where NATS clients connect to the embedded NATS; None: nowhere."""
+    renew_nats_tls: Callable[[], Awaitable[None]]
+    """Has the embedded NATS take over certificates that were renewed in their files."""
     nats_users: int
     """How many users may connect there; 0: everybody may."""
 
@@ -100,8 +105,9 @@ async def open_store(
     server: EmbeddedServer | None = None
     users = nats_users(settings)
     who = settings.auth_nats_user
-    if who is not None and who not in [user.nkey or user.name for user in users]:
+    if who is not None and who not in [user.identity for user in users]:
         raise ConfigError(f"auth_nats_user = {who}: {settings.nats_users} has no such user")
+    tls = nats_tls(settings)
     if settings.nats_url is None:
         server = await _start_embedded(stack, settings, datadir)
         access = ConnectionOptions(urls=(server.url,), user=server.user, password=server.password)
@@ -155,7 +161,7 @@ async def open_store(
         remedy=EmbeddedRemedy(server, datadir) if server is not None else None,
     )
     logs.append(event_log)
-    visitors = await _start_for_clients(stack, settings, datadir, users)
+    visitors = await _start_for_clients(stack, settings, datadir, users, tls)
     return Store(
         event_log,
         where,
@@ -166,8 +172,13 @@ async def open_store(
         bridge=bridge_access(settings, visitors),
         clients=clients_access(settings, visitors),
         nats_clients=Address(*visitors.address) if visitors is not None else None,
+        renew_nats_tls=visitors.renew_tls if visitors is not None else _nothing,
         nats_users=len(users),
     )
+
+
+async def _nothing() -> None:
+    pass
 
 
 async def answer_requests(
@@ -238,6 +249,7 @@ async def _start_for_clients(
     settings: Settings,
     datadir: DataDir,
     users: tuple[NatsUser, ...],
+    tls: ServerTls | None,
 ) -> ClientServer | None:
     place = settings.nats_listen
     if place is None:
@@ -248,6 +260,7 @@ async def _start_for_clients(
         place.port,
         users=users,
         confidant=settings.auth_nats_user,
+        tls=tls,
         max_payload=_max_payload(settings),
         store=settings.nats_store,
         sync=settings.sync,
@@ -277,6 +290,58 @@ def nats_users(settings: Settings) -> tuple[NatsUser, ...]:
     return users
 
 
+def nats_tls(settings: Settings) -> ServerTls | None:
+    """Give how clients of the embedded NATS speak TLS; None: they do not.
+
+    Raises ConfigError for a file with which that cannot be.
+    """
+    certificate, key, authorities = (
+        settings.nats_tls_cert,
+        settings.nats_tls_key,
+        settings.nats_tls_client_ca,
+    )
+    if certificate is None or key is None:
+        return None
+    wanted: Literal["off", "required"] = "off" if authorities is None else "required"
+    options = TlsOptions(certificate, key, client_certificates=wanted, client_ca=authorities)
+    try:
+        make_context(options)
+    except TlsConfigError as error:
+        raise ConfigError(f"TLS of nats_listen (nats_tls_*): {error}") from None
+    return ServerTls(certificate, key, authorities)
+
+
+def check_files(settings: Settings) -> None:
+    """Look at the files of the connections to NATS, before anything is started.
+
+    Raises ConfigError for one that is of no use.
+    """
+    if settings.nats_url is not None:
+        _check_files(settings, "nats", foreign_access(settings))
+    access = clients_access(settings, None) if settings.bridge or settings.auth_subject else None
+    if settings.bridge_url is not None and access is not None:
+        _check_files(settings, "bridge", access)
+
+
+def _check_files(
+    settings: Settings, whose: Literal["nats", "bridge"], access: ConnectionOptions
+) -> None:
+    bare = ConnectionOptions(urls=access.urls)
+    for names, options in (
+        ((f"{whose}_creds",), dataclasses.replace(bare, credentials=access.credentials)),
+        ((f"{whose}_nkey",), dataclasses.replace(bare, nkey_seed=access.nkey_seed)),
+        (
+            ("nats_ca", "nats_cert", "nats_key"),
+            dataclasses.replace(access, credentials=None, nkey_seed=None),
+        ),
+    ):
+        try:
+            check_access(options)
+        except BadNatsOptions as error:
+            given = ", ".join(name for name in names if getattr(settings, name) is not None)
+            raise ConfigError(f"{given}: {error}") from None
+
+
 def bridge_access(settings: Settings, server: ClientServer | None) -> ConnectionOptions | None:
     """Give how the bridge connects to NATS; None if it is off or there is nobody to meet.
 
@@ -293,7 +358,7 @@ def clients_access(settings: Settings, server: ClientServer | None) -> Connectio
     ``server`` is the embedded one for them. Raises ConfigError as :func:`bridge_access`.
     """
     if server is not None:
-        return ConnectionOptions(urls=(server.url,), user=server.user, password=server.password)
+        return server.access()
     if settings.bridge_url is None:
         return foreign_access(settings) if settings.nats_url is not None else None
     return ConnectionOptions(

@@ -5,15 +5,18 @@ existing logs are in (the global one) only as long as there is no other account.
 connects here can reach, read, fill or slow down the server that keeps the log: there is no way
 from one to the other but the broker's bridge.
 
-Clients have JetStream too, within ``store`` bytes of the disk.
+Clients have JetStream too, within ``store`` bytes of the disk. Where they are to speak TLS, so does
+the bridge: :mod:`eventstore.clienttls`.
 """
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from eventstore.connection import PRIVATE
+from eventstore.clienttls import OwnTls, ServerTls
+from eventstore.connection import PRIVATE, ConnectionOptions
 from eventstore.datadir import DataDir
 from eventstore.errors import NatsUnavailable
 from eventstore.natsprocess import NatsProcess, PortTaken, Sync
@@ -21,7 +24,7 @@ from eventstore.natsprocess import NatsProcess, PortTaken, Sync
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from eventstore.natsusers import NatsUser
+    from eventstore.natsuser import NatsUser
 
 DIRECTORY: Final = "nats-clients"
 """Where in the data directory this server keeps what it has."""
@@ -31,16 +34,16 @@ _MEMORY_STORE: Final = 64 * 1024 * 1024
 _LEAST_PENDING: Final = 64 * 1024 * 1024
 
 
-_DENIED = {"deny": [f"{PRIVATE}>"]}
-_KEPT_OUT: dict[str, object] = {"permissions": {"publish": _DENIED, "subscribe": _DENIED}}
+_KEPT_OUT: Final = (f"{PRIVATE}>",)
 
 
 class ClientServer(NatsProcess):
     """The server for NATS clients of the broker in ``datadir``.
 
     ``host`` and ``port`` (0: any free one) say where it listens, ``users`` who may connect: none
-    given, everybody who can reach it. ``max_payload`` is the largest message in bytes, ``store``
-    how many bytes the clients' streams may take on the disk (0: they have no JetStream).
+    given, everybody who can reach it. With ``tls`` they speak TLS. ``max_payload`` is the largest
+    message in bytes, ``store`` how many bytes the clients' streams may take on the disk (0: they
+    have no JetStream).
 
     ``probe`` is called before the server is first started, once no earlier one holds the address
     any more: it may raise why that cannot be listened on. With ``confidant`` nobody but the user of
@@ -58,6 +61,7 @@ class ClientServer(NatsProcess):
         *,
         users: Sequence[NatsUser] = (),
         confidant: str | None = None,
+        tls: ServerTls | None = None,
         max_payload: int,
         store: int,
         sync: Sync = "always",
@@ -74,6 +78,7 @@ class ClientServer(NatsProcess):
         self._wanted_port = port
         self._users = tuple(users)
         self._confidant = confidant
+        self._tls = OwnTls(tls, self._datadir) if tls is not None else None
         self._store = store
         self._probe = probe
         self._nobodys_password = secrets.token_urlsafe(24)
@@ -83,17 +88,39 @@ class ClientServer(NatsProcess):
         """Where clients connect: host and port."""
         return self._host, self._port
 
+    def access(self) -> ConnectionOptions:
+        """Return how foldmq itself connects, once the server runs."""
+        return ConnectionOptions(
+            urls=(self.url,),
+            user=self.user,
+            password=self.password,
+            tls_context=self._tls.context() if self._tls is not None else None,
+        )
+
     async def start(self) -> None:
         """Do what a :class:`NatsProcess` does, in a directory that is made and locked for it.
 
         Raises NatsUnavailable as well when the address cannot be listened on.
         """
         self._datadir.lock()
+        for line in self._datadir.mended:
+            self._log(line)
         try:
+            if self._tls is not None:
+                self._tls.prepare()
             await super().start()
         except BaseException:
             self._datadir.unlock()
             raise
+
+    async def renew_tls(self) -> None:
+        """Take certificates over that were renewed in their files.
+
+        Raises BadNatsOptions when the authorities of the clients cannot be read.
+        """
+        if self._tls is not None:
+            await asyncio.to_thread(self._tls.prepare)
+            self.reread()
 
     async def stop(self) -> None:
         """End the server and give its directory free."""
@@ -125,6 +152,7 @@ class ClientServer(NatsProcess):
             "port": self._port,
             "server_name": self._server_name(),
             **self._admission(),
+            **(self._tls.configuration() if self._tls is not None else {}),
             "max_payload": self.max_payload,
             "max_pending": max(_LEAST_PENDING, 2 * self.max_payload),
             "ping_interval": "20s",
@@ -135,8 +163,7 @@ class ClientServer(NatsProcess):
     def _admission(self) -> dict[str, object]:
         users: list[dict[str, object]] = [{"user": self.user, "password": self.password}]
         users += [
-            user.entry()
-            | (_KEPT_OUT if self._confidant not in (None, user.nkey or user.name) else {})
+            user.entry(_KEPT_OUT if self._confidant not in (None, user.identity) else ())
             for user in self._users
         ]
         if self._users:

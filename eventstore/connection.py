@@ -80,6 +80,8 @@ class ConnectionOptions:
     tls_ca: Path | None = None
     tls_cert: Path | None = None
     tls_key: Path | None = None
+    tls_context: ssl.SSLContext | None = field(default=None, repr=False)
+    """How TLS is spoken, in place of those files."""
     name: str = "foldmq"
     inbox: str = "_INBOX"
     """What the subjects begin with on which answers come."""
@@ -478,9 +480,16 @@ def _access(options: ConnectionOptions) -> dict[str, Any]:
         access["user_credentials"] = str(options.credentials)
     if options.nkey_seed is not None:
         access["nkeys_seed"] = str(options.nkey_seed)
-    if any((options.tls_ca, options.tls_cert, options.tls_key)):
+    if options.tls_context is not None:
+        access["tls"] = options.tls_context
+    elif any((options.tls_ca, options.tls_cert, options.tls_key)):
         access["tls"] = _tls(options)
     return access
+
+
+def check_access(options: ConnectionOptions) -> None:
+    """Raise BadNatsOptions for a file that a connection with these options could not use."""
+    _access(options)
 
 
 def _check_secret(file: Path, markers: Sequence[bytes]) -> None:

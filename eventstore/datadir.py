@@ -13,6 +13,7 @@
     pseudonym.key      key of the hashes that stand for client identifiers, where they do
     nats-clients/      the same of the NATS server for NATS clients (eventstore.clientserver)
 
+All of it belongs to the user who runs the broker and is closed to others (eventstore.privacy).
 Reading the paths, the node id and the credentials needs no lock: tools may do so while a broker
 runs. Whatever writes takes :meth:`DataDir.lock` first.
 """
@@ -27,8 +28,9 @@ import os
 import re
 import secrets
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, BinaryIO, Self
 
+from eventstore import privacy
 from eventstore.errors import DataDirBusy, DataDirError, DiskFull, EventStoreError
 from eventstore.paths import expanded
 
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 _NODE = re.compile(r"[A-Za-z0-9_-]{1,32}")
+_WRITTEN = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW
 _REASONS = {
     errno.EACCES: "is not writable: change its owner or mode, or choose another --data-dir",
     errno.EPERM: "is not writable: change its owner or mode, or choose another --data-dir",
@@ -64,6 +67,8 @@ class DataDir:
     def __init__(self, path: Path | str) -> None:
         """Raise NoHome for a home directory that is not known."""
         self.path = expanded(path).absolute()
+        self.mended: tuple[str, ...] = ()
+        """Lines about what was open to others until the lock was taken."""
         self._lock: int | None = None
 
     @property
@@ -104,13 +109,16 @@ class DataDir:
     def lock(self) -> None:
         """Make the directory if missing and take its lock until :meth:`unlock` or exit.
 
+        Modes that let others in are mended; ``mended`` says which.
+
         Raises DataDirBusy when another process has it, DataDirError when the directory cannot
-        be made or written, DiskFull when there is no room even for that.
+        be made or written or is somebody else's, DiskFull when there is no room even for that.
         """
         if self._lock is not None:
             return
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._check()
             held = take_lock(self.path / "foldmq.lock")
         except OSError as error:
             raise self._explain(error) from None
@@ -118,11 +126,24 @@ class DataDir:
             raise DataDirBusy(self.path, self._holder())
         self._lock = held
         try:
+            self.mended = tuple(privacy.close(self.path))
             os.ftruncate(held, 0)
             os.pwrite(held, f"{os.getpid()}\n".encode(), 0)
         except OSError as error:
             self.unlock()
             raise self._explain(error) from None
+        except DataDirError:
+            self.unlock()
+            raise
+
+    def _check(self) -> None:
+        """Raise DataDirError for what is another user's; DataDirBusy if a broker is there."""
+        try:
+            privacy.check(self.path)
+        except DataDirError:
+            if is_locked(self.path / "foldmq.lock"):
+                raise DataDirBusy(self.path, self._holder()) from None
+            raise
 
     def unlock(self) -> None:
         """Give the lock back. The file stays: removing it would let two brokers lock two files."""
@@ -227,6 +248,10 @@ class DataDir:
         except OSError as error:
             raise self._explain(error) from None
 
+    def open_private(self, file: Path) -> BinaryIO:
+        """Open an empty file for writing that only this user can read. Raises OSError."""
+        return os.fdopen(os.open(file, _WRITTEN | os.O_TRUNC, 0o600), "wb")
+
     def _read(self, file: Path) -> str | None:
         try:
             return file.read_text(encoding="utf-8")
@@ -254,7 +279,7 @@ def take_lock(file: Path) -> int | None:
     The lock belongs to the open file: it lasts until every copy of the descriptor, also an
     inherited one, is closed. Raises OSError when the file cannot be opened.
     """
-    descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o600)
+    descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -264,3 +289,20 @@ def take_lock(file: Path) -> int | None:
         os.close(descriptor)
         raise
     return descriptor
+
+
+def is_locked(file: Path) -> bool:
+    """Return whether a process holds the lock of a file; changes nothing."""
+    try:
+        descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return False

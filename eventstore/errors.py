@@ -8,7 +8,7 @@ code  meaning
 ====  ===========================================================================
 65    the log itself is damaged
 69    a service that is needed (NATS) is not available or too old
-73    the data directory cannot be made or written
+73    the data directory cannot be made or written, or is another user's
 74    reading or writing failed: the disk is full
 75    try again later: something else uses what is needed
 78    the configuration promises less than asked for, or is wrong
@@ -34,7 +34,7 @@ class EventStoreError(FoldmqError):
 
 
 class DataDirError(EventStoreError):
-    """The data directory cannot be used: it is a file, not writable, or damaged."""
+    """The data directory cannot be used: a file, not writable, another user's, or damaged."""
 
     exit_code = 73
 

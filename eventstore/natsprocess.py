@@ -138,6 +138,13 @@ class NatsProcess(abc.ABC):
         await self._end_process()
         self._release_store()
 
+    def reread(self) -> None:
+        """Have a running server read anew the files that its configuration names."""
+        process = self._process
+        if process is not None and process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.send_signal(signal.SIGHUP)
+
     async def restart(self) -> None:
         """End the server and return when it runs again, or is stopped for good.
 
@@ -202,7 +209,7 @@ class NatsProcess(abc.ABC):
         log = self._datadir.nats_log
         self._log_offset = log.stat().st_size if log.exists() else 0
         try:
-            with self._datadir.nats_stderr.open("wb") as stderr:
+            with self._datadir.open_private(self._datadir.nats_stderr) as stderr:
                 self._process = await asyncio.create_subprocess_exec(
                     str(self._binary),
                     *self._arguments(),

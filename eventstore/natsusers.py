@@ -9,60 +9,41 @@
 
 A password is as it is or hashed by bcrypt. What begins with U is the public half of an nkey: its
 owner proves to have the other half, and no secret lies in the file.
+
+A file in the form of nats-server's own configuration says for each user as well what it may do:
+:mod:`eventstore.natsuserblock`.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
-import re
 import stat
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from eventstore.errors import EventStoreError
+from eventstore.natsuser import (
+    OWN_USER,
+    NatsPermissions,
+    NatsUser,
+    NatsUsersError,
+    Subjects,
+    name_problem,
+    nkey_problem,
+)
+from eventstore.natsuserblock import is_block, read_block
 from eventstore.shown import escaped
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-OWN_USER: Final = "foldmq"
-"""The name of foldmq's own user, which no other can have."""
-
-_BCRYPT = re.compile(r"\$2[abxy]\$(0[4-9]|[12][0-9]|3[01])\$[./A-Za-z0-9]{53}")
-_MEANT_AS_BCRYPT = re.compile(r"\$2[abxy]\$")
-_NKEY = re.compile(r"[A-Z2-7]{56}")
-_SEED = re.compile(r"S[A-Z2-7]{57}")
-_USER_PREFIX: Final = 20 << 3
-"""What an nkey begins with that is a user's, so that its text begins with U."""
-
-
-class NatsUsersError(EventStoreError):
-    """A file with users for NATS that cannot be read or has a bad line."""
-
-    exit_code = 78
-
-
-@dataclass(frozen=True, slots=True)
-class NatsUser:
-    """Somebody who may connect: by name and password, or by the nkey whose public half is given."""
-
-    name: str = ""
-    password: str = field(default="", repr=False)
-    """As it is, or hashed by bcrypt."""
-    nkey: str = ""
-
-    @property
-    def hashed(self) -> bool:
-        """Whether what stands here lets nobody in who only reads it."""
-        return bool(self.nkey or _BCRYPT.fullmatch(self.password))
-
-    def entry(self) -> dict[str, object]:
-        """Return the user as the configuration of a NATS server has it."""
-        if self.nkey:
-            return {"nkey": self.nkey}
-        return {"user": self.name, "password": self.password}
+__all__ = [
+    "OWN_USER",
+    "NatsPermissions",
+    "NatsUser",
+    "NatsUsersError",
+    "Subjects",
+    "read_users",
+    "readable_by_others",
+]
 
 
 def read_users(path: Path) -> tuple[NatsUser, ...]:
@@ -79,15 +60,11 @@ def read_users(path: Path) -> tuple[NatsUser, ...]:
         at = error.object.count(b"\n", 0, error.start) + 1
         raise NatsUsersError(f"{path}:{at}: not UTF-8 text") from None
     users: dict[str, NatsUser] = {}
-    for number, line in enumerate(text.split("\n"), 1):
-        entry = line.rstrip("\r")
-        if not entry.strip() or entry.startswith("#"):
-            continue
-        user = _user(entry, f"{path}:{number}")
-        if (user.nkey or user.name) in users:
-            who = user.nkey or escaped(user.name)
-            raise NatsUsersError(f"{path}:{number}: user {who} appears twice")
-        users[user.nkey or user.name] = user
+    found = read_block(text, str(path)) if is_block(text) else _lines(text, path)
+    for user, line in found:
+        if user.identity in users:
+            raise NatsUsersError(f"{path}:{line}: user {escaped(user.identity)} appears twice")
+        users[user.identity] = user
     if not users:
         raise NatsUsersError(f"{path}: names no user of NATS: nobody could connect")
     return tuple(users.values())
@@ -102,24 +79,19 @@ def readable_by_others(path: Path, users: Sequence[NatsUser]) -> bool:
     return bool(mode & stat.S_IROTH) and not all(user.hashed for user in users)
 
 
+def _lines(text: str, path: Path) -> Iterator[tuple[NatsUser, int]]:
+    """Yield the users of a file with a user a line."""
+    for number, line in enumerate(text.split("\n"), 1):
+        entry = line.rstrip("\r")
+        if entry.strip() and not entry.startswith("#"):
+            yield _user(entry, f"{path}:{number}"), number
+
+
 def _user(entry: str, where: str) -> NatsUser:
     name, colon, password = entry.partition(":")
     if not colon:
         return NatsUser(nkey=_nkey(entry.strip(), where))
-    problem = None
-    if not name or not name.isprintable() or name != name.strip():
-        problem = "a user name is not empty, and has no control character and no space at its ends"
-    elif name == OWN_USER:
-        problem = f"user {OWN_USER} is the broker's own: choose another name"
-    elif not password:
-        problem = f"the password of user {escaped(name)} is empty"
-    elif not password.isprintable():
-        problem = f"the password of user {escaped(name)} has a control character"
-    elif _MEANT_AS_BCRYPT.match(password) and not _BCRYPT.fullmatch(password):
-        problem = (
-            f"the password of user {escaped(name)} begins as a bcrypt hash and is none: it is "
-            "incomplete, or its cost is not from 04 to 31"
-        )
+    problem = name_problem(name, password)
     if problem:
         raise NatsUsersError(f"{where}: {problem}")
     return NatsUser(name, password)
@@ -127,19 +99,9 @@ def _user(entry: str, where: str) -> NatsUser:
 
 def _nkey(text: str, where: str) -> str:
     """Return the public nkey of a user; the text is not shown, it may be a secret."""
-    if _SEED.fullmatch(text):
-        raise NatsUsersError(
-            f"{where}: this is the secret half of an nkey: what belongs here is the public one, "
-            "which begins with U"
-        )
-    if not (_NKEY.fullmatch(text) and text.startswith("U")):
-        raise NatsUsersError(
-            f"{where}: expected NAME:PASSWORD, NAME:BCRYPT-HASH or the public nkey of a user, "
-            "which begins with U and has 56 characters"
-        )
-    raw = base64.b32decode(text)
-    if raw[0] != _USER_PREFIX or binascii.crc_hqx(raw[:-2], 0) != int.from_bytes(
-        raw[-2:], "little"
-    ):
-        raise NatsUsersError(f"{where}: this nkey has a slip: its checksum is not right")
-    return text
+    problem = nkey_problem(text)
+    if problem is None:
+        return text
+    if problem.startswith("the public nkey"):
+        problem = f"expected NAME:PASSWORD, NAME:BCRYPT-HASH or {problem}"
+    raise NatsUsersError(f"{where}: {problem}")

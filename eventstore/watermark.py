@@ -48,7 +48,7 @@ class Watermark:
         noted = {"stream": self._stream, "sequence": sequence, "link": link.hex()}
         try:
             if self._file is None:
-                self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o600)
+                self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600)
                 os.ftruncate(self._file, _ROOM)
             os.pwrite(self._file, orjson.dumps(noted).ljust(_ROOM), 0)
         except OSError:

@@ -68,11 +68,15 @@ OUTLOOK = """\
   than 1 without `nats_url`; `keep_until_archived` without `keep` and `keep_bytes`; `bridge_user`,
   `bridge_password`, `bridge_password_file`, `bridge_creds` and `bridge_nkey` without `bridge_url`;
   both `bridge_password` and `bridge_password_file`; `nats_listen` together with `nats_url` or
-  `bridge_url`; `nats_users` without `nats_listen`; a `nats_listen` that other
-  machines can reach without `nats_users`.
+  `bridge_url`; `nats_users`, `nats_anonymous` and `nats_tls_*` without `nats_listen`;
+  `nats_tls_cert` and `nats_tls_key` without each other; both `nats_users` and `nats_anonymous`. A
+  `nats_listen` without either of these two is refused where other machines can reach it, and where
+  `password_file`, `jwt_keys`, `auth_subject`, `tls_identity` or `tls_client_certs = "required"` say
+  who may connect by MQTT.
 - **The bridge** leads to one NATS: that of `bridge_url`; without it, that of `nats_url`; with
   neither, the server for NATS clients that `nats_listen` starts. With none of the three there is
-  nobody to exchange messages with. `nats_ca`, `nats_cert` and `nats_key` hold for `bridge_url` too.
+  nobody to exchange messages with. `nats_ca`, `nats_cert` and `nats_key` hold for `bridge_url` too;
+  `nats_tls_*` are for clients of `nats_listen`, and SIGHUP rereads these files.
 - **`keep`, `keep_bytes` and `keep_until_archived`.** The first two say when something is to be cut
   off, the third that only what is archived may be. With all three the log is what was written in
   the last 7 days, or less if that is more than `keep_bytes`, and always what no archive has yet. So

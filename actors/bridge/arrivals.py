@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from eventstore.journal import Sink
     from eventstore.link import Arrived
     from eventstore.positions import Position
+    from protocol.natsheaders import Headers
 
 _LEVEL = 4
 """Protocol level that the log has for the session of NATS: its rules are those of MQTT 3.1.1."""
@@ -47,6 +48,12 @@ _QOS: Final = {"0": 0, "1": 1, "2": 2}
 _SPARKPLUG: Final = b"spBv1.0/"
 _NOT_ANSWERED: Final = (b"$", b"foldmq.")
 """What replies to such subjects would do is for those who may publish there themselves."""
+_CONDITIONS: Final = (
+    "Nats-Expected-Last-Sequence",
+    "Nats-Expected-Last-Subject-Sequence",
+    "Nats-Expected-Last-Msg-Id",
+)
+"""Headers that have JetStream store a message only if the stream ends as they say."""
 _NOT_PERMITTED: Final = {"code": 403, "description": "not permitted"}
 _ANY: Final = "-"
 """Stands for a token where it is only asked who would get a request."""
@@ -146,9 +153,21 @@ class Arrivals:
                 key = blake2b(about, digest_size=16).digest()
             if headers.get("Foldmq-Node"):
                 reply = b""  # a probe of another broker
+            elif reply and self._for_another_stream(headers):
+                reply = b""
         if reply and not self._may_answer(reply, prefix):
             reply = b""
         return qos, retain, key, reply
+
+    def _for_another_stream(self, headers: Headers) -> bool:
+        """Say whether a message asks for what only a JetStream stream can promise.
+
+        It names another stream than the log, or what the stream must end with.
+        """
+        stream = headers.get("Nats-Expected-Stream")
+        return (bool(stream) and stream != self._stream) or any(
+            headers.get(name) is not None for name in _CONDITIONS
+        )
 
     def _may_answer(self, reply: bytes, prefix: str) -> bool:
         """Say whether whoever published under a prefix may have us publish on a subject."""

@@ -59,6 +59,7 @@ class BridgeHost:
         self._pause = 0.0
         """Seconds that the bridge was off when it had failed last."""
         self._began = 0.0
+        """When it began last; 0: it has not yet."""
         self._ended = False
 
     async def start(self, access: ConnectionOptions) -> None:
@@ -208,6 +209,7 @@ class BridgeHost:
         link, wire = self._link, self._wire
         if link is None or wire is None or self._ended or self._actor is not None:
             return
+        again = self._began > 0
         self._began = self._broker.clock.monotonic()
         self._actor = Bridge(self._broker, self.options, self.interest, link, wire, self.stats)
         try:
@@ -216,10 +218,14 @@ class BridgeHost:
             self._actor.begin()
         except Exception as error:  # noqa: BLE001 - the connection is not to blame
             self.failed(error)
+            return
+        if again:
+            _log.info("the bridge has begun again")
 
     # What the connection calls: in its order, where the actor's mailbox may be behind.
 
     def _up(self) -> None:
+        _log.info("bridge: connected to NATS again")
         self._try(self.interest.renewed)
         self._tell(Up())
 

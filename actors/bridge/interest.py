@@ -1,10 +1,11 @@
 """What MQTT clients subscribe to, as subscriptions in NATS: one set for each distinct filter.
 
-The router tells of every subscription that begins or ends; a filter that several sessions have is
-counted. Where the subjects of several filters match a message, NATS delivers it once for each;
-:mod:`actors.bridge.copies` has one of them taken. A subscription that ends counts until the server
-has confirmed it, since until then messages may come for it. One that the server refuses does not
-count until there is another connection, which asks again.
+The router tells of every subscription that begins or ends, of those to requests only while their
+client is connected: nobody else can answer, and NATS is to say so. A filter that several sessions
+have is counted. Where the subjects of several filters match a message, NATS delivers it once for
+each; :mod:`actors.bridge.copies` has one of them taken. A subscription that ends counts until the
+server has confirmed it, since until then messages may come for it. One that the server refuses does
+not count until there is another connection, which asks again.
 """
 
 from __future__ import annotations
@@ -77,6 +78,8 @@ class Interest:
         """Sessions that have a filter, by (prefix, filter)."""
         self._whose: dict[tuple[str, str], str] = {}
         """The prefix under which a session's filter was counted, where users have prefixes."""
+        self._serving: set[tuple[str, str]] = set()
+        """(session, filter) of clients that are there to answer requests."""
         self._held: dict[str, _Held] = {}
         self._leaving: dict[int, str] = {}
         """Subscriptions whose end is not confirmed yet, with their subjects."""
@@ -127,10 +130,18 @@ class Interest:
         """Forget everything: the subscriptions are told anew. Only before there is a link."""
         self._filters.clear()
         self._whose.clear()
+        self._serving.clear()
         self.requests = 0
 
     def added(self, session: str, topic_filter: str) -> None:
-        """Take note of a subscription that a session did not have."""
+        """Take note of a subscription that a session did not have.
+
+        One to requests counts once, however often it is told.
+        """
+        if topic_filter.startswith(REQUESTS):
+            if (session, topic_filter) in self._serving:
+                return
+            self._serving.add((session, topic_filter))
         prefix = self._prefix_of(session)
         if prefix:
             self._whose[session, topic_filter] = prefix
@@ -143,6 +154,10 @@ class Interest:
 
     def removed(self, session: str, topic_filter: str) -> None:
         """Take note of the end of a subscription."""
+        if topic_filter.startswith(REQUESTS):
+            if (session, topic_filter) not in self._serving:
+                return
+            self._serving.discard((session, topic_filter))
         prefix = self._whose.pop((session, topic_filter), "") if self._whose else ""
         wanted = prefix, topic_filter
         self._filters[wanted] -= 1

@@ -271,9 +271,15 @@ async def test_one_that_fails_begins_again_later_and_later(place: Place) -> None
     place.clock.now += 60
     place.host.failed(TROUBLE)
     assert place.clock.to_next() == 1
-    assert place.log.lines[-2:] == [
-        "the bridge failed: it begins again in 60 s",
+    assert place.log.lines[:2] == [
         "the bridge failed: it begins again in 1 s",
+        "the bridge has begun again",
+    ]
+    assert place.log.lines[-4:] == [
+        "the bridge failed: it begins again in 60 s",
+        "the bridge has begun again",
+        "the bridge failed: it begins again in 1 s",
+        "the bridge has begun again",
     ]
     await place.host.stop()
 
@@ -364,5 +370,6 @@ async def test_what_the_connection_tells(place: Place) -> None:
         tell["on_up"]()
     tell["on_error"]("NATS at h: no")
     assert [type(message) for message in place.actors[0].told] == [Down, Up] * 2
-    assert place.log.lines == ["bridge: NATS at h: no"]
+    back = "bridge: connected to NATS again"
+    assert place.log.lines == [back, back, "bridge: NATS at h: no"]
     await place.host.stop()

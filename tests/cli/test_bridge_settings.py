@@ -7,16 +7,22 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from harness.certs import Authority
 
 from cli.flags import with_settings_flags
 from cli.ready import Facts, announce
 from cli.settings import RELOADABLE, ConfigError, Settings, load
-from cli.store import bridge_access, nats_users
+from cli.store import bridge_access, check_files, nats_tls, nats_users
 from cli.units import Address
+from eventstore.clienttls import ServerTls
 from eventstore.connection import ConnectionOptions
 from eventstore.natsusers import NatsUsersError
 
-EMBEDDED: Any = SimpleNamespace(url="nats://127.0.0.1:1", user="foldmq", password="made up")
+EMBEDDED: Any = SimpleNamespace(
+    access=lambda: ConnectionOptions(
+        urls=("nats://127.0.0.1:1",), user="foldmq", password="made up"
+    )
+)
 
 
 def refusal(flags: dict[str, object], environment: dict[str, str] | None = None) -> str:
@@ -104,6 +110,26 @@ def test_bad_value_names_what_is_allowed(flags: dict[str, object], problem: str)
             "bridge_password and bridge_password_file exclude each other: set one",
         ),
         ({"nats_users": "users"}, "nats_users needs nats_listen as well"),
+        ({"nats_anonymous": True}, "nats_anonymous needs nats_listen as well"),
+        ({"nats_tls_cert": "a"}, "nats_tls_cert needs nats_listen as well"),
+        ({"nats_tls_key": "a"}, "nats_tls_key needs nats_listen as well"),
+        ({"nats_tls_client_ca": "a"}, "nats_tls_client_ca needs nats_listen as well"),
+        (
+            {"nats_listen": "127.0.0.1:1", "nats_tls_cert": "a"},
+            "nats_tls_cert needs nats_tls_key as well",
+        ),
+        (
+            {"nats_listen": "127.0.0.1:1", "nats_tls_key": "a"},
+            "nats_tls_key needs nats_tls_cert as well",
+        ),
+        (
+            {"nats_listen": "127.0.0.1:1", "nats_tls_client_ca": "a"},
+            "nats_tls_client_ca needs nats_tls_cert as well",
+        ),
+        (
+            {"nats_listen": "127.0.0.1:1", "nats_users": "a", "nats_anonymous": True},
+            "nats_users and nats_anonymous exclude each other: set one",
+        ),
         (
             {"nats_listen": "127.0.0.1:1", "nats_url": "nats://a"},
             "nats_listen is for the embedded NATS: clients of the one of nats_url connect to it",
@@ -154,6 +180,69 @@ def test_other_machines_need_users(listen: str) -> None:
     assert said.startswith(f"nats_listen = {listen} can be reached from other machines: set ")
     assert "nats_users" in said
     assert load({"nats_listen": listen, "nats_users": "users"}, {}).nats_users == Path("users")
+
+
+ENCRYPTED = {"tls_cert": "c", "tls_key": "k", "tls_client_ca": "ca"}
+
+
+@pytest.mark.parametrize(
+    ("flags", "name"),
+    [
+        ({"password_file": "users"}, "password_file"),
+        ({"password_file": "users", "allow_anonymous": True}, "password_file"),
+        ({"jwt_keys": "keys"}, "jwt_keys"),
+        (
+            {
+                "listen": ["tls://127.0.0.1:8883"],
+                **ENCRYPTED,
+                "tls_client_certs": "optional",
+                "tls_identity": "cn",
+            },
+            "tls_identity",
+        ),
+        (
+            {"listen": ["tls://127.0.0.1:8883"], **ENCRYPTED, "tls_client_certs": "required"},
+            "tls_client_certs",
+        ),
+    ],
+)
+def test_what_says_who_may_connect_by_mqtt_asks_for_users_of_nats(
+    flags: dict[str, object], name: str
+) -> None:
+    opened = {**flags, "nats_listen": "127.0.0.1:4222"}
+    said = refusal(opened)
+    assert said.startswith("nats_listen = 127.0.0.1:4222 lets everybody read and write all topics")
+    assert f"{name} says who may connect by MQTT: set nats_users" in said
+    assert said.endswith("or nats_anonymous = true to let everybody in")
+    assert load({**opened, "nats_users": "u"}, {}).nats_users == Path("u")
+    assert load(opened, {"FOLDMQ_NATS_ANONYMOUS": "true"}).nats_anonymous
+
+
+def test_one_listener_that_asks_for_certificates_is_enough(tmp_path: Path) -> None:
+    config = tmp_path / "foldmq.toml"
+    config.write_text("""
+    nats_listen = "127.0.0.1:4222"
+    [[listen]]
+    address = "127.0.0.1:1883"
+    [[listen]]
+    address = "tls://127.0.0.1:8883"
+    tls_cert = "c"
+    tls_key = "k"
+    tls_client_ca = "ca"
+    tls_client_certs = "required"
+    """)
+    with pytest.raises(ConfigError, match="although tls_client_certs says who may connect"):
+        load({}, {}, config)
+
+
+def test_the_external_check_asks_for_users_of_nats() -> None:
+    opened = {"nats_listen": "127.0.0.1:1", "auth_subject": "foldmq.auth", "nats_anonymous": True}
+    assert refusal(opened).startswith("auth_subject with nats_listen needs nats_users")
+
+
+def test_anonymous_in_so_many_words_holds_beyond_loopback() -> None:
+    settings = load({"nats_listen": "0.0.0.0:4222", "nats_anonymous": True}, {})
+    assert settings.nats_anonymous
 
 
 @pytest.mark.parametrize("listen", ["127.0.0.1:1", "localhost:0", "[::1]:1", "off"])
@@ -230,6 +319,32 @@ def test_a_password_file_that_cannot_be_read(tmp_path: Path) -> None:
         bridge_access(settings, None)
 
 
+@pytest.mark.parametrize("whose", ["nats", "bridge"])
+@pytest.mark.parametrize("kind", ["creds", "nkey"])
+def test_files_of_connections_are_looked_at_before_anything_is_started(
+    tmp_path: Path, whose: str, kind: str
+) -> None:
+    missing = tmp_path / "none"
+    settings = load({f"{whose}_url": "nats://a", f"{whose}_{kind}": missing}, {})
+    with pytest.raises(ConfigError, match=f"^{whose}_{kind}: cannot read {missing}: No such file"):
+        check_files(settings)
+
+
+def test_a_file_that_holds_no_credentials_is_named(tmp_path: Path) -> None:
+    (tmp_path / "creds").write_text("nothing")
+    settings = load({"bridge_url": "nats://a", "bridge_creds": tmp_path / "creds"}, {})
+    with pytest.raises(ConfigError, match=r"^bridge_creds: .*is no NATS credentials file"):
+        check_files(settings)
+    authorities = {"bridge_url": "nats://a", "nats_ca": tmp_path / "none"}
+    with pytest.raises(ConfigError, match=r"^nats_ca: cannot use the TLS files"):
+        check_files(load(authorities, {}))
+
+
+def test_files_of_a_bridge_that_is_off_do_not_matter(tmp_path: Path) -> None:
+    given = {"bridge_url": "nats://a", "bridge_creds": tmp_path / "none", "bridge": False}
+    check_files(load(given, {}))
+
+
 # ------------------------------------------------------------------------ users and the banner
 
 
@@ -253,6 +368,18 @@ def test_a_bad_users_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(NatsUsersError, match=":1: expected NAME:PASSWORD"):
         nats_users(load({"nats_listen": "127.0.0.1:1", "nats_users": file}, {}))
     assert nats_users(load({}, {})) == ()
+
+
+def test_the_files_of_tls_are_looked_at(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    server = authority.server()
+    flags = {"nats_listen": "127.0.0.1:1", "nats_tls_cert": server.certificate}
+    good = nats_tls(load({**flags, "nats_tls_key": server.key}, {}))
+    assert good == ServerTls(server.certificate, server.key)
+    bad = load({**flags, "nats_tls_key": authority.client("ann").key}, {})
+    with pytest.raises(ConfigError, match=r"nats_tls_.*does not belong to the certificate"):
+        nats_tls(bad)
+    assert nats_tls(load({"nats_listen": "127.0.0.1:1"}, {})) is None
 
 
 FACTS = Facts(
@@ -284,6 +411,33 @@ def test_the_banner_tells_where_nats_clients_are() -> None:
     lines = banner({**opened, "nats_users": "/u"}, nats_clients=place, nats_users=3)
     assert "  NATS       127.0.0.1:4222, for the 3 users of /u" in lines
     assert "  bridge     off" in lines
+
+
+def test_the_banner_tells_of_tls_and_certificates() -> None:
+    place = Address("127.0.0.1", 4222)
+    opened = {"nats_listen": "127.0.0.1:4222", "nats_tls_cert": "c", "nats_tls_key": "k"}
+    lines = banner(opened, nats_clients=place)
+    assert "  NATS       127.0.0.1:4222 (TLS), for anybody, without a password" in lines
+    opened["nats_tls_client_ca"] = "ca"
+    lines = banner(opened, nats_clients=place)
+    assert "  NATS       127.0.0.1:4222 (TLS), for whoever has a certificate" in lines
+    lines = banner({**opened, "nats_users": "/u"}, nats_clients=place, nats_users=1)
+    assert "  NATS       127.0.0.1:4222 (TLS), for the one user of /u, with a certificate" in lines
+
+
+@pytest.mark.parametrize(("client_ca", "warned"), [(None, True), ("ca", False)])
+def test_anonymous_nats_clients_are_warned_of(
+    client_ca: str | None, warned: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags: dict[str, object] = {
+        "nats_listen": "127.0.0.1:4222",
+        "nats_anonymous": True,
+        "nats_tls_cert": "c",
+        "nats_tls_key": "k",
+        "nats_tls_client_ca": client_ca,
+    }
+    banner(flags, nats_clients=Address("127.0.0.1", 4222))
+    assert ("(nats_anonymous = true)" in "".join(capsys.readouterr())) is warned
 
 
 def test_the_banner_has_no_line_about_what_is_not_there() -> None:

@@ -8,11 +8,13 @@ import signal
 import threading
 from typing import TYPE_CHECKING
 
+import nats.errors
 import pytest
 from harness import packets
 from harness.broker import stand_still, until
 from harness.fixtures import EXTERNAL, Clients, unique
 from harness.packets import Publish, Will
+from nats.errors import NoRespondersError
 
 from e2e.bridging import Place, Visitor, Wire, mqtt_subscribed, received
 
@@ -345,6 +347,91 @@ def test_what_is_answered_is_in_the_log(place: Place, clients: Clients, visitor:
     assert answers[0]["seq"] == answers[1]["seq"] > 0
     assert ["duplicate" in answer for answer in answers].count(True) == 1
     assert received(mqtt, 1) == [(name, b"3", 1)]
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        {"Nats_Expected_Stream": "ORDERS"},
+        {"Nats_Expected_Last_Sequence": "0"},
+        {"Nats_Expected_Last_Subject_Sequence": "0"},
+        {"Nats_Expected_Last_Msg_Id": "x"},
+    ],
+)
+@pytest.mark.parametrize("qos", ["0", "1"])
+def test_what_is_for_another_stream_is_not_answered(
+    clients: Clients, visitor: Visitor, condition: dict[str, str], qos: str
+) -> None:
+    name = unique("elsewhere")
+    mqtt = mqtt_subscribed(clients, visitor, (name, 1))
+    answers = visitor.hear(f"_INBOX.{name}")
+    twice = {"Foldmq_QoS": qos, "Nats_Msg_Id": name}
+    for _ in range(2):
+        visitor.publish(name, b"x", f"_INBOX.{name}", **condition, **twice)
+    # it is observed all the same, as any NATS client that subscribed would
+    assert received(mqtt, 2 if qos == "0" else 1)[0] == (name, b"x", int(qos))
+    assert visitor.recorded(name, b"last")["seq"] > 0
+    assert answers.heard == []
+
+
+def test_a_stream_in_nats_gets_its_answer(clients: Clients, visitor: Visitor) -> None:
+    name = unique("orders")
+    jetstream = visitor.client.jetstream()
+    visitor.do(jetstream.add_stream(name=name, subjects=[f"{name}.>"]))
+    mqtt = mqtt_subscribed(clients, visitor, (f"{name}/#", 1))
+    for number in range(1, 6):
+        said = visitor.do(
+            jetstream.publish(f"{name}.a", b"%d" % number, stream=name, headers={"Foldmq-QoS": "1"})
+        )
+        assert (said.stream, said.seq) == (name, number)
+    assert len(received(mqtt, 5)) == 5
+    visitor.do(jetstream.delete_stream(name))
+
+
+def test_the_log_may_be_the_stream_that_is_named(
+    place: Place, clients: Clients, visitor: Visitor
+) -> None:
+    name = unique("ours")
+    mqtt_subscribed(clients, visitor, (name, 1))
+    stream = f"FOLDMQ_LOG_{(place.broker.data_dir / 'node').read_text().strip()}"
+    assert visitor.recorded(name, b"1", Nats_Expected_Stream=stream)["stream"] == stream
+
+
+def test_without_a_client_that_answers_nats_says_so(clients: Clients, visitor: Visitor) -> None:
+    name, client_id = unique("svc"), unique("server")
+    first = clients.connect(client_id, clean=False)
+    wanted = f"$nats/request/+/{name}/#"
+    mqtt_subscribed(clients, visitor, (wanted, 1), client=first)
+
+    def nobody() -> bool:
+        try:
+            visitor.ask(f"{name}.add", timeout=1)
+        except NoRespondersError:
+            return True
+        except nats.errors.TimeoutError:
+            return False
+        return False
+
+    first.disconnect()
+    until(nobody, "word that there is nobody")
+    for _ in range(2):
+        again = clients.connect(client_id, clean=False, session_present=True)
+        answers: list[bytes] = []
+        ready = unique("ready")
+        mqtt_subscribed(clients, visitor, (ready, 0), client=again)
+        asking = threading.Thread(
+            target=lambda: answers.append(visitor.ask(f"{name}.add"))  # noqa: B023
+        )
+        asking.start()
+        token = again.expect_a(Publish).topic.split("/")[2]
+        again.publish(f"$nats/reply/{token}", b"4")
+        asking.join()
+        assert answers == [b"4"]
+        again.close()  # without a DISCONNECT
+        until(nobody, "word that there is nobody")
+    back = clients.connect(client_id, clean=False, session_present=True)
+    back.unsubscribe(wanted)
+    until(nobody, "word that there is nobody")
 
 
 def test_nothing_is_answered_before_it_is_on_disk(

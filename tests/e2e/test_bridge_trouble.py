@@ -283,7 +283,7 @@ def test_a_foreign_nats_is_restarted_under_load(
     captured(stranger, name)
     mqtt = mqtt_subscribed(place.clients, stranger, (f"{name}/0", 1))
     load = Load(place.broker.port, name)
-    for _ in range(2):
+    for times in range(1, 3):
         load.after(100)
         foreign.kill()
         place.clients.connect().publish(f"{name}/0", b"lost")
@@ -291,6 +291,8 @@ def test_a_foreign_nats_is_restarted_under_load(
         until(lambda: "reason=bridge_unavailable" in place.broker.log, "a line about QoS 0")
         load.after(100)
         foreign.start()
+        back = "bridge: connected to NATS again"
+        until(lambda: place.broker.log.count(back) == times, "a line that it is back")  # noqa: B023
     load.after(100)
     count = load.end()
     heard = in_stream(stranger, name, reaches(count, name))
@@ -480,6 +482,7 @@ def test_what_is_bridged_is_a_matter_of_settings(
         add_user(users, user, "secret")
     config = f"""
     password_file = '{users}'
+    nats_anonymous = true
     bridge_filters = ['open/#', 'hall/#', '+']
     """
     rules = ["--bridge-map", "hall=plant1.hall", "--bridge-user-map", "ann=tenants.ann"]

@@ -58,7 +58,8 @@ class Place:
         self.nats_port = free_port()
         self.config = (
             f'password_file = "{users}"\npermissions = "{self.rules}"\nallow_anonymous = true\n'
-            f'nats_listen = "127.0.0.1:{self.nats_port}"\nlog_format = "json"\n{config}'
+            f'nats_listen = "127.0.0.1:{self.nats_port}"\nnats_anonymous = true\n'
+            f'log_format = "json"\n{config}'
         )
         self.rules.write_text(RULES)
         self.broker = Broker(directory, config=self.config, forked=True)

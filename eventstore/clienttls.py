@@ -1,0 +1,119 @@
+"""TLS of the NATS server for NATS clients, and how the bridge speaks it.
+
+Where clients must show a certificate, the bridge shows one of its own: it is made at each start,
+and the server trusts it beside the authorities of the clients' certificates.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import ssl
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from eventstore.errors import BadNatsOptions
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from eventstore.datadir import DataDir
+
+TRUSTED: Final = "trusted.pem"
+"""Authorities of the clients' certificates, and the bridge's certificate."""
+BRIDGE: Final = "bridge.pem"
+"""The bridge's certificate and its private key."""
+
+_HANDSHAKE_SECONDS: Final = 5
+_DAY: Final = dt.timedelta(days=1)
+_LIFE: Final = 3650 * _DAY
+_PEM: Final = serialization.Encoding.PEM
+
+
+@dataclass(frozen=True, slots=True)
+class ServerTls:
+    """How the server speaks TLS; all files are PEM."""
+
+    certificate: Path
+    """The server's certificate, followed by those that lead to its authority."""
+    key: Path
+    client_ca: Path | None = None
+    """Authorities of client certificates, which are then needed; None: they are not asked for."""
+
+
+class OwnTls:
+    """The server's TLS, with its files in ``datadir``, and the bridge's to it."""
+
+    def __init__(self, tls: ServerTls, datadir: DataDir) -> None:
+        self._tls = tls
+        self._datadir = datadir
+        self._bridges: tuple[str, str] | None = None
+
+    def prepare(self) -> None:
+        """Write what the server reads, if clients must show a certificate.
+
+        Raises BadNatsOptions when the authorities of theirs cannot be read.
+        """
+        if self._tls.client_ca is not None:
+            trusted = _read(self._tls.client_ca)
+            self._bridges = self._bridges or _made()
+            certificate, key = self._bridges
+            self._datadir.write_private(self._datadir.path / TRUSTED, f"{trusted}\n{certificate}")
+            self._datadir.write_private(self._datadir.path / BRIDGE, certificate + key)
+
+    def configuration(self) -> dict[str, object]:
+        """Return what the server's configuration says about it."""
+        tls: dict[str, object] = {
+            "cert_file": str(self._tls.certificate.absolute()),
+            "key_file": str(self._tls.key.absolute()),
+            "timeout": _HANDSHAKE_SECONDS,
+        }
+        if self._tls.client_ca is not None:
+            tls |= {"ca_file": str(self._datadir.path / TRUSTED), "verify": True}
+        return {"tls": tls}
+
+    def context(self) -> ssl.SSLContext:
+        """Return how to connect to the server.
+
+        It is a process of ours at an address of this machine, which its certificate need not name.
+        """
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+        if self._tls.client_ca is not None:
+            context.load_cert_chain(self._datadir.path / BRIDGE)
+        return context
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text("utf-8", errors="replace")
+    except OSError as error:
+        raise BadNatsOptions(f"cannot read {file}: {error.strerror}") from None
+
+
+def _made() -> tuple[str, str]:
+    """Return a certificate that vouches for nobody but itself, and its private key (PEM)."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "foldmq bridge")])
+    now = dt.datetime.now(dt.UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _DAY)
+        .not_valid_after(now + _LIFE)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    private = key.private_bytes(
+        _PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    return certificate.public_bytes(_PEM).decode(), private.decode()

@@ -1,0 +1,180 @@
+"""The configuration language of nats-server, as far as a file with users needs it.
+
+Maps, lists, texts, numbers, ``true`` and ``false``, comments. Variables, ``include`` and blocks of
+text in parentheses are refused: a file with users holds them itself.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple, TypeAlias
+
+from protocol.errors import FoldmqError
+
+_DEEPEST: Final = 20
+_SPACE = re.compile(r"(?:\s|#[^\n]*+|//[^\n]*+)*+")
+_SEPARATORS = re.compile(r"(?:[\s,;]|#[^\n]*+|//[^\n]*+)*+")
+_KEY = re.compile(r"[^\s:={}\[\],;\"']+")
+_ASSIGNS = re.compile(r"\s*[:=]?\s*")
+_BARE = re.compile(r"[^\s,;\]}]+")
+_INTEGER = re.compile(r"-?[0-9]{1,18}")
+_QUOTED = re.compile(r'"((?:[^"\\\n]|\\.)*)"')
+_RAW = re.compile(r"'([^'\n]*)'")
+_ESCAPE = re.compile(r"\\(x[0-9A-Fa-f]{2}|.)")
+_ESCAPED: Final = {"t": "\t", "n": "\n", "r": "\r", '"': '"', "\\": "\\"}
+_BCRYPT: Final = ("$2a$", "$2b$", "$2x$", "$2y$")
+_WORDS: Final = dict.fromkeys(("true", "yes", "on"), True) | dict.fromkeys(
+    ("false", "no", "off"), False
+)
+
+
+class NatsConfError(FoldmqError):
+    """A text that is not in that language; ``line`` says where."""
+
+    def __init__(self, line: int, what: str) -> None:
+        super().__init__(what)
+        self.line = line
+
+
+class Value(NamedTuple):
+    """A value, and the line on which it begins."""
+
+    what: Content
+    line: int
+
+
+Content: TypeAlias = "dict[str, Value] | list[Value] | str | int | bool"
+
+
+def parse(text: str) -> dict[str, Value]:
+    """Return what a configuration holds; the braces around all of it may be there or not.
+
+    Raises NatsConfError with the line of the first thing wrong; no value is in what it says.
+    """
+    reader = _Reader(text)
+    return reader.document()
+
+
+class _Reader:
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._at = 0
+        self._depth = 0
+
+    def document(self) -> dict[str, Value]:
+        self._skip(_SPACE)
+        if self._next() == "{":
+            found = self._map()
+            self._skip(_SEPARATORS)
+            if self._next():
+                raise self._error("nothing can follow the brace that closes the whole")
+            return found
+        return self._entries("")
+
+    def _entries(self, end: str) -> dict[str, Value]:
+        found: dict[str, Value] = {}
+        while True:
+            self._skip(_SEPARATORS)
+            if self._next() == end:
+                return found
+            if not self._next():
+                raise self._error("a brace { is not closed")
+            name, line = self._key()
+            if name in found:
+                raise NatsConfError(line, "the same name stands twice in a map")
+            self._skip(_ASSIGNS)
+            found[name] = self._value()
+
+    def _key(self) -> tuple[str, int]:
+        line = self._line()
+        if self._next() in ("'", '"'):
+            return self._text_in_quotes(), line
+        match = _KEY.match(self._text, self._at)
+        if match is None:
+            raise self._error("expected a name, as users or permissions")
+        if match[0] == "include":
+            raise self._error("include is not read here: write the users into this file")
+        self._at = match.end()
+        return match[0], line
+
+    def _value(self) -> Value:
+        line = self._line()
+        match self._next():
+            case "{":
+                return Value(self._map(), line)
+            case "[":
+                return Value(self._list(), line)
+            case "'" | '"':
+                return Value(self._text_in_quotes(), line)
+            case "(":
+                raise self._error("blocks in parentheses are not read here: use quotes")
+        match = _BARE.match(self._text, self._at)
+        if match is None:
+            raise self._error("a value is missing")
+        word = match[0]
+        if word.startswith("$") and not word.startswith(_BCRYPT):
+            raise self._error("variables are not read here: write the value, in quotes")
+        self._at = match.end()
+        if word.lower() in _WORDS:
+            return Value(_WORDS[word.lower()], line)
+        return Value(int(word) if _INTEGER.fullmatch(word) else word, line)
+
+    def _map(self) -> dict[str, Value]:
+        self._enter()
+        found = self._entries("}")
+        self._leave()
+        return found
+
+    def _list(self) -> list[Value]:
+        self._enter()
+        found: list[Value] = []
+        while True:
+            self._skip(_SEPARATORS)
+            if self._next() == "]":
+                self._leave()
+                return found
+            if not self._next():
+                raise self._error("a bracket [ is not closed")
+            found.append(self._value())
+
+    def _text_in_quotes(self) -> str:
+        match = (_RAW if self._next() == "'" else _QUOTED).match(self._text, self._at)
+        if match is None:
+            raise self._error("a quotation mark is not closed on its line")
+        try:
+            found = match[1] if self._next() == "'" else _ESCAPE.sub(_unescaped, match[1])
+        except KeyError:
+            raise self._error(
+                r'after \ in quotes there can be t, n, r, ", \ or x and two hexadecimal digits'
+            ) from None
+        self._at = match.end()
+        return found
+
+    def _enter(self) -> None:
+        self._depth += 1
+        if self._depth > _DEEPEST:
+            raise self._error("nested too deeply")
+        self._at += 1
+
+    def _leave(self) -> None:
+        self._depth -= 1
+        self._at += 1
+
+    def _next(self) -> str:
+        return self._text[self._at : self._at + 1]
+
+    def _skip(self, what: re.Pattern[str]) -> None:
+        match = what.match(self._text, self._at)
+        if match is not None:
+            self._at = match.end()
+
+    def _line(self) -> int:
+        return self._text.count("\n", 0, self._at) + 1
+
+    def _error(self, what: str) -> NatsConfError:
+        return NatsConfError(self._line(), what)
+
+
+def _unescaped(match: re.Match[str]) -> str:
+    what = match[1]
+    return chr(int(what[1:], 16)) if len(what) == 3 else _ESCAPED[what]

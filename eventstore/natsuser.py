@@ -1,0 +1,144 @@
+"""One user of the embedded NATS server's clients: who it is, and what it may do."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from eventstore.errors import EventStoreError
+from eventstore.shown import escaped
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+OWN_USER: Final = "foldmq"
+"""The name of foldmq's own user, which no other can have."""
+
+_BCRYPT = re.compile(r"\$2[abxy]\$(0[4-9]|[12][0-9]|3[01])\$[./A-Za-z0-9]{53}")
+_MEANT_AS_BCRYPT = re.compile(r"\$2[abxy]\$")
+_NKEY = re.compile(r"[A-Z2-7]{56}")
+_SEED = re.compile(r"S[A-Z2-7]{57}")
+_USER_PREFIX: Final = 20 << 3
+"""What an nkey begins with that is a user's, so that its text begins with U."""
+
+
+class NatsUsersError(EventStoreError):
+    """A file with users for NATS that cannot be read or has a bad line."""
+
+    exit_code = 78
+
+
+@dataclass(frozen=True, slots=True)
+class Subjects:
+    """Subjects that a user may publish or subscribe to; a deny beats an allow."""
+
+    allow: tuple[str, ...] = ()
+    """None named: all subjects."""
+    deny: tuple[str, ...] = ()
+
+    def entry(self, denied: tuple[str, ...] = ()) -> dict[str, object]:
+        """Return them as the configuration of a NATS server has them, with more that is denied."""
+        made: dict[str, object] = {}
+        if self.allow:
+            made["allow"] = list(self.allow)
+        if self.deny or denied:
+            made["deny"] = [*self.deny, *denied]
+        return made
+
+
+@dataclass(frozen=True, slots=True)
+class NatsPermissions:
+    """What one user may do."""
+
+    publish: Subjects = Subjects()
+    subscribe: Subjects = Subjects()
+    responses: bool | Mapping[str, object] = False
+    """``allow_responses``: whether, or how often and how long, requests may be answered on
+    subjects that ``publish`` does not allow."""
+
+    def entry(self, denied: tuple[str, ...] = ()) -> dict[str, object]:
+        """Return them as the configuration of a NATS server has them, with more that is denied."""
+        made: dict[str, object] = {}
+        for name, subjects in (("publish", self.publish), ("subscribe", self.subscribe)):
+            if found := subjects.entry(denied):
+                made[name] = found
+        if self.responses:
+            made["allow_responses"] = self.responses
+        return made
+
+
+EVERYTHING: Final = NatsPermissions()
+
+
+@dataclass(frozen=True, slots=True)
+class NatsUser:
+    """Somebody who may connect: by name and password, or by the nkey whose public half is given."""
+
+    name: str = ""
+    password: str = field(default="", repr=False)
+    """As it is, or hashed by bcrypt."""
+    nkey: str = ""
+    permissions: NatsPermissions = EVERYTHING
+
+    @property
+    def identity(self) -> str:
+        """What the user is known by: the public nkey or the name."""
+        return self.nkey or self.name
+
+    @property
+    def hashed(self) -> bool:
+        """Whether what stands here lets nobody in who only reads it."""
+        return bool(self.nkey or _BCRYPT.fullmatch(self.password))
+
+    def entry(self, denied: tuple[str, ...] = ()) -> dict[str, object]:
+        """Return the user as the configuration of a NATS server has it.
+
+        ``denied`` are subjects that nobody of this kind may publish or subscribe to.
+        """
+        made: dict[str, object] = (
+            {"nkey": self.nkey} if self.nkey else {"user": self.name, "password": self.password}
+        )
+        if allowed := self.permissions.entry(denied):
+            made["permissions"] = allowed
+        return made
+
+
+def name_problem(name: str, password: str) -> str | None:
+    """Return what is wrong with a user's name or password, without the password; None: nothing."""
+    if not name or not name.isprintable() or name != name.strip():
+        return "a user name is not empty, and has no control character and no space at its ends"
+    if name == OWN_USER:
+        return f"user {OWN_USER} is the broker's own: choose another name"
+    if not password:
+        return f"the password of user {escaped(name)} is empty"
+    if not password.isprintable():
+        return f"the password of user {escaped(name)} has a control character"
+    if _MEANT_AS_BCRYPT.match(password) and not _BCRYPT.fullmatch(password):
+        return (
+            f"the password of user {escaped(name)} begins as a bcrypt hash and is none: it is "
+            "incomplete, or its cost is not from 04 to 31"
+        )
+    return None
+
+
+def nkey_problem(text: str) -> str | None:
+    """Return what is wrong with the public nkey of a user; None: nothing.
+
+    The text itself is not in it, as it may be a secret.
+    """
+    if _SEED.fullmatch(text):
+        return (
+            "this is the secret half of an nkey: what belongs here is the public one, "
+            "which begins with U"
+        )
+    if not (_NKEY.fullmatch(text) and text.startswith("U")):
+        return "the public nkey of a user, which begins with U and has 56 characters"
+    raw = base64.b32decode(text)
+    if raw[0] != _USER_PREFIX or binascii.crc_hqx(raw[:-2], 0) != int.from_bytes(
+        raw[-2:], "little"
+    ):
+        return "this nkey has a slip: its checksum is not right"
+    return None

@@ -1,0 +1,143 @@
+"""Whose the data directory is, and who else may read or write it.
+
+What lies there lets its reader in everywhere: passwords, keys, all messages. So the directory and
+foldmq's own files in it belong to the user who runs the broker (or to root) and are closed to
+others. Modes that are too wide are narrowed; what another user put there, or a symbolic link in
+the place of a file, is refused: foldmq would write, as its own user, where somebody else says.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import stat
+from typing import TYPE_CHECKING, Final
+
+from eventstore.errors import DataDirError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+_ROOT: Final = 0
+_SECRET: Final = (
+    "nats.credentials",
+    "nats.conf",
+    "pseudonym.key",
+    "web.token",
+    "bridge.pem",
+)
+_FILES: Final = (
+    *_SECRET,
+    "foldmq.lock",
+    "log.mark",
+    "nats.lock",
+    "nats.log",
+    "nats.pid",
+    "nats.stderr",
+    "node",
+    "trusted.pem",
+)
+"""All files that foldmq, or a NATS server of its, writes there under one name."""
+_DIRECTORIES: Final = ("jetstream", "nats-clients")
+_LOOSE: Final = stat.S_IWGRP | stat.S_IRWXO
+"""A group that may read, for backups, is the operator's choice; secrets are not for it either."""
+_LOOSE_SECRET: Final = stat.S_IRWXG | stat.S_IRWXO
+
+
+def check(directory: Path) -> None:
+    """Raise DataDirError unless a data directory and foldmq's files in it are this user's."""
+    _check_owner(directory, directory.stat(), directory, "choose another --data-dir")
+    for name in _DIRECTORIES:
+        place = directory / name
+        if not place.is_symlink() and not place.exists():
+            continue
+        if not place.is_dir():
+            raise DataDirError(directory, f"{name!r} is no directory: remove it")
+        _check_owner(place, place.stat(), directory, "remove it")
+    for name, found in _present(directory):
+        if stat.S_ISLNK(found.st_mode):
+            raise DataDirError(
+                directory,
+                f"file {name!r} is a symbolic link: put the file itself in its place, or remove it",
+            )
+        if not stat.S_ISREG(found.st_mode):
+            raise DataDirError(directory, f"{name!r} is no file: remove it")
+        _check_owner(directory / name, found, directory, "remove it")
+
+
+def close(directory: Path) -> list[str]:
+    """Take from others what they may not have; return a line for each thing that was mended.
+
+    Raises DataDirError when that cannot be.
+    """
+    told = _close_directory(directory)
+    loose = [
+        name
+        for name, found in _present(directory)
+        if found.st_mode & (_LOOSE_SECRET if name in _SECRET else _LOOSE)
+    ]
+    for name in loose:
+        _change(directory / name, 0o600, directory)
+    if loose:
+        told.append(
+            f"data directory {directory}: others could read or write {', '.join(loose)}: "
+            "mode set to 0600"
+        )
+    return told
+
+
+def _close_directory(directory: Path) -> list[str]:
+    found = directory.stat()
+    mode = stat.S_IMODE(found.st_mode)
+    if not mode & _LOOSE:
+        return []
+    if found.st_uid == _ROOT != os.geteuid():
+        # a volume that Kubernetes gives to a group (fsGroup); its mode is not ours to change
+        if mode & stat.S_IWOTH:
+            raise DataDirError(
+                directory,
+                f"belongs to root and everybody may write there (mode {mode:04o}): change its "
+                "mode, or name a directory below it, which is made private",
+            )
+        said = f"belongs to root and is open to others (mode {mode:04o})"
+        return [f"data directory {directory} {said}: a directory below it would be made private"]
+    _change(directory, 0o700, directory)
+    return [f"data directory {directory} was open to others (mode {mode:04o}): set to 0700"]
+
+
+def _present(directory: Path) -> Iterator[tuple[str, os.stat_result]]:
+    """Yield foldmq's files that are there, as they are and not what a link leads to."""
+    for name in sorted(_FILES):
+        try:
+            yield name, (directory / name).lstat()
+        except FileNotFoundError:
+            continue
+
+
+def _check_owner(place: Path, found: os.stat_result, directory: Path, else_do: str) -> None:
+    if found.st_uid in (os.geteuid(), _ROOT):
+        return
+    what = "" if place == directory else f"{place.name!r} "
+    raise DataDirError(
+        directory,
+        f"{what}belongs to {_user(found.st_uid)}, foldmq runs as {_user(os.geteuid())}: run it as "
+        f"that user, change the owner, or {else_do}",
+    )
+
+
+def _change(place: Path, mode: int, directory: Path) -> None:
+    try:
+        place.chmod(mode)
+    except OSError as error:
+        what = "" if place == directory else f"file {place.name!r} "
+        raise DataDirError(
+            directory, f"{what}is open to others and its mode cannot be changed: {error.strerror}"
+        ) from None
+
+
+def _user(uid: int) -> str:
+    try:
+        return f"{pwd.getpwuid(uid).pw_name} (user {uid})"
+    except KeyError:
+        return f"user {uid}"

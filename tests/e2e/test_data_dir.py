@@ -1,0 +1,50 @@
+"""A data directory that others can get at, as the operator sees it."""
+
+from __future__ import annotations
+
+import stat
+from typing import TYPE_CHECKING
+
+from harness.fixtures import Clients
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from harness.broker import Broker
+
+
+def test_one_that_was_open_is_closed_with_a_word(make_broker: Callable[..., Broker]) -> None:
+    own = make_broker("log_format = 'json'\n")
+    own.start()
+    own.stop()
+    own.data_dir.chmod(0o777)
+    (own.data_dir / "nats.stderr").chmod(0o644)
+    own.start()
+    (directory,) = own.told("was open to others (mode 0777): set to 0700")
+    (file,) = own.told("others could read or write nats.stderr: mode set to 0600")
+    assert (directory["level"], file["level"]) == ("warning", "warning")
+    assert stat.S_IMODE(own.data_dir.stat().st_mode) == 0o700
+    assert stat.S_IMODE((own.data_dir / "nats.stderr").stat().st_mode) == 0o600
+    clients = Clients("127.0.0.1", own.port)
+    clients.connect().publish("a", b"x", 1)
+    clients.close()
+    own.restart()
+    assert len(own.told("open to others")) == 1
+    own.stop()
+
+
+def test_a_link_in_the_place_of_a_file_is_one_line(make_broker: Callable[..., Broker]) -> None:
+    own = make_broker()
+    own.start()
+    own.stop()
+    config = own.data_dir / "nats.conf"
+    config.unlink()
+    config.symlink_to("/dev/zero")
+    said = own.refused(73)
+    assert said == (
+        f"data directory {own.data_dir}: file 'nats.conf' is a symbolic link: put the file itself "
+        "in its place, or remove it"
+    )
+    config.unlink()
+    own.start()
+    own.stop()
