@@ -320,6 +320,7 @@ class Service:
         authenticator = await asyncio.to_thread(self._access.authenticator, merged)
         broker.reload(options, authenticator, permissions, listeners)
         self._listeners.reloaded(merged)
+        self._access.reloaded(merged)
         self._authenticator, self._settings = authenticator, merged
         later = [
             name
