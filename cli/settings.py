@@ -36,6 +36,7 @@ from cli.limitsettings import LimitFields
 from cli.listenersettings import Listen, ListenerFields, listed_twice, problem
 from cli.settingtypes import (
     ExpandedPath,
+    HostNames,
     OptionalAddress,
     Seconds,
     Size,
@@ -220,6 +221,11 @@ class Settings(LimitFields, AccessFields, ListenerFields, BaseSettings):
         default=Address("127.0.0.1", 18831),
         description='Where to answer /metrics (Prometheus), /healthz and /readyz, or "off". They '
         "hold numbers, no names, and need no password.",
+    )
+    metrics_hosts: HostNames = Field(
+        default=(),
+        description="Further names under which /metrics may be asked for, besides addresses, "
+        "localhost and the name in --metrics. May be given several times.",
     )
     web: OptionalAddress = Field(
         default=Address("127.0.0.1", 18830),
@@ -453,6 +459,7 @@ def _sentence(error: ErrorDetails, layers: Iterable[_Layer]) -> str:
 # What the settings that are lists hold.
 _LISTED = {
     "listen": "host:port",
+    "metrics_hosts": "host name",
     "proxy_from": "network",
     "ws_origins": "origin",
     "bridge_always": "topic filter",

@@ -8,16 +8,12 @@ new token ends every login.
 import contextlib
 import hashlib
 import hmac
-import ipaddress
 import os
 import re
 import secrets
-import socket
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cli.units import Address
 from protocol.errors import FoldmqError
 
 TOKEN_FILE = "web.token"  # noqa: S105 - the name of a file
@@ -26,8 +22,6 @@ TOKEN_FILE = "web.token"  # noqa: S105 - the name of a file
 _LEAST = 16
 _TOKEN = re.compile(rf"[A-Za-z0-9_.~-]{{{_LEAST},200}}")
 _PRIVATE = 0o077
-_HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+))(?::[0-9]{1,5})?")
-"""A Host header: an address of IPv6 in brackets, or another address or name; perhaps a port."""
 
 
 class TokenError(FoldmqError):
@@ -102,39 +96,3 @@ def _read(file: Path) -> str:
     if file.stat().st_mode & _PRIVATE:
         file.chmod(0o600)
     return secret
-
-
-class Hosts:
-    """The names by which the page may be asked for.
-
-    A page of somebody else's can make a browser ask us under a name of its own, whose address
-    it changes to ours; the browser then names that host.
-    """
-
-    def __init__(self, places: Iterable[Address]) -> None:
-        names = {place.host.casefold() for place in places}
-        self._any = any(_is_wildcard(name) for name in names)
-        if self._any:
-            names |= {socket.gethostname().casefold(), socket.getfqdn().casefold()}
-        self._names = names | {"localhost"}
-
-    def allows(self, host: str) -> bool:
-        """Tell whether a Host header names us, with whatever port a tunnel has."""
-        found = _HOST.fullmatch(host)
-        if found is None:
-            return False
-        given = (found[1] or found[2]).casefold()
-        if given in self._names:
-            return True
-        try:
-            literal = ipaddress.ip_address(given)
-        except ValueError:
-            return False
-        return literal.is_loopback or self._any
-
-
-def _is_wildcard(name: str) -> bool:
-    try:
-        return ipaddress.ip_address(name).is_unspecified
-    except ValueError:
-        return False

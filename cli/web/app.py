@@ -5,8 +5,9 @@ from pathlib import Path
 
 from aiohttp import web
 
+from cli.hosts import Hosts
 from cli.sourceflags import SourceFlags
-from cli.web.access import Hosts, Token
+from cli.web.access import Token
 from cli.web.folding import Histories
 from cli.web.guard import Guard
 from cli.web.link import Link

@@ -17,7 +17,8 @@ from protocol.errors import FoldmqError
 if TYPE_CHECKING:
     from aiohttp.typedefs import Handler
 
-    from cli.web.access import Hosts, Token
+    from cli.hosts import Hosts
+    from cli.web.access import Token
     from cli.web.site import Site
 
 log = structlog.get_logger("foldmq")

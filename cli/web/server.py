@@ -15,11 +15,12 @@ import structlog
 from aiohttp import web
 
 from cli import logs
+from cli.hosts import Hosts, is_wildcard
 from cli.listening import bind
 from cli.settings import load
 from cli.sourceflags import SourceFlags, UsageError
 from cli.units import Address, address
-from cli.web.access import TOKEN_FILE, Hosts, Token, find_token
+from cli.web.access import TOKEN_FILE, Token, find_token
 from cli.web.app import make_app
 
 log = structlog.get_logger("foldmq")
@@ -55,7 +56,9 @@ def run(flags: SourceFlags, listen: str | None, fds: list[int], token_file: Path
         sockets = bind(place, "listen")
         places = [place, *(Address(*one.getsockname()[:2]) for one in sockets)]
         _announce(place, sockets[0].getsockname()[1], token)
-    asyncio.run(_serve(flags, token, sockets, Hosts(places), child=bool(fds)))
+    # The machine's full name may have to be looked up: only where it matters.
+    names = [socket.getfqdn()] if any(map(is_wildcard, places)) else []
+    asyncio.run(_serve(flags, token, sockets, Hosts(places, names), child=bool(fds)))
 
 
 def _place(listen: str) -> Address:

@@ -13,13 +13,14 @@ from typing import Any, cast
 
 import pytest
 
+from cli.hosts import Hosts
 from cli.operator.inspecting import Refused, TooLarge
 from cli.ready import Facts, announce
 from cli.settings import load
 from cli.sourceflags import UsageError
 from cli.units import Address
 from cli.web import guard
-from cli.web.access import Hosts, TokenError, find_token
+from cli.web.access import TokenError, find_token
 from cli.web.charts import HEIGHT, WIDTH, bars, chart
 from cli.web.child import environment_for
 from cli.web.guard import _local
