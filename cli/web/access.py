@@ -1,8 +1,8 @@
-"""Who may see the web page: those who know the token of the data directory.
+"""The web page's own token, which opens everything: it stands in the data directory.
 
-The token stands in a file that only the broker's user can read. A browser shows it once, in the
-address or the login form, and has a cookie from then on. The cookie is derived from the token: a
-new token ends every login.
+Only the broker's user can read its file. A browser shows a token once, in the address or the login
+form, and has a cookie from then on. The cookie is derived from the token: a new token ends every
+login. Other tokens are in ``cli.web.tokens``.
 """
 
 import contextlib
@@ -40,24 +40,23 @@ class Token:
     @property
     def cookie(self) -> str:
         """What a browser that has shown the token carries from then on."""
-        return hmac.new(self.secret.encode(), b"foldmq web", hashlib.sha256).hexdigest()
+        return cookie_of(self.secret)
 
     @property
     def query(self) -> str:
         """What the page's address ends with to be let in."""
         return f"?token={self.secret}"
 
-    def is_token(self, given: str) -> bool:
-        """Tell whether this is the token; takes as long for any wrong one."""
-        return _same(given.strip(), self.secret)
 
-    def is_cookie(self, given: str) -> bool:
-        """Tell whether this is the cookie of somebody who has shown the token."""
-        return _same(given, self.cookie)
+def cookie_of(secret: str) -> str:
+    """Return the cookie that a token stands for; it does not tell the token."""
+    key = secret.encode("utf-8", "replace")
+    return hmac.new(key, b"foldmq web", hashlib.sha256).hexdigest()
 
 
-def _same(given: str, expected: str) -> bool:
-    return hmac.compare_digest(given.encode("utf-8", "replace"), expected.encode())
+def new_secret() -> str:
+    """Return a token that nobody has had."""
+    return secrets.token_urlsafe(24)
 
 
 def find_token(file: Path) -> Token:
@@ -77,7 +76,7 @@ def _make(file: Path) -> None:
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         with os.fdopen(descriptor, "w", encoding="ascii") as stream:
-            stream.write(secrets.token_urlsafe(24) + "\n")
+            stream.write(new_secret() + "\n")
             stream.flush()
             os.fsync(descriptor)
         with contextlib.suppress(FileExistsError):
