@@ -204,11 +204,10 @@ def _acted(event: OperatorActed, _topics: Topics) -> str:
 
 
 def _web_accessed(event: WebAccessed, _topics: Topics) -> str:
-    what = {
-        "login": text.counted(event.count, "login"),
-        "refused": f"{text.counted(event.count, 'login')} refused",
-        "denied": f"{text.counted(event.count, 'change')} denied",
-    }.get(event.outcome, text.escaped(event.outcome))
+    noun = "change" if event.outcome == "denied" else "login"
+    what = noun if event.count == 1 else text.counted(event.count, noun)
+    if event.outcome != "login":
+        what += f" {text.escaped(event.outcome)}"
     reason = f" ({text.escaped(event.reason.replace('_', ' '))})" if event.reason else ""
     origin = text.escaped(event.address) if event.address else "many addresses"
     token = f", token {text.name(event.name)}" if event.name else ""

@@ -41,6 +41,12 @@ _AGAIN: Final = (1.0, 30.0)
 _LONGEST_ADDRESS: Final = 100
 _END_SECONDS: Final = 1.0
 
+_LINES: Final = {
+    "login": "web page login",
+    "refused": "web page login refused",
+    "denied": "web page change denied",
+}
+
 log = structlog.get_logger("foldmq")
 
 
@@ -180,8 +186,9 @@ class Trail:
 
     def _put(self, entry: Entry) -> None:
         say = log.info if entry.outcome == "login" else log.warning
-        said = {key: value for key, value in entry.values().items() if key != "first_ms" and value}
-        say("web page", **said)
+        said = {key: value for key, value in entry.values().items() if value}
+        del said["outcome"], said["first_ms"]
+        say(_LINES[entry.outcome], **said)
         if len(self._waiting) >= MOST_WAITING:
             self._waiting.popleft()
         self._waiting.append(entry)
