@@ -229,8 +229,8 @@ class Settings(LimitFields, AccessFields, ListenerFields, BaseSettings):
     )
     web: OptionalAddress = Field(
         default=Address("127.0.0.1", 18830),
-        description='Where to serve the web page, or "off". It shows everything to whoever has '
-        "the token, which is in the data directory.",
+        description='Where to serve the web page, or "off". It asks for a token: the one '
+        "in the data directory, or one that 'foldmq web-token' made.",
     )
     sys_interval: Seconds = Field(
         default=10.0,
