@@ -58,9 +58,12 @@ class Access:
             ask_certified=settings.auth_subject is not None,
             counts=self._chain.counts if self._chain is not None else None,
         )
-        self._jail.options = jail_options(settings)
         self._chain = made
         return made
+
+    def reloaded(self, settings: Settings) -> None:
+        """Have the jail follow the settings that count from now on."""
+        self._jail.options = jail_options(settings)
 
     def _callout(self, settings: Settings) -> Callout | None:
         if settings.auth_subject is None or self._nats is None:

@@ -71,6 +71,7 @@ _METAVARS: dict[str, str] = {
     "event_loop": "auto|uvloop|asyncio",
     "sync": "always|TIME",
     "metrics": "HOST:PORT|off",
+    "metrics_hosts": "NAME",
     "web": "HOST:PORT|off",
 }
 _METAVARS_BY_TYPE: dict[object, str] = {

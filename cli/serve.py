@@ -327,6 +327,7 @@ class Service:
         await self._renew_nats_tls()
         broker.reload(options, authenticator, permissions, listeners)
         self._listeners.reloaded(merged)
+        self._access.reloaded(merged)
         self._authenticator, self._settings = authenticator, merged
         later = [
             name

@@ -36,6 +36,7 @@ from cli.limitsettings import LimitFields
 from cli.listenersettings import Listen, ListenerFields, listed_twice, problem
 from cli.settingtypes import (
     ExpandedPath,
+    HostNames,
     OptionalAddress,
     Seconds,
     Size,
@@ -240,10 +241,15 @@ class Settings(LimitFields, AccessFields, ListenerFields, BaseSettings):
         description='Where to answer /metrics (Prometheus), /healthz and /readyz, or "off". They '
         "hold numbers, no names, and need no password.",
     )
+    metrics_hosts: HostNames = Field(
+        default=(),
+        description="Further names under which /metrics may be asked for, besides addresses, "
+        "localhost and the name in --metrics. May be given several times.",
+    )
     web: OptionalAddress = Field(
         default=Address("127.0.0.1", 18830),
-        description='Where to serve the web page, or "off". It shows everything to whoever has '
-        "the token, which is in the data directory.",
+        description='Where to serve the web page, or "off". It asks for a token: the one '
+        "in the data directory, or one that 'foldmq web-token' made.",
     )
     sys_interval: Seconds = Field(
         default=10.0,
@@ -472,6 +478,7 @@ def _sentence(error: ErrorDetails, layers: Iterable[_Layer]) -> str:
 # What the settings that are lists hold.
 _LISTED = {
     "listen": "host:port",
+    "metrics_hosts": "host name",
     "proxy_from": "network",
     "ws_origins": "origin",
     "bridge_always": "topic filter",

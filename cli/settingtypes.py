@@ -1,5 +1,6 @@
 """The types of settings: each reads what people write and says what is allowed."""
 
+import re
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +12,7 @@ from eventstore.paths import NoHome, expanded
 
 # What switches a listener off.
 OFF = "off"
+_HOST = re.compile(r"[A-Za-z0-9._-]{1,253}")
 
 
 def several(value: object) -> object:
@@ -24,6 +26,13 @@ def _sync(value: object) -> object:
 
 def _address_or_off(value: object) -> object:
     return None if value is None or value == OFF else address(value)
+
+
+def _host(value: object) -> str:
+    text = str(value).strip()
+    if not _HOST.fullmatch(text):
+        raise ValueError("must be host names without a port, such as broker.example.com")
+    return text
 
 
 def _expanded(path: Path) -> Path:
@@ -40,4 +49,7 @@ Addresses = Annotated[
     tuple[Annotated[Address, BeforeValidator(address)], ...], NoDecode, BeforeValidator(several)
 ]
 OptionalAddress = Annotated[Address | None, NoDecode, BeforeValidator(_address_or_off)]
+HostNames = Annotated[
+    tuple[Annotated[str, BeforeValidator(_host)], ...], NoDecode, BeforeValidator(several)
+]
 ExpandedPath = Annotated[Path, AfterValidator(_expanded)]

@@ -36,6 +36,7 @@ from eventstore.events import (
     SessionTakenOver,
     Subscribed,
     Unsubscribed,
+    WebAccessed,
     WillArmed,
     WillCancelled,
     WillFired,
@@ -202,6 +203,19 @@ def _acted(event: OperatorActed, _topics: Topics) -> str:
     return f"operator {text.name(event.by)}: {action} {text.name(event.target)}"
 
 
+def _web_accessed(event: WebAccessed, _topics: Topics) -> str:
+    noun = "change" if event.outcome == "denied" else "login"
+    what = noun if event.count == 1 else text.counted(event.count, noun)
+    if event.outcome != "login":
+        what += f" {text.escaped(event.outcome)}"
+    reason = f" ({text.escaped(event.reason.replace('_', ' '))})" if event.reason else ""
+    origin = text.escaped(event.address) if event.address else "many addresses"
+    token = f", token {text.name(event.name)}" if event.name else ""
+    role = f", role {text.escaped(event.role)}" if event.role else ""
+    since = f", the first at {text.clock(event.first_ms)}" if event.count > 1 else ""
+    return f"web page: {what}{reason} from {origin}{token}{role}{since}"
+
+
 _WORDS: dict[type, Callable[[Any, Topics], str]] = {
     BrokerStarted: lambda event, _: f"broker started, foldmq {text.escaped(event.software)}",
     BrokerStopped: lambda _event, _: "broker stopped",
@@ -240,6 +254,7 @@ _WORDS: dict[type, Callable[[Any, Topics], str]] = {
         "retained messages removed: "
         + text.several(map(text.name, event.topics), len(event.topics))
     ),
+    WebAccessed: _web_accessed,
 }
 
 

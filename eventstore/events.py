@@ -471,6 +471,28 @@ class OperatorActed:
     v: Literal[1] = 1
 
 
+@dataclass(slots=True)
+class WebAccessed:
+    """Logins at the web page, or what it refused; one event may stand for several alike."""
+
+    outcome: str
+    """login; refused: a login; denied: a change that the role of the token does not allow."""
+    address: str
+    """Where the first of them came from, without the port; empty: from many addresses."""
+    name: str = ""
+    """Name of the token; empty when no token is known that was shown. Never the token itself."""
+    role: str = ""
+    """Role of the token: view, view-all or operate."""
+    reason: str = ""
+    """Why it was refused or denied: wrong_token, wrong_cookie, expired, role."""
+    count: int = 1
+    """How many there were."""
+    first_ms: int = 0
+    """Time of the first of them, Unix time in milliseconds."""
+    e: Literal["WebAccessed"] = "WebAccessed"
+    v: Literal[1] = 1
+
+
 Event: TypeAlias = (
     Bridged
     | BrokerStarted
@@ -502,6 +524,7 @@ Event: TypeAlias = (
     | WillFired
     | WillCancelled
     | MessageDropped
+    | WebAccessed
 )
 
 _ADAPTER: TypeAdapter[Event] = TypeAdapter(

@@ -28,6 +28,7 @@ from eventstore.events import (
     SessionExpired,
     SessionOpened,
     SessionSnapshot,
+    WebAccessed,
     entries,
 )
 from eventstore.positions import INDEX_BITS, Position, from_runs, position
@@ -321,4 +322,5 @@ class NodeState:
         RetainedCleared: _cleared,
         RetainedSnapshot: _retained_snapshot,
         SessionSnapshot: _session_snapshot,
+        WebAccessed: _nothing,
     }

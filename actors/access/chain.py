@@ -45,6 +45,13 @@ are more, they are for the same ones again and again."""
 log = structlog.get_logger("foldmq")
 
 
+class TokenSource(Source, Protocol):
+    """A source that can tell for which user a token claims to be."""
+
+    def claimed_user(self, token: bytes) -> str:
+        """Return the user that a token names, without work and unverified; may be empty."""
+
+
 class Users(Source, Protocol):
     """A source that can tell whether a user is its own, without work."""
 
@@ -70,7 +77,7 @@ class Chain:
     def __init__(
         self,
         *,
-        tokens: Source | None = None,
+        tokens: TokenSource | None = None,
         passwords: Users | None = None,
         callout: Source | None = None,
         jail: Jail | None = None,
@@ -99,7 +106,7 @@ class Chain:
         method, source = self._choose(shown)
         verdict = self._without_work(shown) if source is None else source.check_now(shown)
         if verdict is None and self._jail is not None:
-            if not self._jail.holds(shown.address, _who(shown)):
+            if not self._jail.holds(shown.address, self._who(shown)):
                 return None
             self._jail.refused += 1
             self.counts[method, "jailed"] += 1
@@ -122,7 +129,7 @@ class Chain:
         if source is None:
             return _FAILED
         attempt = asyncio.create_task(source.check(shown))
-        key = (_where(shown), _who(shown))
+        key = (_where(shown), self._who(shown))
         self._attempts.setdefault(key, set()).add(attempt)
         try:
             await asyncio.wait((attempt,))
@@ -165,6 +172,19 @@ class Chain:
             return "callout", self._callout
         return ("token" if self._tokens is not None else "none"), None
 
+    def _who(self, shown: Credentials) -> str | None:
+        """Return the user that a login is for, as the jail knows it.
+
+        A token may come without a user name. Then it is the user that the token claims to be for,
+        although nothing of it is verified yet: a bad token is held against that user alone, not
+        against all who show tokens at that address.
+        """
+        if shown.certificate_user is not None:
+            return shown.certificate_user
+        if shown.username == "" and shown.password is not None and self._tokens is not None:
+            return self._tokens.claimed_user(shown.password)
+        return shown.username
+
     def _without_work(self, shown: Credentials) -> Verdict:
         if shown.certificate_user is not None:
             return Verdict(AuthResult.ACCEPTED, shown.certificate_user)
@@ -187,7 +207,7 @@ class Chain:
             self.counts[method, "accepted"] += 1
             # What was only remembered says nothing about the attempts before it.
             if self._jail is not None and worked:
-                self._jail.succeeded(shown.address, _who(shown))
+                self._jail.succeeded(shown.address, self._who(shown))
             return
         if verdict.result is AuthResult.UNAVAILABLE:
             self.counts[method, "unavailable"] += 1
@@ -195,18 +215,18 @@ class Chain:
         self.counts[method, "refused"] += 1
         if self._jail is None or method not in _GUESSED:
             return
-        for what in self._jail.failed(shown.address, _who(shown)):
+        for what in self._jail.failed(shown.address, self._who(shown)):
             log.warning(
                 "jailed after failed logins",
                 address=shown.address,
-                user=_who(shown) if what == "user" else "(all)",
+                user=self._who(shown) if what == "user" else "(all)",
                 seconds=self._jail.options.duration,
             )
             self._give_up(shown, everybody=what == "address")
 
     def _give_up(self, shown: Credentials, *, everybody: bool) -> None:
         """End what the user, or everybody at the address, still waits for."""
-        where, who = _where(shown), _who(shown)
+        where, who = _where(shown), self._who(shown)
         for (address, user), attempts in self._attempts.items():
             if address == where and (everybody or user == who):
                 for attempt in attempts:
@@ -219,14 +239,14 @@ class Chain:
         )
         if not begun or self._alone >= _MOST_ALONE:
             attempt.cancel()
-            self._drop((_where(shown), _who(shown)), attempt)
+            self._drop((_where(shown), self._who(shown)), attempt)
             return
         self._alone += 1
         attempt.add_done_callback(functools.partial(self._ended_alone, method, shown))
 
     def _ended_alone(self, method: str, shown: Credentials, attempt: asyncio.Task[Verdict]) -> None:
         self._alone -= 1
-        self._drop((_where(shown), _who(shown)), attempt)
+        self._drop((_where(shown), self._who(shown)), attempt)
         if attempt.cancelled():  # jailed meanwhile
             return
         verdict = self._result(attempt)
@@ -246,11 +266,6 @@ class Chain:
         except Exception as error:  # noqa: BLE001 - a check that fails must not let anybody in
             log.error("login could not be checked", error=type(error).__name__)  # noqa: TRY400 -- could hold what the client sent
             return _FAILED
-
-
-def _who(shown: Credentials) -> str | None:
-    """Give the user that a login is for, as the jail knows it."""
-    return shown.username if shown.certificate_user is None else shown.certificate_user
 
 
 def _where(shown: Credentials) -> str:

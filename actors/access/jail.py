@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _IPV6_NETWORK: Final = 64
+_USER: Final = b"u"
+_ADDRESS: Final = b"a"
+"""First byte of the key of a record."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,8 +53,7 @@ class Jail:
     """Counts failed logins; ``clock`` gives seconds that never go back."""
 
     def __init__(self, options: JailOptions, clock: Callable[[], float]) -> None:
-        self.options = options
-        """May be replaced at any time, by a reload; who is jailed stays so."""
+        self._options = options
         self.jailed = 0
         """How often a user or an address was jailed since the start."""
         self.refused = 0
@@ -59,6 +61,24 @@ class Jail:
         self._clock = clock
         self._key = os.urandom(16)
         self._records: OrderedDict[bytes, _Record] = OrderedDict()
+
+    @property
+    def options(self) -> JailOptions:
+        """The bounds. They may be replaced at any time, by a reload.
+
+        Users and addresses that are jailed stay so, unless their bound is off from then on:
+        without a bound for addresses no address is jailed, without one for users nobody is.
+        """
+        return self._options
+
+    @options.setter
+    def options(self, options: JailOptions) -> None:
+        self._options = options
+        if not options.failures:
+            self._records.clear()
+        elif not options.address_failures:
+            for key in [key for key in self._records if key.startswith(_ADDRESS)]:
+                del self._records[key]
 
     def __len__(self) -> int:
         return len(self._records)
@@ -118,15 +138,15 @@ class Jail:
     def _user_key(self, address: str, user: str | None) -> bytes | None:
         # A name may have 64 KiB; what is kept of it does not.
         name = "\0" if user is None else user
-        return self._digest(f"{network(address) or address}\n{name}")
+        return self._digest(_USER, f"{network(address) or address}\n{name}")
 
     def _address_key(self, address: str) -> bytes | None:
         where = network(address)
-        return self._digest(where) if where else None
+        return self._digest(_ADDRESS, where) if where else None
 
-    def _digest(self, text: str) -> bytes:
+    def _digest(self, kind: bytes, text: str) -> bytes:
         data = text.encode("utf-8", "surrogatepass")
-        return hashlib.blake2b(data, key=self._key, digest_size=16).digest()
+        return kind + hashlib.blake2b(data, key=self._key, digest_size=16).digest()
 
 
 @lru_cache(maxsize=4096)

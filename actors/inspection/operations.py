@@ -2,7 +2,7 @@
 
 Whatever is done is an event of the log that names who asked, followed in the same turn by the
 events that it leads to; whoever asked is answered when they are on disk. That the log is archived
-is told in the same way.
+is told in the same way, and by the web page who logs in there.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from actors.messages import Close, Kick, Remove
 from actors.orders import Order
 from actors.session import Session
 from actors.subscription import Subscription
-from eventstore.events import NATS_SESSION, LogArchived, RetainedCleared
+from eventstore.events import NATS_SESSION, LogArchived, RetainedCleared, WebAccessed
 from eventstore.positions import INDEX_BITS
 from protocol.errors import FoldmqError
 
@@ -36,6 +36,9 @@ _LONGEST_NAME = 256
 """Characters of the name of who asks."""
 _LONGEST_PLACE = 4096
 """Characters of the place of an archive."""
+_LONGEST_ADDRESS = 128
+_LATEST_MS = 1 << 53
+_OUTCOMES = ("login", "refused", "denied")
 _LAST_RECORD = 1 << 43
 """Sequences are smaller."""
 
@@ -51,6 +54,7 @@ class Operations:
             "remove_sessions": self._remove_sessions,
             "clear_retained": self._clear_retained,
             "archived": self._archived,
+            "web_accessed": self._web_accessed,
         }
 
     def change(self, request: Mapping[str, Any]) -> Work:
@@ -176,6 +180,21 @@ class Operations:
         yield order.answer
         return {"through": through, "position": at}
 
+    def _web_accessed(self, request: Mapping[str, Any], by: str) -> Work:
+        """Record who logged in at the web page, and whom it refused."""
+        outcome = text(request, "outcome")
+        if outcome not in _OUTCOMES:
+            raise Refused(f"outcome must be one of {', '.join(_OUTCOMES)}")
+        address = _short(request, "address", _LONGEST_ADDRESS)
+        name, role, reason = (_short(request, key, 64) for key in ("name", "role", "reason"))
+        count = number(request, "count", 1, _LATEST_MS)
+        first_ms = number(request, "first_ms", 0, _LATEST_MS)
+        order = Order("web_accessed", by, outcome, None)
+        event = WebAccessed(outcome, address, name, role, reason, count, first_ms)
+        at = order.put_on_record(self._broker, event)
+        yield order.answer
+        return {"position": at}
+
     def _link_of(self, sequence: int) -> Generator[asyncio.Future[Any], None, str]:
         """Return the link of a record of the log, or of the last one that was cut off it."""
         broker = self._broker
@@ -224,6 +243,13 @@ def _actor(urn: str, broker: Broker) -> LoopActor:
     if actor is None:
         raise Refused(f"no actor {shown(urn)}")
     return actor
+
+
+def _short(request: Mapping[str, Any], field: str, most: int) -> str:
+    found = text(request, field)
+    if len(found) > most:
+        raise Refused(f"{field} must have at most {most} characters")
+    return found
 
 
 def _names(request: Mapping[str, Any], field: str) -> list[str]:

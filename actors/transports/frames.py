@@ -22,8 +22,9 @@ _MASKED: Final = 0x80
 def plain_frames(data: bytes, at: int, longest: int, parts: list[bytes]) -> int:
     """Take whole frames of the plainest kind from ``data``, from ``at`` on; gives where they end.
 
-    What they carry is appended to ``parts``. Plain is: final, binary, masked, no longer than
-    ``longest`` bytes and less than 64 KiB. RFC 6455, section 5.2.
+    What they carry is appended to ``parts``. Plain is: final, binary, masked, not empty, no longer
+    than ``longest`` bytes, less than 64 KiB, with its length in as few bytes as possible. RFC 6455,
+    section 5.2.
     """
     end = len(data)
     while end - at >= 6 and data[at] == _PLAIN:
@@ -33,9 +34,11 @@ def plain_frames(data: bytes, at: int, longest: int, parts: list[bytes]) -> int:
             if size == 127 or end - at < 8:
                 break
             size = (data[at + 2] << 8) | data[at + 3]
+            if size < 126:
+                break
             body = at + 8
         after = body + size
-        if size < 0 or size > longest or after > end:
+        if size < 1 or size > longest or after > end:
             break
         parts.append(apply_mask(data[body:after], data[body - 4 : body]))
         at = after
@@ -55,3 +58,18 @@ def frame_size(data: bytes, at: int) -> int:
         size = int.from_bytes(data[at + 2 : at + 2 + wide], "big")
         head += wide
     return head + size
+
+
+def is_minimal(data: bytes, at: int) -> bool:
+    """Return whether the frame at ``at``, whose header is there, has its length as it must be.
+
+    "The minimal number of bytes MUST be used to encode the length" (RFC 6455, section 5.2). Else
+    one frame could be written in three ways, and what looks at frames on their way could take
+    another one than the broker for it.
+    """
+    size = data[at + 1] & 0x7F
+    if size < 126:
+        return True
+    if size == 126:
+        return int.from_bytes(data[at + 2 : at + 4], "big") >= 126
+    return int.from_bytes(data[at + 2 : at + 10], "big") >= 1 << 16

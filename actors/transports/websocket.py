@@ -20,7 +20,7 @@ from websockets.http11 import Request
 from websockets.protocol import State
 from websockets.server import ServerProtocol
 
-from actors.transports.frames import frame_size, plain_frames
+from actors.transports.frames import frame_size, is_minimal, plain_frames
 from actors.transports.stage import Sendable, Stage
 
 if TYPE_CHECKING:
@@ -36,7 +36,14 @@ _SMALL: Final = 16 * 1024
 _ODD_AT_ONCE: Final = 512
 """Frames given to the library in one turn of the event loop."""
 _PINGS_A_SECOND: Final = 64
+"""Pings and pongs that a client may send in a second."""
+_EMPTY_IN_A_ROW: Final = 64
+"""Binary frames and continuations without a byte in them that may follow each other. An empty one
+that ends a message in fragments is usual; more of them are work that leads nowhere."""
 _PONG: Final = 0x8A
+_CARRY: Final = frozenset({Opcode.BINARY, Opcode.CONT})
+"""Frames that carry bytes of MQTT."""
+_PINGS: Final = frozenset({Opcode.PING, Opcode.PONG})
 
 # The library tells about every connection; what is worth telling is told by the broker.
 _silent = logging.getLogger("foldmq.websocket")
@@ -77,6 +84,7 @@ class WebSocketStage(Stage):
     __slots__ = (
         "_backlog",
         "_closer",
+        "_empty",
         "_head",
         "_max_size",
         "_options",
@@ -114,6 +122,7 @@ class WebSocketStage(Stage):
         self._stuffed = False  # the client reads too slowly
         self._over = False  # nothing that comes matters any more
         self._closer: asyncio.TimerHandle | None = None
+        self._empty = 0  # frames that carried nothing, since one that did
         self._pings = 0
         self._ping_second = 0.0
         self.error: str | None = None
@@ -298,8 +307,12 @@ class WebSocketStage(Stage):
         while at < end and not self._over:
             if not self._owed:
                 if protocol.current_size is None:  # not within a fragmented message
-                    at = plain_frames(data, at, self._max_size, parts)
+                    before, at = at, plain_frames(data, at, self._max_size, parts)
+                    self._empty = self._empty if at == before else 0
                 size = frame_size(data, at)
+                if size and not is_minimal(data, at):
+                    self._fail(protocol, CloseCode.PROTOCOL_ERROR, "length is not minimal")
+                    break
                 if size == 0 or (at + size > end and size <= min(_SMALL, self._max_size)):
                     break
                 if odd == _ODD_AT_ONCE:
@@ -327,13 +340,28 @@ class WebSocketStage(Stage):
         protocol.receive_data(data)
         for event in protocol.events_received():
             frame = cast("Frame", event)
-            match frame.opcode:
-                case Opcode.BINARY | Opcode.CONT:
-                    parts.append(bytes(frame.data))
-                case Opcode.TEXT if protocol.state is State.OPEN:
-                    protocol.fail(CloseCode.UNSUPPORTED_DATA, "MQTT needs binary frames")
-                case Opcode.PING if protocol.state is State.OPEN and self._too_many_pings():
-                    protocol.fail(CloseCode.POLICY_VIOLATION, "too many pings")
+            if frame.opcode in _CARRY and frame.data:
+                parts.append(bytes(frame.data))
+                self._empty = 0
+            elif protocol.state is not State.OPEN:
+                continue
+            elif frame.opcode is Opcode.TEXT:
+                protocol.fail(CloseCode.UNSUPPORTED_DATA, "MQTT needs binary frames")
+            elif frame.opcode in _CARRY:
+                self._empty += 1
+                if self._empty > _EMPTY_IN_A_ROW:
+                    protocol.fail(CloseCode.POLICY_VIOLATION, "too many empty frames")
+            elif frame.opcode in _PINGS and self._too_many_pings():
+                protocol.fail(CloseCode.POLICY_VIOLATION, "too many pings")
+        self._answer_frames(protocol)
+
+    def _fail(self, protocol: ServerProtocol, code: CloseCode, why: str) -> None:
+        """Close the connection for a frame that the library would take."""
+        protocol.fail(code, why)
+        self._answer_frames(protocol)
+
+    def _answer_frames(self, protocol: ServerProtocol) -> None:
+        """Send what the library has to say to frames; keep why it closes the connection."""
         self._send()
         if self._over and protocol.close_rcvd is None and protocol.close_sent is not None:
             self._stats.failed[protocol.close_sent.code] += 1

@@ -3,6 +3,10 @@
 It runs in the broker's process, on its event loop: that it answers says that the loop turns. It
 answers from before recovery until the broker has ended. Nothing that it does holds up the loop:
 metrics are written in slices. Whoever connects gets one answer, within some seconds.
+
+A browser that was led here under another name (see ``cli.hosts``) gets no metrics and no reasons.
+Whether the broker lives and is ready it is told: that is worth nothing to its page, and a health
+check that fails because of a name would have a healthy broker restarted.
 """
 
 from __future__ import annotations
@@ -16,9 +20,11 @@ import structlog
 from aiohttp import web
 
 from actors.inspection.status import status
+from cli.hosts import Hosts
 from cli.listening import ListenError, excuse
 from cli.monitoring.prometheus import CONTENT_TYPE, families, process_families, text
 from cli.units import Address
+from eventstore.shown import escaped
 from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:
@@ -38,6 +44,8 @@ _SLICE = 0.0005
 """Seconds of writing metrics in one go."""
 _PATIENCE = 5.0
 """Seconds that the broker's own account of itself may take."""
+_REFUSAL_EVERY = 60.0
+"""Seconds between log lines about a name that is not allowed."""
 _INDEX = "foldmq: /metrics for Prometheus, /healthz, /readyz\n"
 
 # What is wrong with somebody's HTTP is not for the broker's log.
@@ -53,6 +61,8 @@ class Monitor:
         self.broker: Broker | None = None
         self.listening = False
         """Clients can connect."""
+        self._hosts = Hosts([])
+        self._refusal_told = -_REFUSAL_EVERY
 
     async def serve(self, stack: contextlib.AsyncExitStack, settings: Settings) -> Address | None:
         """Answer until ``stack`` ends, where the settings say; return the address, if any.
@@ -61,6 +71,7 @@ class Monitor:
         """
         if settings.metrics is None:
             return None
+        self._hosts = Hosts([settings.metrics], settings.metrics_hosts, literals=True)
         try:
             return await self._listen(stack, settings.metrics)
         except ListenError as error:
@@ -115,15 +126,34 @@ class Monitor:
         if request.method not in ("GET", "HEAD"):
             return web.Response(status=405, headers={"Allow": "GET, HEAD"})
         path = request.rel_url.raw_path
+        # What sends no Host at all is no browser.
+        foreign = [
+            host for host in request.headers.getall("Host", []) if not self._hosts.allows(host)
+        ]
+        if path == "/metrics" and foreign:
+            return self._misdirected(foreign[0])
         if path == "/metrics":
             return web.Response(body=await self._metrics(), headers={"Content-Type": CONTENT_TYPE})
         if path == "/healthz":
             return web.json_response({"alive": True})
         if path == "/readyz":
             trouble = self.trouble()
-            found = {"ready": not trouble, "reasons": trouble}
+            found = {"ready": not trouble, "reasons": [] if foreign else trouble}
             return web.json_response(found, status=503 if trouble else 200)
         return web.Response(status=200 if path == "/" else 404, text=_INDEX)
+
+    def _misdirected(self, host: str) -> web.Response:
+        now = time.monotonic()
+        if now - self._refusal_told >= _REFUSAL_EVERY:
+            self._refusal_told = now
+            _log.warning(
+                "metrics refused: this name is not in metrics_hosts", host=escaped(host, 80)
+            )
+        text = (
+            "foldmq: metrics are not served under the name in this request; ask by address, or add "
+            "the name to metrics_hosts\n"
+        )
+        return web.Response(status=421, text=text)
 
     async def _metrics(self) -> bytes:
         """Write the metrics, a few at a time."""

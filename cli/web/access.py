@@ -1,23 +1,19 @@
-"""Who may see the web page: those who know the token of the data directory.
+"""The web page's own token, which opens everything: it stands in the data directory.
 
-The token stands in a file that only the broker's user can read. A browser shows it once, in the
-address or the login form, and has a cookie from then on. The cookie is derived from the token: a
-new token ends every login.
+Only the broker's user can read its file. A browser shows a token once, in the address or the login
+form, and has a cookie from then on. The cookie is derived from the token: a new token ends every
+login. Other tokens are in ``cli.web.tokens``.
 """
 
 import contextlib
 import hashlib
 import hmac
-import ipaddress
 import os
 import re
 import secrets
-import socket
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cli.units import Address
 from protocol.errors import FoldmqError
 
 TOKEN_FILE = "web.token"  # noqa: S105 - the name of a file
@@ -26,8 +22,6 @@ TOKEN_FILE = "web.token"  # noqa: S105 - the name of a file
 _LEAST = 16
 _TOKEN = re.compile(rf"[A-Za-z0-9_.~-]{{{_LEAST},200}}")
 _PRIVATE = 0o077
-_HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+))(?::[0-9]{1,5})?")
-"""A Host header: an address of IPv6 in brackets, or another address or name; perhaps a port."""
 
 
 class TokenError(FoldmqError):
@@ -46,24 +40,23 @@ class Token:
     @property
     def cookie(self) -> str:
         """What a browser that has shown the token carries from then on."""
-        return hmac.new(self.secret.encode(), b"foldmq web", hashlib.sha256).hexdigest()
+        return cookie_of(self.secret)
 
     @property
     def query(self) -> str:
         """What the page's address ends with to be let in."""
         return f"?token={self.secret}"
 
-    def is_token(self, given: str) -> bool:
-        """Tell whether this is the token; takes as long for any wrong one."""
-        return _same(given.strip(), self.secret)
 
-    def is_cookie(self, given: str) -> bool:
-        """Tell whether this is the cookie of somebody who has shown the token."""
-        return _same(given, self.cookie)
+def cookie_of(secret: str) -> str:
+    """Return the cookie that a token stands for; it does not tell the token."""
+    key = secret.encode("utf-8", "replace")
+    return hmac.new(key, b"foldmq web", hashlib.sha256).hexdigest()
 
 
-def _same(given: str, expected: str) -> bool:
-    return hmac.compare_digest(given.encode("utf-8", "replace"), expected.encode())
+def new_secret() -> str:
+    """Return a token that nobody has had."""
+    return secrets.token_urlsafe(24)
 
 
 def find_token(file: Path) -> Token:
@@ -83,7 +76,7 @@ def _make(file: Path) -> None:
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         with os.fdopen(descriptor, "w", encoding="ascii") as stream:
-            stream.write(secrets.token_urlsafe(24) + "\n")
+            stream.write(new_secret() + "\n")
             stream.flush()
             os.fsync(descriptor)
         with contextlib.suppress(FileExistsError):
@@ -102,39 +95,3 @@ def _read(file: Path) -> str:
     if file.stat().st_mode & _PRIVATE:
         file.chmod(0o600)
     return secret
-
-
-class Hosts:
-    """The names by which the page may be asked for.
-
-    A page of somebody else's can make a browser ask us under a name of its own, whose address
-    it changes to ours; the browser then names that host.
-    """
-
-    def __init__(self, places: Iterable[Address]) -> None:
-        names = {place.host.casefold() for place in places}
-        self._any = any(_is_wildcard(name) for name in names)
-        if self._any:
-            names |= {socket.gethostname().casefold(), socket.getfqdn().casefold()}
-        self._names = names | {"localhost"}
-
-    def allows(self, host: str) -> bool:
-        """Tell whether a Host header names us, with whatever port a tunnel has."""
-        found = _HOST.fullmatch(host)
-        if found is None:
-            return False
-        given = (found[1] or found[2]).casefold()
-        if given in self._names:
-            return True
-        try:
-            literal = ipaddress.ip_address(given)
-        except ValueError:
-            return False
-        return literal.is_loopback or self._any
-
-
-def _is_wildcard(name: str) -> bool:
-    try:
-        return ipaddress.ip_address(name).is_unspecified
-    except ValueError:
-        return False

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from aiohttp import web
 
+from cli.hosts import Hosts
 from cli.sourceflags import SourceFlags
-from cli.web.access import Hosts, Token
 from cli.web.folding import Histories
 from cli.web.guard import Guard
 from cli.web.link import Link
@@ -15,19 +15,22 @@ from cli.web.pages import Pages
 from cli.web.samples import Samples
 from cli.web.sessionpage import SessionPages
 from cli.web.site import Site
+from cli.web.tokens import Tokens
+from cli.web.trail import Trail
 
 _STATIC = Path(__file__).parent / "static"
 _LARGEST_FORM = 16 * 1024
 
 
-def make_app(flags: SourceFlags, token: Token, hosts: Hosts, port: int) -> web.Application:
+def make_app(flags: SourceFlags, tokens: Tokens, hosts: Hosts, port: int) -> web.Application:
     """Return the application; ``port`` is the one that is listened on."""
     app = web.Application(client_max_size=_LARGEST_FORM)
     link = Link(flags)
     site = Site(link)
     samples = Samples(link)
     histories = Histories(link)
-    Guard(site, token, hosts, port).install(app)
+    trail = Trail(link.ask)
+    Guard(site, tokens, trail, hosts, port).install(app)
     Pages(link, site, samples).install(app)
     Lists(link, site).install(app)
     SessionPages(link, site, histories).install(app)
@@ -35,6 +38,7 @@ def make_app(flags: SourceFlags, token: Token, hosts: Hosts, port: int) -> web.A
 
     async def held(_app: web.Application) -> AsyncIterator[None]:
         yield
+        await trail.close()
         histories.close()
         await samples.close()
         await link.close()

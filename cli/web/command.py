@@ -1,4 +1,4 @@
-"""The command ``foldmq web``."""
+"""The commands ``foldmq web`` and ``foldmq web-token``."""
 
 from pathlib import Path
 from typing import Annotated
@@ -6,11 +6,13 @@ from typing import Annotated
 import typer
 
 from cli.sourceflags import SourceFlags, with_broker_flags
+from cli.web import tokencommand
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command to the program."""
+    """Add the commands to the program."""
     app.command("web")(_web)
+    tokencommand.register(app)
 
 
 @with_broker_flags
@@ -31,6 +33,15 @@ def _web(
             "the data directory]",
         ),
     ] = None,
+    tokens: Annotated[
+        Path | None,
+        typer.Option(
+            "--tokens",
+            metavar="FILE",
+            help="File with further tokens, which 'foldmq web-token' makes. [default: web.tokens "
+            "in the data directory]",
+        ),
+    ] = None,
     fds: Annotated[list[int] | None, typer.Option("--fd", hidden=True)] = None,
 ) -> None:
     """Serve the web page of a running broker.
@@ -41,4 +52,4 @@ def _web(
     # The packages that serve it are not loaded for the other commands.
     from cli.web import server
 
-    server.run(source, listen, fds or [], token_file)
+    server.run(source, listen, fds or [], token_file, tokens)

@@ -1,4 +1,8 @@
-"""What every request passes: the host it names, the token, errors as pages, and safe headers."""
+"""What every request passes: the host it names, the token and its role, errors as pages, headers.
+
+What a request may see is said by its *grant*, which the pages find with :func:`viewer`. A request
+that could change something needs the role ``operate``, wherever it leads.
+"""
 
 from __future__ import annotations
 
@@ -11,18 +15,23 @@ from aiohttp import web
 from cli.operator.inspecting import Refused
 from cli.source import CutMeanwhile, NoLog
 from cli.sourceflags import UsageError
+from cli.web.access import cookie_of
 from cli.web.link import Away
 from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:
     from aiohttp.typedefs import Handler
 
-    from cli.web.access import Hosts, Token
+    from cli.hosts import Hosts
     from cli.web.site import Site
+    from cli.web.tokens import Grant, Tokens
+    from cli.web.trail import Trail
 
 log = structlog.get_logger("foldmq")
 
 _COOKIE_SECONDS = 30 * 86_400
+_SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
+"""Methods that change nothing (RFC 9110, 9.2.1)."""
 _OPEN = ("/login", "/static/")
 """What those see who have not shown the token."""
 _POLICY = (
@@ -43,9 +52,10 @@ _HEADERS = {
 class Guard:
     """Lets those in who may see the page; turns what goes wrong into pages."""
 
-    def __init__(self, site: Site, token: Token, hosts: Hosts, port: int) -> None:
+    def __init__(self, site: Site, tokens: Tokens, trail: Trail, hosts: Hosts, port: int) -> None:
         self._site = site
-        self._token = token
+        self._tokens = tokens
+        self._trail = trail
         self._hosts = hosts
         # A browser sends its cookies for a host to all its ports: each broker has its own.
         self._cookie = f"foldmq_web_{port}"
@@ -65,10 +75,29 @@ class Guard:
         if not request.path.startswith(_OPEN):
             given = request.query.get("token")
             if given is not None and request.method == "GET":
-                return self._by_address(request, given)
-            if not self._token.is_cookie(request.cookies.get(self._cookie, "")):
-                return self._login_page(request, 401, request.raw_path)
+                return await self._by_address(request, given)
+            cookie = request.cookies.get(self._cookie)
+            grant = None if cookie is None else self._tokens.of_cookie(cookie)
+            if grant is None or not self._tokens.holds(grant):
+                return self._stranger(request, grant, shown=cookie is not None)
+            if request.method not in _SAFE and not grant.role.makes_changes:
+                self._trail.denied(_address(request), grant)
+                sentence = (
+                    f"A token with the role {grant.role} changes nothing: that needs operate."
+                )
+                return self._site.error(request, 403, sentence)
+            request["grant"] = grant
         return await self._answered(request, handler)
+
+    def _stranger(self, request: web.Request, grant: Grant | None, *, shown: bool) -> web.Response:
+        """Ask for the token; a cookie that lets nobody in any more is forgotten."""
+        if shown and grant is None:
+            self._trail.refused(_address(request), None, "wrong_cookie")
+        problem = "The token has expired." if grant is not None else None
+        response = self._login_page(request, 401, request.raw_path, problem)
+        if shown:
+            response.del_cookie(self._cookie, httponly=True, samesite="Strict")
+        return response
 
     async def _answered(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         try:
@@ -86,12 +115,10 @@ class Guard:
             what = f"this page cannot be shown: {type(error).__name__}; the broker's log says more"
             return self._site.error(request, 500, what)
 
-    def _by_address(self, request: web.Request, given: str) -> web.Response:
+    async def _by_address(self, request: web.Request, given: str) -> web.Response:
         """Take the token out of the address, where it would stay in the browser's history."""
-        if not self._token.is_token(given):
-            return self._login_page(request, 401, "/", wrong=True)
         rest = [(key, value) for key, value in request.query.items() if key != "token"]
-        return self._let_in(str(request.rel_url.with_query(rest)))
+        return await self._decide(request, given, str(request.rel_url.with_query(rest)), "/")
 
     async def _login(self, request: web.Request) -> web.Response:
         return self._login_page(request, 200, request.query.get("next", "/"))
@@ -100,28 +127,50 @@ class Guard:
         form = await request.post()
         given, following = form.get("token"), form.get("next")
         following = following if isinstance(following, str) else "/"
-        if not isinstance(given, str) or not self._token.is_token(given):
-            return self._login_page(request, 401, following, wrong=True)
-        return self._let_in(following)
-
-    def _login_page(
-        self, request: web.Request, status: int, following: str, *, wrong: bool = False
-    ) -> web.Response:
-        file = str(self._token.file)
-        return self._site.page(
-            request, "login.html", status, file=file, following=following, wrong=wrong
+        return await self._decide(
+            request, given if isinstance(given, str) else "", following, following
         )
 
-    def _let_in(self, following: str) -> web.Response:
+    async def _decide(
+        self, request: web.Request, given: str, following: str, again: str
+    ) -> web.Response:
+        """Let in who shows a token, and lead on; else ask for it, to lead to ``again`` then."""
+        address = _address(request)
+        grant = self._tokens.of_token(given)
+        if grant is None:
+            self._trail.refused(address, None, "wrong_token")
+            return self._login_page(request, 401, again, "That is not a token of this page.")
+        if not self._tokens.holds(grant):
+            self._trail.refused(address, grant, "expired")
+            return self._login_page(request, 401, again, "The token has expired.")
+        await self._trail.login(address, grant)
         response = web.Response(status=303, headers={"Location": _local(following)})
         response.set_cookie(
             self._cookie,
-            self._token.cookie,
-            max_age=_COOKIE_SECONDS,
+            cookie_of(given.strip()),
+            max_age=self._tokens.seconds_left(grant, _COOKIE_SECONDS),
             httponly=True,
             samesite="Strict",
         )
         return response
+
+    def _login_page(
+        self, request: web.Request, status: int, following: str, problem: str | None = None
+    ) -> web.Response:
+        file = str(self._tokens.own.file)
+        return self._site.page(
+            request, "login.html", status, file=file, following=following, problem=problem
+        )
+
+
+def viewer(request: web.Request) -> Grant:
+    """Return what the token allows with which somebody logged in who now asks for a page."""
+    grant: Grant = request["grant"]
+    return grant
+
+
+def _address(request: web.Request) -> str:
+    return request.remote or ""
 
 
 def _local(address: str) -> str:

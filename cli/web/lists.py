@@ -9,6 +9,7 @@ from cli.operator.inspecting import Refused
 from cli.source import NoLog
 from cli.sourceflags import UsageError
 from cli.text import payload_text
+from cli.web.guard import viewer
 from cli.web.listings import Listings, Order
 from cli.web.site import Site, asked, choice, is_fragment, number
 from eventstore.messages import messages_of
@@ -118,7 +119,8 @@ class Lists:
         try:
             found = await self._list(request, "retained", wanted)
             if topic is not None:
-                value = await self._value(topic)
+                shown = viewer(request).role.sees_payloads
+                value = await self._value(topic, payload=shown)
         except Refused as error:
             if is_fragment(request):
                 raise
@@ -133,18 +135,26 @@ class Lists:
             problem=problem,
         )
 
-    async def _value(self, topic: str) -> dict[str, Any]:
-        """Return a retained message with its payload as text."""
+    async def _value(self, topic: str, *, payload: bool) -> dict[str, Any]:
+        """Return a retained message with its payload as text, or without."""
         found = await self._link.ask("retained.get", topic=topic)
         encoded = found.pop("payload_base64")
+        found["text"] = found["lines"] = None
+        if not payload:
+            return found
+        return {**found, **await self._text(found, encoded)}
+
+    async def _text(self, found: dict[str, Any], encoded: str | None) -> dict[str, Any]:
+        """Return the payload of a retained message in the forms in which it is shown."""
         if encoded is not None:
             payload = base64.b64decode(encoded)
         else:
             payload = await self._from_log(found["ref"])
-        found["text"] = payload_text(payload, _PAYLOAD_SHOWN)
-        found["lines"] = _as_lines(payload)
-        found["more"] = max(0, len(payload) - _PAYLOAD_SHOWN)
-        return found
+        return {
+            "text": payload_text(payload, _PAYLOAD_SHOWN),
+            "lines": _as_lines(payload),
+            "more": max(0, len(payload) - _PAYLOAD_SHOWN),
+        }
 
     async def _from_log(self, ref: Position) -> bytes:
         """Return the payload of a message that is too large for an answer."""

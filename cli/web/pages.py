@@ -9,6 +9,7 @@ from cli.logtool import TYPES, selection
 from cli.moments import Moment, parse_moment
 from cli.operator.inspecting import Refused
 from cli.sourceflags import UsageError
+from cli.web.guard import viewer
 from cli.web.logpage import find_page
 from cli.web.samples import EVERY
 from cli.web.site import Site, asked, choice, is_fragment, number
@@ -105,6 +106,9 @@ class Pages:
     async def log(self, request: web.Request) -> web.Response:
         """Events of the log, the latest first or the earliest first."""
         query = {key: asked(request, key) for key in ("session", "topic", "from", "to", "payload")}
+        withheld = query["payload"] is not None and not viewer(request).role.sees_payloads
+        if withheld:
+            query["payload"] = None
         kinds = [kind for kind in request.query.getall("type", []) if kind]
         order = choice(request, "order", ("newest", "oldest")) or "newest"
         rows = max(1, number(request, "rows", _LOG_ROWS, _MOST_LOG_ROWS))
@@ -134,6 +138,7 @@ class Pages:
             following=None if found is None or found.next is None else format_position(found.next),
             types=EVENT_TYPES,
             later=after is not None,
+            withheld=withheld,
         )
 
 

@@ -15,12 +15,14 @@ import structlog
 from aiohttp import web
 
 from cli import logs
+from cli.hosts import Hosts, is_wildcard
 from cli.listening import bind
 from cli.settings import load
 from cli.sourceflags import SourceFlags, UsageError
 from cli.units import Address, address
-from cli.web.access import TOKEN_FILE, Hosts, Token, find_token
+from cli.web.access import TOKEN_FILE, Token, find_token
 from cli.web.app import make_app
+from cli.web.tokens import TOKENS_FILE, Tokens
 
 log = structlog.get_logger("foldmq")
 
@@ -31,7 +33,13 @@ _NICE = 5
 _PR_SET_PDEATHSIG = 1
 
 
-def run(flags: SourceFlags, listen: str | None, fds: list[int], token_file: Path | None) -> None:
+def run(
+    flags: SourceFlags,
+    listen: str | None,
+    fds: list[int],
+    token_file: Path | None,
+    tokens_file: Path | None,
+) -> None:
     """Serve until SIGTERM or SIGINT, or until the broker that started this process is gone.
 
     ``fds`` are listening sockets that it passed. Raises UsageError, ConfigError, ListenError and
@@ -42,6 +50,9 @@ def run(flags: SourceFlags, listen: str | None, fds: list[int], token_file: Path
     # What is wrong with somebody's HTTP is not for the broker's log.
     logging.getLogger("aiohttp").setLevel(logging.CRITICAL + 1)
     token = find_token(_token_file(settings.data_dir, token_file))
+    if tokens_file is None and settings.data_dir.is_dir():
+        tokens_file = settings.data_dir.absolute() / TOKENS_FILE
+    tokens = Tokens(token, tokens_file)
     if fds:
         _belong_to_the_broker()
         sockets = [socket.socket(fileno=fd) for fd in fds]
@@ -55,7 +66,9 @@ def run(flags: SourceFlags, listen: str | None, fds: list[int], token_file: Path
         sockets = bind(place, "listen")
         places = [place, *(Address(*one.getsockname()[:2]) for one in sockets)]
         _announce(place, sockets[0].getsockname()[1], token)
-    asyncio.run(_serve(flags, token, sockets, Hosts(places), child=bool(fds)))
+    # The machine's full name may have to be looked up: only where it matters.
+    names = [socket.getfqdn()] if any(map(is_wildcard, places)) else []
+    asyncio.run(_serve(flags, tokens, sockets, Hosts(places, names), child=bool(fds)))
 
 
 def _place(listen: str) -> Address:
@@ -94,14 +107,14 @@ def _belong_to_the_broker() -> None:
 
 async def _serve(
     flags: SourceFlags,
-    token: Token,
+    tokens: Tokens,
     sockets: Iterable[socket.socket],
     hosts: Hosts,
     *,
     child: bool,
 ) -> None:
     listening = list(sockets)
-    app = make_app(flags, token, hosts, listening[0].getsockname()[1])
+    app = make_app(flags, tokens, hosts, listening[0].getsockname()[1])
     runner = web.AppRunner(
         app,
         access_log=None,

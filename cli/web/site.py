@@ -42,6 +42,7 @@ class Site:
             node=self._link.node,
             again=request.raw_path,
             live_url=_live(request),
+            grant=request.get("grant"),
             **values,
         )
         # Names may hold what UTF-8 cannot: only in requests that no page of ours makes.

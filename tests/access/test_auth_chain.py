@@ -26,6 +26,7 @@ class Source:
     def __init__(self, name: str, *users: str, at_once: bool = False) -> None:
         self.name = name
         self.users = users
+        self.claims: dict[bytes, str] = {}
         self.at_once = at_once
         self.asked: list[str | None] = []
         self.remembered: set[tuple[str | None, bytes | None]] = set()
@@ -61,6 +62,9 @@ class Source:
         if shown.username in self.users and shown.password in (b"right", TOKEN):
             return Verdict(AuthResult.ACCEPTED, f"{self.name}:{shown.username}")
         return WRONG
+
+    def claimed_user(self, token: bytes) -> str:
+        return self.claims.get(token, "")
 
     def close(self) -> None:
         self.closed = True
@@ -212,6 +216,23 @@ async def test_failures_jail_and_what_is_remembered_passes() -> None:
     assert (await decided(chain, login("ann", b"right", address="198.51.100.7"))).accepted
     clock.now += 300
     assert (await decided(chain, login("ann"))).accepted
+
+
+async def test_bad_tokens_without_a_user_name_are_held_against_the_user_they_claim() -> None:
+    tokens, guard = Source("token", ""), jail()
+    chain = Chain(tokens=tokens, jail=guard)
+    forged, nameless = TOKEN + b"forged", TOKEN + b"nameless"
+    tokens.claims = {forged: "eve", TOKEN: "ann"}
+    for _ in range(3):
+        assert await decided(chain, login("", forged)) == WRONG
+    assert await decided(chain, login("", forged)) == JAILED
+    assert await decided(chain, login("eve", TOKEN)) == JAILED
+    assert (await decided(chain, login("", TOKEN))).accepted
+    # Tokens that name nobody have one jail of their own.
+    for _ in range(3):
+        assert await decided(chain, login("", nameless)) == WRONG
+    assert await decided(chain, login("", nameless)) == JAILED
+    assert (await decided(chain, login("", TOKEN))).accepted
 
 
 async def test_a_jail_outlives_a_reload() -> None:

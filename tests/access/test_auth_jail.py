@@ -85,6 +85,43 @@ def test_each_bound_can_be_off(clock: Clock, which: str) -> None:
     assert jailed == ["address" if which == "failures" else "user"]
 
 
+def test_a_reload_keeps_who_is_jailed(clock: Clock) -> None:
+    guard = jail(clock)
+    for _ in range(3):
+        guard.failed(HERE, "ann")
+    guard.options = JailOptions(failures=100, address_failures=100)
+    assert guard.holds(HERE, "ann")
+
+
+def test_without_a_bound_for_users_everybody_is_released(clock: Clock) -> None:
+    guard = jail(clock)
+    for _ in range(6):
+        guard.failed(HERE, "ann")
+    guard.failed(HERE, "bob")
+    guard.failed(HERE, "bob")
+    for _ in range(3):
+        guard.failed(THERE, "carl")
+    assert guard.holds(HERE, "ann")
+    assert guard.holds(HERE, "bob")  # the address is jailed
+    assert guard.holds(THERE, "carl")
+    guard.options = JailOptions(failures=0, address_failures=6)
+    assert not guard.holds(HERE, "ann")
+    assert not guard.holds(HERE, "bob")
+    assert not guard.holds(THERE, "carl")
+    # Nothing is left from before when there is a bound again.
+    guard.options = JailOptions(failures=3, address_failures=6)
+    assert guard.failed(HERE, "bob") == ()
+
+
+def test_without_a_bound_for_addresses_they_are_released(clock: Clock) -> None:
+    guard = jail(clock)
+    for _ in range(6):
+        guard.failed(HERE, "ann")
+    guard.options = JailOptions(failures=3, address_failures=0)
+    assert guard.holds(HERE, "ann")
+    assert not guard.holds(HERE, "bob")
+
+
 def test_everybody_behind_a_unix_socket_has_the_same_address(clock: Clock) -> None:
     guard = jail(clock)
     found = [guard.failed("unix:/run/foldmq", f"user {number}") for number in range(20)]

@@ -22,6 +22,7 @@ from actors.access.tokens import (
     BadToken,
     TokenOptions,
     Tokens,
+    claimed_user,
     looks_like_token,
     read_token,
 )
@@ -402,3 +403,37 @@ async def test_what_is_refused_without_work_and_is_not_remembered() -> None:
 
 def test_an_empty_key_set_takes_nothing() -> None:
     assert "no key fits" in why(token(), keys=KeySet(()))
+
+
+# --- what an unverified token claims
+
+
+@pytest.mark.parametrize(
+    ("shown", "user"),
+    [
+        (token(), "ann"),
+        (token(exp=1), "ann"),
+        (handmade({"alg": "none"}, {"sub": "eve"}), "eve"),
+        (handmade({}, {"sub": "x" * 1024}), "x" * 1024),
+        (handmade({}, {"sub": "x" * 1025}), ""),
+        (handmade({}, {"sub": "x", "more": "y" * MAX_TOKEN}), ""),
+        (handmade({}, {"sub": ["ann"]}), ""),
+        (handmade({}, {"sub": "a\0b"}), ""),
+        (handmade({}, {}), ""),
+        (handmade({}, ["sub"]), ""),
+        (b"eyJ9.A.x", ""),
+        (b"eyJ9.!.x", ""),
+        (b"eyJ9..", ""),
+        (b"no token at all", ""),
+        (b"", ""),
+    ],
+)
+def test_the_user_that_a_token_claims(shown: bytes, user: str) -> None:
+    assert claimed_user(shown, "sub") == user
+
+
+def test_the_claimed_user_is_read_where_the_user_is() -> None:
+    shown = handmade({}, {"sub": "id", "realm": {"name": "ann"}})
+    tokens = Tokens(TokenOptions(keys=KEYS, user_claim="realm.name"), lambda: NOW * 1000)
+    assert tokens.claimed_user(shown) == "ann"
+    tokens.close()

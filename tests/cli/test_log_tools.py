@@ -40,6 +40,7 @@ from eventstore.events import (
     SessionOpened,
     SessionSnapshot,
     Subscribed,
+    WebAccessed,
     WillArmed,
 )
 from eventstore.positions import MAX_INDEX, position
@@ -529,6 +530,19 @@ def test_a_log_that_is_cut_while_it_is_read(
         (
             LogArchived(3, "00", "ann\x1b@desk", "/archive/of a node"),
             'log archived up to record 3 in "/archive/of a node", says ann\\u001b@desk',
+        ),
+        (
+            WebAccessed("login", "127.0.0.1", "ann", "view-all", first_ms=3000),
+            "web page: login from 127.0.0.1, token ann, role view-all",
+        ),
+        (
+            WebAccessed("refused", "::1\x1b", reason="wrong_token", count=12, first_ms=3000),
+            "web page: 12 logins refused (wrong token) from ::1\\u001b, the first at "
+            + text.clock(3000),
+        ),
+        (
+            WebAccessed("denied", "", "a b\x1b", "view", "role"),
+            'web page: change denied (role) from many addresses, token "a b\\u001b", role view',
         ),
     ],
 )

@@ -20,17 +20,19 @@ from actors.options import Options
 from cli.listening import ListenError
 from cli.monitoring import monitor as module
 from cli.monitoring.monitor import MOST_CONNECTIONS, Monitor
-from cli.settings import Settings, load
+from cli.settings import ConfigError, Settings, load
 from cli.units import Address
 from eventstore.log import LogUnavailable
 
 
 @contextlib.asynccontextmanager
-async def serving(monitor: Monitor | None = None) -> AsyncIterator[tuple[Monitor, int]]:
+async def serving(
+    monitor: Monitor | None = None, **settings: object
+) -> AsyncIterator[tuple[Monitor, int]]:
     """A monitor on a free port."""
     monitor = monitor or Monitor()
     async with contextlib.AsyncExitStack() as stack:
-        place = await monitor.serve(stack, load({"metrics": "127.0.0.1:0"}, {}))
+        place = await monitor.serve(stack, load({"metrics": "127.0.0.1:0", **settings}, {}))
         assert place is not None
         yield monitor, place.port
 
@@ -61,8 +63,9 @@ async def exchange(port: int, request: bytes) -> bytes:
         writer.close()
 
 
-async def get(port: int, path: str, method: str = "GET") -> Answer:
-    request = f"{method} {path} HTTP/1.1\r\nHost: x\r\n\r\n"
+async def get(port: int, path: str, method: str = "GET", host: str | None = "127.0.0.1") -> Answer:
+    named = "" if host is None else f"Host: {host}\r\n"
+    request = f"{method} {path} HTTP/1.{0 if host is None else 1}\r\n{named}\r\n"
     return Answer(await exchange(port, request.encode()))
 
 
@@ -151,6 +154,71 @@ async def test_a_query_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize(
+    ("host", "allowed"),
+    [
+        ("127.0.0.1:18831", True),
+        ("localhost", True),
+        ("[::1]:18831", True),
+        ("10.1.2.3:18831", True),  # of a container, or of what forwards the port
+        ("[2001:db8::1]", True),
+        ("foldmq:18831", True),  # in metrics_hosts
+        ("Broker.Example.Com", True),
+        (None, True),  # no browser leaves it out
+        ("evil.example", False),
+        ("evil.example:18831", False),
+        ("127.0.0.1.evil.example", False),
+        ("foldmq.evil.example", False),
+        ("user@127.0.0.1", False),
+        ("", False),
+    ],
+)
+async def test_metrics_are_for_names_of_ours(host: str | None, *, allowed: bool) -> None:
+    """A browser that a page of somebody else's leads here names that page's host."""
+    names = ["foldmq", "broker.example.com"]
+    async with serving(metrics_hosts=names) as (_, port):
+        metrics = await get(port, "/metrics", host=host)
+        assert metrics.status == (200 if allowed else 421)
+        assert (b"foldmq_ready" in metrics.body) == allowed
+        assert (b"metrics_hosts" in metrics.body) == (not allowed)
+        # Health checks do not depend on names; why a broker is not ready is for those who may know.
+        assert (await get(port, "/healthz", host=host)).status == 200
+        ready = await get(port, "/readyz", host=host)
+        reasons = ["starting"] if allowed else []
+        assert (ready.status, ready.json) == (503, {"ready": False, "reasons": reasons})
+
+
+async def test_the_name_in_the_setting_is_allowed() -> None:
+    async with serving(metrics="localhost:0") as (_, port):
+        assert (await get(port, "/metrics", host="LOCALHOST:1")).status == 200
+        assert (await get(port, "/metrics", host="other")).status == 421
+
+
+async def test_a_second_host_does_not_hide_the_first() -> None:
+    async with serving() as (_, port):
+        for hosts in (("evil.example", "127.0.0.1"), ("127.0.0.1", "evil.example")):
+            lines = "".join(f"Host: {host}\r\n" for host in hosts)
+            data = await exchange(port, f"GET /metrics HTTP/1.1\r\n{lines}\r\n".encode())
+            assert Answer(data).status in (400, 421)
+
+
+async def test_names_that_are_refused_are_told_of_once_in_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with serving() as (_, port):
+        with capture_logs() as lines:
+            monkeypatch.setattr(module, "_log", structlog.get_logger("foldmq"))
+            for number in range(20):
+                assert (await get(port, "/metrics", host=f"evil{number}")).status == 421
+    assert [(line["log_level"], line["host"]) for line in lines] == [("warning", "evil0")]
+
+
+@pytest.mark.parametrize("names", [["a:1"], ["a b"], [""], ["http://a"], ["*"], "a,b:1"])
+def test_names_that_cannot_be_allowed(names: object) -> None:
+    with pytest.raises(ConfigError, match=r"metrics.hosts = .*host names without a port"):
+        load({"metrics_hosts": names}, {})
+
+
+@pytest.mark.parametrize(
     "request_",
     [
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
@@ -214,7 +282,7 @@ async def test_who_does_not_read_the_answer_holds_nothing_up(
     monkeypatch.setattr(module, "LONGEST", 0.2)
     async with serving() as (_, port):
         reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1)
-        writer.write(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+        writer.write(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
         await writer.drain()
         assert (await get(port, "/metrics")).status == 200
         del reader

@@ -367,6 +367,18 @@ def test_a_right_password_does_not_help_in_jail(place: Place) -> None:
     assert answered(place, "jailed", "right for jailed") == WRONG
 
 
+def test_bad_tokens_without_a_user_name_keep_no_other_token_out(place: Place) -> None:
+    forged = jwt.encode({"sub": "mallory"}, ec.generate_private_key(ec.SECP256R1()), "ES256")
+    for _ in range(5):
+        assert answered(place, "", forged) == WRONG
+    until(
+        lambda: "mallory" in {line["user"] for line in place.broker.told("jailed after failed")},
+        "a line about it",
+    )
+    assert answered(place, "", token("nora")) == ACCEPTED
+    assert answered(place, "", token("mallory")) == WRONG
+
+
 def test_a_storm_of_logins_keeps_nobody_else_out(place: Place) -> None:
     guessing = []
     for number in range(300):
@@ -413,6 +425,10 @@ def test_sighup_forgets_what_was_right_but_not_who_is_jailed(
     assert code("ada", b"one") == 4
     assert code("ada", b"two") == 0
     assert code("bob", b"two") == 4
+    own.configure(f'password_file = "{users}"\nlogin_failures = 0\n')
+    own.hangup()
+    until(lambda: own.log.count("settings reloaded") == 2, "another reload")
+    assert code("bob", b"two") == 0
     clients.close()
     own.stop()
 

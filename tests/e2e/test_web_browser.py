@@ -150,7 +150,7 @@ def test_login_and_live_numbers(
     page.goto(f"{watch.origin}/sessions?match=walk")
     page.get_by_label("Token").fill("not the token")
     page.get_by_role("button", name="Log in").click()
-    page.get_by_text("That is not the token.").wait_for()
+    page.get_by_text("That is not a token of this page.").wait_for()
     page.get_by_label("Token").fill(visitor.token)
     page.keyboard.press("Enter")
     page.get_by_role("link", name="walker").wait_for()

@@ -29,6 +29,7 @@ from eventstore.events import (
     SessionTakenOver,
     Subscribed,
     Unsubscribed,
+    WebAccessed,
     WillArmed,
     WillCancelled,
     WillFired,
@@ -99,5 +100,7 @@ def every_event() -> list[Event]:
         OperatorActed("kick", "ann@desk", "c", "c"),
         OperatorActed("clear_retained", "ann@desk", "2 topics"),
         RetainedCleared(["a", "b"]),
+        WebAccessed("login", "127.0.0.1", "ann", "view-all", first_ms=1_700_000_000_002),
+        WebAccessed("refused", "192.0.2.7", "", "", "wrong_token", 12, 1_700_000_000_003),
         BrokerStopped(),
     ]

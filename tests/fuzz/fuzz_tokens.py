@@ -56,6 +56,8 @@ def _signed(header: bytes, payload: bytes) -> bytes:
 
 
 def _read(token: bytes) -> None:
+    claimed = tokens.claimed_user(token, "sub")
+    assert len(claimed) <= tokens.MAX_NAME, "a claim is bounded"
     for options in (ANY, STRICT):
         try:
             verdict = tokens.read_token(token, options, NOW_MS)

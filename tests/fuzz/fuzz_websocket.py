@@ -32,7 +32,9 @@ REQUEST = (
 LONGEST = 300
 """Bytes of a frame."""
 _PINGS = 64
-"""How many are answered in a second of the broker's time, which stands still here."""
+"""How many pings and pongs may come in a second of the broker's time, which stands still here."""
+_EMPTY = 64
+"""How many frames in a row may carry nothing."""
 
 
 def one(data: bytes) -> None:
@@ -82,13 +84,29 @@ def bare(sent: bytes) -> bytes:
 def by_library(sent: bytes) -> bytes:
     """What the library reads until there is a frame that MQTT has no use for."""
     protocol = Protocol(Side.SERVER, max_size=(None, LONGEST))
-    protocol.receive_data(sent)
-    payload, pings = b"", 0
+    protocol.receive_data(sent[: minimal_until(sent)])
+    payload, pings, empty = b"", 0, 0
     for event in protocol.events_received():
         frame = cast("Frame", event)
-        pings += frame.opcode is Opcode.PING
-        if frame.opcode is Opcode.TEXT or pings > _PINGS:
-            break
+        pings += frame.opcode in (Opcode.PING, Opcode.PONG)
         if frame.opcode in (Opcode.BINARY, Opcode.CONT):
             payload += bytes(frame.data)
+            empty = 0 if frame.data else empty + 1
+        if frame.opcode is Opcode.TEXT or pings > _PINGS or empty > _EMPTY:
+            break
     return payload
+
+
+def minimal_until(sent: bytes) -> int:
+    """Where the first frame begins whose length takes more bytes than it needs."""
+    at = 0
+    while at + 2 <= len(sent):
+        wide = {126: 2, 127: 8}.get(sent[at + 1] & 0x7F, 0)
+        size = sent[at + 1] & 0x7F
+        if wide:
+            field = sent[at + 2 : at + 2 + wide]
+            size = int.from_bytes(field, "big")
+            if len(field) == wide and size < {2: 126, 8: 65_536}[wide]:
+                return at
+        at += 2 + wide + (4 if sent[at + 1] & 0x80 else 0) + size
+    return len(sent)

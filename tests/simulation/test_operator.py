@@ -18,6 +18,7 @@ from eventstore.events import (
     RetainedCleared,
     SessionClosed,
     SessionExpired,
+    WebAccessed,
     WillFired,
 )
 from eventstore.positions import position
@@ -659,3 +660,47 @@ def test_a_subscription_that_fails_while_its_session_reads_does_not_take_it_alon
     with errors_of_the_broker() as errors:
         simulate(scenario)
     assert errors == []
+
+
+# ------------------------------------------------------------------ logins at the web page
+
+
+def test_logins_at_the_web_page_are_recorded() -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            login = {"address": "127.0.0.1", "name": "ann", "role": "view", "reason": ""}
+            answer = await change(world, "web_accessed", outcome="login", first_ms=7, **login)
+            refusal = {**login, "name": "", "role": "", "reason": "wrong_token"}
+            await change(world, "web_accessed", outcome="refused", count=3, first_ms=8, **refusal)
+            assert events(world, WebAccessed) == [
+                WebAccessed("login", "127.0.0.1", "ann", "view", "", 1, 7),
+                WebAccessed("refused", "127.0.0.1", "", "", "wrong_token", 3, 8),
+            ]
+            assert answer["position"] is not None
+            compare(world)
+            await world.restart()
+            compare(world)
+
+    simulate(scenario)
+
+
+@pytest.mark.parametrize(
+    ("more", "wrong"),
+    [
+        ({"outcome": "other"}, "outcome must be one of login, refused, denied"),
+        ({"address": "x" * 200}, "address must have at most"),
+        ({"name": "x" * 65}, "name must have at most"),
+        ({"reason": 7}, "reason must be text"),
+        ({"count": -1}, "count must be a whole number"),
+        ({"first_ms": 1 << 60}, "first_ms must be a whole number"),
+    ],
+)
+def test_what_the_web_page_says_is_looked_at(more: dict[str, Any], wrong: str) -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            fields = {"outcome": "login", "address": "", "name": "", "role": "", "reason": ""}
+            with pytest.raises(Refused, match=wrong):
+                await change(world, "web_accessed", **{**fields, **more})
+            assert not events(world, WebAccessed)
+
+    simulate(scenario)

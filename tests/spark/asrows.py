@@ -18,6 +18,7 @@ from eventstore.events import (
     RetainedSnapshot,
     Subscribed,
     Unsubscribed,
+    WebAccessed,
     WillArmed,
     entries,
 )
@@ -94,6 +95,8 @@ def _cells(event: Event, number: int, record: Record) -> dict[str, Any]:
         cells["filters"] = [{"filter": name, "qos": None} for name in event.filters]
     elif isinstance(event, RetainedCleared):
         cells["topics"] = event.topics
+    elif isinstance(event, WebAccessed):
+        cells["count"] = event.count
     return cells
 
 

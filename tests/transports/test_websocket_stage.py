@@ -232,6 +232,53 @@ async def test_frames_that_are_refused(sent: bytes, code: int) -> None:
         await client.close()
 
 
+def padded(size: int, width: int, opcode: Opcode = Opcode.BINARY) -> bytes:
+    """A final frame whose length takes so many bytes behind the first one."""
+    short = {2: 126, 8: 127}[width]
+    head = bytes([0x80 | opcode, 0x80 | short]) + size.to_bytes(width, "big")
+    return head + bytes(4 + size)
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        padded(0, 2),
+        padded(5, 2),
+        padded(125, 2),
+        padded(5, 8),
+        padded(126, 8),
+        padded(65_535, 8),
+        padded(65_535, 8)[:10],
+        padded(3, 2, Opcode.PING),
+        frame(b"a", fin=False) + padded(5, 2, Opcode.CONT),
+    ],
+    ids=range(9),  # masks are random
+)
+@pytest.mark.parametrize("step", [1, 100_000])
+async def test_a_length_that_is_not_minimal_is_refused(sent: bytes, step: int) -> None:
+    """RFC 6455, section 5.2: "the minimal number of bytes MUST be used to encode the length"."""
+    sent = frame(b"before ") + sent + frame(b"behind")
+    async with placed(ws_options()) as place:
+        client = await shaken(place)
+        upper = await place.upper()
+        for at in range(0, min(len(sent), 300) if step == 1 else len(sent), step):
+            upper.transport.data_received(sent[at : at + step])  # type: ignore[attr-defined]
+        assert await closed_with(client) == 1002
+        assert "not minimal" in str(await upper.ended())
+        assert place.options.websocket_stats.failed == {1002: 1}
+        assert bytes(upper.data) in (b"before ", b"before a")
+        await client.close()
+
+
+@pytest.mark.parametrize(("size", "width"), [(126, 2), (65_535, 2), (65_536, 8)])
+async def test_the_shortest_of_long_lengths_are_taken(size: int, width: int) -> None:
+    async with placed(ws_options()) as place:
+        client = await shaken(place)
+        await client.send(padded(size, width))
+        await (await place.upper()).got(bytes(size))
+        await client.close()
+
+
 async def test_the_longest_frame_can_be_changed() -> None:
     async with placed(StackOptions(websocket=WebSocketOptions(), max_frame=100)) as place:
         client = await shaken(place)
@@ -282,6 +329,46 @@ async def test_too_many_pings_close() -> None:
                 break
         assert int.from_bytes(data[:2], "big") == 1008
         assert len(codes) < 200
+        await client.close()
+
+
+async def test_too_many_pongs_close() -> None:
+    async with placed(ws_options()) as place:
+        client = await shaken(place)
+        await client.send(frame(b"", Opcode.PONG) * 5_000)
+        assert await closed_with(client) == 1008
+        await client.close()
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        frame(b"a", fin=False) + frame(b"", Opcode.CONT, fin=False) * 20_000,
+        frame(b"") * 20_000,
+        (frame(b"", fin=False) + frame(b"", Opcode.CONT)) * 10_000,
+        (frame(b"") + frame(b"", Opcode.PONG) * 2) * 7_000,
+    ],
+    ids=["continuations", "whole messages", "messages in fragments", "pongs in between"],
+)
+async def test_frames_that_carry_nothing_are_bounded(sent: bytes) -> None:
+    async with placed(ws_options()) as place:
+        client = await shaken(place)
+        await client.send(sent)
+        assert await closed_with(client) == 1008
+        assert "too many" in str(await (await place.upper()).ended())
+        assert place.options.websocket_stats.failed == {1008: 1}
+        await client.close()
+
+
+async def test_an_empty_frame_may_end_every_message() -> None:
+    message = frame(b"a", fin=False) + frame(b"", Opcode.CONT)
+    async with placed(ws_options()) as place:
+        client = await shaken(place)
+        upper = await place.upper()
+        await client.send(message * 1_000)
+        await upper.got(b"a" * 1_000)
+        await client.send((frame(b"") * 40 + frame(b"b")) * 10)
+        await upper.got(b"a" * 1_000 + b"b" * 10)
         await client.close()
 
 
@@ -441,7 +528,7 @@ def by_library(data: bytes) -> bytes:
     return b"".join(bytes(cast("Frame", event).data) for event in protocol.events_received())
 
 
-@given(st.lists(st.binary(max_size=400), max_size=8), st.integers(0, 20))
+@given(st.lists(st.binary(min_size=1, max_size=400), max_size=8), st.integers(0, 20))
 def test_plain_frames_are_what_the_library_reads(payloads: Sequence[bytes], cut: int) -> None:
     data = b"".join(map(frame, payloads))
     data = data[: len(data) - cut] if cut else data
@@ -471,6 +558,8 @@ def test_what_is_not_plain_is_left_alone() -> None:
         frame(bytes(70_000)),
         frame(bytes(201)),
         b"\xc2\x80mask",
+        frame(b""),
+        padded(125, 2),
     ):
         parts: list[bytes] = []
         assert plain_frames(frame(b"first") + data, 0, 200, parts) == len(frame(b"first"))

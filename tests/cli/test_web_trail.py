@@ -1,0 +1,200 @@
+"""The audit trail of the web page: what is recorded, and that nobody can make it grow at will."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from cli.web import trail as module
+from cli.web.link import Away
+from cli.web.tokens import Grant, Role
+from cli.web.trail import MOST_SERIES, WINDOW, Entry, Gathering, Trail
+
+ANN = Grant("ann", Role.VIEW, "0" * 64)
+BOB = Grant("bob", Role.OPERATE, "1" * 64)
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def entry(address: str, outcome: str = "refused", name: str = "") -> Entry:
+    return Entry(outcome, address, name, "", "wrong_token", 1000)
+
+
+# ------------------------------------------------------------------------------- few of many
+
+
+def test_what_is_alike_is_two_events_in_a_window() -> None:
+    clock = Clock()
+    gathering = Gathering(clock)
+    first = entry("192.0.2.1")
+    assert gathering.add(first) is first
+    for _ in range(100_000):
+        assert gathering.add(entry("192.0.2.1")) is None
+    assert gathering.due() == []
+    assert gathering.next_end() == WINDOW
+    clock.now += WINDOW
+    (more,) = gathering.due()
+    assert (more.address, more.count) == ("192.0.2.1", 100_000)
+    assert gathering.next_end() is None
+    again = entry("192.0.2.1")
+    assert gathering.add(again) is again
+
+
+def test_one_alone_is_not_told_twice() -> None:
+    clock = Clock()
+    gathering = Gathering(clock)
+    gathering.add(entry("192.0.2.1"))
+    clock.now += WINDOW
+    assert gathering.due() == []
+
+
+def test_what_differs_is_told_apart() -> None:
+    gathering = Gathering(Clock())
+    different = [
+        entry("192.0.2.1"),
+        entry("192.0.2.2"),
+        entry("192.0.2.1", "denied"),
+        entry("192.0.2.1", "login"),
+        entry("192.0.2.1", "login", "ann"),
+    ]
+    assert [gathering.add(one) for one in different] == different
+    # A customer has a /64 of IPv6 addresses: they are one.
+    assert gathering.add(entry("2001:db8::1")) is not None
+    assert gathering.add(entry("2001:db8::2")) is None
+
+
+def test_many_addresses_do_not_make_many_events() -> None:
+    clock = Clock()
+    gathering = Gathering(clock)
+    told = [gathering.add(entry(f"10.{n >> 8}.{n & 255}.1")) for n in range(20_000)]
+    now = [one for one in told if one is not None]
+    assert len(now) == MOST_SERIES + 1
+    assert [one.address for one in now].count("") == 1
+    # A login with a right token is not drowned by them.
+    assert gathering.add(entry("127.0.0.1", "login", "ann")) is not None
+    clock.now += WINDOW
+    (rest,) = gathering.due()
+    assert (rest.address, rest.name, rest.count) == ("", "", 20_000 - MOST_SERIES - 1)
+
+
+# ------------------------------------------------------------------------------- recording
+
+
+class Log:
+    """A broker that records, unless it is away."""
+
+    def __init__(self) -> None:
+        self.found: list[dict[str, Any]] = []
+        self.away = False
+        self.asked = asyncio.Event()
+        self.grown = asyncio.Event()
+
+    async def __call__(self, endpoint: str, **request: Any) -> None:
+        self.asked.set()
+        assert (endpoint, request.pop("do")) == ("change", "web_accessed")
+        assert request.pop("by")
+        if self.away:
+            raise Away("not there")
+        self.found.append(request)
+        self.grown.set()
+
+    def outcomes(self) -> list[tuple[str, str, str, int]]:
+        return [(one["outcome"], one["address"], one["name"], one["count"]) for one in self.found]
+
+
+async def until_found(log: Log, count: int) -> None:
+    async with asyncio.timeout(30):
+        while len(log.found) < count:
+            log.grown.clear()
+            await log.grown.wait()
+
+
+async def test_a_login_is_on_record_when_it_lets_in() -> None:
+    log = Log()
+    trail = Trail(log, now_ms=lambda: 7)
+    await trail.login("127.0.0.1", ANN)
+    assert log.found == [
+        {
+            "outcome": "login",
+            "address": "127.0.0.1",
+            "name": "ann",
+            "role": "view",
+            "reason": "",
+            "count": 1,
+            "first_ms": 7,
+        }
+    ]
+    await trail.close()
+
+
+async def test_what_is_refused_is_recorded_and_gathered() -> None:
+    log = Log()
+    trail = Trail(log)
+    for _ in range(5):
+        trail.refused("192.0.2.1", None, "wrong_token")
+    trail.refused("192.0.2.1", ANN, "expired")
+    trail.denied("192.0.2.1", ANN)
+    await until_found(log, 3)
+    assert log.outcomes() == [
+        ("refused", "192.0.2.1", "", 1),
+        ("refused", "192.0.2.1", "ann", 1),
+        ("denied", "192.0.2.1", "ann", 1),
+    ]
+    # What was counted is recorded at the end, if not before.
+    await trail.close()
+    assert log.outcomes()[3:] == [("refused", "192.0.2.1", "", 4)]
+
+
+async def test_what_was_gathered_is_recorded_when_its_time_is_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "WINDOW", 0.05)
+    log = Log()
+    trail = Trail(log)
+    for _ in range(3):
+        trail.refused("192.0.2.1", None, "wrong_token")
+    await until_found(log, 2)
+    assert log.outcomes() == [("refused", "192.0.2.1", "", 1), ("refused", "192.0.2.1", "", 2)]
+    await trail.close()
+
+
+async def test_a_broker_that_is_away_locks_nobody_out_and_records_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "LOGIN_PATIENCE", 0.01)
+    monkeypatch.setattr(module, "_AGAIN", (0.01, 0.02))
+    log = Log()
+    log.away = True
+    trail = Trail(log)
+    await trail.login("127.0.0.1", ANN)
+    await trail.login("127.0.0.1", BOB)
+    await log.asked.wait()
+    assert log.found == []
+    log.away = False
+    await until_found(log, 2)
+    assert log.outcomes() == [("login", "127.0.0.1", "ann", 1), ("login", "127.0.0.1", "bob", 1)]
+    await trail.close()
+
+
+async def test_what_waits_for_the_broker_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_WAITING", 10)
+    monkeypatch.setattr(module, "_AGAIN", (0.01, 0.02))
+    monkeypatch.setattr(module, "_END_SECONDS", 0.01)
+    log = Log()
+    log.away = True
+    trail = Trail(log)
+    for number in range(50):
+        trail.refused(f"192.0.2.{number}", None, "wrong_token")
+    await log.asked.wait()
+    log.away = False
+    await until_found(log, 10)
+    assert [one["address"] for one in log.found][-10:] == [f"192.0.2.{n}" for n in range(40, 50)]
+    await trail.close()
+    assert len(log.found) <= 11
