@@ -61,7 +61,7 @@ TURN_SLICE = 0.006
 """Seconds after which a turn is cut, so that the event loop comes in between."""
 _LOOK_EVERY = 16
 """Messages of one mailbox that are handled between two looks at the clock."""
-LATER_SLICE = 0.002
+LATER_SLICE = 0.001
 """Seconds after which no further part of longer work is begun before the event loop comes."""
 SLICE = 0.0005
 """Seconds of a turn after which no more work is begun that was put off."""

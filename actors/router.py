@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 _CACHED_TOPICS = 65_536
 _CACHED_BYTES = 16 * 1024 * 1024
 _SPARKPLUG = b"spBv1.0/"
-_MATCHED_AT_ONCE, _MATCHING = 256, 0.004
+_MATCHED_AT_ONCE, _MATCHING = 256, 0.001
 """Topics that are matched in one turn for one client, and for how many seconds."""
 _REMOVED_AT_ONCE = 64
 """Subscriptions of a session that ended which are taken out of the index at once."""

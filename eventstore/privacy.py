@@ -25,6 +25,7 @@ _SECRET: Final = (
     "nats.conf",
     "pseudonym.key",
     "web.token",
+    "web.tokens",
     "bridge.pem",
 )
 _FILES: Final = (

@@ -33,6 +33,8 @@ class Credentials(NamedTuple):
     """The listener lets in clients that show neither a user name nor a certificate."""
     certificate_user: str | None = None
     """User that the client certificate stands for, where the listener takes it from there."""
+    suspect: bool = False
+    """Logins of this user, or from this address, failed lately: work on it comes after others."""
 
 
 class Verdict(NamedTuple):

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 _IPV6_NETWORK: Final = 64
 _USER: Final = b"u"
 _ADDRESS: Final = b"a"
-"""First byte of the key of a record."""
+_NAME: Final = b"n"
+"""First byte of the key of a record, or of a name that failed somewhere."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +62,8 @@ class Jail:
         self._clock = clock
         self._key = os.urandom(16)
         self._records: OrderedDict[bytes, _Record] = OrderedDict()
+        self._names: OrderedDict[bytes, float] = OrderedDict()
+        """When logins failed last that named a user, wherever they came from."""
 
     @property
     def options(self) -> JailOptions:
@@ -92,6 +95,18 @@ class Jail:
             self._address_key(address), now
         )
 
+    def suspects(self, address: str, user: str | None) -> bool:
+        """Return whether logins from this address or of this user, from anywhere, failed lately.
+
+        That keeps nobody out; but where passwords wait to be verified, others come first.
+        """
+        since = self._clock() - self.options.window
+        key = self._address_key(address)
+        record = self._records.get(key) if key is not None else None
+        if record is not None and record.since > since:
+            return True
+        return self._names.get(self._name_key(user), since) > since
+
     def failed(self, address: str, user: str | None) -> tuple[str, ...]:
         """Count a failed login; gives what is jailed from now on: "user", "address" or both."""
         now = self._clock()
@@ -102,6 +117,11 @@ class Jail:
         if self._count(self._address_key(address), options.address_failures, now):
             found.append("address")
         self.jailed += len(found)
+        name = self._name_key(user)
+        self._names[name] = now
+        self._names.move_to_end(name)
+        if len(self._names) > options.remembered:
+            self._names.popitem(last=False)
         return tuple(found)
 
     def succeeded(self, address: str, user: str | None) -> None:
@@ -110,9 +130,7 @@ class Jail:
         Those of the address stay: else one account would be enough to guess all others.
         """
         if self._records:
-            key = self._user_key(address, user)
-            if key is not None:
-                self._records.pop(key, None)
+            self._records.pop(self._user_key(address, user), None)
 
     def _in_force(self, key: bytes | None, now: float) -> bool:
         record = self._records.get(key) if key is not None else None
@@ -135,10 +153,13 @@ class Jail:
         record.until = now + self.options.duration
         return True
 
-    def _user_key(self, address: str, user: str | None) -> bytes | None:
+    def _user_key(self, address: str, user: str | None) -> bytes:
         # A name may have 64 KiB; what is kept of it does not.
         name = "\0" if user is None else user
         return self._digest(_USER, f"{network(address) or address}\n{name}")
+
+    def _name_key(self, user: str | None) -> bytes:
+        return self._digest(_NAME, "\0" if user is None else user)
 
     def _address_key(self, address: str) -> bytes | None:
         where = network(address)

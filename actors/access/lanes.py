@@ -4,65 +4,72 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
 T = TypeVar("T")
 
+_Queue: TypeAlias = "OrderedDict[str, dict[asyncio.Future[None], None]]"
+"""Those who wait, by lane; the lane that is next is the first one."""
+
 
 class Lanes:
     """At most ``at_once`` have their turn; all others wait, each address in a lane of its own.
 
     Lanes are served in rotation. Whoever sends a thousand logins from one address waits for
-    them; the one login of another address is next.
+    them; the one login of another address is next. Work that is to come ``last`` waits in lanes
+    of its own, which are served when the others are empty.
     """
 
     def __init__(self, at_once: int) -> None:
         self._free = at_once
-        self._lanes: OrderedDict[str, dict[asyncio.Future[None], None]] = OrderedDict()
+        self._lanes: tuple[_Queue, _Queue] = OrderedDict(), OrderedDict()
 
     @property
     def waiting(self) -> int:
         """How many wait for their turn."""
-        return sum(map(len, self._lanes.values()))
+        return sum(len(lane) for lanes in self._lanes for lane in lanes.values())
 
-    async def enter(self, lane: str) -> None:
+    async def enter(self, lane: str, *, last: bool = False) -> None:
         """Wait for a turn; :meth:`leave` must follow, unless this is cancelled."""
         if self._free:
             self._free -= 1
             return
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._lanes.setdefault(lane, {})[turn] = None
+        lanes = self._lanes[last]
+        lanes.setdefault(lane, {})[turn] = None
         try:
             await turn
         except asyncio.CancelledError:
             if turn.cancelled():
-                self._forget(lane, turn)
+                _forget(lanes, lane, turn)
             else:  # the turn came in the moment in which nobody wanted it any more
                 self.leave()
             raise
 
     def leave(self) -> None:
         """End a turn: the next lane has one."""
-        while self._lanes:
-            name, lane = self._lanes.popitem(last=False)
-            turn = next(iter(lane))
-            del lane[turn]
-            if lane:
-                self._lanes[name] = lane
-            if not turn.done():
-                turn.set_result(None)
-                return
+        for lanes in self._lanes:
+            while lanes:
+                name, lane = lanes.popitem(last=False)
+                turn = next(iter(lane))
+                del lane[turn]
+                if lane:
+                    lanes[name] = lane
+                if not turn.done():
+                    turn.set_result(None)
+                    return
         self._free += 1
 
-    def _forget(self, name: str, turn: asyncio.Future[None]) -> None:
-        lane = self._lanes.get(name)
-        if lane is not None:
-            lane.pop(turn, None)
-            if not lane:
-                del self._lanes[name]
+
+def _forget(lanes: _Queue, name: str, turn: asyncio.Future[None]) -> None:
+    lane = lanes.get(name)
+    if lane is not None:
+        lane.pop(turn, None)
+        if not lane:
+            del lanes[name]
 
 
 class Once(Generic[T]):

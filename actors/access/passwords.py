@@ -142,9 +142,7 @@ class PasswordFile:
         if known is not None:
             return known
         stored = self._users.get(username, self._decoy)
-        matches = await self._once.do(
-            key, lambda: self._matches(key, shown.address, stored, password)
-        )
+        matches = await self._once.do(key, lambda: self._matches(key, shown, stored, password))
         if not (matches and username in self._users):
             return _WRONG
         verdict = Verdict(AuthResult.ACCEPTED, username, proof=_proof(stored))
@@ -155,10 +153,15 @@ class PasswordFile:
         """Let the threads end once the checks that have begun are done."""
         self._workers.close()
 
-    async def _matches(self, key: bytes, address: str, stored: str, password: bytes) -> bool:
+    async def _matches(self, key: bytes, shown: Credentials, stored: str, password: bytes) -> bool:
         try:
             return await self._workers.run(
-                address, self._verify, stored, password, begun=lambda: self._at_work.add(key)
+                shown.address,
+                self._verify,
+                stored,
+                password,
+                begun=lambda: self._at_work.add(key),
+                last=shown.suspect,
             )
         finally:
             self._at_work.discard(key)

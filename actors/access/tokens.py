@@ -92,7 +92,10 @@ class Tokens:
         token = shown.password
         key = self._remembered.key(shown.username, token)
         verdict = await self._once.do(
-            key, lambda: self._workers.run(shown.address, self._verify, shown.username, token)
+            key,
+            lambda: self._workers.run(
+                shown.address, self._verify, shown.username, token, last=shown.suspect
+            ),
         )
         if verdict.accepted:
             self._remembered.put(key, verdict, verdict.expires_ms, len(token))

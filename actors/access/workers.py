@@ -40,14 +40,15 @@ class Workers:
         work: Callable[..., T],
         *arguments: Any,
         begun: Callable[[], object] | None = None,
+        last: bool = False,
     ) -> T:
-        """Give what ``work(*arguments)`` gives; cancelled once it runs, it runs to its end.
+        """Return what ``work(*arguments)`` returns; cancelled once it runs, it runs to its end.
 
-        ``begun`` is called when a thread has it.
+        ``begun`` is called when a thread has it. ``last``: it waits until nothing else does.
         """
         self._running += 1
         try:
-            await self._lanes.enter(lane)
+            await self._lanes.enter(lane, last=last)
         except BaseException:
             self._left()
             raise

@@ -10,8 +10,9 @@ import struct
 import sys
 import threading
 
-_NICENESS = 10
-"""Not more: a thread that never gets its turn may hold the interpreter's lock meanwhile."""
+_NICENESS = 5
+"""Not more: a thread that never gets its turn may hold the interpreter's lock meanwhile, and on a
+busy host logins would wait for seconds."""
 _SHORTEST = 100_000
 """Nanoseconds for which a thread runs at a time while others wait: Linux takes no less."""
 _USUAL = 0

@@ -172,3 +172,26 @@ def test_a_name_is_not_taken_for_another(clock: Clock) -> None:
     assert not guard.holds(HERE, None)
     guard.failed(HERE, "\ud800")  # no text that could be encoded
     assert guard.holds(HERE, "\ud800")
+
+
+def test_who_failed_lately_is_suspect_by_name_or_by_address(clock: Clock) -> None:
+    guard = jail(clock)
+    assert not guard.suspects(HERE, "ann")
+    guard.failed(HERE, "ann")
+    assert guard.suspects(THERE, "ann")
+    assert guard.suspects(HERE, "bob")
+    assert not guard.suspects(THERE, "bob")
+    assert not guard.suspects("", "bob")  # a Unix socket is everybody's address
+    guard.succeeded(THERE, "ann")
+    assert not guard.suspects(THERE, "ann")
+    assert guard.suspects(HERE, "ann")  # by the address
+    clock.now += 60
+    assert not guard.suspects(HERE, "ann")
+
+
+def test_a_name_that_fails_everywhere_is_jailed_nowhere_else(clock: Clock) -> None:
+    guard = jail(clock)
+    for number in range(100):
+        guard.failed(f"203.0.113.{number}", "ann")
+    assert not guard.holds(HERE, "ann")
+    assert guard.suspects(HERE, "ann")

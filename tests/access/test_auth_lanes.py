@@ -187,3 +187,23 @@ async def test_work_that_fails_in_its_thread() -> None:
         with pytest.raises(LookupError, match="broken"):
             await workers.run("a", work)
     workers.close()
+
+
+async def test_what_comes_last_waits_until_nothing_else_does() -> None:
+    lanes, order = Lanes(1), list[str]()
+
+    async def wait(name: str, *, last: bool) -> None:
+        await lanes.enter(name[0], last=last)
+        order.append(name)
+
+    names = ("a1", False), ("x1", True), ("x2", True), ("y1", True), ("b1", False), ("b2", False)
+    tasks = [asyncio.create_task(wait(name, last=last)) for name, last in names]
+    await settle()
+    tasks[3].cancel()
+    await settle()
+    assert lanes.waiting == 4
+    for _ in range(4):
+        lanes.leave()
+        await settle()
+    assert order == ["a1", "b1", "b2", "x1", "x2"]
+    assert lanes.waiting == 0

@@ -24,7 +24,7 @@ from eventstore.positions import index_of, position, sequence_of
 from eventstore.records import GENESIS, ChainChecker, Record, decode_record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
 LIMIT = 4000
 
@@ -569,3 +569,48 @@ def test_no_relief_is_told_when_nobody_asked() -> None:
     bench.turn(b"0", 4000)
     bench.commit(1)
     assert relieved == []
+
+
+# ------------------------------------------------------------- turns that are cut
+
+
+def test_a_turn_that_was_cut_ends_no_record() -> None:
+    bench = Bench()
+    bench.turn(b"first")
+    bench.event()  # of a turn that goes on when the event loop was round
+    bench.journal.cut_turn()
+    assert bench.journal.behind is None
+    bench.commit(1)
+    bench.journal.flush()
+    assert shape(bench.store.records) == [(1, 0, True, 1)]
+    bench.event()
+    bench.journal.after(bench.a, b"second")
+    bench.journal.end_turn()
+    assert shape(bench.store.records) == [(1, 0, True, 1), (2, 0, True, 2)]
+    assert bench.effects() == [b"first"]
+    bench.commit(2)
+    assert bench.effects() == [b"first", b"second"]
+
+
+def test_effects_leave_in_order_a_few_at_a_time() -> None:
+    bench = Bench()
+    soon: list[Callable[[], None]] = []
+    bench.journal.call_soon = soon.append
+    bench.journal.released_at_once = 1
+    bench.event()
+    bench.journal.after(bench.a, b"one a")
+    bench.journal.after(bench.b, b"one b")
+    bench.journal.end_turn()
+    bench.turn(b"two a")
+    bench.commit(1, 2)
+    bench.journal.end_turn()
+    assert bench.effects() == [b"one a"]
+    assert not bench.journal.idle
+    # What depends on nothing that is still to come goes behind what leaves already.
+    bench.journal.after(bench.a, b"three a")
+    bench.journal.end_turn()
+    while soon:
+        soon.pop(0)()
+    assert bench.effects() == [b"one a", b"one b", b"two a", b"three a"]
+    assert bench.journal.gated == 0
+    assert bench.journal.idle

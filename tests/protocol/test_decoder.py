@@ -371,3 +371,59 @@ def test_an_error_keeps_nothing_of_what_was_read() -> None:
     assert decoder.error is not None
     assert decoder.error.__traceback__ is None
     assert decoder.error.__context__ is None
+
+
+# A bound on the packets of one call.
+
+
+def _publish(payload: bytes, packet_id: int = 0) -> bytes:
+    qos = 1 if packet_id else 0
+    return encode_publish(b"t", payload, qos, packet_id)
+
+
+def test_a_bounded_call_leaves_the_rest_for_the_next_one() -> None:
+    raw = b"".join(_publish(b"%d" % number, number + 1) for number in range(100))
+    decoder = Decoder(LIMIT, at_once=80)
+    decoder.feed(CONNECT)
+    got = flat(decoder.feed(raw + PINGREQ))
+    assert [one.payload for one in got] == [b"%d" % number for number in range(10)]
+    calls = 1
+    while decoder.more:
+        calls += 1
+        got += flat(decoder.feed(b""))
+    assert calls == 11
+    assert [getattr(one, "payload", None) for one in got[:-1]] == [b"%d" % n for n in range(100)]
+    assert got[-1] == Pingreq()
+
+
+def test_what_comes_while_something_is_left_stands_behind_it() -> None:
+    raw = b"".join(_publish(b"%d" % number) for number in range(10))
+    decoder = Decoder(LIMIT, at_once=4)
+    decoder.feed(CONNECT)
+    got = flat(decoder.feed(raw[:50]))
+    for part in (raw[50:], b"", b"", b""):
+        got += flat(decoder.feed(part))
+    assert [one.payload for one in got] == [b"%d" % number for number in range(10)]
+    assert not decoder.more
+
+
+def test_a_violation_behind_the_bound_is_found_when_it_is_reached() -> None:
+    decoder = Decoder(LIMIT, at_once=1)
+    decoder.feed(CONNECT)
+    assert len(decoder.feed(PINGREQ + PINGREQ + b"\x00\x00")) == 1
+    assert decoder.error is None
+    assert decoder.feed(b"") == [Pingreq()]
+    assert decoder.feed(b"") == []
+    assert decoder.error is not None
+
+
+@pytest.mark.parametrize("kind", [0x40, 0x50, 0x62, 0x70])
+def test_acknowledgements_are_bounded_too(kind: int) -> None:
+    raw = b"".join(bytes((kind, 2, 0, number)) for number in range(1, 101))
+    decoder = Decoder(LIMIT, at_once=30)
+    decoder.feed(CONNECT)
+    found = [*decoder.feed(raw)]
+    while decoder.more:
+        found += decoder.feed(b"")
+    assert [len(one.packet_ids) for one in found] == [30, 30, 30, 10]
+    assert [pid for one in found for pid in one.packet_ids] == list(range(1, 101))

@@ -1,0 +1,142 @@
+"""Wildcard patterns: what bounds the cost of a match."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from actors.patterns import Patterns, pattern_of
+from actors.router import Router, Subscriber
+
+
+@pytest.mark.parametrize(
+    ("topic_filter", "pattern"),
+    [("a/b", 0), ("#", 0), ("a/#", 0), ("+", 1), ("+/a", 1), ("a/+", 2), ("+/+/#", 3), ("//+", 4)],
+)
+def test_a_pattern_is_where_the_plus_signs_are(topic_filter: str, pattern: int) -> None:
+    assert pattern_of(topic_filter) == pattern
+
+
+def granted(patterns: Patterns, session: str, filters: list[str], most: int, in_all: int) -> int:
+    """Subscribe as a session does, a filter at a time; return how many it got."""
+    count = 0
+    for topic_filter in filters:
+        if patterns.allows(session, topic_filter, set(), most, in_all):
+            patterns.begun(session, topic_filter)
+            patterns.filed(topic_filter)
+            count += 1
+    return count
+
+
+BOMB = ["/".join(levels) for levels in itertools.product("a+", repeat=5)]
+
+
+def test_a_session_has_so_many_patterns_and_any_number_of_filters() -> None:
+    patterns = Patterns()
+    assert granted(patterns, "s", BOMB, 8, 0) == 9  # the one without a wildcard has no pattern
+    assert patterns.of("s") == 8
+    alike = [f"site/+/sensor/{number}" for number in range(1000)]
+    assert granted(patterns, "t", alike, 8, 0) == 1000
+    assert patterns.of("t") == 1
+
+
+def test_within_one_request_new_patterns_count_once() -> None:
+    patterns, fresh = Patterns(), set[int]()
+    allowed = [patterns.allows("s", one, fresh, 2, 0) for one in ("+", "+/a", "a/+", "+/+", "a")]
+    assert allowed == [True, True, True, False, True]
+    assert fresh == {1, 2}
+
+
+def test_all_sessions_together_have_a_bound_and_share_patterns() -> None:
+    patterns = Patterns()
+    assert granted(patterns, "s", ["+", "a/+"], 0, 2) == 2
+    assert granted(patterns, "t", ["+/b", "c/+", "+/+"], 0, 2) == 2
+    assert len(patterns) == 2
+
+
+def test_what_ends_makes_room() -> None:
+    patterns = Patterns()
+    granted(patterns, "s", ["+", "+/a"], 1, 1)
+    for topic_filter in ("+", "+/a"):
+        assert not patterns.allows("s", "a/+", set(), 1, 1)
+        patterns.ended("s", topic_filter)
+        patterns.removed(topic_filter)
+    assert patterns.allows("s", "a/+", set(), 1, 1)
+
+
+def test_no_bound_is_no_bound() -> None:
+    assert granted(Patterns(), "s", BOMB, 0, 0) == len(BOMB)
+
+
+# The index counts what it holds.
+
+
+def test_the_index_counts_patterns_of_all_whatever_becomes_of_them() -> None:
+    router = Router(lambda _name: None)
+    router.subscribe("s", "+/a", 1)
+    router.subscribe("s", "+/b", 1)
+    router.subscribe("t", "a/+", 1)
+    assert (len(router.patterns), router.patterns.of("s")) == (2, 1)
+    router.passivate("s", ["+/a", "+/b"])
+    assert (len(router.patterns), router.patterns.of("s")) == (2, 0)
+    router.unsubscribe("t", "a/+")
+    assert len(router.patterns) == 1
+    router.subscribe("s", "+/a", 1)
+    router.subscribe("s", "+/b", 1)
+    router.remove_session("s")
+    assert (len(router.patterns), router.patterns.of("s")) == (0, 0)
+
+
+def test_a_large_session_that_ended_matches_nothing_and_goes_little_by_little() -> None:
+    router = Router(lambda _name: None)
+    called: list[bool] = []
+    router.on_gone = lambda: called.append(True)
+    gone = [router.subscribe("s", f"a/{number}", 1) for number in range(200)]
+    assert router.remove_session("s") == gone
+    assert called == [True]
+    assert router.match("a/7") == ()
+    assert router.matching("a/7") == []
+    assert router.routes[b"a/7"].targets == ()
+    # It comes back before the index is clean: what is new stays.
+    new = router.subscribe("s", "a/7", 2)
+    steps = 1
+    while router.sweep():
+        steps += 1
+    assert steps == 4
+    assert router.subscriptions == 1
+    found: tuple[Subscriber, ...] = router.match("a/7")
+    assert found == (new,)
+
+
+def test_a_subscription_without_wildcards_leaves_other_routes_as_they_are() -> None:
+    router = Router(lambda _name: None)
+    other, own = router.routes[b"other"], router.routes[b"own"]
+    assert other.targets == own.targets == ()
+    router.subscribe("s", "own", 1)
+    assert b"other" in router.routes
+    assert len(router.routes[b"own"].targets) == 1
+    router.unsubscribe("s", "own")
+    assert b"other" in router.routes
+    assert router.routes[b"own"].targets == ()
+    router.subscribe("s", "+", 1)
+    assert b"other" not in router.routes
+
+
+def test_so_many_topics_are_matched_at_once() -> None:
+    router = Router(lambda _name: None)
+    router.routes.matched_at_once = 3
+    topics = [b"%d" % number for number in range(5)]
+    assert len(router.routes.look_up(topics)) == 3
+    assert len(router.routes.look_up(topics)) == 5  # three are known by now
+    assert len(router.routes) == 5
+    router.routes[b"always"]  # outside of look_up nothing is refused
+    assert len(router.routes) == 6
+
+
+def test_topics_are_matched_for_a_short_time_but_always_one() -> None:
+    now = iter(range(1000))
+    router = Router(lambda _name: None, None, lambda: float(next(now)))
+    topics = [b"%d" % number for number in range(5)]
+    for count in range(1, 6):
+        assert len(router.routes.look_up(topics)) == count
