@@ -129,6 +129,7 @@ class Jail:
 
         Those of the address stay: else one account would be enough to guess all others.
         """
+        self._names.pop(self._name_key(user), None)
         if self._records:
             self._records.pop(self._user_key(address, user), None)
 
