@@ -40,6 +40,7 @@ from eventstore.events import (
 )
 from eventstore.positions import INDEX_BITS, MAX_INDEX, Position
 from eventstore.records import encode_record, link_of
+from eventstore.recordsize import ESCAPED
 from eventstore.stats import JournalStats
 
 if TYPE_CHECKING:
@@ -51,11 +52,9 @@ _STALE_MS = 1000
 """Age of an open record from which what happens gets another one, with a time of its own."""
 _EVENT_BYTES = 320
 """What an event's JSON takes at most beside its columns and strings."""
-ESCAPED = 6
-"""What one character of a string takes in JSON at most."""
 _OFFSET_BYTES = 20
 """By how much an event's JSON may still grow when its payloads get their offset."""
-_ENTRY_BYTES = 48
+ENTRY_BYTES = 48
 """What one entry adds to an event's columns at most: position, packet identifier, size."""
 
 
@@ -263,7 +262,7 @@ class Journal:
         """
         text = _TEXT.get(type(event))
         if text is not None:
-            need = size + _EVENT_BYTES + _ENTRY_BYTES * count + ESCAPED * text(event)
+            need = size + _EVENT_BYTES + ENTRY_BYTES * count + ESCAPED * text(event)
         else:
             need = size + _json_size(event)
         if need > self.max_event:
@@ -289,6 +288,13 @@ class Journal:
         self._index += count
         self._size += need
         return at
+
+    def has_room(self, size: int, *texts: str) -> bool:
+        """Return whether a message with so many bytes, and with these texts, fits into a record."""
+        need = size + _EVENT_BYTES + ENTRY_BYTES
+        if need + ESCAPED * sum(map(len, texts)) <= self.max_event:
+            return True
+        return need + sum(len(orjson.dumps(text)) for text in texts) <= self.max_event
 
     def _begin_record(self) -> None:
         self.time_ms = self._clock.time_ms()
