@@ -346,6 +346,7 @@ class LogWriter:
         largest = self._largest()
         self._least = min(largest, LEAST)
         journal.max_event = largest - AROUND
+        journal.max_record = min(self._max_record, largest // 2)
         self._inbox = self._nc.new_inbox()
         await self._nc.listen(f"{self._inbox}.*.*", self._on_reply)
         self._tasks = [asyncio.create_task(self._watch(), name="log watch")]
