@@ -180,6 +180,7 @@ class Journal:
         self.gated = 0
         """Bytes that wait at the gate for all sinks."""
         self._was_congested = False
+        self._ceiling: int | None = None
         self._deferred = False
         self._flush = False
         self._in_turn = False
@@ -240,11 +241,36 @@ class Journal:
 
     @property
     def congested(self) -> bool:
-        """True when more bytes wait for the disk than they should: read no more input."""
-        if self._pending_bytes + self._size + self.gated > self._max_pending:
+        """True when more bytes wait for the disk, or are in the log, than should: read no more."""
+        if self.lagging or self.full:
             self._was_congested = True
             return True
         return False
+
+    @property
+    def lagging(self) -> bool:
+        """True when more bytes wait for the disk than they should."""
+        return self._pending_bytes + self._size + self.gated > self._max_pending
+
+    @property
+    def full(self) -> bool:
+        """True when as much was appended as there is room for: input waits for the log's cut."""
+        return self._ceiling is not None and self.stats.bytes + self.pending_bytes > self._ceiling
+
+    def raise_ceiling(self, appended: int | None) -> None:
+        """Set how many bytes may have been appended since the start, before input has to wait.
+
+        None: there is no such bound.
+        """
+        self._ceiling = appended
+        self._relieve()
+
+    def _relieve(self) -> None:
+        """Ask for input again when there is room for it."""
+        waiting = self._pending_bytes + self._size + self.gated
+        if self._was_congested and waiting < self._max_pending // 2 and not self.full:
+            self._was_congested = False
+            self.on_relief()
 
     def append(
         self,
@@ -376,10 +402,7 @@ class Journal:
             for effects in record.effects:
                 self._release(effects)
         self._close_record()
-        waiting = self._pending_bytes + self._size + self.gated
-        if self._was_congested and waiting < self._max_pending // 2:
-            self._was_congested = False
-            self.on_relief()
+        self._relieve()
 
     def resend(self) -> None:
         """Send every record that is on its way again, in order."""

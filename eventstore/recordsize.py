@@ -23,6 +23,8 @@ _ADDED = 64
 
 HEADERS: Final = 256
 """Bytes of a record's NATS headers at most."""
+STORED_AROUND: Final = 220
+"""Bytes that JetStream stores around a record, its headers included, about."""
 AROUND: Final = 1024
 """Bytes that a record and its NATS headers add to its events at most."""
 

@@ -18,6 +18,7 @@ from typing import Any
 import nats.errors
 import orjson
 
+from eventstore.recordsize import STORED_AROUND
 from simulation.faults import Append, Ask, Faults
 
 _WRONG_LAST_SEQUENCE, _NO_STREAM, _NO_MESSAGE = 10071, 10059, 10037
@@ -210,7 +211,8 @@ class SimServer:
                 "first_seq": stream.first,
                 "last_seq": stream.last,
                 "messages": len(stream.messages),
-                "bytes": sum(map(len, stream.messages.values())),
+                "bytes": sum(map(len, stream.messages.values()))
+                + STORED_AROUND * len(stream.messages),
             }
             config = {"name": name, "max_msg_size": stream.max_msg_size}
             return _json({"config": config, "state": state})
