@@ -84,7 +84,7 @@ class LimitFields(BaseModel):
         default=16 * _MIB,
         ge=1024,
         le=268_435_460,
-        description="Largest packet taken from a client.",
+        description="Largest packet taken from a client; what the log cannot hold is refused.",
     )
     max_outbound_bytes: Size = Field(
         default=16 * _MIB, ge=65536, description="Bytes that may wait for one slow client."
