@@ -61,6 +61,8 @@ _OVER_STREAM, _NOT_STORED = 10054, 10077
 """The codes of a message that is too large: for the stream, and for the file store, which has one
 code for all its reasons."""
 _TOO_LARGE = "too large"
+_OVER_SERVER = "maximum payload violation"
+"""With this a server closes a connection on which more than its max_payload came."""
 _END_OF_BATCH, _NOT_FOUND = "204", "404"
 """The states with which JetStream ends a batch."""
 
@@ -463,7 +465,7 @@ class LogWriter:
         while not self._lost:
             await asyncio.sleep(_WATCH_EVERY)
             if self._nc.is_closed:
-                self._fail(NatsUnavailable("NATS closed the connection for good: see its log"))
+                self._fail(self._why_closed())
                 return
             if self._journal is None or self._recovering is not None:
                 continue
@@ -480,6 +482,16 @@ class LogWriter:
                 age = self._clock.monotonic() - pending[0].sent_at
                 if age > ACK_TIMEOUT:
                     self.disturb(f"no answer from JetStream for more than {ACK_TIMEOUT:g} s")
+
+    def _why_closed(self) -> EventStoreError:
+        """Return why the connection was closed for good."""
+        what = str(self._nc.last_error or "").lower()
+        if _OVER_SERVER not in what:
+            return NatsUnavailable("NATS closed the connection for good: see its log")
+        pending = self._journal.pending if self._journal is not None else []
+        # What it was is not said; it was no larger than what NATS took until then.
+        size = max((len(one.data) for one in pending), default=0) or self._nc.max_payload
+        return RecordTooLarge(self._stream, size, f"NATS closed the connection: {_OVER_SERVER}")
 
     async def _inspect(self, journal: Journal) -> None:
         """Look whether somebody took records from the stream: appends would go on all the same."""

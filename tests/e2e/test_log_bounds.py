@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -89,19 +92,35 @@ def test_the_largest_packet_is_kept_and_delivered_after_a_restart(
     broker.stop()
 
 
+def lower(foreign: Nats, what: str) -> None:
+    """Have NATS take messages of 1 MiB at most, while it runs."""
+    if what == "stream":
+        config: dict[str, Any] = foreign.api("STREAM.INFO.FOLDMQ_LOG_n1")["config"]
+        foreign.api("STREAM.UPDATE.FOLDMQ_LOG_n1", {**config, "max_msg_size": MIB})
+        return
+    file = foreign.folder / "nats.conf"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "max_payload": MIB}))
+    os.kill(foreign.pid, signal.SIGHUP)
+
+    async def most(client: Any) -> int:
+        return int(client.max_payload)
+
+    until(lambda: foreign.do(most) == MIB, "the server's new bound")
+
+
 @pytest.mark.drill
-def test_a_stream_that_takes_less_than_before(
-    foreign: Nats, on_foreign: Callable[..., Broker]
+@pytest.mark.parametrize("what", ["stream", "server"])
+def test_nats_takes_less_than_before(
+    foreign: Nats, on_foreign: Callable[..., Broker], what: str
 ) -> None:
     """The broker begins anew from its log; then it is the publisher alone that is closed."""
     broker = on_foreign()
     broker.start()
-    config: dict[str, Any] = foreign.api("STREAM.INFO.FOLDMQ_LOG_n1")["config"]
     with RawClient(broker.port) as other, RawClient(broker.port) as sender:
         other.connect("other", clean=False)
         sender.connect("sender", clean=False)
         other.publish("t", b"before", 1)
-        foreign.api("STREAM.UPDATE.FOLDMQ_LOG_n1", {**config, "max_msg_size": MIB})
+        lower(foreign, what)
         sender.send(p.publish("t", bytes(MIB + 500_000), 1, 1))
         until(lambda: "starting again from the log" in broker.log, "a new beginning")
         other.expect_closed()

@@ -17,6 +17,7 @@ from actors.retention import Retention
 from eventstore.log import EventLog, LogUnavailable
 from eventstore.recordsize import STORED_AROUND
 from simulation.fold import compare
+from simulation.jetstream import SimNats
 from simulation.test_retention import cuts
 from simulation.world import SimClient, World, simulate
 
@@ -238,3 +239,27 @@ def test_a_log_that_cannot_be_purged_stops_nobody(monkeypatch: pytest.MonkeyPatc
             assert load.most > BOUND * 1.25
 
     simulate(scenario)
+
+
+def test_what_nats_takes_no_longer_cannot_be_repeated_and_stops_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A retained message came while records could be larger: the log is not cut, and says so."""
+
+    async def scenario() -> None:
+        async with bounded(keep_bytes=10 * BOUND).running() as world:
+            sender = await world.connect("sender")
+            sender.send(p.publish("kept", bytes(1_500_000), 1, 1, retain=True))
+            await world.go(0.2)
+            monkeypatch.setattr(SimNats, "max_payload", 1 << 20)
+            await world.restart()
+            load = Load(world, await world.connect("noisy"))
+            await load.run(30)
+            assert load.longest < 2
+            assert world.failure() is None
+            assert world.disk.stream.first == 1
+
+    with structlog.testing.capture_logs() as lines:
+        simulate(scenario)
+    (said,) = [one for one in lines if "cannot be repeated" in one["event"]]
+    assert said["log_level"] == "error"
