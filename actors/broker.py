@@ -18,7 +18,7 @@ import structlog
 from actors.access.rules import Permissions
 from actors.bridge.host import BridgeHost
 from actors.clock import Timers
-from actors.decisions import Limits
+from actors.decisions import Limits, dropped
 from actors.door import Door
 from actors.expiry import Expiries
 from actors.inspection.busiest import BusiestTopics
@@ -55,12 +55,11 @@ from eventstore.events import (
     Bridged,
     BrokerStopped,
     Event,
-    MessageDropped,
     entries,
 )
 from eventstore.log import EventLog, LogUnavailable, LogWriter
 from eventstore.messages import Message, MessageStore
-from eventstore.positions import INDEX_BITS, Position, format_position, to_runs
+from eventstore.positions import INDEX_BITS, Position, format_position
 from projections.node import NodeState
 from protocol.errors import FoldmqError
 from protocol.packets import ConnectCode
@@ -322,11 +321,9 @@ class Broker(LoopActor):
 
         ``queued`` are their payload bytes if they left the head of its queue.
         """
-        event = MessageDropped(
-            session, "not_permitted", len(refs), to_runs(refs), topic_filter, queued
-        )
-        at = self.emit(event)
-        self.count_dropped("not_permitted", len(refs), client=session, position=format_position(at))
+        for event in dropped(session, "not_permitted", refs, topic_filter, queued):
+            where = format_position(self.emit(event))
+            self.count_dropped("not_permitted", event.count, client=session, position=where)
 
     def add_watcher(self, watcher: Callable[[Publication], None]) -> None:
         """Have somebody told of all messages as they are routed; one who fails is told no more."""

@@ -23,6 +23,7 @@ from eventstore.events import (
     Unsubscribed,
 )
 from eventstore.positions import Position, to_runs
+from eventstore.recordsize import ENTRIES_AT_ONCE
 from projections.links import linked
 from projections.session import InFlight, SessionState, SubscriptionState
 from projections.waiting import FLAG_BITS, QOS_MASK, RETAIN_FLAG
@@ -132,16 +133,17 @@ def deliver(
     if sent:
         packet_ids = take_packet_ids(state, sent)
         chosen = refs if sent == count else refs[:sent]
-        events.append(
-            Delivered(
-                state.session,
-                topic_filter,
-                qos,
-                pids=to_runs(packet_ids),
-                refs=to_runs(chosen),
-                retain=retain,
+        for pids, some in zip(in_parts(packet_ids), in_parts(chosen), strict=True):
+            events.append(
+                Delivered(
+                    state.session,
+                    topic_filter,
+                    qos,
+                    pids=to_runs(pids),
+                    refs=to_runs(some),
+                    retain=retain,
+                )
             )
-        )
     if sent < count:
         rest = payloads[sent:] if sent else payloads
         rest_size = size if not sent else sum(map(len, rest))
@@ -195,21 +197,50 @@ def _enqueue(
                 break
     events: list[Event] = []
     if fitting:
-        if fitting < len(refs):
-            size = sum(map(len, payloads[:fitting]))
-        queued = to_runs(refs[:fitting])
-        events.append(Queued(state.session, topic_filter, qos, queued, size, retain=retain))
-    if fitting < len(refs):
-        events.append(
-            MessageDropped(
-                state.session,
-                reason,
-                len(refs) - fitting,
-                refs=to_runs(refs[fitting:]),
-                filter=topic_filter,
-            )
+        kept, those = (
+            (refs, payloads) if fitting == len(refs) else (refs[:fitting], payloads[:fitting])
         )
+        events += queued(state.session, topic_filter, qos, kept, those, retain=retain)
+    if fitting < len(refs):
+        events += dropped(state.session, reason, refs[fitting:], topic_filter)
     return events
+
+
+def in_parts(values: Sequence[T]) -> list[Sequence[T]]:
+    """Return values in parts of which each fits into one event."""
+    if len(values) <= ENTRIES_AT_ONCE:
+        return [values]
+    starts = range(0, len(values), ENTRIES_AT_ONCE)
+    return [values[at : at + ENTRIES_AT_ONCE] for at in starts]
+
+
+def queued(
+    session: str,
+    topic_filter: str,
+    qos: int,
+    refs: Sequence[Position],
+    payloads: Sequence[bytes],
+    *,
+    retain: bool,
+) -> list[Event]:
+    """Say that messages wait."""
+    return [
+        Queued(session, topic_filter, qos, to_runs(some), sum(map(len, those)), retain)
+        for some, those in zip(in_parts(refs), in_parts(payloads), strict=True)
+    ]
+
+
+def dropped(
+    session: str, reason: str, refs: Sequence[Position], topic_filter: str, queued: int = -1
+) -> list[MessageDropped]:
+    """Say that messages are dropped; ``queued`` are their bytes if they leave a queue's head."""
+    parts = in_parts(refs)
+    # Of a part alone it is not known how many bytes they are: the first one has them all.
+    bytes_of = [queued, *[min(queued, 0)] * (len(parts) - 1)]
+    return [
+        MessageDropped(session, reason, len(some), to_runs(some), topic_filter, size)
+        for some, size in zip(parts, bytes_of, strict=True)
+    ]
 
 
 class WaitingRun(NamedTuple):
@@ -303,7 +334,7 @@ def _known(table: dict[int, InFlight], packet_ids: Sequence[int], qos: int) -> l
     return known
 
 
-def released(state: SessionState, packet_ids: Sequence[int]) -> Released | None:
+def released(state: SessionState, packet_ids: Sequence[int]) -> list[Released]:
     """Decide on PUBRELs: the messages that wait for them take effect, in this order.
 
     A packet identifier that is not known is answered all the same, but releases nothing: the
@@ -311,9 +342,11 @@ def released(state: SessionState, packet_ids: Sequence[int]) -> Released | None:
     """
     inbound = state.inbound
     known = [pid for pid in dict.fromkeys(packet_ids) if pid in inbound]
-    if not known:
-        return None
-    return Released(state.session, to_runs(known), refs=to_runs([inbound[pid] for pid in known]))
+    return [
+        Released(state.session, to_runs(some), refs=to_runs([inbound[pid] for pid in some]))
+        for some in in_parts(known)
+        if some
+    ]
 
 
 class Grant(NamedTuple):
@@ -359,11 +392,11 @@ def subscribe(
         qos = min(asked, max_qos)
         codes.append(qos)
         granted.append((topic_filter, qos))
-    parts = _in_parts(granted, lambda entry: entry[0])
+    parts = by_text(granted, lambda entry: entry[0])
     return Grant(codes, granted, [Subscribed(state.session, part) for part in parts], over)
 
 
-def _in_parts(entries: Sequence[T], filter_of: Callable[[T], str]) -> list[list[T]]:
+def by_text(entries: Sequence[T], filter_of: Callable[[T], str]) -> list[list[T]]:
     """Return entries in parts whose filters fit into one event: a packet may hold megabytes."""
     parts: list[list[T]] = []
     space = 0
@@ -391,17 +424,9 @@ def unsubscribe(state: SessionState, filters: Sequence[str]) -> list[Event]:
         held = state.waiting.get(topic_filter)
         if held is not None and held.queue and topic_filter not in wanted:
             refs = [entry >> FLAG_BITS for entry in held.queue]
-            events.append(
-                MessageDropped(
-                    state.session,
-                    "unsubscribed",
-                    len(refs),
-                    refs=to_runs(refs),
-                    filter=topic_filter,
-                    queued=held.queued_bytes,
-                )
-            )
-    events += [Unsubscribed(state.session, part) for part in _in_parts(filters, str)]
+            size = held.queued_bytes
+            events += dropped(state.session, "unsubscribed", refs, topic_filter, size)
+    events += [Unsubscribed(state.session, part) for part in by_text(filters, str)]
     return events
 
 

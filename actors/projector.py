@@ -34,6 +34,8 @@ from projections.stored import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from actors.broker import Broker
     from eventstore.keyed import KeyedStore
     from eventstore.positions import Position
@@ -48,6 +50,8 @@ _SHARE = 10
 _SLICE, _SLICE_BYTES = 0.002, 1024 * 1024
 _SLICE_SHARE = 6
 """A slice is followed by a pause so many times as long."""
+_PRESSED = 4
+"""A slice is so many times as long, and the pause no longer than it, while it is urgent."""
 _POLL = 0.005
 _UNCONFIRMED = 2000
 """Messages sent before it is looked whether they arrived."""
@@ -89,6 +93,10 @@ class Projector:
         self._void = True
         """What is stored is of no use."""
         self._hurry = False
+        self.pressed: Callable[[], bool] = bool
+        """Whether the log is to be cut soon, for which this must have caught up."""
+        self.progress = 0
+        """Grows with all that is written."""
         self._busy = 0.0
         self.trouble: str | None = None
         """Why nothing can be written at present."""
@@ -143,7 +151,15 @@ class Projector:
                 self._tell(str(error))
                 await asyncio.sleep(_RETRY)
             else:
-                await asyncio.sleep(max(_ROUND_EVERY, self._busy * _SHARE))
+                await self._rest(max(_ROUND_EVERY, self._busy * _SHARE))
+
+    async def _rest(self, seconds: float) -> None:
+        """Do nothing for some time, or until it is urgent."""
+        until = self._now() + seconds
+        while self._now() < until:
+            await asyncio.sleep(min(_ROUND_EVERY, until - self._now()))
+            if self.pressed():
+                return
 
     async def finish(self) -> None:
         """Bring the projections up to date at the end, if that is soon done."""
@@ -188,10 +204,11 @@ class Projector:
         """Write what changed, taking it out of the dict when it is on its way."""
         while changed:
             started = self._now()
+            most = _SLICE * _PRESSED if self.pressed() else _SLICE
             taken: dict[str, Position] = {}
             entries: list[tuple[Entry, Position, bool]] = []
             size = 0
-            while changed and self._now() - started < _SLICE and size < _SLICE_BYTES:
+            while changed and self._now() - started < most and size < _SLICE_BYTES:
                 name = next(iter(changed))
                 if kind == SESSION and name in self._broker.rebuilding:
                     # What was recorded for it since it failed is not in its state.
@@ -219,7 +236,9 @@ class Projector:
                 await self._confirm(self._marked or Mark(0, "", 0, 0))
             spent += self._now() - started
             self._busy += spent
-            await asyncio.sleep(0 if self._hurry else spent * _SLICE_SHARE)
+            self.progress += 1
+            share = 0 if self._hurry else 1 if self.pressed() else _SLICE_SHARE
+            await asyncio.sleep(spent * share)
 
     def _touched(self, kind: int) -> dict[str, Position]:
         node = self._broker.node

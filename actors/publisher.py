@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
+from actors.decisions import dropped
 from actors.messages import Batch, Outgoing, Publication
 from actors.router import NOWHERE, Route, Subscriber
 from eventstore.events import MessageDropped, MessagePublished, Released
-from eventstore.journal import ESCAPED
+from eventstore.journal import ENTRY_BYTES
 from eventstore.messages import Message, Stored
 from eventstore.positions import Position, format_position, to_runs
+from eventstore.recordsize import ESCAPED, NAMES
 from protocol.packets import Publishes
 from protocol.topics import is_reserved_topic
 
@@ -173,6 +175,23 @@ class Publisher:
         size = sum(map(len, payloads))
         self._route(2, topics, payloads, refs, size, took_effect, retain=retain)
 
+    def fitting(self, packet: Publishes) -> int:
+        """Return how many messages stand before the first one that no record has room for.
+
+        It has none if the names take too much of it in JSON, or if NATS takes less than it did.
+        """
+        payloads = packet.payloads
+        if not payloads or max(map(len, payloads)) + NAMES <= self._broker.journal.max_event:
+            return len(packet)
+        for at, (raw, payload) in enumerate(zip(packet.topics, payloads, strict=True)):
+            if not self.fits(raw, payload):
+                return at
+        return len(packet)
+
+    def fits(self, topic: bytes, payload: bytes) -> bool:
+        """Return whether a record has room for a message of this publisher."""
+        return self._broker.journal.has_room(len(payload), self._name, topic.decode())
+
     def _acceptable(self, packet: Publishes) -> list[Publishes]:
         """Return the packet in parts that each fit into a record, without what is refused."""
         distinct = set(packet.topics)
@@ -291,17 +310,9 @@ class Publisher:
             if wanted(target):
                 chosen.append(target)
             elif batch.qos and target.qos:
-                count = len(batch)
-                self._broker.emit(
-                    MessageDropped(
-                        target.session,
-                        "other_prefix",
-                        count,
-                        refs=to_runs(batch.refs),
-                        filter=target.filter,
-                    )
-                )
-                self._broker.count_dropped("other_prefix", count, client=target.session)
+                for event in dropped(target.session, "other_prefix", batch.refs, target.filter):
+                    self._broker.emit(event)
+                self._broker.count_dropped("other_prefix", len(batch), client=target.session)
         return chosen
 
     def _has_birth(self, topics: Sequence[bytes]) -> bool:
@@ -313,7 +324,9 @@ class Publisher:
         births = self._broker.router.births
         for raw, payload in zip(topics, payloads, strict=True):
             certificate = births.get(raw)
-            if certificate is not None:
+            if certificate is not None and not self.fits(certificate, payload):
+                self._broker.count_dropped("message_too_large", 1, client=self._name)
+            elif certificate is not None:
                 packet = Publishes(0, retain=True)
                 packet.topics.append(certificate)
                 packet.payloads.append(payload)
@@ -386,18 +399,19 @@ def select(packet: Publishes, keep: Sequence[int]) -> Publishes:
 
 
 def _split(packet: Publishes, limit: int) -> list[Publishes]:
-    """Return a packet in parts whose topics and payloads fit into ``limit`` bytes of a record.
+    """Return a packet in parts that take at most ``limit`` bytes of a record, names aside.
 
     A part has at least one message.
     """
     payloads, topics = packet.payloads, packet.topics
-    size = sum(map(len, payloads)) + ESCAPED * sum(map(len, topics))
-    if len(payloads) == 1 or size <= limit:
+    count = len(payloads)
+    size = sum(map(len, payloads)) + ESCAPED * sum(map(len, topics)) + ENTRY_BYTES * count
+    if count == 1 or size <= limit:
         return [packet]
     parts: list[list[int]] = [[]]
     total = 0
     for at, payload in enumerate(payloads):
-        need = len(payload) + ESCAPED * len(topics[at])
+        need = len(payload) + ESCAPED * len(topics[at]) + ENTRY_BYTES
         total += need
         if total > limit and parts[-1]:
             parts.append([])

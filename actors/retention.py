@@ -5,13 +5,17 @@ cut, messages that sessions still refer to are repeated as well, the projections
 and the cut is on record: whoever reads the log knows what is gone, and that it may be.
 
 With ``keep_until_archived`` nothing is cut off before an archive has it
-(:mod:`actors.archiveguard`).
+(:mod:`actors.archiveguard`). Near ``keep_bytes`` all of this takes precedence, and at it input
+waits (:mod:`actors.logroom`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import heapq
+from collections import Counter
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 import structlog
@@ -24,7 +28,8 @@ from actors.checkpoints import (
     repeat_retained,
     repeat_session,
 )
-from eventstore.errors import CorruptLog
+from actors.logroom import LogRoom
+from eventstore.errors import CorruptLog, EventTooLarge
 from eventstore.events import Bridged, CheckpointBegun, CheckpointCompleted, LogCut
 from eventstore.log import LogUnavailable
 from eventstore.messages import MessageStore
@@ -49,10 +54,21 @@ _POLL = 0.02
 _PARTS = 8
 """Checkpoints within the time that is kept: by so much more may be kept."""
 _QUARTERS = 4
+_SMALL = 32
+"""Near the bound this part of it is worth a checkpoint."""
 _LEAST = 1024 * 1024
 """Bytes that the log must have grown by for a checkpoint to be worth it."""
 _SLICE = 0.002
 _SLICE_SHARE = 6
+_PRESSED = 4
+"""Near the bound a slice is so many times as long, and the pause no longer than it."""
+_MOST_PAUSES = 5
+"""Near the bound a slice waits for the disk so many times at most."""
+_PATIENCE = 15.0
+"""Seconds for which input waits for a cut that is held up by something else."""
+_HOLDERS = 3
+"""Sessions named in a warning."""
+_REMIND = 3600.0
 _RECORDS_AT_ONCE = 16
 
 
@@ -63,16 +79,21 @@ class Retention:
         self._broker = broker
         self._now = broker.clock.monotonic
         self._projector = projector
-        self._size = 0
-        """Bytes of the log when it was last asked for, less what was appended before."""
+        self._room = LogRoom(broker)
         self._begins_ms = 0
         self._begun_at: dict[int, int] = {}
         """Bytes that had been appended when a checkpoint began, by its number."""
-        self._repeated = 0
-        """Bytes that the last checkpoint and what was carried since took, about: no growth."""
+        self._took: Counter[str] = Counter()
+        """Bytes that the last checkpoint and what was carried since took, about: no growth. By what
+        they hold: sessions, retained messages, messages that wait."""
+        self._queues: dict[str, int] = {}
+        """Bytes that wait for sessions that hold messages back from being cut off."""
         self._readers = 0
-        self._warned = False
+        self._held_up: tuple[str, float, object] = "", 0.0, None
+        """What was waited for last, since when, and how far it was then."""
+        self._warned: tuple[str, float] | None = None
         self._guard = ArchiveGuard(broker)
+        projector.pressed = lambda: self._room.pressed
 
     @contextlib.contextmanager
     def holding_still(self) -> Iterator[None]:
@@ -94,16 +115,27 @@ class Retention:
             except CorruptLog as error:
                 self._give_up(error)
                 return
+        try:
+            await self._look_again_and_again()
+        except CorruptLog as error:
+            self._give_up(error)
+        except EventTooLarge as error:
+            # It came while NATS took larger ones. A checkpoint without it would be none.
+            _log.error(
+                "the log holds a message that cannot be repeated: not cut", reason=str(error)
+            )
+        self._broker.journal.raise_ceiling(None)
+
+    async def _look_again_and_again(self) -> None:
         while True:
             await asyncio.sleep(_LOOK_EVERY)
+            self._room.look(self._repeated)
             try:
                 await self.look()
             except LogUnavailable as error:
                 _log.warning("log cannot be cut at present", reason=str(error))
+                self._room.let_go(str(error))
                 await asyncio.sleep(_RETRY)
-            except CorruptLog as error:
-                self._give_up(error)
-                return
 
     def _give_up(self, damage: CorruptLog) -> None:
         """Cut nothing more: what is left of a damaged log may be all that there is."""
@@ -115,10 +147,17 @@ class Retention:
         node, log = self._broker.node, self._broker.log
         if node.cuts and node.cuts[-1].first > log.first:
             await self._purge(node.cuts[-1].first)
+        if self._room.pressed:  # with a checkpoint that is there already, if there is one
+            await self._cut_if_wanted()
         if self._checkpoint_due():
             await self.checkpoint()
+        await self._cut_if_wanted()
+        if self._room.full:  # all was done that can be
+            self._room.settle()
+
+    async def _cut_if_wanted(self) -> None:
         wanted = self._wanted()
-        allowed = self._guard.allowed(wanted, self._total, self._begins_ms)
+        allowed = self._guard.allowed(wanted, self._room.size, self._begins_ms)
         if allowed is not None:
             await self.cut(*allowed)
 
@@ -126,28 +165,33 @@ class Retention:
 
     async def _learn(self) -> None:
         """Find out what is not known after a start: how large the log is, how old."""
-        log, stats = self._broker.log, self._broker.journal.stats
-        self._size = await log.size() - stats.bytes
+        log = self._broker.log
+        self._room.measured(await log.size())
+        self._room.look(0)
         records = await log.read_some([log.first])
         self._begins_ms = records[0].time_ms
         first, last = log.first, self._broker.journal.durable
         for one in self._broker.node.checkpoints:
             share = (last - (one.begun >> INDEX_BITS) + 1) / max(1, last - first + 1)
-            self._begun_at[one.number] = round(-share * self._size)
+            self._begun_at[one.number] = round(-share * self._room.size)
 
     @property
-    def _total(self) -> int:
-        return self._size + self._broker.journal.stats.bytes
+    def _repeated(self) -> int:
+        return self._took.total()
 
     def _behind(self, checkpoint: Checkpoint) -> int:
         """Return the bytes of the log from the beginning of a checkpoint on."""
-        appended = self._broker.journal.stats.bytes
+        appended = self._room.appended
         return appended - self._begun_at.get(checkpoint.number, appended)
 
     def _checkpoint_due(self) -> bool:
         options, node = self._broker.options, self._broker.node
         last = node.checkpoints[-1] if node.checkpoints else None
-        grown = (self._total if last is None else self._behind(last)) - self._repeated
+        grown = (self._room.size if last is None else self._behind(last)) - self._repeated
+        little = min(_LEAST, options.keep_bytes // _SMALL)
+        if self._room.pressed and grown >= max(little, self._repeated // 2):
+            # With the one that is there too little could be cut off, or too much of it is needed.
+            return True
         if grown < max(_LEAST, 2 * self._repeated):
             return False
         if options.keep_bytes and grown >= options.keep_bytes // _QUARTERS:
@@ -168,7 +212,7 @@ class Retention:
             if old:
                 chosen = old[-1], "keep"
         bound = options.keep_bytes
-        if bound and known and self._total > bound - bound // _QUARTERS:
+        if bound and known and self._room.size > bound - bound // _QUARTERS:
             small = [one for one in known if self._behind(one) <= bound - bound // _QUARTERS]
             one = small[0] if small else known[-1]
             if chosen is None or one.begun > chosen[0].begun:
@@ -180,32 +224,31 @@ class Retention:
     async def checkpoint(self) -> None:
         """Repeat the whole state in the log."""
         node, journal = self._broker.node, self._broker.journal
-        before = journal.stats.bytes
+        before = self._room.appended
         number, begun = await self._begin()
         self._begun_at[number] = before
-        self._repeated = 0
+        self._took.clear()
         sessions = retained = 0
         names = node.sessions.names()
         names.reverse()
         while names:
             started = self._now()
-            while names and self._now() - started < _SLICE:
+            while names and self._now() - started < self._slice:
                 name = names.pop()
                 if name in self._broker.rebuilding:
                     # What was recorded for it since it failed is not in its state.
                     names.insert(0, name)
-                    await asyncio.sleep(_POLL)
+                    await self._wait("a session is being rebuilt", len(names))
                     break
-                sessions += self._say(repeat_session(node, name))
+                sessions += self._say(repeat_session(node, name), "sessions")
             await self._breathe(started)
         topics = node.retained.topics()
         topics.reverse()
         while topics:
             started = self._now()
-            for one in repeat_retained(node, self._some(topics)):
-                self._repeated += one.bytes
-                self._broker.emit(one.event, one.payloads, one.size)
-                retained += len(one.payloads)
+            said = list(repeat_retained(node, self._some(topics)))
+            self._say(said, "retained")
+            retained += sum(len(one.payloads) for one in said)
             await self._breathe(started)
         self._broker.emit(CheckpointCompleted(number, begun, sessions, retained))
         self._broker.kernel.wake()
@@ -238,19 +281,37 @@ class Retention:
             if journal.behind is not None:
                 return number, begun
 
+    @property
+    def _slice(self) -> float:
+        return _SLICE * _PRESSED if self._room.pressed else _SLICE
+
     async def _breathe(self, started: float) -> None:
         """Let the broker do its work for some time, and the disk keep up."""
+        room, journal = self._room, self._broker.journal
         self._broker.kernel.wake()
-        await asyncio.sleep((self._now() - started) * _SLICE_SHARE)
-        while self._broker.journal.congested:  # noqa: ASYNC110 - the disk sets the pace
+        room.look()
+        await asyncio.sleep((self._now() - started) * (1 if room.pressed else _SLICE_SHARE))
+        pauses = 0
+        # The disk sets the pace; but its clients would keep it busy until there is no room left.
+        while journal.lagging and (pauses < _MOST_PAUSES or room.full or not room.pressed):
             await asyncio.sleep(_POLL)
+            pauses += 1
 
-    def _say(self, said: Iterable[Said]) -> bool:
-        """Append events; return whether there were any."""
+    async def _wait(self, why: str, progress: object) -> None:
+        """Wait a little for something else; if it makes no progress, input waits no longer."""
+        reason, since, before = self._held_up
+        if (reason, before) != (why, progress):
+            self._held_up = why, self._now(), progress
+        elif self._now() - since > _PATIENCE:
+            self._room.let_go(why)
+        await asyncio.sleep(_POLL)
+
+    def _say(self, said: Iterable[Said], what: str) -> bool:
+        """Append events that hold sessions, retained messages or such that wait."""
         found = False
         for one in said:
             self._broker.emit(one.event, one.payloads, one.size)
-            self._repeated += one.bytes
+            self._took[what] += one.bytes
             found = True
         return found
 
@@ -263,8 +324,8 @@ class Retention:
         await self._carry(position(first, 0))
         needed = (broker.journal.here - 1) >> INDEX_BITS
         # What a recovery folds must refer to nothing that goes and was not carried.
-        while self._projector.marked < needed:  # noqa: ASYNC110 - rare
-            await asyncio.sleep(_POLL)
+        while self._projector.marked < needed:
+            await self._wait("the projections have not caught up", self._projector.progress)
         (record,) = await broker.log.read_some([first])
         if not self._guard.lets_go(first):
             return  # what holds has changed meanwhile
@@ -274,24 +335,50 @@ class Retention:
         await self._until_whole(at >> INDEX_BITS)
         await self._purge(first)
         self._begins_ms = record.time_ms
-        _log.info("log cut", first=first, reason=reason, bytes=self._total)
-        if reason == "keep_bytes" and self._total > broker.options.keep_bytes and not self._warned:
-            self._warned = True
-            _log.warning(
-                "the log takes more than keep_bytes: state and audit window need it",
-                bytes=self._total,
-                keep_bytes=broker.options.keep_bytes,
-            )
+        _log.info("log cut", first=first, reason=reason, bytes=self._room.size)
+        self._warn_if_large()
+
+    def _warn_if_large(self) -> None:
+        """Say what the log holds that makes it larger than it is to be, once in a while."""
+        size, bound, took = self._room.size, self._broker.options.keep_bytes, self._took
+        if not bound or size <= bound:
+            self._warned = None
+            return
+        # A checkpoint is there twice until the log is cut.
+        queued = sum(self._queues.values())
+        needed = 2 * (took["sessions"] + took["retained"]) + queued > bound
+        why = (
+            "what sessions and retained messages need does not fit"
+            if needed
+            else "it is written faster than it is cut"
+        )
+        if self._warned is not None:
+            reason, at = self._warned
+            if reason == why and self._now() - at < _REMIND:
+                return
+        self._warned = why, self._now()
+        largest = heapq.nlargest(_HOLDERS, self._queues.items(), key=itemgetter(1))
+        _log.warning(
+            f"the log takes more than keep_bytes: {why}",
+            bytes=size,
+            keep_bytes=bound,
+            retained=took["retained"],
+            sessions=took["sessions"],
+            queued=queued,
+            since_checkpoint=max(0, size - took.total()),
+            holders=[f"{name}: {waits}" for name, waits in largest],
+        )
 
     async def _purge(self, first: int) -> None:
         broker = self._broker
-        while self._readers:  # noqa: ASYNC110 - rare
-            await asyncio.sleep(_POLL)
+        while self._readers:
+            await self._wait("the log is being read", None)
         broker.node.forget_before(first)
         await broker.log.cut(first)
         known = {one.number for one in broker.node.checkpoints}
         self._begun_at = {key: at for key, at in self._begun_at.items() if key in known}
-        self._size = await broker.log.size() - broker.journal.stats.bytes
+        self._room.measured(await broker.log.size())
+        self._room.settle()
 
     async def _carry(self, before: Position) -> None:
         """Repeat the messages before a position that sessions, or retained ones, refer to.
@@ -300,6 +387,7 @@ class Retention:
         position that the checkpoint did not renew.
         """
         node = self._broker.node
+        self._queues.clear()
         needed: dict[int, set[Position]] = {}
         # A message moves: from its publisher, by way of what is retained, to who is to get it.
         # Where it comes from is looked at before where it comes to, so that none slips through.
@@ -323,7 +411,7 @@ class Retention:
                 if message is None:
                     raise CorruptLog(ref >> INDEX_BITS, "does not hold a message it should")
                 messages.append((ref, message))
-            self._say(carry(messages, waiting))
+            self._say(carry(messages, waiting), "waiting")
             await self._breathe(started)
 
     async def _look_for(self, before: Position, needed: dict[int, set[Position]]) -> set[Position]:
@@ -337,19 +425,21 @@ class Retention:
         for name in node.sessions.names():
             while name in self._broker.rebuilding:
                 # What made it fail may have spoilt its state.
-                await asyncio.sleep(_POLL)
+                await self._wait("a session is being rebuilt", name)
                 started = self._now()
             if not node.sessions.holds(name, before):
                 continue
             # As of now: what is published later stands behind the checkpoint.
             state = node.sessions.peek(name)
             runs = list(reference_runs(state)) if state is not None else []
+            if state is not None and state.queued_bytes:
+                self._queues[name] = state.queued_bytes
             for ref in expanded(runs, before):
                 if self._must_carry(ref, before):
                     needed.setdefault(ref >> INDEX_BITS, set()).add(ref)
                     if node.retained.known(name, ref):
                         waiting.add(ref)
-                if self._now() - started > _SLICE:
+                if self._now() - started > self._slice:
                     await self._breathe(started)
                     started = self._now()
         return waiting

@@ -48,7 +48,6 @@ from actors.subscription import Subscription
 from eventstore.events import (
     Event,
     MessageDropped,
-    Queued,
     SessionClosed,
     SessionExpired,
     SessionOpened,
@@ -58,7 +57,7 @@ from eventstore.events import (
     WillFired,
 )
 from eventstore.messages import Message
-from eventstore.positions import Position, format_position, from_runs, sequence_of, to_runs
+from eventstore.positions import Position, format_position, from_runs, sequence_of
 from projections.session import SessionState
 from protocol.encoder import PINGRESP, acks, connack, suback, unsuback
 from protocol.packets import (
@@ -539,6 +538,8 @@ class Session(LoopActor):
             _log.info("QoS 2 publish rejected", client=self.name, address=connection.address)
             self.kernel.tell(connection, Close("qos2_rejected"))
             return None
+        if qos or packet.retain:
+            permitted = self._without_too_large(connection, permitted)
         if connection.deaf:
             # Only what stood before the one because of which it is closed [MQTT-3.3.5-2].
             ids = permitted.packet_ids
@@ -551,6 +552,22 @@ class Session(LoopActor):
             kind = PacketType.PUBACK if qos == 1 else PacketType.PUBREC
             self._acknowledge(connection, kind, ids)
         return rest
+
+    def _without_too_large(self, connection: Connection, packet: Publishes) -> Publishes:
+        """Close the connection if the log has no room for a message; return those before it."""
+        fitting = self._publisher.fitting(packet)
+        if fitting == len(packet):
+            return packet
+        self._broker.guard.refused.add(
+            "message_too_large",
+            self._broker.clock.monotonic(),
+            client=self.name,
+            address=connection.address,
+            payload=len(packet.payloads[fitting]),
+        )
+        self.kernel.tell(connection, Close("message_too_large"))
+        connection.stop_listening()
+        return select(packet, range(fitting))
 
     def _on_acks(self, connection: Connection, packet: Acks) -> Acks | None:
         """Handle acknowledgements; return those that are too many for one turn."""
@@ -579,26 +596,29 @@ class Session(LoopActor):
         Returns the packet identifiers whose messages are too much work for this turn.
         """
         rest: list[int] = []
-        event = decisions.released(self.state, packet_ids)
-        if event is not None:
-            refs = from_runs(event.refs)
+        events = decisions.released(self.state, packet_ids)
+        if events:
+            refs = [ref for event in events for ref in from_runs(event.refs)]
             found = self._delivery.find(refs)
             if found is None:
                 self._delivery.load(refs, lambda: self._release_loaded(connection, packet_ids))
                 return []
             at_once = self._publisher.at_once([found[ref].topic for ref in refs], 2)
             if at_once < len(refs):
-                last = from_runs(event.pids)[at_once - 1]
-                stop = packet_ids.index(last) + 1
+                known = [pid for event in events for pid in from_runs(event.pids)]
+                stop = packet_ids.index(known[at_once - 1]) + 1
                 packet_ids, rest = packet_ids[:stop], packet_ids[stop:]
-                event = decisions.released(self.state, packet_ids) or event
+                events = decisions.released(self.state, packet_ids)
                 refs = refs[:at_once]
             waiting = {one.ref for one in self._broker.node.retained.pending(self.name)}
-            at = self.emit(event)
-            for retain, some in itertools.groupby(refs, waiting.__contains__):
-                chosen = [*some]
-                messages = [found[ref] for ref in chosen]
-                self._publisher.release(chosen, messages, (at, at + len(refs) - 1), retain=retain)
+            for event in events:
+                at = self.emit(event)
+                released = from_runs(event.refs)
+                took_effect = at, at + len(released) - 1
+                for retain, some in itertools.groupby(released, waiting.__contains__):
+                    chosen = [*some]
+                    messages = [found[ref] for ref in chosen]
+                    self._publisher.release(chosen, messages, took_effect, retain=retain)
             self._delivery.let_go(refs)
         if connection is self.connection:
             self._acknowledge(connection, PacketType.PUBCOMP, packet_ids)
@@ -769,11 +789,13 @@ class Session(LoopActor):
         refs = batch.refs[start:]
         if not qos or not refs or subscriber.ended or self._recorded is None:
             return
-        size = sum(map(len, batch.payloads[start:]))
+        payloads = batch.payloads[start:]
         topic_filter = decisions.goes_behind(self.state, subscriber.filter) or subscriber.filter
-        event = Queued(self.name, topic_filter, qos, to_runs(refs), size, batch.retain)
-        at = self.emit(event)
-        self._recorded.append((event, at, self._broker.journal.time_ms))
+        for event in decisions.queued(
+            self.name, topic_filter, qos, refs, payloads, retain=batch.retain
+        ):
+            at = self.emit(event)
+            self._recorded.append((event, at, self._broker.journal.time_ms))
 
     def end_rebuild(self, state: SessionState | None, last: int, first: list[Any]) -> None:
         """Go on with a state that holds the records up to ``last``: do ``first``, then the rest."""

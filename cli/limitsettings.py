@@ -96,7 +96,7 @@ class LimitFields(BaseModel):
         default=16 * _MIB,
         ge=1024,
         le=268_435_460,
-        description="Largest packet taken from a client.",
+        description="Largest packet taken from a client; what the log cannot hold is refused.",
     )
     min_packet_rate: Size = Field(
         default=256,

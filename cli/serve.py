@@ -7,10 +7,11 @@ import gc
 import os
 import resource
 import signal
+import sys
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import structlog
 
@@ -36,6 +37,8 @@ from cli.settings import RELOADABLE, ConfigError, Settings, check, load
 from cli.store import Store, answer_requests, check_files, fit, nats_tls, open_store
 from cli.web.child import WebPage
 from eventstore.datadir import DataDir
+from eventstore.errors import RecordTooLarge
+from eventstore.recordsize import LEAST, largest_packet
 from protocol.errors import FoldmqError
 from protocol.mapping import Mapping, parse_users
 
@@ -55,6 +58,8 @@ CROWD = 500
 TRIM_EVERY = 10
 # Looks after which memory is given back even if connections come and go all the time.
 MOST_PUT_OFF = 30
+# What a process that begins anew is told by the one that it was.
+_REFUSED_VARIABLE = "_FOLDMQ_REFUSED_RECORD"
 _NOT_RELOADED = "settings not reloaded, the old ones stay"
 
 
@@ -80,7 +85,31 @@ def run(flags: dict[str, object], config: Path | None) -> None:
 
     come_soon()  # before the NATS server is started, which is to come as soon
     with asyncio.Runner(loop_factory=loop_factory(settings.event_loop)) as runner:
-        runner.run(Service(settings, reread).run())
+        try:
+            runner.run(Service(settings, reread, _refused_before()).run())
+        except RecordTooLarge as error:
+            if error.size <= LEAST:
+                raise
+            refused = error
+        else:
+            return
+    _start_again(refused)
+
+
+def _refused_before() -> int:
+    """Return the size of the record because of which this process began anew, 0 if it did not."""
+    return int(os.environ.pop(_REFUSED_VARIABLE, "0"))
+
+
+def _start_again(refused: RecordTooLarge) -> NoReturn:
+    """Begin anew, as after a kill, with what is known now of the records that the log takes.
+
+    What was not stored nobody was told of. The message that was too large is refused to its
+    publisher when it comes again.
+    """
+    log.error("starting again from the log: clients are closed", reason=str(refused))
+    os.environ[_REFUSED_VARIABLE] = str(refused.size)
+    os.execv(sys.executable, sys.orig_argv)  # noqa: S606 - this very program
 
 
 def loop_factory(choice: str) -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -100,13 +129,11 @@ def loop_factory(choice: str) -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 def make_options(settings: Settings, node: str, largest: int, key: bytes = b"") -> Options:
-    """Give the broker's part of the settings for a NATS that takes ``largest`` bytes a message.
+    """Give the broker's part of the settings for a log that takes records of ``largest`` bytes.
 
-    ``key`` is that of the pseudonyms of clients; empty: there are none.
-
-    Raises ConfigError when max_packet_size is more than that leaves room for.
+    ``key`` is that of the pseudonyms of clients; empty: there are none. The settings are those
+    that :func:`cli.store.fit` gave.
     """
-    settings = fit(settings, largest)
     values: dict[str, Any] = {
         field.name: getattr(settings, field.name)
         for field in dataclasses.fields(Options)
@@ -136,8 +163,14 @@ def make_bridge(settings: Settings, most_held: int) -> BridgeOptions:
 class Service:
     """One life of the broker: start, serve, reload on SIGHUP, drain on SIGTERM and SIGINT."""
 
-    def __init__(self, settings: Settings, reread: Callable[[], Settings]) -> None:
-        """Take the settings and what reads them again."""
+    def __init__(
+        self, settings: Settings, reread: Callable[[], Settings], refused: int = 0
+    ) -> None:
+        """Take the settings and what reads them again.
+
+        ``refused`` are the bytes of a record that the log would not take, 0: none is known.
+        """
+        self._refused = refused
         self._settings = settings
         self._reread = reread
         self._notifier = Notifier()
@@ -198,9 +231,10 @@ class Service:
         for line in datadir.mended:
             log.warning(line)
         self._node = datadir.node()
-        store = await open_store(stack, settings, datadir)
+        store = await open_store(stack, settings, datadir, self._refused)
         self._largest = store.largest
         self._renew_nats_tls = store.renew_nats_tls
+        settings = self._settings = fit(settings, store.largest, lower=self._refused > 0)
         self._key = pseudonym_key(settings, datadir)
         options = make_options(settings, self._node, self._largest, self._key)
         self._access = Access(settings, self._node, store.clients)
@@ -225,9 +259,8 @@ class Service:
 
     def _listen(self, broker: Broker) -> list[Endpoint]:
         """Accept clients at all listeners; give where. Raises ListenError."""
-        packet = broker.options.max_packet_size
         found = []
-        holding = self._listeners.options(self._settings, packet)
+        holding = self._listeners.options(self._settings, largest_packet(self._largest))
         for own, options in zip(self._settings.listeners(), holding, strict=True):
             where, bound = self._listeners.bind(own)
             broker.door.listen(options, bound)
@@ -317,10 +350,10 @@ class Service:
         merged = self._settings.reloaded(new)
         # The new users together with the addresses that stay.
         check(merged)
+        merged = fit(merged, self._largest, lower=self._refused > 0)
         options = make_options(merged, self._node, self._largest, self._key)
-        listeners = await asyncio.to_thread(
-            self._listeners.options, merged, options.max_packet_size
-        )
+        largest = largest_packet(self._largest)
+        listeners = await asyncio.to_thread(self._listeners.options, merged, largest)
         permissions = await asyncio.to_thread(make_permissions, merged)
         authenticator = await asyncio.to_thread(self._access.authenticator, merged)
         await asyncio.to_thread(nats_tls, merged)

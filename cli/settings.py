@@ -222,8 +222,8 @@ class Settings(LimitFields, AccessFields, ListenerFields, BaseSettings):
     keep_bytes: Size = Field(
         default=0,
         ge=0,
-        description="Bytes that the event log may take, whatever keep says (at least 16 MiB). "
-        "0: no bound.",
+        description="Bytes that the event log may take, whatever keep says (at least 16 MiB): at "
+        "it clients wait until the log is cut. 0: no bound.",
     )
     keep_until_archived: bool = Field(
         default=False,

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import dataclasses
 import importlib.metadata
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -36,6 +36,7 @@ from eventstore.log import EventLog
 from eventstore.natsusers import NatsUser, read_users, readable_by_others
 from eventstore.owner import claim
 from eventstore.promptclient import PromptClient
+from eventstore.recordsize import AROUND, LEAST, STORED_MOST, largest_packet, largest_record
 from eventstore.remedy import EmbeddedRemedy
 from eventstore.watermark import Watermark
 
@@ -43,9 +44,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 log = structlog.get_logger("foldmq")
-
-MINIMUM_PAYLOAD = 1024 * 1024
-"""Bytes: names of 65 535 bytes, longer still in JSON, must fit into one event."""
 
 _REQUESTS_WAITING = 64
 _BRIDGE = "foldmq bridge"
@@ -61,7 +59,7 @@ class Store:
     durable: bool
     """Whether an acknowledged message is known to be on disk."""
     largest: int
-    """The largest message that NATS takes, bytes."""
+    """The largest record that the log takes, bytes."""
     client: PromptClient
     """The connection that keeps the log."""
     bridge: ConnectionOptions | None
@@ -76,29 +74,52 @@ class Store:
     """How many users may connect there; 0: everybody may."""
 
 
-def fit(settings: Settings, largest: int) -> Settings:
-    """Give settings whose packets fit into NATS messages of ``largest`` bytes.
+def fit(settings: Settings, largest: int, *, lower: bool = False) -> Settings:
+    """Give settings whose packets fit into records of ``largest`` bytes.
 
-    A packet may take half of a message: the rest is for its topic, whose JSON can be six times
-    as long, and the record around it. The default of max_packet_size is lowered if it must be;
-    raises ConfigError when a larger one was asked for.
+    The default of max_packet_size is lowered if it must be; raises ConfigError when a larger one
+    was asked for, of all listeners or of one, unless such ones are to be lowered as well.
     """
-    fitting = largest // 2
+    fitting = largest_packet(largest)
+    if not lower:
+        for where, size in _asked(settings):
+            if size > fitting:
+                raise ConfigError(
+                    f"{where}max_packet_size = {size} is more than the log can hold: lower it to "
+                    f"{fitting} at most{_or_raise(settings, largest)}"
+                )
     if settings.max_packet_size <= fitting:
         return settings
-    if "max_packet_size" in settings.model_fields_set:
-        raise ConfigError(
-            f"max_packet_size = {settings.max_packet_size} is more than NATS leaves room for "
-            f"({fitting}, half of its max_payload): raise max_payload there or lower it here"
-        )
-    log.warning("max_packet_size lowered to half of what NATS takes", max_packet_size=fitting)
+    log.warning("max_packet_size lowered to what the log can hold", max_packet_size=fitting)
     return settings.model_copy(update={"max_packet_size": fitting})
 
 
+def _asked(settings: Settings) -> Iterator[tuple[str, int]]:
+    """Yield each max_packet_size that was asked for, and where."""
+    if "max_packet_size" in settings.model_fields_set:
+        yield "", settings.max_packet_size
+    for own in settings.listeners():
+        (place,) = own.listen
+        if "max_packet_size" in dict(place.own):
+            yield f"listen = {place}: ", own.max_packet_size
+
+
+def _or_raise(settings: Settings, largest: int) -> str:
+    """Say what else helps: nothing, where the bound is that of JetStream's file store."""
+    if settings.nats_url is None or largest >= STORED_MOST - AROUND:
+        return ""
+    return (
+        f", or raise max_payload of the NATS server, or max_msg_size of the stream: messages of "
+        f"{largest} bytes are the largest that it takes"
+    )
+
+
 async def open_store(
-    stack: contextlib.AsyncExitStack, settings: Settings, datadir: DataDir
+    stack: contextlib.AsyncExitStack, settings: Settings, datadir: DataDir, refused: int = 0
 ) -> Store:
     """Start or find NATS, connect, and check what it promises; ``stack`` undoes all of it.
+
+    ``refused`` are the bytes of a record that it would not take, 0: none is known.
 
     Raises the EventStoreError that says why the log cannot be kept there.
     """
@@ -120,11 +141,11 @@ async def open_store(
             held.connection_lost()
 
     client = await _connect(stack, access, connection_lost)
-    largest = check_server(client)
-    if largest < MINIMUM_PAYLOAD:
+    max_payload = check_server(client)
+    if max_payload < LEAST:
         raise BadNatsOptions(
-            f"max_payload of the NATS server at {access.where} is {largest} bytes, the log needs "
-            f"{MINIMUM_PAYLOAD}, its default: raise it there"
+            f"max_payload of the NATS server at {access.where} is {max_payload} bytes, the log "
+            f"needs {LEAST}, its default: raise it there"
         )
     await check_jetstream(client)
     node = datadir.node()
@@ -159,6 +180,8 @@ async def open_store(
         projections=projections,
         watermark=watermark,
         remedy=EmbeddedRemedy(server, datadir) if server is not None else None,
+        max_msg_size=state.max_msg_size,
+        refused=refused,
     )
     logs.append(event_log)
     visitors = await _start_for_clients(stack, settings, datadir, users, tls)
@@ -167,7 +190,7 @@ async def open_store(
         where,
         state.promise,
         durable,
-        largest,
+        largest_record(max_payload, subject, state.max_msg_size, refused),
         client,
         bridge=bridge_access(settings, visitors),
         clients=clients_access(settings, visitors),
@@ -235,7 +258,6 @@ async def _start_embedded(
 ) -> EmbeddedServer:
     server = EmbeddedServer(
         datadir,
-        max_payload=_max_payload(settings),
         sync=settings.sync,
         log=lambda line: log.info(line),
     )
@@ -261,7 +283,7 @@ async def _start_for_clients(
         users=users,
         confidant=settings.auth_nats_user,
         tls=tls,
-        max_payload=_max_payload(settings),
+        max_payload=max(DEFAULT_MAX_PAYLOAD, 2 * settings.max_packet_size),
         store=settings.nats_store,
         sync=settings.sync,
         probe=lambda: probe(place, "nats_listen"),
@@ -270,10 +292,6 @@ async def _start_for_clients(
     await server.start()
     stack.push_async_callback(server.stop)
     return server
-
-
-def _max_payload(settings: Settings) -> int:
-    return max(DEFAULT_MAX_PAYLOAD, 2 * settings.max_packet_size)
 
 
 def nats_users(settings: Settings) -> tuple[NatsUser, ...]:

@@ -30,6 +30,7 @@ from eventstore.errors import (
     WeakDurability,
 )
 from eventstore.promptclient import PromptClient
+from eventstore.recordsize import LEAST
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -104,6 +105,8 @@ class StreamState:
     last_seq: int
     created: bool
     promise: str
+    max_msg_size: int
+    """Bytes of the largest message that the stream takes, -1: it has no bound of its own."""
 
 
 def _ignore() -> None:
@@ -325,7 +328,8 @@ async def ensure_stream(
     check_stream(config, subjects=subjects, replicas=replicas)
     state = reply["state"]
     promise = durability_promise(config["num_replicas"], sync)
-    return StreamState(state["first_seq"], state["last_seq"], created, promise)
+    most = config.get("max_msg_size") or -1
+    return StreamState(state["first_seq"], state["last_seq"], created, promise, most)
 
 
 def check_stream(config: Mapping[str, Any], *, subjects: Sequence[str], replicas: int) -> None:
@@ -341,6 +345,8 @@ def check_stream(config: Mapping[str, Any], *, subjects: Sequence[str], replicas
         if (config.get(setting) or -1) > 0 and config.get("discard") != "new":
             value = f"{config[setting]} with discard old"
             raise WeakDurability(where, setting, value, "-1: old records must stay")
+    if 0 < (size := config.get("max_msg_size") or -1) < LEAST:
+        raise WeakDurability(where, "max_msg_size", size, f"{LEAST} at least, or -1: no bound")
     if config.get("num_replicas", 1) < replicas:
         raise WeakDurability(where, "num_replicas", config.get("num_replicas"), f"{replicas}")
     present = config.get("subjects") or []
@@ -362,7 +368,6 @@ _NEEDED: Final[tuple[tuple[str, tuple[object, ...], str], ...]] = (
     ("no_ack", _NOTHING, "false: without acknowledgements nothing is promised"),
     ("max_age", _NOTHING, "0: old records must stay"),
     ("max_msgs_per_subject", _NOTHING, "-1: old records must stay"),
-    ("max_msg_size", _NOTHING, "-1: a record is as large as its messages"),
     ("sealed", _NOTHING, "false: a sealed stream takes no records"),
     ("mirror", _NOTHING, "none: a mirror takes no records"),
     ("sources", _NOTHING, "none: one broker writes a log"),

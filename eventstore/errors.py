@@ -130,7 +130,7 @@ class UnknownLogFormat(EventStoreError):
 
 
 class EventTooLarge(EventStoreError):
-    """An event does not fit into a message of the NATS server: it was not recorded."""
+    """An event does not fit into a record of the log: it was not recorded."""
 
     exit_code = 69
 
@@ -139,6 +139,22 @@ class EventTooLarge(EventStoreError):
             f"a {kind} event of {size} bytes does not fit into a record of the log, which has room "
             f"for {limit}: raise max_payload of the NATS server or lower max_packet_size"
         )
+
+
+class RecordTooLarge(EventStoreError):
+    """JetStream takes a record no more, as it takes less than it did: it is not stored.
+
+    ``size`` is that of the record with its headers, in bytes.
+    """
+
+    exit_code = 69
+
+    def __init__(self, stream: str, size: int, what: str) -> None:
+        super().__init__(
+            f"a record of {size} bytes cannot be stored in {stream}: {what}; max_payload of the "
+            "NATS server or max_msg_size of the stream is lower than it was"
+        )
+        self.size = size
 
 
 SALVAGE = "foldmq salvage --data-dir DIR --to NEWDIR"

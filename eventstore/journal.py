@@ -41,6 +41,7 @@ from eventstore.events import (
 )
 from eventstore.positions import INDEX_BITS, MAX_INDEX, Position
 from eventstore.records import encode_record, link_of
+from eventstore.recordsize import ESCAPED
 from eventstore.stats import JournalStats
 
 if TYPE_CHECKING:
@@ -52,11 +53,9 @@ _STALE_MS = 1000
 """Age of an open record from which what happens gets another one, with a time of its own."""
 _EVENT_BYTES = 320
 """What an event's JSON takes at most beside its columns and strings."""
-ESCAPED = 6
-"""What one character of a string takes in JSON at most."""
 _OFFSET_BYTES = 20
 """By how much an event's JSON may still grow when its payloads get their offset."""
-_ENTRY_BYTES = 48
+ENTRY_BYTES = 48
 """What one entry adds to an event's columns at most: position, packet identifier, size."""
 
 
@@ -186,6 +185,7 @@ class Journal:
         self.gated = 0
         """Bytes that wait at the gate for all sinks."""
         self._was_congested = False
+        self._ceiling: int | None = None
         self._deferred = False
         self._flush = False
         self._in_turn = False
@@ -253,11 +253,36 @@ class Journal:
 
     @property
     def congested(self) -> bool:
-        """True when more bytes wait for the disk than they should: read no more input."""
-        if self._pending_bytes + self._size + self.gated > self._max_pending:
+        """True when more bytes wait for the disk, or are in the log, than should: read no more."""
+        if self.lagging or self.full:
             self._was_congested = True
             return True
         return False
+
+    @property
+    def lagging(self) -> bool:
+        """True when more bytes wait for the disk than they should."""
+        return self._pending_bytes + self._size + self.gated > self._max_pending
+
+    @property
+    def full(self) -> bool:
+        """True when as much was appended as there is room for: input waits for the log's cut."""
+        return self._ceiling is not None and self.stats.bytes + self.pending_bytes > self._ceiling
+
+    def raise_ceiling(self, appended: int | None) -> None:
+        """Set how many bytes may have been appended since the start, before input has to wait.
+
+        None: there is no such bound.
+        """
+        self._ceiling = appended
+        self._relieve()
+
+    def _relieve(self) -> None:
+        """Ask for input again when there is room for it."""
+        waiting = self._pending_bytes + self._size + self.gated
+        if self._was_congested and waiting < self._max_pending // 2 and not self.full:
+            self._was_congested = False
+            self.on_relief()
 
     def append(
         self,
@@ -275,7 +300,7 @@ class Journal:
         """
         text = _TEXT.get(type(event))
         if text is not None:
-            need = size + _EVENT_BYTES + _ENTRY_BYTES * count + ESCAPED * text(event)
+            need = size + _EVENT_BYTES + ENTRY_BYTES * count + ESCAPED * text(event)
         else:
             need = size + _json_size(event)
         if need > self.max_event:
@@ -301,6 +326,13 @@ class Journal:
         self._index += count
         self._size += need
         return at
+
+    def has_room(self, size: int, *texts: str) -> bool:
+        """Return whether a message with so many bytes, and with these texts, fits into a record."""
+        need = size + _EVENT_BYTES + ENTRY_BYTES
+        if need + ESCAPED * sum(map(len, texts)) <= self.max_event:
+            return True
+        return need + sum(len(orjson.dumps(text)) for text in texts) <= self.max_event
 
     def _begin_record(self) -> None:
         self.time_ms = self._clock.time_ms()
@@ -386,13 +418,7 @@ class Journal:
             for effects in record.effects:
                 self._release(effects)
         self._close_record()
-        self._look_for_relief()
-
-    def _look_for_relief(self) -> None:
-        waiting = self._pending_bytes + self._size + self.gated
-        if self._was_congested and waiting < self._max_pending // 2:
-            self._was_congested = False
-            self.on_relief()
+        self._relieve()
 
     def resend(self) -> None:
         """Send every record that is on its way again, in order."""
@@ -421,7 +447,7 @@ class Journal:
             releasing.popleft()
             if releasing:
                 self._left = iter(releasing[0].items())
-        self._look_for_relief()
+        self._relieve()
 
     def _give(self, sink: Sink, chunks: list[bytes], effects: Effects) -> None:
         if sink.hold is effects:

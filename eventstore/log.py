@@ -20,8 +20,16 @@ import nats.errors
 import orjson
 import structlog
 
-from eventstore.errors import CorruptLog, EventStoreError, Fenced, LostLog, NatsUnavailable
+from eventstore.errors import (
+    CorruptLog,
+    EventStoreError,
+    Fenced,
+    LostLog,
+    NatsUnavailable,
+    RecordTooLarge,
+)
 from eventstore.records import GENESIS, Record, decode_record, link_of, previous_of
+from eventstore.recordsize import AROUND, HEADERS, LEAST, largest_record
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Iterator
@@ -47,10 +55,14 @@ _ALIGN_TIMEOUT = 2.0
 """Seconds for which the first look at the stream after a disturbance may take; later ones more."""
 _INSPECT_EVERY = 10.0
 """Seconds between looks whether the stream still holds what was stored in it."""
-_RECORD_OVERHEAD = 1024
-"""What a record and its NATS headers add to an event at most."""
 _NO_STREAM, _NO_MESSAGE = 10059, 10037
 """JetStream's error codes."""
+_OVER_STREAM, _NOT_STORED = 10054, 10077
+"""The codes of a message that is too large: for the stream, and for the file store, which has one
+code for all its reasons."""
+_TOO_LARGE = "too large"
+_OVER_SERVER = "maximum payload violation"
+"""With this a server closes a connection on which more than its max_payload came."""
 _END_OF_BATCH, _NOT_FOUND = "204", "404"
 """The states with which JetStream ends a batch."""
 
@@ -116,8 +128,17 @@ async def read_bounds(
 
     A stream that was emptied begins behind its last sequence. Raises as :func:`read_tail`.
     """
-    state = (await ask(nc, stream, f"STREAM.INFO.{stream}", None, timeout))["state"]
+    state = (await read_info(nc, stream, timeout))["state"]
     return state["first_seq"], state["last_seq"]
+
+
+async def read_info(
+    nc: Client,
+    stream: str,
+    timeout: float = _READ_TIMEOUT,  # noqa: ASYNC109 - of one request
+) -> dict[str, Any]:
+    """Return the configuration and the state of a stream. Raises as :func:`read_tail`."""
+    return await ask(nc, stream, f"STREAM.INFO.{stream}", None, timeout)
 
 
 async def ask(
@@ -291,6 +312,8 @@ class LogWriter:
         clock: Clock,
         on_fatal: Callable[[EventStoreError], None],
         remedy: Remedy | None = None,
+        max_msg_size: int = -1,
+        refused: int = 0,
     ) -> None:
         self._nc = nc
         self._stream = stream
@@ -306,6 +329,11 @@ class LogWriter:
         self._stopped = False
         self._lost = False
         self._told: set[str] = set()
+        self._stream_most = max_msg_size
+        """The stream's max_msg_size when it was last asked for."""
+        self._refused = refused
+        self._least = LEAST
+        self._max_record = 0
         self.trouble: str | None = None
         """Why nothing can be appended at present; None when all is well."""
         self.trouble_since = 0.0
@@ -316,12 +344,32 @@ class LogWriter:
     async def start(self, journal: Journal) -> None:
         """Begin to append the records of a journal."""
         self._journal = journal
-        journal.max_event = self._nc.max_payload - _RECORD_OVERHEAD
+        self._max_record = journal.max_record
+        largest = self._largest()
+        self._least = min(largest, LEAST)
+        journal.max_event = largest - AROUND
+        journal.max_record = min(self._max_record, largest // 2)
         self._inbox = self._nc.new_inbox()
         await self._nc.listen(f"{self._inbox}.*.*", self._on_reply)
         self._tasks = [asyncio.create_task(self._watch(), name="log watch")]
         for task in self._tasks:
             task.add_done_callback(self._ended)
+
+    def _largest(self) -> int:
+        """Return the bytes of the largest message that the stream takes."""
+        return largest_record(self._nc.max_payload, self._subject, self._stream_most, self._refused)
+
+    def _look_at_bounds(self, journal: Journal) -> None:
+        """Have no record built that is larger than what NATS takes now.
+
+        Below the least that the log needs there is nothing to go by: what is too large is told
+        when it is to be stored.
+        """
+        largest = max(self._largest(), self._least)
+        if largest - AROUND != journal.max_event:
+            _log.warning("largest record changed: NATS takes another size now", bytes=largest)
+            journal.max_event = largest - AROUND
+            journal.max_record = min(self._max_record, largest // 2)
 
     async def stop(self) -> None:
         """End; what is not committed stays with the journal."""
@@ -335,6 +383,10 @@ class LogWriter:
         """Append a record. While in trouble it is kept: what is pending is sent again after."""
         record.sent_at = self._clock.monotonic()
         if self._recovering is None and not self._lost:
+            if len(record.data) + HEADERS > self._nc.max_payload and self._nc.is_connected:
+                what = f"NATS takes {self._nc.max_payload} bytes at most"
+                self._fail(RecordTooLarge(self._stream, len(record.data), what))
+                return
             sent = self._nc.send_now(
                 self._subject,
                 record.data,
@@ -383,9 +435,18 @@ class LogWriter:
             if error is None:
                 self._committed(int(sequence))
                 return
-            failure = f"JetStream: {error.get('description')} ({error.get('err_code')})"
+            what, code = error.get("description", ""), error.get("err_code")
+            failure = f"JetStream: {what} ({code})"
+            if code == _OVER_STREAM or (code == _NOT_STORED and _TOO_LARGE in what):
+                self._too_large(int(sequence), what)
         if int(attempt) == self._attempt:
             self.disturb(failure)
+
+    def _too_large(self, sequence: int, what: str) -> None:
+        """Give up when a record that is to be stored will never be."""
+        for record in self._journal.pending if self._journal is not None else ():
+            if record.sequence == sequence:
+                self._fail(RecordTooLarge(self._stream, len(record.data), what))
 
     def _committed(self, sequence: int) -> None:
         if self._recovering is None and self.trouble is not None:
@@ -404,7 +465,7 @@ class LogWriter:
         while not self._lost:
             await asyncio.sleep(_WATCH_EVERY)
             if self._nc.is_closed:
-                self._fail(NatsUnavailable("NATS closed the connection for good: see its log"))
+                self._fail(self._why_closed())
                 return
             if self._journal is None or self._recovering is not None:
                 continue
@@ -422,16 +483,29 @@ class LogWriter:
                 if age > ACK_TIMEOUT:
                     self.disturb(f"no answer from JetStream for more than {ACK_TIMEOUT:g} s")
 
+    def _why_closed(self) -> EventStoreError:
+        """Return why the connection was closed for good."""
+        what = str(self._nc.last_error or "").lower()
+        if _OVER_SERVER not in what:
+            return NatsUnavailable("NATS closed the connection for good: see its log")
+        pending = self._journal.pending if self._journal is not None else []
+        # What it was is not said; it was no larger than what NATS took until then.
+        size = max((len(one.data) for one in pending), default=0) or self._nc.max_payload
+        return RecordTooLarge(self._stream, size, f"NATS closed the connection: {_OVER_SERVER}")
+
     async def _inspect(self, journal: Journal) -> None:
         """Look whether somebody took records from the stream: appends would go on all the same."""
         durable = journal.durable
         try:
-            first, last = await read_bounds(self._nc, self._stream, _ALIGN_TIMEOUT)
+            info = await read_info(self._nc, self._stream, _ALIGN_TIMEOUT)
         except LogUnavailable:  # an append will tell
             return
         except EventStoreError as error:
             self._fail(error)
             return
+        self._stream_most = info["config"].get("max_msg_size", -1)
+        self._look_at_bounds(journal)
+        first, last = info["state"]["first_seq"], info["state"]["last_seq"]
         if durable and first > self.first:
             gone = f"is gone from stream {self._stream}, which begins later now"
             self._fail(CorruptLog(self.first, gone))
@@ -474,6 +548,7 @@ class LogWriter:
         self._recovering = None
         self._attempt += 1
         if self._journal is not None:
+            self._look_at_bounds(self._journal)
             if not self._journal.pending:
                 self._committed(self._journal.durable)
             self._journal.resend()
@@ -523,8 +598,12 @@ class EventLog:
         projections: KeyedStore,
         watermark: Watermark | None = None,
         remedy: Remedy | None = None,
+        max_msg_size: int = -1,
+        refused: int = 0,
     ) -> None:
         self.watermark = watermark
+        self._max_msg_size = max_msg_size
+        self._refused = refused
         self._nc = nc
         self._stream = stream
         self._subject = subject
@@ -578,7 +657,14 @@ class EventLog:
     def writer(self, clock: Clock, on_fatal: Callable[[EventStoreError], None]) -> LogWriter:
         """Return what appends to this log."""
         self._writer = LogWriter(
-            self._nc, self._stream, self._subject, clock, on_fatal, self._remedy
+            self._nc,
+            self._stream,
+            self._subject,
+            clock,
+            on_fatal,
+            self._remedy,
+            self._max_msg_size,
+            self._refused,
         )
         self._writer.first = self.first
         return self._writer

@@ -35,9 +35,16 @@ _TEXT_FACTOR = 6
 
 def encode(state: SessionState) -> list[Part]:
     """Return a session's state as JSON objects: one, or several when it is large."""
-    first = _plain(state)
-    parts = [first]
-    size = 0
+    parts = [_plain(state)]
+    size = _TEXT_FACTOR * len(state.user or "")
+    if state.will is not None:
+        will = state.will
+        weight = _TEXT_FACTOR * len(will.topic)
+        if size + weight > PART_BYTES:
+            parts.append({})
+            size = 0
+        parts[-1]["will"] = [will.topic, will.qos, will.retain, will.ref]
+        size += weight
     for name, element, weight in _elements(state):
         if size + weight > PART_BYTES and size:
             parts.append({})
@@ -66,9 +73,6 @@ def _plain(state: SessionState) -> Part:
         part["last_pid"] = state.last_pid
     if state.tangled:
         part["tangled"] = True
-    if state.will is not None:
-        will = state.will
-        part["will"] = [will.topic, will.qos, will.retain, will.ref]
     return part
 
 
@@ -134,6 +138,8 @@ def decode(session: str, parts: Iterable[Part]) -> SessionState:
     for number, part in enumerate(parts):
         if not number:
             _decode_plain(state, part)
+        if (will := part.get("will")) is not None:
+            state.will = Will(*will)
         for element in part.get("subscriptions", ()):
             one = SubscriptionState(element[0], element[1], *element[2:])
             state.subscriptions[one.filter] = one
@@ -157,8 +163,6 @@ def _decode_plain(state: SessionState, part: Part) -> None:
     state.closed_ms = part.get("closed_ms", 0)
     state.last_pid = part.get("last_pid", 0)
     state.tangled = part.get("tangled", False)
-    if (will := part.get("will")) is not None:
-        state.will = Will(*will)
 
 
 def _decode_queue(

@@ -54,8 +54,12 @@ OUTLOOK = """\
 ## More about some of them
 
 - **Limits that are lowered by themselves.** `max_connections` is lowered to what the limit on open
-  files allows (`ulimit -Hn`), `max_packet_size` to half of what NATS takes in one message. Both are
-  logged. A `max_packet_size` that was asked for and does not fit is refused instead.
+  files allows (`ulimit -Hn`), `max_packet_size` to what a record of the log has room for. Both are
+  logged. A `max_packet_size` that was asked for, for all listeners or for one, and does not fit is
+  refused instead, with the largest that does. A record is as large as the smallest of
+  `max_payload` of the NATS server, `max_msg_size` of the stream and 32 MiB, which is what JetStream
+  stores. A packet may take all of it but 772 KiB, or half of it where that is more: 31.2 MiB with
+  the embedded server, 512 KiB with a foreign one that has NATS's default, 1 MiB.
 - **Reload.** A smaller `max_ack_pending` or queue limit takes nothing back: what is in flight or
   queued stays. `max_packet_size`, `min_packet_rate`, `proxy_protocol`, `tls_*` and `ws_*` hold for
   connections made after the reload.
@@ -77,6 +81,11 @@ OUTLOOK = """\
   neither, the server for NATS clients that `nats_listen` starts. With none of the three there is
   nobody to exchange messages with. `nats_ca`, `nats_cert` and `nats_key` hold for `bridge_url` too;
   `nats_tls_*` are for clients of `nats_listen`, and SIGHUP rereads these files.
+- **`keep_bytes` is a bound.** Near it the broker gives the work on cutting the log more of its
+  time; when the log has reached it, nothing is read from clients until it was cut, so that it grows
+  by no more than a quarter beyond it. What sessions and retained messages need is never cut off: if
+  that alone is more, the log grows beyond the bound, clients do not wait, and a warning names what
+  takes the room. See [operations.md](operations.md#a-log-that-is-full).
 - **`keep`, `keep_bytes` and `keep_until_archived`.** The first two say when something is to be cut
   off, the third that only what is archived may be. With all three the log is what was written in
   the last 7 days, or less if that is more than `keep_bytes`, and always what no archive has yet. So

@@ -99,7 +99,9 @@ class Arrivals:
             if place.topic is None or not first(place.sids, message):
                 continue
             self._stats.received += 1
-            if len(message.payload) > self._broker.options.max_packet_size:
+            payload = message.payload
+            large = len(payload) > self._broker.options.max_packet_size
+            if large or not self._publisher.fits(place.topic, payload):
                 self._broker.count_dropped("bridge_too_large", 1)
                 continue
             qos, retain, key, reply = self._about(message, place.prefix)

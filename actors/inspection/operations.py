@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from actors.connection import Connection
+from actors.decisions import by_text
 from actors.inspection.requests import Refused, number, optional, shown, text
 from actors.messages import Close, Kick, Remove
 from actors.orders import Order
@@ -148,7 +149,8 @@ class Operations:
         )
         if done:
             order.carry_out(broker)
-            broker.emit(RetainedCleared(done))
+            for part in by_text(done, str):
+                broker.emit(RetainedCleared(part))
             yield order.answer
         missing = set(topics).difference(done)
         return {

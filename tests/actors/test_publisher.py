@@ -50,6 +50,8 @@ class FakeBroker:
         self.events: list[tuple[Event, Position, Sequence[bytes]]] = []
         self._next = position(1, 0)
         self.connection = None
+        self.most = 1 << 30
+        self.journal = SimpleNamespace(has_room=lambda size, *_texts: size <= self.most)
 
     def session(self, name: str) -> Box:
         if name not in self.boxes:
@@ -225,7 +227,8 @@ def test_reserved_topics_are_dropped_and_counted(broker: FakeBroker) -> None:
 
 
 def test_a_batch_that_is_larger_than_a_record_is_split() -> None:
-    broker = FakeBroker(max_record=40)  # 20 bytes a part: payloads, and each topic as 6
+    # 120 bytes a part: payloads, each topic as 6, and 48 for what else a message takes.
+    broker = FakeBroker(max_record=240)
     box = broker.subscribe("s", "#", 1)
     messages = [("a", b"x" * size) for size in (4, 4, 4, 30, 1)]
     publish(broker, packet(1, *messages))
@@ -298,3 +301,10 @@ def test_births_of_sparkplug_are_kept(broker: FakeBroker) -> None:
         event for event, *_ in broker.events if isinstance(event, MessagePublished) and event.retain
     ]
     assert [(event.topics, event.qos) for event in retained] == [([certificate], 0)] * 2
+
+
+def test_a_birth_for_which_the_log_has_no_room_is_counted(broker: FakeBroker) -> None:
+    broker.most = 4
+    publish(broker, packet(0, ("spBv1.0/g/NBIRTH/n", b"birth")))
+    assert not broker.events
+    assert broker.dropped == {"message_too_large": 1}

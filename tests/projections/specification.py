@@ -78,6 +78,8 @@ def events_of(decision: Any) -> list[Event]:
         return []
     if hasattr(decision, "events"):
         return list(decision.events)
+    if isinstance(decision, list):
+        return decision
     return [decision]
 
 

@@ -165,8 +165,7 @@ class Node:
     def release(self, name: str, number: int) -> None:
         state = self.live.sessions.get(name)
         if state is not None:
-            event = decisions.released(state, list(state.inbound)[:: (-1) ** number])
-            if event is not None:
+            for event in decisions.released(state, list(state.inbound)[:: (-1) ** number]):
                 self.emit(event)
 
     def drain(self, name: str, number: int) -> None:

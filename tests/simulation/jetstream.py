@@ -18,10 +18,11 @@ from typing import Any
 import nats.errors
 import orjson
 
+from eventstore.recordsize import STORED_AROUND
 from simulation.faults import Append, Ask, Faults
 
 _WRONG_LAST_SEQUENCE, _NO_STREAM, _NO_MESSAGE = 10071, 10059, 10037
-_WRONG_LAST_ID = 10070
+_WRONG_LAST_ID, _OVER_STREAM = 10070, 10054
 _DUPLICATE_WINDOW = 0.1
 _MOST_BUFFERED = 64 * 1024 * 1024
 
@@ -61,6 +62,8 @@ class SimStream:
     first: int = 1
     last_id: str = ""
     """``Nats-Msg-Id`` of the last message."""
+    max_msg_size: int = -1
+    """Bytes of the largest message, headers aside."""
     recent: dict[str, tuple[int, float]] = field(default_factory=dict)
     """Sequence and time of messages by ``Nats-Msg-Id``, to tell when one comes again."""
 
@@ -96,6 +99,8 @@ class SimServer:
         self.on_step: Callable[[str], None] = lambda _what: None
         self.clients = 0
         self._newest = 0
+        self.refusal: dict[str, Any] | None = None
+        """The error with which every append is answered; None: none is."""
         self.strays = 0
         """Appends that were stored although the process that sent them was dead."""
 
@@ -159,6 +164,11 @@ class SimServer:
         assert stream is not None
         if client.number < (self._newest if self.faults.strays else self.clients):
             return _json({"error": self.faults.error()})
+        if self.refusal is not None:
+            return _json({"error": self.refusal})
+        if 0 < stream.max_msg_size < len(message.data):
+            description = "message size exceeds maximum allowed"
+            return _json({"error": {"err_code": _OVER_STREAM, "description": description}})
         now = asyncio.get_running_loop().time()
         message_id = message.headers.get("Nats-Msg-Id", "")
         sequence, stored_at = stream.recent.get(message_id, (0, -1.0))
@@ -201,9 +211,11 @@ class SimServer:
                 "first_seq": stream.first,
                 "last_seq": stream.last,
                 "messages": len(stream.messages),
-                "bytes": sum(map(len, stream.messages.values())),
+                "bytes": sum(map(len, stream.messages.values()))
+                + STORED_AROUND * len(stream.messages),
             }
-            return _json({"config": {"name": name}, "state": state})
+            config = {"name": name, "max_msg_size": stream.max_msg_size}
+            return _json({"config": config, "state": state})
         if method == "STREAM.PURGE":
             return _json({"success": True, "purged": stream.purge(wanted["seq"])})
         sequence = wanted.get("seq", stream.last)

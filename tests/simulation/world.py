@@ -90,6 +90,7 @@ class SimLog(EventLog):
             SUBJECT,
             projections=cast("Any", projections),
             watermark=watermark,
+            max_msg_size=server.streams[0].max_msg_size,
         )
 
     @property

@@ -1,0 +1,253 @@
+"""No event without payload is larger than the smallest record that the log must take.
+
+All bounds of an event at once: names of 65 535 characters that JSON writes as six bytes each,
+columns as long as they get, integers as large as they get and in no order.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, cast
+
+import orjson
+import pytest
+
+from actors import decisions
+from actors.checkpoints import carry, repeat_retained, repeat_session
+from actors.decisions import Limits
+from actors.publisher import _split
+from eventstore.events import (
+    VERSIONS,
+    Acked,
+    Bridged,
+    BrokerStarted,
+    BrokerStopped,
+    CheckpointBegun,
+    CheckpointCompleted,
+    Completed,
+    Event,
+    LogArchived,
+    LogCut,
+    MessagePublished,
+    OperatorActed,
+    Received,
+    Redelivered,
+    RetainedCleared,
+    SessionClosed,
+    SessionExpired,
+    SessionOpened,
+    SessionTakenOver,
+    WillArmed,
+    WillCancelled,
+    WillFired,
+    entries,
+)
+from eventstore.journal import Journal
+from eventstore.messages import Message
+from eventstore.positions import INDEX_BITS, MAX_INDEX, to_runs
+from eventstore.records import GENESIS
+from eventstore.recordsize import AROUND, LEAST, NAME_BYTES, NAMES
+from projections.node import NodeState
+from projections.session import InFlight, SessionState
+from projections.snapshot import decode, encode
+from protocol.packets import Publishes
+
+NAME = "\x01" * NAME_BYTES
+IDS = random.Random(1).sample(range(1, 65_536), 65_535)
+MANY = 200_000
+
+
+def refs(count: int) -> list[int]:
+    """Positions far into a log, in no order."""
+    chance = random.Random(2)
+    return [chance.randrange(1 << 38 << INDEX_BITS) for _ in range(count)]
+
+
+def subscribed(**fields: Any) -> SessionState:
+    state = SessionState(NAME, **fields)
+    held = state.subscription(NAME)
+    held.active, held.qos = True, 1
+    return state
+
+
+def delivered() -> Iterable[Event]:
+    """Retained messages in great number, half of them sent, some queued, the others dropped."""
+    payloads = [b""] * MANY
+    window = Limits(65_535, MANY // 2, 1 << 30, 1 << 30)
+    return decisions.deliver(
+        subscribed(), NAME, 1, refs(MANY), payloads, 0, window, retain=True, ready=True
+    ).events
+
+
+def released() -> Iterable[Event]:
+    state = subscribed(inbound=dict(zip(IDS, refs(65_535), strict=True)))
+    return decisions.released(state, IDS)
+
+
+def waiting() -> SessionState:
+    state = subscribed(user=NAME)
+    node = NodeState()
+    node.sessions[NAME] = state
+    for at, event in enumerate(
+        decisions.queued(NAME, NAME, 1, refs(MANY), [b"x"] * MANY, retain=False)
+    ):
+        node.apply(event, at << INDEX_BITS, 0)
+    return state
+
+
+def unsubscribed() -> Iterable[Event]:
+    return decisions.unsubscribe(waiting(), [NAME, *map(str, range(100_000))])
+
+
+def snapshots() -> Iterable[Event]:
+    state = waiting()
+    held = state.subscriptions[NAME]
+    state.inflight = {
+        pid: InFlight(ref, 1, held, at)
+        for at, (pid, ref) in enumerate(zip(IDS, refs(65_535), strict=True))
+    }
+    state.inbound = dict(zip(IDS, refs(65_535), strict=True))
+    will = WillArmed(NAME, NAME, 1, True, 0, 0)
+    node = NodeState()
+    node.sessions[NAME] = state
+    node.apply(will, MAX_INDEX, 0)
+    return [said.event for said in repeat_session(node, NAME)]
+
+
+def published() -> Iterable[Event]:
+    """What comes in one read: many messages, as small as can be."""
+    packet = Publishes(1)
+    packet.topics += [b"a", b"b"] * 50_000
+    packet.payloads.extend([b"", b"x"] * 50_000)
+    packet.packet_ids += [*IDS, *IDS][:100_000]
+    for part in _split(packet, LEAST // 4):
+        sizes, count = list(map(len, part.payloads)), len(part)
+        which = [number % 2 for number in range(count)]
+        pids = to_runs(part.packet_ids)
+        yield MessagePublished(NAME, 1, False, ["a", "b"], which, pids, sizes, 0, count)
+
+
+def repeated() -> Iterable[Event]:
+    node = NodeState()
+    for at, topic in enumerate([NAME, *(f"\x01{number}" for number in range(3000))], 1):
+        event = MessagePublished("p", 1, True, [topic], [], [1], 1, 0, 1)
+        node.apply(event, at << INDEX_BITS, 0, [b"x"])
+    for said in repeat_retained(node, node.retained.topics()):
+        yield said.event
+    found = zip(
+        refs(3000), [Message(NAME.encode(), b""), *[Message(b"a", b"")] * 2999], strict=True
+    )
+    places = list(found)
+    for said in carry(places, {ref for ref, _ in places}):
+        yield said.event
+
+
+def subscribes() -> Iterable[Event]:
+    asked = [(NAME, 1), *((f"\x01/{number}", 1) for number in range(100_000))]
+    return decisions.subscribe(SessionState(NAME), asked, max_qos=2).events
+
+
+NUMBER = 1 << 62
+EVENTS: dict[str, Callable[[], Iterable[Event]]] = {
+    "delivered, queued and dropped": delivered,
+    "released": released,
+    "unsubscribed": unsubscribed,
+    "subscribed": subscribes,
+    "published": published,
+    "session repeated": snapshots,
+    "messages repeated": repeated,
+    "acknowledged": lambda: [kind(NAME, to_runs(IDS)) for kind in (Acked, Received, Completed)],
+    "sent again": lambda: [Redelivered(NAME, to_runs(IDS), "ack_wait")],
+    "retained cleared": lambda: [
+        RetainedCleared(part) for part in decisions.by_text([NAME] * 500, str)
+    ],
+    "will": lambda: [
+        WillArmed(NAME, NAME, 2, True, 65_535, NUMBER),
+        WillFired(NAME),
+        WillCancelled(NAME),
+        MessagePublished(NAME, 2, True, [NAME], [], [], 70_000, NUMBER, 1, True),
+    ],
+    "connected": lambda: [
+        SessionOpened(NAME, True, True, 4, 65_535, NUMBER, "x" * 100, NAME, NUMBER),
+        SessionTakenOver(NAME, NUMBER),
+        SessionClosed(NAME, "broker_stopped", NUMBER),
+        SessionExpired(NAME, "removed"),
+    ],
+    "node": lambda: [
+        OperatorActed("remove_session", "\x01" * 256, NAME, NAME),
+        LogArchived(NUMBER, "0" * 64, "\x01" * 256, "\x01" * 4096),
+        LogCut(NUMBER, "0" * 64, NUMBER, "keep_bytes"),
+        CheckpointBegun(NUMBER),
+        CheckpointCompleted(NUMBER, NUMBER, NUMBER, NUMBER),
+        Bridged(NUMBER),
+        BrokerStarted("1.2.3"),
+        BrokerStopped(),
+    ],
+}
+
+
+class NoStore:
+    def __init__(self) -> None:
+        self.largest = 0
+
+    def send(self, record: Any) -> None:
+        self.largest = max(self.largest, len(record.data))
+
+    def time_ms(self) -> int:
+        return 1 << 41
+
+    def monotonic(self) -> float:
+        return 0.0
+
+
+def journal(largest: int) -> tuple[Journal, NoStore]:
+    store = NoStore()
+    made = Journal(
+        store, store, node="n", sequence=0, link=GENESIS, max_record=largest // 2, max_inflight=999
+    )
+    made.max_event = largest - AROUND
+    return made, store
+
+
+@pytest.mark.parametrize("name", EVENTS)
+def test_every_event_fits_into_the_smallest_record(name: str) -> None:
+    made, store = journal(LEAST)
+    for event in EVENTS[name]():
+        count = entries(event)
+        assert count <= MAX_INDEX
+        size = getattr(event, "size", 0) if isinstance(event, WillArmed) else 0
+        if isinstance(event, MessagePublished):
+            size = event.sizes if isinstance(event.sizes, int) else sum(event.sizes)
+        made.append(event, count, [bytes(size)] if size else (), size)
+        made.end_turn()
+    made.flush()
+    assert 0 < store.largest <= LEAST - AROUND // 2
+
+
+def test_no_event_is_missing_here() -> None:
+    built = {event.e for make in EVENTS.values() for event in make()}
+    assert built == set(VERSIONS)
+
+
+@pytest.mark.parametrize("largest", [LEAST, 2 * LEAST, 32 * LEAST])
+def test_names_leave_room_for_the_payload(largest: int) -> None:
+    """A message of which the names are as long as they get."""
+    made, _ = journal(largest)
+    size = largest - AROUND - NAMES
+    assert made.has_room(size, NAME, NAME)
+    assert not made.has_room(size + 10_000, NAME, NAME)
+    made.append(
+        MessagePublished(NAME, 1, True, [NAME], [], [1], size, 0, 1), 1, [bytes(size)], size
+    )
+
+
+def test_what_is_repeated_of_a_session_is_read_back() -> None:
+    """Also where user and will do not fit into the same part."""
+    state = waiting()
+    node = NodeState()
+    node.sessions[NAME] = state
+    node.apply(WillArmed(NAME, NAME, 1, True, 0, 0), MAX_INDEX, 0)
+    parts = [orjson.loads(orjson.dumps(part)) for part in encode(state)]
+    again = decode(NAME, cast("Sequence[dict[str, Any]]", parts))
+    assert (again.user, again.will, again.queued) == (state.user, state.will, state.queued)

@@ -1,0 +1,227 @@
+"""What the log cannot hold costs its publisher the connection, and nobody else anything."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from harness import packets as p
+
+from eventstore.errors import RecordTooLarge
+from eventstore.events import MessagePublished
+from simulation.fold import compare
+from simulation.jetstream import SimNats
+from simulation.world import SimClient, World, simulate
+
+MIB = 1 << 20
+
+
+@pytest.fixture(autouse=True)
+def _smallest_nats(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server's max_payload is NATS's default, the least that is accepted."""
+    monkeypatch.setattr(SimNats, "max_payload", MIB)
+
+
+async def goes_on(world: World, client: SimClient, number: int) -> None:
+    """Another client's messages are recorded and acknowledged."""
+    client.send(p.publish("others", b"x", 1, number))
+    await world.go(0.2)
+    assert p.Puback(number) in client.take()
+
+
+@pytest.mark.parametrize(("qos", "retain"), [(0, True), (1, False), (1, True), (2, False)])
+def test_who_publishes_what_the_log_has_no_room_for_is_closed_alone(qos: int, retain: bool) -> None:
+    async def scenario() -> None:
+        async with World(max_record=MIB // 2).running() as world:
+            other = await world.connect("other", filters=[("big/#", 1)])
+            sender = await world.connect("sender")
+            sender.send(
+                p.publish("big/before", b"fits", 1, 1),
+                p.publish("big/1", bytes(2 * MIB), qos, 2, retain=retain),
+                p.publish("big/after", b"not taken", 1, 3),
+            )
+            await world.go(0.2)
+            assert not sender.open
+            acknowledged = [one for one in sender.take() if isinstance(one, p.Puback)]
+            assert acknowledged == [p.Puback(1)]
+            got = [one.payload for one in other.take() if isinstance(one, p.Publish)]
+            assert got == [b"fits"]
+            assert world.broker.guard.refused.counts["message_too_large"] == 1
+            await goes_on(world, other, 7)
+            compare(world)
+
+    simulate(scenario)
+
+
+def test_what_is_not_recorded_has_no_such_bound() -> None:
+    async def scenario() -> None:
+        async with World(max_record=MIB // 2).running() as world:
+            other = await world.connect("other", filters=[("big", 1)])
+            sender = await world.connect("sender")
+            sender.send(p.publish("big", bytes(2 * MIB), 0))
+            await world.go(0.2)
+            assert sender.open
+            assert [len(one.payload) for one in other.take() if isinstance(one, p.Publish)] == [
+                2 * MIB
+            ]
+
+    simulate(scenario)
+
+
+def test_names_that_json_makes_long_are_no_failure() -> None:
+    """With half of a record's bytes as payload, and names at their longest, it does not fit."""
+    name = "\x01" * 65_535
+
+    async def scenario() -> None:
+        async with World(max_record=MIB // 2).running() as world:
+            other = await world.connect("other")
+            sender = await world.connect(name, filters=[(name, 1)])
+            sender.send(p.publish(name, bytes(100), 1, 1))
+            await world.go(0.2)
+            assert p.Puback(1) in sender.take()
+            sender.send(p.publish(name, bytes(MIB // 2 - 70_000), 1, 2))
+            await world.go(0.2)
+            assert not sender.open
+            await goes_on(world, other, 1)
+            assert not world.broker.rebuilding
+            compare(world)
+
+    simulate(scenario)
+
+
+@pytest.mark.parametrize("connected", [True, False])
+def test_more_retained_messages_than_a_record_has_room_for(
+    monkeypatch: pytest.MonkeyPatch, connected: bool
+) -> None:
+    """As some were cleared, their positions are no runs."""
+    monkeypatch.setattr(SimNats, "max_payload", MIB // 8)
+    count, cleared = 60_000, random.Random(1).sample(range(60_000), 30_000)
+
+    async def scenario() -> None:
+        async with World(max_record=MIB // 16, max_ack_pending=10_000).running() as world:
+            sender = await world.connect("sender")
+            for numbers, payload in ((range(count), b"x"), (cleared, b"")):
+                for at in range(0, len(numbers), 2000):
+                    some = numbers[at : at + 2000]
+                    sender.send(
+                        *(
+                            p.publish(f"kept/{one}", payload, 1, one + 1, retain=True)
+                            for one in some
+                        )
+                    )
+                    await world.go(0.05)
+                    sender.take()
+            reader = await world.connect("reader")
+            reader.send(p.subscribe(1, ("kept/#", 1)))
+            await world.go(0.5)
+            if not connected:
+                reader.drop()
+            assert world.failure() is None
+            assert not world.broker.rebuilding
+            state = world.broker.node.sessions["reader"]
+            assert state.queued + len(state.inflight) == count - len(cleared)
+            reader = await world.connect("reader", present=True)
+            reader.send(p.unsubscribe(2, "kept/#"))
+            await world.go(0.5)
+            assert not world.broker.node.sessions["reader"].queued
+            await goes_on(world, sender, 65_535)
+            compare(world)
+
+    simulate(scenario)
+
+
+def test_a_bound_that_is_lowered_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stream is looked at every ten seconds."""
+    monkeypatch.setattr(SimNats, "max_payload", 4 * MIB)
+
+    async def scenario() -> None:
+        async with World(max_record=MIB // 2).running() as world:
+            other = await world.connect("other")
+            world.disk.stream.max_msg_size = 2 * MIB
+            await world.go(15)
+            sender = await world.connect("sender")
+            sender.send(p.publish("big", bytes(3 * MIB), 1, 1))
+            await world.go(0.2)
+            assert not sender.open
+            await goes_on(world, other, 1)
+
+    simulate(scenario)
+
+
+def test_a_record_that_is_refused_for_good_is_refused_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The broker begins anew from its log, and then refuses the message to its publisher alone."""
+    monkeypatch.setattr(SimNats, "max_payload", 4 * MIB)
+
+    async def scenario() -> None:
+        async with World(max_record=MIB // 2).running() as world:
+            other = await world.connect("other", filters=[("#", 1)])
+            sender = await world.connect("sender")
+            await goes_on(world, sender, 1)
+            world.disk.stream.max_msg_size = 2 * MIB
+            big = p.publish("big", bytes(3 * MIB), 1, 2)
+            sender.send(big)
+            other.send(p.publish("others", b"y", 1, 3))
+            await world.go(0.2)
+            assert isinstance(world.failure(), RecordTooLarge)
+            assert p.Puback(2) not in sender.take()
+            await world.restart()
+            other = await world.connect("other", present=True)
+            sender = await world.connect("sender", present=True)
+            sender.send(big)
+            await world.go(0.2)
+            assert not sender.open
+            await goes_on(world, other, 3)
+            published = [one for one in world.disk.events() if isinstance(one, MessagePublished)]
+            assert {one.topics[0] for one in published} == {"others"}
+            compare(world)
+
+    simulate(scenario)
+
+
+@pytest.mark.parametrize(
+    ("code", "description"),
+    [
+        (10077, "maximum messages exceeded"),
+        (10077, "maximum bytes exceeded"),
+        (10077, "maximum messages per subject exceeded"),
+        (10109, "invalid operation on sealed stream"),
+        (10077, "no space left on device"),
+        (10023, "insufficient resources"),
+        (10047, "insufficient storage resources available"),
+        (10002, "resource limits exceeded for account"),
+        (10118, "stream is offline"),
+        (10059, "stream not found"),
+        (10097, "header size exceeds maximum allowed of 64k"),
+        (10060, "expected stream does not match"),
+    ],
+)
+def test_what_refuses_every_record_keeps_all_waiting_and_loses_nothing(
+    code: int, description: str
+) -> None:
+    """However long it lasts: until then nothing is acknowledged, the reason is told."""
+
+    async def scenario() -> None:
+        async with World(max_record=MIB // 2).running() as world:
+            one, two = await world.connect("one"), await world.connect("two", filters=[("a", 1)])
+            world.server.refusal = {"err_code": code, "description": description}
+            one.send(p.publish("a", b"waits", 1, 1))
+            await world.go(20)
+            assert one.open
+            assert not one.take()
+            assert any(description in line for line in world.broker.trouble())
+            world.server.refusal = None
+            await world.go(5)
+            assert p.Puback(1) in one.take()
+            assert [got.payload for got in two.take() if isinstance(got, p.Publish)] == [b"waits"]
+            world.server.refusal = {"err_code": code, "description": description}
+            one.send(p.publish("a", b"waits longer", 1, 2))
+            await world.go(60)
+            assert not one.open
+            assert world.failure() is None
+            world.server.refusal = None
+            await world.go(5)
+            two = await world.connect("two", present=True)
+            await goes_on(world, two, 9)
+            compare(world)
+
+    simulate(scenario)
