@@ -630,7 +630,7 @@ class Session(LoopActor):
             self._unhandled.insert(0, Packets(connection, [Acks(PacketType.PUBREL, rest)]))
 
     def _subscribe(self, connection: Connection, packet: Subscribe) -> Iterator[object]:
-        """Grant filters in parts, each with the retained messages that it asks for; then answer."""
+        """Grant filters in parts, answer, and replay the retained messages that each asks for."""
         filters, codes = packet.filters, []
         # Of a filter that stands there twice the last one counts, and it is replayed once.
         last = {topic_filter: at for at, (topic_filter, _) in enumerate(filters)}
@@ -645,12 +645,13 @@ class Session(LoopActor):
             codes += grant.codes
             # All are in the index before the event loop may come: what is published is not missed.
             begun = [self._subscribe_to(connection, *one) for one in dict(grant.granted).items()]
+            if stop == len(filters):
+                self._answer(connection, suback(packet.packet_id, codes))
+                self._broker.journal.hold(connection)
             for subscriber in begun:
                 if last[subscriber.filter] < stop:
                     yield from self._replay(subscriber)
             at = stop
-        self._answer(connection, suback(packet.packet_id, codes))
-        self._broker.journal.hold(connection)
 
     def _granted_at_once(self, filters: Sequence[tuple[str, int]]) -> int:
         """Return how many filters are granted in one turn: one that matches much is alone."""

@@ -145,6 +145,8 @@ async def test_threads_are_few_and_end_with_the_last_work() -> None:
     workers.close()
     late = asyncio.create_task(workers.run("b", work, 6))
     await settle()
+    while here < 2:  # a thread may take its time to start
+        await asyncio.sleep(0.001)
     go.set()
     assert await asyncio.gather(*tasks, late) == list(range(7))
     assert most == 2

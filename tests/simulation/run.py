@@ -16,7 +16,14 @@ from pathlib import Path
 _ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(_ROOT), str(_ROOT / "tests")]
 
-from simulation.chaos import Chaos, Outcome, errors_of_the_broker, run, small_checkpoints  # noqa: E402
+from simulation.chaos import (  # noqa: E402
+    Chaos,
+    Outcome,
+    errors_of_the_broker,
+    run,
+    small_checkpoints,
+    small_parts,
+)
 from simulation.loop import simulate  # noqa: E402
 
 
@@ -33,7 +40,8 @@ def one(seed: int) -> None:
     with small_checkpoints(), errors_of_the_broker() as errors:
         chaos = Chaos(seed, errors)
         try:
-            outcome: Outcome = simulate(chaos.run)
+            with small_parts(wanted=chaos.world.cutting):
+                outcome: Outcome = simulate(chaos.run)
         finally:
             print("\n".join(chaos.trace))
     print_counts(outcome.counts)

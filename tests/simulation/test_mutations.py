@@ -149,7 +149,7 @@ def does_not_clear_retained_messages(patch: Patch) -> None:
 
 
 def replays_nothing_retained(patch: Patch) -> None:
-    patch.setattr(RetainedIndex, "match", lambda _index, _filter: [])
+    patch.setattr(RetainedIndex, "matching", lambda _index, _filter: iter(()))
 
 
 def does_not_route_after_a_restart(patch: Patch) -> None:
