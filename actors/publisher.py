@@ -40,11 +40,13 @@ _ANSWERS = b"$nats/reply/"
 class Publisher:
     """Publishes for one session."""
 
-    __slots__ = ("_broker", "_name", "origin")
+    __slots__ = ("_broker", "_looked_up", "_name", "origin")
 
     def __init__(self, broker: Broker, name: str) -> None:
         self._broker = broker
         self._name = name
+        self._looked_up: tuple[Sequence[bytes], list[Route]] | None = None
+        """Topics that were looked at last in this turn, and their routes; one if all are alike."""
         self.origin: Connection | None = None
         """The connection that publishes; it is slowed down for receivers that do not keep up."""
 
@@ -77,10 +79,12 @@ class Publisher:
         if length == 1:
             return 1
         if topics.count(first) == length:
+            self._looked_up = topics, [routes[first]]
             receivers = len(routes[first].targets)
             work = max(_ENOUGH, receivers * _RECEIVER)
             return min(length, 1 + int(work / (receivers * each))) if receivers else length
         found = routes.look_up(topics)
+        self._looked_up = topics, found
         sizes = [len(route.targets) for route in set(found)]
         if sum(sizes) * (_RECEIVER + each * len(found)) <= _ENOUGH:
             return len(found)
@@ -336,11 +340,11 @@ class Publisher:
         self, topics: Sequence[bytes]
     ) -> list[tuple[Sequence[Subscriber], Sequence[int] | None]]:
         """Return who gets which messages: receivers, and indices into the batch (None = all)."""
-        known = self._broker.router.routes
-        if topics.count(topics[0]) == len(topics):
-            targets = known[topics[0]].targets
-            return [(targets, None)] if targets else []
-        found = list(map(known.__getitem__, topics))
+        looked_up, self._looked_up = self._looked_up, None
+        if looked_up is not None and looked_up[0] is topics:
+            found = looked_up[1]
+        else:
+            found = list(map(self._broker.router.routes.__getitem__, topics))
         first = found[0]
         if found.count(first) == len(found):
             return [(first.targets, None)] if first.targets else []

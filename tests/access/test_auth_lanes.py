@@ -128,12 +128,15 @@ async def test_an_error_reaches_all_who_wait() -> None:
 async def test_threads_are_few_and_end_with_the_last_work() -> None:
     workers = Workers(2)
     here, most, lock, go = 0, 0, threading.Lock(), threading.Event()
+    both = threading.Event()
 
     def work(number: int) -> int:
         nonlocal here, most
         with lock:
             here += 1
             most = max(most, here)
+            if here == 2:
+                both.set()
         go.wait(30)
         with lock:
             here -= 1
@@ -145,8 +148,7 @@ async def test_threads_are_few_and_end_with_the_last_work() -> None:
     workers.close()
     late = asyncio.create_task(workers.run("b", work, 6))
     await settle()
-    while here < 2:  # a thread may take its time to start
-        await asyncio.sleep(0.001)
+    assert await asyncio.to_thread(both.wait, 30)  # a thread may take its time to start
     go.set()
     assert await asyncio.gather(*tasks, late) == list(range(7))
     assert most == 2
