@@ -18,13 +18,14 @@ import itertools
 import sys
 from collections import Counter
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 import structlog
 
 from actors import decisions
 from actors.delivery import Delivery
 from actors.kernel import Failed, LoopActor
+from actors.limits.changes import Changes
 from actors.messages import (
     AckCheck,
     Attach,
@@ -92,8 +93,12 @@ _RELEASED_AT_ONCE: Final = 256
 _RETAINED_AT_ONCE: Final = 1024
 """Retained messages that go to a new subscription without a look at the clock."""
 
+_BURST: Final = 10_000
+"""Changes of subscriptions that may come at once where their number has no bound."""
+
 _PART: Final = object()
-"""Yielded by longer work: the next part is a turn of its own, others come in between."""
+"""Yielded by longer work: the next part is a turn of its own, others come in between. A number
+is yielded to wait for so many seconds first."""
 _BREATH: Final = object()
 """Yielded by longer work: the next part belongs to the same turn, the event loop may come."""
 _GO_ON: Final = object()
@@ -106,9 +111,11 @@ class Session(LoopActor):
     __slots__ = (
         "_attaching",
         "_broker",
+        "_changes",
         "_delivery",
         "_publisher",
         "_recorded",
+        "_resting",
         "_unhandled",
         "_will",
         "_work",
@@ -126,10 +133,13 @@ class Session(LoopActor):
         self.state = state if state is not None else SessionState(name)
         self.connection: Connection | None = None
         self.last_active = broker.clock.monotonic()
+        self._changes = Changes()
         self._delivery = Delivery(broker, self)
         self._publisher = Publisher(broker, name)
         self._attaching: Connection | None = None
         """The connection that it will have when its subscriptions are started."""
+        self._resting = False
+        """The client changed too many subscriptions, and waits."""
         self._unhandled: list[Any] = []
         self._work: Iterator[object] | None = None
         """Longer work of which a part is left."""
@@ -170,6 +180,8 @@ class Session(LoopActor):
             self._go_on()
         elif self.occupied and type(message) not in (Loaded, Outgoing, Failed):
             self._unhandled.append(message)
+            if self._resting and type(message) is not Packets:
+                self._go_on()
         else:
             self._handle(message)
 
@@ -197,9 +209,14 @@ class Session(LoopActor):
                 self.connection.pause(Pause.WORK)
             if rest is _PART:
                 self.kernel.later(self, _GO_ON)
-            else:
+            elif rest is _BREATH:
                 self.kernel.tell(self, _GO_ON)
+            else:
+                self._broker.timers.remind(cast("float", rest), self._go_on_later)
             return
+
+    def _go_on_later(self) -> None:
+        self.kernel.later(self, _GO_ON)
 
     def _go_on(self) -> None:
         """Do the next part of longer work; after the last one, what waited for it."""
@@ -631,7 +648,7 @@ class Session(LoopActor):
 
     def _subscribe(self, connection: Connection, packet: Subscribe) -> Iterator[object]:
         """Grant filters in parts, answer, and replay the retained messages that each asks for."""
-        filters, codes = packet.filters, []
+        filters, codes, changes = packet.filters, [], 0
         # Of a filter that stands there twice the last one counts, and it is replayed once.
         last = {topic_filter: at for at, (topic_filter, _) in enumerate(filters)}
         at = 0
@@ -652,6 +669,8 @@ class Session(LoopActor):
                 if last[subscriber.filter] < stop:
                     yield from self._replay(subscriber)
             at = stop
+            changes += len(begun)
+        yield from self._rest(changes)
 
     def _granted_at_once(self, filters: Sequence[tuple[str, int]]) -> int:
         """Return how many filters are granted in one turn: one that matches much is alone."""
@@ -729,7 +748,7 @@ class Session(LoopActor):
                 self.kernel.tell(actor, present)
 
     def _unsubscribe(self, connection: Connection, packet: Unsubscribe) -> Iterator[object]:
-        filters = list(dict.fromkeys(packet.filters))
+        filters, changes = list(dict.fromkeys(packet.filters)), 0
         for at in range(0, len(filters), _FILTERS_AT_ONCE):
             if at:
                 yield _PART
@@ -741,7 +760,22 @@ class Session(LoopActor):
                     gone.append(topic_filter)
             for event in decisions.unsubscribe(self.state, gone):
                 self.emit(event)
+            changes += len(gone)
         self._answer(connection, unsuback(packet.packet_id))
+        yield from self._rest(changes)
+
+    def _rest(self, changes: int) -> Iterator[object]:
+        """Take nothing more from the client for a while if it changed too many subscriptions."""
+        bounds = self._broker.options.bounds
+        now = self._broker.clock.monotonic()
+        wait = self._changes.add(
+            changes, now, bounds.subscribe_rate, bounds.max_subscriptions or _BURST
+        )
+        if wait:
+            self._broker.guard.refused.add("subscribe_rate", now, client=self.name)
+            self._resting = True
+            yield wait
+            self._resting = False
 
     def _answer(self, connection: Connection, data: bytes, packets: int = 1) -> None:
         """Let the client have an answer when what was decided is on disk."""

@@ -47,6 +47,7 @@ def bounds(settings: Settings, max_connections: int) -> LimitOptions:
         overload_lag=settings.overload_lag,
         overload_commit=settings.overload_commit,
         max_subscriptions=settings.max_subscriptions,
+        subscribe_rate=settings.subscribe_rate,
         max_wildcard_patterns=settings.max_wildcard_patterns,
         max_wildcard_patterns_total=settings.max_wildcard_patterns_total,
         max_topic_levels=settings.max_topic_levels,

@@ -71,6 +71,11 @@ class LimitFields(BaseModel):
     max_subscriptions: int = Field(
         default=10_000, ge=1, description="Subscriptions of one session; more get 0x80."
     )
+    subscribe_rate: Rate = Field(
+        default=1000,
+        description="Topic filters that one client may subscribe to and unsubscribe from in a "
+        "second, in the mean, beyond the first max_subscriptions; it waits for more. 0: no bound.",
+    )
     max_topic_levels: int = Field(
         default=0, ge=0, description="Levels of a topic or topic filter; 0: no bound."
     )

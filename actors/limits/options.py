@@ -69,6 +69,9 @@ class LimitOptions:
     """Levels of a topic or a topic filter."""
     max_wildcards: int = 16
     """Levels of a topic filter that are wildcards."""
+    subscribe_rate: float = 1000.0
+    """Topic filters that one session may subscribe to and unsubscribe from in a second, in the
+    mean; as many as it may have subscriptions may come at once."""
     max_wildcard_patterns: int = 64
     """Different positions of ``+`` in the topic filters of one session."""
     max_wildcard_patterns_total: int = 4096

@@ -17,7 +17,7 @@ import pytest
 import structlog
 from harness import packets as p
 
-from actors import connection, publisher, retention, router, session
+from actors import connection, kernel, publisher, retention, router, session
 from actors.inspection.requests import Refused
 from eventstore.events import LogArchived, LogCut
 from eventstore.records import Record, decode_record
@@ -574,6 +574,7 @@ def small_parts(*, wanted: bool) -> Iterator[None]:
     """Let longer work come in the smallest parts there are."""
     with pytest.MonkeyPatch.context() as patch:
         if wanted:
+            patch.setattr(kernel, "LATER_SLICE", 0.0)
             patch.setattr(session, "_FILTERS_AT_ONCE", 1)
             patch.setattr(session, "_RELEASED_AT_ONCE", 1)
             patch.setattr(session, "_RETAINED_AT_ONCE", 1)

@@ -1,0 +1,103 @@
+"""Publishers wait for receivers that catch up soon, and for no others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+
+from actors.brake import Backlog
+from actors.pause import Pause
+
+
+class Publisher:
+    """A connection that is read, or not."""
+
+    def __init__(self) -> None:
+        self.ended = False
+        self.paused = Pause(0)
+
+    def pause(self, reason: Pause) -> None:
+        self.paused |= reason
+
+    def resume(self, reason: Pause) -> None:
+        self.paused &= ~reason
+
+
+class Bench:
+    """A backlog, its time, and the queue that it looks at."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.due: list[tuple[float, Callable[[], None]]] = []
+        self.waiting, self.left = 5000, 0
+        self.backlog = Backlog(
+            cast("Any", self), cast("Any", self), lambda: (self.waiting, self.left)
+        )
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def remind(self, delay: float, method: Callable[[], None]) -> None:
+        self.due.append((self.now + delay, method))
+
+    def go(self, seconds: float, taken: int = 0) -> None:
+        """Let time pass, in which the receiver takes some of what waits."""
+        end = self.now + seconds
+        while self.due and self.due[0][0] <= end:
+            self.now, method = self.due.pop(0)
+            self.waiting -= taken
+            self.left += taken
+            method()
+        self.now = end
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def hold(bench: Bench) -> Publisher:
+    publisher = Publisher()
+    bench.backlog.hold(cast("Any", publisher))
+    return publisher
+
+
+def test_a_publisher_waits_as_long_as_the_queue_will_soon_be_short(bench: Bench) -> None:
+    publisher = hold(bench)
+    assert publisher.paused == Pause.BACKLOG
+    bench.go(0.5, taken=1500)
+    bench.go(0.5, taken=1500)
+    assert publisher.paused
+    bench.backlog.release()
+    assert not publisher.paused
+
+
+@pytest.mark.parametrize("taken", [0, 100])
+def test_nobody_waits_for_a_receiver_that_is_dead_or_much_slower(bench: Bench, taken: int) -> None:
+    publisher = hold(bench)
+    bench.go(0.6, taken=taken)
+    assert not publisher.paused
+    assert not hold(bench).paused
+    bench.go(11)
+    assert hold(bench).paused  # it gets another chance
+
+
+def test_one_that_waits_anew_is_judged_by_what_was_taken_since(bench: Bench) -> None:
+    hold(bench)
+    bench.go(0.4)
+    bench.backlog.release()
+    publisher = hold(bench)
+    bench.go(0.2)  # the first timer: too early to judge
+    assert publisher.paused
+    bench.go(0.5, taken=2000)
+    assert publisher.paused
+
+
+def test_a_publisher_that_ended_is_not_held(bench: Bench) -> None:
+    publisher = Publisher()
+    publisher.ended = True
+    bench.backlog.hold(cast("Any", publisher))
+    assert not publisher.paused
+    assert bench.due == []

@@ -1,0 +1,216 @@
+"""Work that a client makes long: done in parts, between which others come."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+
+import pytest
+from harness import packets as p
+
+from actors import kernel, publisher, session
+from actors.limits.changes import Changes
+from actors.limits.options import LimitOptions
+from actors.pause import Pause
+from eventstore.events import Subscribed
+from simulation.world import World, simulate
+
+MANY = [(f"many/{number}", 1) for number in range(1000)]
+
+
+def test_a_large_subscribe_is_granted_in_parts_and_answered_once() -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            client = await world.connect("c")
+            parts = world.broker.kernel.parts
+            client.send(p.subscribe(7, *MANY))
+            await world.go(0.5)
+            (answer,) = client.take()
+            assert isinstance(answer, p.Suback)
+            assert list(answer.codes) == [1] * len(MANY)
+            granted = [one for one in world.disk.events() if isinstance(one, Subscribed)]
+            assert len(granted) == -(-len(MANY) // session._FILTERS_AT_ONCE)
+            assert world.broker.kernel.parts - parts >= len(granted) - 1
+
+    simulate(scenario)
+
+
+def test_others_come_between_the_parts_of_one_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel, "LATER_SLICE", 0.0)  # one part for each visit of the loop
+
+    async def scenario() -> None:
+        async with World().running() as world:
+            slow, quick = await world.connect("slow"), await world.connect("quick")
+            await world.go(2)
+            slow.send(p.subscribe(7, *MANY))
+            quick.send(p.publish("t", b"x", 1, 1))
+            for _ in range(15):  # visits of the loop
+                await asyncio.sleep(0)
+            assert 0 < world.broker.router.subscriptions < len(MANY)
+            # The message was taken meanwhile: it is in the log's next record.
+            assert world.broker.meters.received[1] == 1
+            await world.go(1)
+            assert [type(one) for one in quick.take()] == [p.Puback]
+            assert world.broker.router.subscriptions == len(MANY)
+
+    simulate(scenario)
+
+
+def test_what_comes_behind_a_large_subscribe_waits_for_it() -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            client = await world.connect("c")
+            client.send(
+                p.subscribe(7, *MANY),
+                p.publish("many/999", b"x", 1, 1),
+                p.pingreq(),
+                p.unsubscribe(8, "many/999"),
+            )
+            await world.go(1)
+            taken = client.take()
+            kinds = [type(one) for one in taken if not isinstance(one, p.Publish)]
+            assert kinds == [p.Suback, p.Puback, p.Pingresp, p.Unsuback]
+            assert sum(isinstance(one, p.Publish) for one in taken) == 1
+            assert not world.broker.find_session("c").connection.paused  # type: ignore[union-attr]
+
+    simulate(scenario)
+
+
+def test_a_client_that_leaves_meanwhile_stops_the_work() -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            client = await world.connect("c", clean=True)
+            client.send(p.subscribe(7, *[(f"f/{n}", 0) for n in range(20_000)]))
+            await world.calm()
+            client.drop()
+            await world.go(2)
+            assert world.broker.router.subscriptions == 0
+            assert "c" not in world.broker.node.sessions
+
+    simulate(scenario)
+
+
+def test_a_session_with_many_subscriptions_comes_back_and_goes() -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            client = await world.connect("c", filters=MANY)
+            client.drop()
+            await world.go(5)
+            writer = await world.connect("w")
+            writer.send(p.publish("many/5", b"away", 1, 1))
+            await world.go(1)
+            client = await world.connect("c", present=True)
+            await world.go(0.5)
+            found = [one.payload for one in client.take() if isinstance(one, p.Publish)]
+            assert found == [b"away"]
+            assert world.broker.router.subscriptions == len(MANY)
+            again = await world.connect("c", clean=True, present=False)
+            await world.go(1)
+            assert world.broker.router.subscriptions == 0
+            again.send(p.subscribe(1, ("many/5", 1)))
+            await world.go(0.1)
+            writer.send(p.publish("many/5", b"there", 1, 2))
+            await world.go(0.5)
+            assert [one.payload for one in again.take() if isinstance(one, p.Publish)] == [b"there"]
+
+    simulate(scenario)
+
+
+def test_many_retained_messages_are_replayed_in_order_of_age() -> None:
+    async def scenario() -> None:
+        async with World(max_ack_pending=100_000).running() as world:
+            writer = await world.connect("w")
+            count = 2 * session._RETAINED_AT_ONCE + 7
+            for first in range(0, count, 500):
+                writer.send(
+                    *(
+                        p.publish(f"r/{n % 7}/{n}", b"%d" % n, 1, n % 500 + 1, retain=True)
+                        for n in range(first, min(first + 500, count))
+                    )
+                )
+                await world.go(0.2)
+            reader = await world.connect("r", filters=[("r/#", 1)])
+            await world.go(2)
+            taken = [one for one in reader.take() if isinstance(one, p.Publish)]
+            assert [one.payload for one in taken] == [b"%d" % n for n in range(count)]
+            assert all(one.retain for one in taken)
+
+    simulate(scenario)
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_a_burst_of_topics_is_matched_in_parts_and_keeps_its_order(
+    monkeypatch: pytest.MonkeyPatch, qos: int
+) -> None:
+    monkeypatch.setattr(publisher, "_ENOUGH", 0.0)
+
+    async def scenario() -> None:
+        async with World().running() as world:
+            world.broker.router.routes.matched_at_once = 10
+            reader = await world.connect("r", filters=[("t/#", 2)])
+            writer = await world.connect("w")
+            await world.go(2)
+            writer.send(
+                *(p.publish(f"t/{n}", b"%d" % n, qos, n + 1 if qos else None) for n in range(300))
+            )
+            await world.go(1)
+            if qos == 2:
+                writer.send(*(p.pubrel(n + 1) for n in range(300)))
+                await world.go(1)
+            taken = [one for one in reader.take() if isinstance(one, p.Publish)]
+            assert [one.payload for one in taken] == [b"%d" % n for n in range(300)]
+            kind = {0: None, 1: p.Puback, 2: p.Pubcomp}[qos]
+            if kind is not None:
+                answers = [one for one in writer.take() if isinstance(one, kind)]
+                assert [one.packet_id for one in answers] == list(range(1, 301))
+
+    simulate(scenario)
+
+
+def test_wildcard_patterns_beyond_the_bound_are_refused_and_counted() -> None:
+    bomb = [("/".join(levels), 0) for levels in itertools.product("a+", repeat=8)]
+
+    async def scenario() -> None:
+        async with World(bounds=LimitOptions(max_wildcard_patterns=10)).running() as world:
+            client = await world.connect("c")
+            client.send(p.subscribe(7, *bomb))
+            await world.go(0.5)
+            (answer,) = client.take()
+            assert isinstance(answer, p.Suback)
+            assert answer.codes.count(0x80) == len(bomb) - 11
+            assert world.broker.guard.refused.counts["wildcard_patterns"] > 0
+            assert world.broker.router.subscriptions == 11
+
+    simulate(scenario)
+
+
+def test_a_client_that_changes_too_many_subscriptions_waits_but_not_its_successor() -> None:
+    async def scenario() -> None:
+        bounds = LimitOptions(subscribe_rate=10.0, max_subscriptions=100)
+        async with World(bounds=bounds).running() as world:
+            client = await world.connect("c")
+            filters = [(f"f/{n}", 0) for n in range(100)]
+            client.send(p.subscribe(1, *filters))
+            await world.go(0.5)
+            client.send(p.unsubscribe(2, *(name for name, _ in filters)))
+            await world.go(0.5)
+            assert [type(one) for one in client.take()] == [p.Suback, p.Unsuback]
+            connection = world.broker.find_session("c").connection  # type: ignore[union-attr]
+            assert connection is not None
+            assert connection.paused & Pause.WORK
+            client.send(p.subscribe(3, ("more", 0)))
+            await world.go(5)
+            assert client.take() == []
+            await world.connect("c")  # another connection takes over at once
+            assert world.broker.guard.refused.counts["subscribe_rate"] == 1
+
+    simulate(scenario)
+
+
+def test_changes_are_counted_against_a_rate() -> None:
+    changes = Changes()
+    assert changes.add(100, 0.0, 10.0, 100) == 0
+    assert changes.add(10, 0.0, 10.0, 100) == 1.0
+    assert changes.add(10, 1.0, 10.0, 100) == 1.0
+    assert changes.add(10, 100.0, 10.0, 100) == 0
+    assert changes.add(10_000, 100.0, 0.0, 100) == 0
