@@ -41,6 +41,8 @@ _MATCHED_AT_ONCE, _MATCHING = 256, 0.001
 """Topics that are matched in one turn for one client, and for how many seconds."""
 _REMOVED_AT_ONCE = 64
 """Subscriptions of a session that ended which are taken out of the index at once."""
+_STALE = 1024
+"""Sets of receivers that are kept although no known topic has them."""
 _UNBOUNDED = 1 << 62
 
 
@@ -141,14 +143,15 @@ class Routes(dict[bytes, Route]):
         if self.pop(raw, None) is not None:
             self._size -= len(raw)
             self._router.denied.pop(raw, None)
+            if len(self._interned) > len(self) + _STALE:
+                self.forget()  # sets of receivers that no topic has any more
 
     def forget(self) -> None:
         """Drop everything: the subscriptions changed, or it grew too large."""
-        if self._size:
-            self.clear()
-            self._interned.clear()
-            self._router.denied.clear()
-            self._size = 0
+        self.clear()
+        self._interned.clear()
+        self._router.denied.clear()
+        self._size = 0
 
 
 class Router:

@@ -140,3 +140,12 @@ def test_topics_are_matched_for_a_short_time_but_always_one() -> None:
     topics = [b"%d" % number for number in range(5)]
     for count in range(1, 6):
         assert len(router.routes.look_up(topics)) == count
+
+
+def test_receivers_of_topics_that_changed_are_forgotten() -> None:
+    router = Router(lambda _name: None)
+    for number in range(5000):
+        router.subscribe(f"s{number}", "a", 1)
+        assert len(router.routes[b"a"].targets) == 1
+        router.remove_session(f"s{number}")
+    assert len(router.routes._interned) < 1100
