@@ -162,7 +162,7 @@ class Journal:
         :meth:`flush` is to be called soon."""
         self.call_soon: Callable[[Callable[[], None]], object] = _at_once
         """Calls something when the event loop has been round; set by the broker."""
-        self.released_at_once = 256
+        self.released_at_once = 1024
         """Sinks that are given their effects before the event loop comes in between."""
         self._store = store
         self._clock = clock
