@@ -71,6 +71,8 @@ class Bites:
         """Take a bite, unless it may send nothing now; its connection was told :data:`GO_ON`."""
         self._going_on = False
         connection = self._connection
+        if connection.looking:
+            return  # it goes on when the CONNECT is accepted
         if self.waiting and not connection.ended and not connection.paused & Pause.RATE:
             self.take_one()
             if self.waiting:
@@ -87,7 +89,7 @@ class Bites:
 
     def take_all(self) -> None:
         """Take all that waits, whatever the rate: nothing more will come."""
-        while self.waiting and not self._connection.ended:
+        while self.waiting and not self._connection.ended and not self._connection.looking:
             self.take_one()
 
     def clear(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from actors.pause import Pause
@@ -20,6 +21,8 @@ _LOOK = 0.5
 """Seconds between two looks at how fast a backlog gets shorter."""
 _SOON = 2.0
 """Seconds within which it must be gone at that speed, or nobody waits for it."""
+_AT_MOST = 5.0
+"""Seconds for which publishers wait for a client without a break."""
 _GIVEN_UP = 10.0
 """Seconds for which nobody waits for a client that did not keep up."""
 
@@ -63,15 +66,18 @@ class Backlog:
 
     They wait as long as it will be short soon, at the speed at which the client takes what is in
     it. For a client that is dead or much slower than its publishers nobody waits: what is
-    published to it goes into its queue, whose limits then decide. ``state`` returns how many
-    messages wait, and how many ever left the queue for the client.
+    published to it goes into its queue, whose limits then decide. Only publishers wait that
+    publish at least as much as the others do in the mean. ``state`` returns how many messages
+    wait, and how many ever left the queue for the client.
     """
 
     __slots__ = (
         "__weakref__",
         "_clock",
+        "_counts",
         "_free_until",
         "_held",
+        "_looks",
         "_seen",
         "_since",
         "_state",
@@ -82,20 +88,29 @@ class Backlog:
         self._timers = timers
         self._clock = clock
         self._state = state
+        self._counts: Counter[Connection] = Counter()
+        """What each has published to the client since it has a backlog."""
         self._held: set[Connection] = set()
         self._free_until = 0.0
         """Monotonic time until which nobody waits."""
+        self._looks = 0
         self._seen = 0
         self._since: float | None = None
         """How many had left the queue then; None: no timer is set."""
 
-    def hold(self, publisher: Connection) -> None:
-        """Read nothing more from a publisher until the queue is short, or hopeless."""
+    def hold(self, publisher: Connection, count: int) -> None:
+        """Read nothing more from a publisher until the queue is short, or hopeless.
+
+        ``count`` is how many messages it has just published to the client.
+        """
         now = self._clock.monotonic()
         if publisher.ended or now < self._free_until:
             return
+        self._counts[publisher] += count
+        if self._counts[publisher] * len(self._counts) < self._counts.total():
+            return
         if not self._held:
-            self._seen = self._state()[1]
+            self._seen, self._looks = self._state()[1], 0
             if self._since is None:
                 self._timers.remind(_LOOK, self._look)
             self._since = now
@@ -105,6 +120,7 @@ class Backlog:
     def release(self) -> None:
         """Let all go on."""
         held, self._held = self._held, set()
+        self._counts.clear()
         for publisher in held:
             publisher.resume(Pause.BACKLOG)
 
@@ -119,7 +135,8 @@ class Backlog:
             self._timers.remind(_LOOK, self._look)
             return
         waiting, left = self._state()
-        if waiting * (now - since) > (left - self._seen) * _SOON:
+        self._looks += 1
+        if self._looks * _LOOK >= _AT_MOST or waiting * (now - since) > (left - self._seen) * _SOON:
             self._free_until = now + _GIVEN_UP
             self.release()
             return

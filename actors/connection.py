@@ -236,6 +236,9 @@ class Connection(LoopActor, asyncio.Protocol):
         """Put what was read into the mailbox; those who are new do not hold up others."""
         if self.stopped:
             return
+        if self.kernel.between:
+            # No client has more than one read in the next turn, however long this one is.
+            self.pause(Pause.TURN)
         if self._settles is not None and self._settles <= self.now:
             self._settles = None
             self._spare_bites()
@@ -314,7 +317,7 @@ class Connection(LoopActor, asyncio.Protocol):
 
     def _lost(self, message: _Lost) -> None:
         """Handle what came before, then the end."""
-        if self.untaken and not self._ended and not self._looking:
+        if self.untaken and not self._ended and not self.looking:
             # As much in each turn as of a client that is there.
             if self._bites is not None:
                 self._bites.take_one()
@@ -415,7 +418,7 @@ class Connection(LoopActor, asyncio.Protocol):
         return self._decoder.more
 
     @property
-    def _looking(self) -> bool:
+    def looking(self) -> bool:
         """True while it is found out whose connection it is."""
         return self._login is not None and self._login.looking
 
@@ -557,7 +560,7 @@ class Connection(LoopActor, asyncio.Protocol):
     def _take_what_waits(self) -> None:
         if self._bites is not None:
             self._bites.take_all()
-        while self._decoder.more and not self._ended:
+        while self._decoder.more and not self._ended and not self.looking:
             self.take(b"")
 
     def _spare_bites(self) -> None:
@@ -590,7 +593,7 @@ class Connection(LoopActor, asyncio.Protocol):
         if login is None and self._bites is not None:
             self._bites.count(packets, len(data))
         self._look_for_violation()
-        if self._decoder.more and not self._ended and not self._looking:
+        if self._decoder.more and not self._ended and not self.looking:
             self._take_more_later()
         if broker.journal.congested:
             self.pause(Pause.LOG)
@@ -644,7 +647,7 @@ class Connection(LoopActor, asyncio.Protocol):
     def _look_for_violation(self) -> None:
         """Close after a protocol error, when all that came before it has been handled."""
         error = self._decoder.error
-        if error is None or self._ended or self._looking:
+        if error is None or self._ended or self.looking:
             return
         now, about = self.now, str(error)
         guard = self._broker.guard

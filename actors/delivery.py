@@ -131,17 +131,17 @@ class Delivery:
         if connection is not None and sent < queued:
             self._hold(batch, sent, queued)
             if batch.origin is not None and self._session.state.queued > BACKLOG:
-                self._slow_down(batch.origin, connection)
+                self._slow_down(batch.origin, connection, len(batch))
         if connection is None:
             self._session.last_active = self._broker.clock.monotonic()
 
-    def _slow_down(self, publisher: Connection, connection: Connection) -> None:
+    def _slow_down(self, publisher: Connection, connection: Connection, count: int) -> None:
         """Let a publisher wait until the client has taken some of what waits for it."""
         if publisher is connection:
             return
         if self._backlog is None:
             self._backlog = Backlog(self._broker.timers, self._broker.clock, self._backlog_of)
-        self._backlog.hold(publisher)
+        self._backlog.hold(publisher, count)
 
     def _backlog_of(self) -> tuple[int, int]:
         return self._session.state.queued, self.drained

@@ -333,8 +333,9 @@ class Kernel:
         """The turn goes on when the event loop comes back."""
         self._between = False
         """The event loop has come in between two parts of a turn."""
-        self._came: list[tuple[LoopActor, Any]] = []
-        """What actors were told then: it belongs to the next turn."""
+        self._came: list[tuple[LoopActor, Any, bool | None]] = []
+        """What actors were told then: it belongs to the next turn. If it was put off, whether
+        first; None: it was not."""
         self._began = 0.0
         """When the event loop came last."""
         self._later: deque[tuple[LoopActor, Any]] = deque()
@@ -439,7 +440,7 @@ class Kernel:
         if self._between:
             if actor.stopped:
                 raise pykka.ActorDeadError(f"{actor.actor_urn} has stopped")
-            self._came.append((actor, message))
+            self._came.append((actor, message, None))
             return
         if waiting is not None:
             waiting.append(message)
@@ -462,6 +463,9 @@ class Kernel:
         been put off already keeps its place; for what an actor puts off for itself see
         :meth:`again`.
         """
+        if self._between and not actor.stopped:
+            self._came.append((actor, message, first))
+            return
         if actor._waiting is not None or actor.suspended or actor.stopped:
             self.tell(actor, message)
             return
@@ -528,8 +532,8 @@ class Kernel:
         elif self._ready:
             self._told = self._began
             self._run_ready()
-        spent = self._read - self._began >= self.turn_slice > 0
-        if not self._cut and not self._ready and not spent:
+        # What came while a turn was cut waits for these: they would never have their turn else.
+        if not self._cut:
             if self._later:
                 self._run_parts()
             if self._deferred and not self._break and not self._cut:
@@ -540,6 +544,8 @@ class Kernel:
         self._scheduled = False
         self.turns += 1
         self.turn_ended()
+        if self._came:
+            self._hand_over()
         self._note_length()
         if self._ready or self._later or (self._deferred and not self._break):
             self.wake()
@@ -558,18 +564,26 @@ class Kernel:
         self.longest = max(self.longest, took)
 
     def _go_on(self) -> None:
-        """Run what was left of a turn that was cut; then hand over what came meanwhile."""
-        self._ready, self._rest = self._rest, []
+        """Run what was left of a turn that was cut."""
+        self._ready, self._rest = self._rest + self._ready, []
         self._cut = False
         self._run_ready()
-        if self._cut:
-            return
+
+    @property
+    def between(self) -> bool:
+        """True while the event loop comes in between two parts of a turn."""
+        return self._between
+
+    def _hand_over(self) -> None:
+        """Hand over what actors were told while a turn was cut: the next turn begins."""
         came, self._came = self._came, []
-        for actor, message in came:
+        for actor, message, first in came:
             if actor.stopped:
                 self._return(actor, [message])
-            else:
+            elif first is None:
                 self.tell(actor, message)
+            else:
+                self.put_off(actor, message, first=first)
 
     def _run_parts(self) -> None:
         """Run parts of longer work, each as a turn, one after the other for a while."""

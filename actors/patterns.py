@@ -11,11 +11,19 @@ from __future__ import annotations
 
 from collections import Counter
 
+_FEW = 32
+"""Wildcards that are looked for one by one."""
+
 
 def pattern_of(topic_filter: str) -> int:
     """Return the pattern of a topic filter: a bit for each level that is ``+``; 0 for none."""
-    if "+" not in topic_filter:
-        return 0
+    count = topic_filter.count("+")
+    if count <= _FEW:
+        pattern, at = 0, -1
+        for _ in range(count):
+            at = topic_filter.index("+", at + 1)
+            pattern |= 1 << topic_filter.count("/", 0, at)
+        return pattern
     return sum(1 << at for at, level in enumerate(topic_filter.split("/")) if level == "+")
 
 

@@ -69,13 +69,15 @@ class Publisher:
             self._take_effect(part, will=will)
 
     def at_once(self, topics: Sequence[bytes], qos: int) -> int:
-        """Return how many of some messages are routed in one turn, at least one.
+        """Return how many of some messages are routed in one turn; 0: try again in the next one.
 
         Others come in between: for each set of receivers something is done once, and then more
         for each message, which is not to be several times as much.
         """
         routes, each = self._broker.router.routes, _MESSAGE if qos else _MESSAGE_QOS0
         first, length = topics[0], len(topics)
+        if first not in routes and not routes.look_up(topics[:1]):
+            return 0
         if length == 1:
             return 1
         if topics.count(first) == length:

@@ -15,6 +15,7 @@ taken out of the index little by little, and match nothing meanwhile.
 from __future__ import annotations
 
 from collections import deque
+from itertools import islice
 from operator import attrgetter
 from time import perf_counter
 from typing import TYPE_CHECKING
@@ -41,6 +42,8 @@ _MATCHED_AT_ONCE, _MATCHING = 256, 0.001
 """Topics that are matched in one turn for one client, and for how many seconds."""
 _REMOVED_AT_ONCE = 64
 """Subscriptions of a session that ended which are taken out of the index at once."""
+_THAWED_AT_ONCE = 64
+"""Passive sessions that are activated in one turn for one client."""
 _STALE = 1024
 """Sets of receivers that are kept although no known topic has them."""
 _UNBOUNDED = 1 << 62
@@ -101,7 +104,10 @@ class Routes(dict[bytes, Route]):
         """Topics that :meth:`look_up` matches at most."""
 
     def look_up(self, topics: Sequence[bytes]) -> list[Route]:
-        """Return the routes of the first topics: of at least one, of all if that is soon done."""
+        """Return the routes of the first topics: of all if that is soon done, else of some.
+
+        Of none while passive sessions are made ready that get messages on the first one.
+        """
         self._left = self.matched_at_once
         self._until = self._router.clock() + _MATCHING
         found: list[Route] = []
@@ -117,12 +123,11 @@ class Routes(dict[bytes, Route]):
         """Look a topic up in the index."""
         if self._left <= 0:
             raise _EnoughMatched
-        if self._left < _UNBOUNDED:
-            self._left -= 1
         if len(self) >= _CACHED_TOPICS or self._size >= _CACHED_BYTES:
             self.forget()
         topic = raw.decode()
-        targets = () if self._router.too_deep(raw) else self._router.match(topic)
+        thawed = _UNBOUNDED if self._left == _UNBOUNDED else _THAWED_AT_ONCE
+        targets = () if self._router.too_deep(raw) else self._router.match(topic, thawed)
         if raw.startswith(_SPARKPLUG):
             self._router.take_birth(topic, raw)
         route = NOWHERE
@@ -130,8 +135,8 @@ class Routes(dict[bytes, Route]):
             route = self._interned.setdefault(targets, Route(targets))
         self[raw] = route
         self._size += len(raw)
-        if self._left < _UNBOUNDED and self._router.clock() >= self._until:
-            self._left = 0
+        if self._left < _UNBOUNDED:
+            self._left = 0 if self._router.clock() >= self._until else self._left - 1
         return route
 
     def changed(self, topic_filter: str) -> None:
@@ -197,15 +202,20 @@ class Router:
         """The number of subscriptions."""
         return len(self._index)
 
-    def match(self, topic: str) -> tuple[Subscriber, ...]:
-        """Return who gets a message on a topic: of each session the highest QoS."""
+    def match(self, topic: str, most: int = _UNBOUNDED) -> tuple[Subscriber, ...]:
+        """Return who gets a message on a topic: of each session the highest QoS.
+
+        At most so many passive sessions are activated; raises _EnoughMatched if that is too few.
+        """
         if is_reserved_topic(topic):
             return ()
         matching = self._index.match(topic)
         passive = dict.fromkeys(found for found in matching if isinstance(found, str))
         if passive:
-            for name in passive:
+            for name in islice(passive, most):
                 self._activate(name)
+            if len(passive) > most:
+                raise _EnoughMatched
             matching = self._index.match(topic)
         best: dict[str, Subscriber] = {}
         denied: list[Subscriber] = []

@@ -17,6 +17,7 @@ from __future__ import annotations
 import itertools
 import sys
 from collections import Counter
+from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
@@ -93,6 +94,10 @@ _RELEASED_AT_ONCE: Final = 256
 _RETAINED_AT_ONCE: Final = 1024
 """Retained messages that go to a new subscription without a look at the clock."""
 
+_FILTERS_TEXT: Final = 64 * 1024
+"""Characters of such filters, about."""
+_ENDS_REST: Final = frozenset({Attach, Detached, Kick, Remove})
+"""What a session is told that does not wait until its client may change subscriptions again."""
 _BURST: Final = 10_000
 """Changes of subscriptions that may come at once where their number has no bound."""
 
@@ -180,7 +185,7 @@ class Session(LoopActor):
             self._go_on()
         elif self.occupied and type(message) not in (Loaded, Outgoing, Failed):
             self._unhandled.append(message)
-            if self._resting and type(message) is not Packets:
+            if self._resting and type(message) in _ENDS_REST:
                 self._go_on()
         else:
             self._handle(message)
@@ -543,6 +548,8 @@ class Session(LoopActor):
         rest, at_once = None, len(packet)
         if packet.qos < 2:  # others are routed when they are released
             at_once = self._publisher.at_once(packet.topics, packet.qos)
+        if not at_once:
+            return packet  # sessions that were passive are made ready for it first
         if at_once < len(packet):
             rest = select(packet, range(at_once, len(packet)))
             packet = select(packet, range(at_once))
@@ -621,18 +628,20 @@ class Session(LoopActor):
                 self._delivery.load(refs, lambda: self._release_loaded(connection, packet_ids))
                 return []
             at_once = self._publisher.at_once([found[ref].topic for ref in refs], 2)
+            if not at_once:
+                return packet_ids
             if at_once < len(refs):
-                known = [pid for event in events for pid in from_runs(event.pids)]
-                stop = packet_ids.index(known[at_once - 1]) + 1
+                pids = [pid for event in events for pid in from_runs(event.pids)]
+                stop = packet_ids.index(pids[at_once - 1]) + 1
                 packet_ids, rest = packet_ids[:stop], packet_ids[stop:]
                 events = decisions.released(self.state, packet_ids)
                 refs = refs[:at_once]
-            waiting = {one.ref for one in self._broker.node.retained.pending(self.name)}
+            known = partial(self._broker.node.retained.known, self.name)
             for event in events:
                 at = self.emit(event)
                 released = from_runs(event.refs)
                 took_effect = at, at + len(released) - 1
-                for retain, some in itertools.groupby(released, waiting.__contains__):
+                for retain, some in itertools.groupby(released, known):
                     chosen = [*some]
                     messages = [found[ref] for ref in chosen]
                     self._publisher.release(chosen, messages, took_effect, retain=retain)
@@ -649,8 +658,7 @@ class Session(LoopActor):
     def _subscribe(self, connection: Connection, packet: Subscribe) -> Iterator[object]:
         """Grant filters in parts, answer, and replay the retained messages that each asks for."""
         filters, codes, changes = packet.filters, [], 0
-        # Of a filter that stands there twice the last one counts, and it is replayed once.
-        last = {topic_filter: at for at, (topic_filter, _) in enumerate(filters)}
+        replayed: set[str] = set()
         at = 0
         while at < len(filters):
             stop = at + self._granted_at_once(filters[at : at + _FILTERS_AT_ONCE])
@@ -666,7 +674,9 @@ class Session(LoopActor):
                 self._answer(connection, suback(packet.packet_id, codes))
                 self._broker.journal.hold(connection)
             for subscriber in begun:
-                if last[subscriber.filter] < stop:
+                # One that stands there again is replayed once.
+                if subscriber.filter not in replayed:
+                    replayed.add(subscriber.filter)
                     yield from self._replay(subscriber)
             at = stop
             changes += len(begun)
@@ -674,8 +684,10 @@ class Session(LoopActor):
 
     def _granted_at_once(self, filters: Sequence[tuple[str, int]]) -> int:
         """Return how many filters are granted in one turn: one that matches much is alone."""
+        size = 0
         for count, (topic_filter, _) in enumerate(filters):
-            if self._matches_much(topic_filter):
+            size += len(topic_filter)
+            if self._matches_much(topic_filter) or size > _FILTERS_TEXT:
                 return count or 1
         return len(filters)
 
@@ -722,9 +734,10 @@ class Session(LoopActor):
         return subscriber
 
     def _replay(self, subscriber: Subscriber) -> Iterator[object]:
-        """Have a subscription given the retained messages that match it, in the order of their age.
+        """Have a subscription given the retained messages that match it.
 
-        All within the turn of the grant: nothing is published in between.
+        In the order of their age, where they are few. All within the turn of the grant: nothing
+        is published in between.
         """
         broker, actor = self._broker, self._start_subscription(subscriber)
         guard, denied = subscriber.guard, []
@@ -739,13 +752,18 @@ class Session(LoopActor):
                 yield _BREATH
         if subscriber.qos and denied:
             broker.drop_denied(self.name, sorted(denied), subscriber.filter)
-        found.sort(key=attrgetter("ref"))
-        for at in range(0, len(found), _RETAINED_AT_ONCE):
-            self.kernel.tell(actor, found[at : at + _RETAINED_AT_ONCE])
+            if len(found) == _RETAINED_AT_ONCE:
+                self._tell_retained(actor, found)
+                found = []
+        self._tell_retained(actor, found)
         if subscriber.filter.startswith("$SYS/"):
             present = broker.systree.retained(subscriber.filter, guard)
             if present is not None:
                 self.kernel.tell(actor, present)
+
+    def _tell_retained(self, actor: Subscription, messages: list[RetainedMessage]) -> None:
+        if messages:
+            self.kernel.tell(actor, sorted(messages, key=attrgetter("ref")))
 
     def _unsubscribe(self, connection: Connection, packet: Unsubscribe) -> Iterator[object]:
         filters, changes = list(dict.fromkeys(packet.filters)), 0

@@ -271,12 +271,11 @@ class FilterTrie(Generic[T]):
         Wildcards in the first level do not match topics that begin with ``$`` [MQTT-4.7.2-1];
         ``#`` also matches the level above it (section 4.7.1.2).
         """
-        levels = split_levels(topic)
-        end = len(levels)
         text = topic + "/"
+        end = len(text)
         found: list[T] = []
         wild = not topic.startswith("$")
-        # (node, how many levels of the topic come before what is below it)
+        # (node, position in the topic of the level that is matched below it)
         stack = [(self._tree.root, 0)]
         while stack:
             node, at = stack.pop()
@@ -290,21 +289,18 @@ class FilterTrie(Generic[T]):
                 found += several[2:] if isinstance(several, tuple) else several.values()
             if at == end:
                 continue
-            level = levels[at]
-            at += 1
+            stop = text.index("/", at)
+            level = text[at:stop]
+            at = stop + 1
             for first in (level, "+") if wild else (level,):
                 child = children.get(first)
                 if child is None:
                     continue
                 if isinstance(child, tuple):
-                    rest, _, value = child
-                    if "+" in rest or "#" in rest:
-                        if _match_filter_rest(rest, levels, at) == end:
-                            found.append(value)
-                    elif text.endswith("/" + rest) and rest.count("/") == end - at:
-                        found.append(value)
+                    if _match_filter_rest(child[0], text, at) == end:
+                        found.append(child[2])
                 elif child.rest:
-                    past = _match_filter_rest(child.rest, levels, at)
+                    past = _match_filter_rest(child.rest, text, at)
                     if past >= 0:
                         stack.append((child, past))
                 else:
@@ -313,31 +309,26 @@ class FilterTrie(Generic[T]):
         return found
 
 
-def _match_filter_rest(rest: str, levels: list[str], at: int) -> int:
-    """Match the rest of a filter, or of a part of it, with a topic from level ``at``.
+def _match_filter_rest(rest: str, text: str, begin: int) -> int:
+    """Match the rest of a filter, or of a part of it, with a topic from a position on.
 
-    Gives the first level not matched yet, the end of the topic if ``#`` took what was left, or -1
-    when they do not match.
+    ``text`` is the topic with a ``/`` at its end. Returns the position behind what was matched, the
+    length of ``text`` if ``#`` took what was left, or -1 when they do not match. What stands
+    between two ``+`` is compared at once, however many levels it has.
     """
-    end = len(levels)
-    if rest == "#/":
-        return end
-    # One level more than the topic has can be a "#". What is behind that is left in one string.
-    wanted = rest.split("/", end - at + 1)
-    if wanted.pop():
-        return -1
-    if wanted[-1] == "#":
-        wanted.pop()
-        past = end
-    else:
-        past = at + len(wanted)
-        if past > end:
-            return -1
-    for want in wanted:
-        if levels[at] != want != "+":
-            return -1
-        at += 1
-    return past
+    multi = rest.endswith("#/")
+    pieces = (rest[:-2] if multi else rest).split("+/")
+    at = begin
+    for number, piece in enumerate(pieces):
+        if number:
+            at = text.find("/", at) + 1
+            if not at:
+                return -1
+        if piece:
+            if not text.startswith(piece, at):
+                return -1
+            at += len(piece)
+    return len(text) if multi else at
 
 
 class TopicTrie(Generic[T]):

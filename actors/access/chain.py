@@ -129,7 +129,7 @@ class Chain:
         if source is None:
             return _FAILED
         if self._jail is not None:
-            suspect = self._jail.suspects(shown.address, self._who(shown))
+            suspect = functools.partial(self._jail.suspects, shown.address, self._who(shown))
             shown = shown._replace(suspect=suspect)
         attempt = asyncio.create_task(source.check(shown))
         key = (_where(shown), self._who(shown))

@@ -7,6 +7,8 @@ from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from actors.access.rules import Rule
 
 
@@ -33,8 +35,9 @@ class Credentials(NamedTuple):
     """The listener lets in clients that show neither a user name nor a certificate."""
     certificate_user: str | None = None
     """User that the client certificate stands for, where the listener takes it from there."""
-    suspect: bool = False
-    """Logins of this user, or from this address, failed lately: work on it comes after others."""
+    suspect: Callable[[], bool] | None = None
+    """Says whether logins of this user, or from this address, failed lately: work on them comes
+    after that on others."""
 
 
 class Verdict(NamedTuple):

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_Queue: TypeAlias = "OrderedDict[str, dict[asyncio.Future[None], None]]"
-"""Those who wait, by lane; the lane that is next is the first one."""
+_Queue: TypeAlias = "OrderedDict[str, dict[asyncio.Future[None], Callable[[], bool] | None]]"
+"""Those who wait, by lane, and what says whether they come last; the next lane is the first."""
 
 
 class Lanes:
@@ -32,19 +32,22 @@ class Lanes:
         """How many wait for their turn."""
         return sum(len(lane) for lanes in self._lanes for lane in lanes.values())
 
-    async def enter(self, lane: str, *, last: bool = False) -> None:
-        """Wait for a turn; :meth:`leave` must follow, unless this is cancelled."""
+    async def enter(self, lane: str, *, last: Callable[[], bool] | None = None) -> None:
+        """Wait for a turn; :meth:`leave` must follow, unless this is cancelled.
+
+        ``last`` says, whenever the turn would come, whether it comes last.
+        """
         if self._free:
             self._free -= 1
             return
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        lanes = self._lanes[last]
-        lanes.setdefault(lane, {})[turn] = None
+        self._lanes[last is not None and last()].setdefault(lane, {})[turn] = last
         try:
             await turn
         except asyncio.CancelledError:
             if turn.cancelled():
-                _forget(lanes, lane, turn)
+                for lanes in self._lanes:
+                    _forget(lanes, lane, turn)
             else:  # the turn came in the moment in which nobody wanted it any more
                 self.leave()
             raise
@@ -55,10 +58,12 @@ class Lanes:
             while lanes:
                 name, lane = lanes.popitem(last=False)
                 turn = next(iter(lane))
-                del lane[turn]
+                last = lane.pop(turn)
                 if lane:
                     lanes[name] = lane
-                if not turn.done():
+                if lanes is self._lanes[0] and last is not None and last():
+                    self._lanes[1].setdefault(name, {})[turn] = last
+                elif not turn.done():
                     turn.set_result(None)
                     return
         self._free += 1

@@ -40,11 +40,12 @@ class Workers:
         work: Callable[..., T],
         *arguments: Any,
         begun: Callable[[], object] | None = None,
-        last: bool = False,
+        last: Callable[[], bool] | None = None,
     ) -> T:
         """Return what ``work(*arguments)`` returns; cancelled once it runs, it runs to its end.
 
-        ``begun`` is called when a thread has it. ``last``: it waits until nothing else does.
+        ``begun`` is called when a thread has it. ``last`` says, whenever its turn
+        would come, whether it has to wait until nothing else does.
         """
         self._running += 1
         try:

@@ -197,7 +197,7 @@ async def test_what_comes_last_waits_until_nothing_else_does() -> None:
     lanes, order = Lanes(1), list[str]()
 
     async def wait(name: str, *, last: bool) -> None:
-        await lanes.enter(name[0], last=last)
+        await lanes.enter(name[0], last=lambda: last)
         order.append(name)
 
     names = ("a1", False), ("x1", True), ("x2", True), ("y1", True), ("b1", False), ("b2", False)
@@ -211,3 +211,20 @@ async def test_what_comes_last_waits_until_nothing_else_does() -> None:
         await settle()
     assert order == ["a1", "b1", "b2", "x1", "x2"]
     assert lanes.waiting == 0
+
+
+async def test_one_that_turns_out_to_be_last_meanwhile_waits_for_others() -> None:
+    lanes, order, suspects = Lanes(1), list[str](), set[str]()
+
+    async def wait(name: str) -> None:
+        await lanes.enter(name, last=lambda: name in suspects)
+        order.append(name)
+
+    tasks = [asyncio.create_task(wait(name)) for name in "abcd"]
+    await settle()
+    suspects.add("b")
+    for _ in range(3):
+        lanes.leave()
+        await settle()
+    assert order == ["a", "c", "d", "b"]
+    assert all(task.done() for task in tasks)

@@ -60,7 +60,7 @@ def bench() -> Bench:
 
 def hold(bench: Bench) -> Publisher:
     publisher = Publisher()
-    bench.backlog.hold(cast("Any", publisher))
+    bench.backlog.hold(cast("Any", publisher), 100)
     return publisher
 
 
@@ -98,6 +98,16 @@ def test_one_that_waits_anew_is_judged_by_what_was_taken_since(bench: Bench) -> 
 def test_a_publisher_that_ended_is_not_held(bench: Bench) -> None:
     publisher = Publisher()
     publisher.ended = True
-    bench.backlog.hold(cast("Any", publisher))
+    bench.backlog.hold(cast("Any", publisher), 100)
     assert not publisher.paused
     assert bench.due == []
+
+
+def test_a_publisher_of_little_does_not_wait_for_what_others_cause(bench: Bench) -> None:
+    busy, quiet = Publisher(), Publisher()
+    bench.backlog.hold(cast("Any", busy), 500)
+    bench.backlog.hold(cast("Any", quiet), 1)
+    assert busy.paused
+    assert not quiet.paused
+    bench.backlog.hold(cast("Any", quiet), 600)
+    assert quiet.paused

@@ -731,7 +731,10 @@ def test_what_came_for_an_actor_that_stopped_meanwhile_is_handed_back() -> None:
     assert actors[0].undelivered == ["too late"]
 
 
-def test_parts_of_longer_work_take_turns_and_let_others_come_between() -> None:
+def test_parts_of_longer_work_take_turns_and_let_others_come_between(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(kernel_module, "LATER_SLICE", 0.0015)
     cut = Cut()
     cut.kernel.turn_slice = 1.0
     one, two, light = cut.actors[:3]
@@ -750,6 +753,21 @@ def test_parts_of_longer_work_take_turns_and_let_others_come_between() -> None:
     assert cut.handled[6:] == ["one 2", "two 2", "one 3", "two 3"]
     assert cut.kernel.parts == 8
     assert not cut.kernel.busy
+
+
+def test_what_is_put_off_has_its_turn_although_every_turn_is_cut() -> None:
+    cut = Cut()
+    stranger, worker, *busy = cut.actors
+    cut.kernel.put_off(stranger, "stranger")
+    cut.kernel.later(worker, "part")
+    for number, actor in enumerate(busy):
+        cut.kernel.tell(actor, number)
+    for _ in range(20):  # more than there is time for, again and again
+        cut.turn()
+        for actor in busy:
+            cut.kernel.tell(actor, "more")
+    assert "stranger" in cut.handled
+    assert "part" in cut.handled
 
 
 def test_a_part_for_an_actor_that_stopped_is_forgotten() -> None:
