@@ -1,5 +1,7 @@
 """The packets that come once in a while: CONNECT, SUBSCRIBE and UNSUBSCRIBE, field by field."""
 
+import sys
+
 from protocol.packets import Connect, ConnectCode, Subscribe, Unsubscribe, Will
 from protocol.topics import TopicError, validate_topic_filter, validate_topic_name
 from protocol.violations import ProtocolError
@@ -53,70 +55,73 @@ def parse_connect(body: bytes) -> Connect:
     return Connect(version, client_id, clean, keep_alive, will, username, password)
 
 
-def parse_subscribe(body: bytes) -> Subscribe:
-    """Parse variable header and payload of a SUBSCRIBE (section 3.8); raises ``ProtocolError``."""
-    plain = _plain_filters(body, 1)
-    if plain is not None:
-        return Subscribe(body[0] << 8 | body[1], plain)
-    fields = _Fields(body, "SUBSCRIBE")
-    packet_id = fields.packet_id()
-    filters = []
-    while not fields.at_end():
-        topic_filter = fields.topic_filter()
-        qos = fields.byte("requested QoS")
-        if qos > 2:
-            raise ProtocolError(
-                f"SUBSCRIBE: requested QoS byte is 0x{qos:02x}, not 0, 1 or 2", "MQTT-3.8.3-4"
-            )
-        filters.append((topic_filter, qos))
-    if not filters:
-        raise ProtocolError("SUBSCRIBE without a topic filter", "MQTT-3.8.3-3")
-    return Subscribe(packet_id, filters)
+class FilterReader:
+    """Reads a SUBSCRIBE (section 3.8) or UNSUBSCRIBE (3.10), some topic filters at a time.
 
-
-def _plain_filters(body: bytes, options: int) -> list[tuple[str, int]] | None:
-    """Return the topic filters of a packet in which nothing is wrong, with the byte behind each.
-
-    ``options`` is 1 if there is such a byte, else 0. None: something may be wrong, which the reader
-    that takes field by field finds out. This one is made for thousands of filters in a packet.
+    Raises ``ProtocolError`` for what is wrong, when it is reached.
     """
-    size = len(body)
-    if size < 2 or not (body[0] or body[1]):
-        return None
-    found: list[tuple[str, int]] = []
-    at, last = 2, size - options
-    try:
-        while at < size:
-            start = at + 2
-            stop = start + (body[at] << 8 | body[at + 1])
-            text = body[start:stop].decode()
-            if stop > last or start == stop or "\0" in text:
-                return None
-            if "+" in text or "#" in text:
-                validate_topic_filter(text)
-            qos = body[stop] if options else 0
+
+    __slots__ = ("_fields", "_subscribing", "found", "packet_id")
+
+    def __init__(self, body: bytes, *, subscribing: bool) -> None:
+        self._fields = _Fields(body, "SUBSCRIBE" if subscribing else "UNSUBSCRIBE")
+        self._subscribing = subscribing
+        self.packet_id = self._fields.packet_id()
+        self.found: list[tuple[str, int]] = []
+        """Topic filters, with the requested QoS; 0 in an UNSUBSCRIBE."""
+        if self._fields.at_end():
+            name, statement = "UNSUBSCRIBE", "MQTT-3.10.3-2"
+            if subscribing:
+                name, statement = "SUBSCRIBE", "MQTT-3.8.3-3"
+            raise ProtocolError(f"{name} without a topic filter", statement)
+
+    def read(self, most: int = sys.maxsize) -> bool:
+        """Read so many filters at most; return whether that were the last ones."""
+        fields, stop = self._fields, len(self.found) + most
+        while not fields.at_end() and len(self.found) < stop:
+            self._read_plain(stop)
+            if fields.at_end() or len(self.found) >= stop:
+                break
+            # Something is wrong with the next one, or it only looks like that.
+            topic_filter, qos = fields.topic_filter(), 0
+            if self._subscribing:
+                qos = fields.byte("requested QoS")
             if qos > 2:
-                return None
-            found.append((text, qos))
-            at = stop + options
-    except (IndexError, UnicodeDecodeError, TopicError):
-        return None
-    return found or None
+                raise ProtocolError(
+                    f"SUBSCRIBE: requested QoS byte is 0x{qos:02x}, not 0, 1 or 2", "MQTT-3.8.3-4"
+                )
+            self.found.append((topic_filter, qos))
+        return fields.at_end()
 
+    def packet(self) -> Subscribe | Unsubscribe:
+        """Return the packet, once all of its filters were read."""
+        if self._subscribing:
+            return Subscribe(self.packet_id, self.found)
+        return Unsubscribe(self.packet_id, [topic_filter for topic_filter, _ in self.found])
 
-def parse_unsubscribe(body: bytes) -> Unsubscribe:
-    """Parse variable header and payload of an UNSUBSCRIBE (section 3.10)."""
-    plain = _plain_filters(body, 0)
-    if plain is not None:
-        return Unsubscribe(body[0] << 8 | body[1], [topic_filter for topic_filter, _ in plain])
-    fields = _Fields(body, "UNSUBSCRIBE")
-    packet_id = fields.packet_id()
-    filters = []
-    while not fields.at_end():
-        filters.append(fields.topic_filter())
-    if not filters:
-        raise ProtocolError("UNSUBSCRIBE without a topic filter", "MQTT-3.10.3-2")
-    return Unsubscribe(packet_id, filters)
+    def _read_plain(self, most: int) -> None:
+        """Read filters with which nothing is wrong; made for thousands of them in a packet."""
+        fields, found, options = self._fields, self.found, int(self._subscribing)
+        body, at = fields.body, fields.at
+        size = len(body)
+        last = size - options
+        try:
+            while at < size and len(found) < most:
+                start = at + 2
+                stop = start + (body[at] << 8 | body[at + 1])
+                text = body[start:stop].decode()
+                if stop > last or start == stop or "\0" in text:
+                    break
+                if "+" in text or "#" in text:
+                    validate_topic_filter(text)
+                qos = body[stop] if options else 0
+                if qos > 2:
+                    break
+                found.append((text, qos))
+                at = stop + options
+        except (IndexError, UnicodeDecodeError, TopicError):
+            pass
+        fields.at = at
 
 
 def _protocol_level(fields: "_Fields") -> int:
@@ -161,18 +166,18 @@ def _will(fields: "_Fields", flags: int) -> Will:
 class _Fields:
     """Reads one field after the other; a field that runs over the end is a ``ProtocolError``."""
 
-    __slots__ = ("_at", "_body", "_packet")
+    __slots__ = ("_packet", "at", "body")
 
     def __init__(self, body: bytes, packet: str) -> None:
-        self._body = body
+        self.body = body
         self._packet = packet
-        self._at = 0
+        self.at = 0
 
     def at_end(self) -> bool:
-        return self._at == len(self._body)
+        return self.at == len(self.body)
 
     def finish(self) -> None:
-        extra = len(self._body) - self._at
+        extra = len(self.body) - self.at
         if extra:
             raise ProtocolError(f"{self._packet}: {extra} bytes too many", "MQTT-4.8.0-1")
 
@@ -203,9 +208,9 @@ class _Fields:
         return text
 
     def _take(self, size: int, what: str, statement: str) -> bytes:
-        start = self._at
+        start = self.at
         end = start + size
-        if end > len(self._body):
+        if end > len(self.body):
             raise ProtocolError(f"{self._packet} ends inside its {what}", statement)
-        self._at = end
-        return self._body[start:end]
+        self.at = end
+        return self.body[start:end]

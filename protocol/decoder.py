@@ -16,7 +16,7 @@ complete: however a packet is cut into pieces, each of its bytes is copied a fix
 
 import sys
 
-from protocol.bodies import MQTT_3_1, parse_connect, parse_subscribe, parse_unsubscribe
+from protocol.bodies import MQTT_3_1, FilterReader, parse_connect
 from protocol.lengths import read_length
 from protocol.packets import (
     Acks,
@@ -50,6 +50,7 @@ _ACKS = {
     0x6A: PacketType.PUBREL,
     0x70: PacketType.PUBCOMP,
 }
+_WITH_FILTERS = frozenset({PacketType.SUBSCRIBE, PacketType.UNSUBSCRIBE})
 _FROM_SERVERS = frozenset(
     {PacketType.CONNACK, PacketType.SUBACK, PacketType.UNSUBACK, PacketType.PINGRESP}
 )
@@ -80,6 +81,7 @@ class Decoder:
         "_max_packet_size",
         "_needed",
         "_partial",
+        "_reader",
         "_unread",
         "error",
     )
@@ -87,6 +89,8 @@ class Decoder:
     def __init__(self, max_packet_size: int, at_once: int = sys.maxsize) -> None:
         self.error: ProtocolError | None = None
         self._at_once = at_once
+        self._reader: FilterReader | None = None
+        """A SUBSCRIBE or UNSUBSCRIBE of which topic filters are left to be read."""
         self._unread: tuple[bytes, int] | None = None
         """Bytes of which nothing is decoded yet from an offset on."""
         self._max_packet_size = max_packet_size
@@ -104,13 +108,13 @@ class Decoder:
     @property
     def more(self) -> bool:
         """True when packets were left for the next call."""
-        return self._unread is not None
+        return self._unread is not None or self._reader is not None
 
     def stop(self) -> None:
         """Ignore whatever comes from now on."""
         self._ended = True
         self._partial = bytearray()
-        self._unread = None
+        self._unread = self._reader = None
 
     def feed(self, data: bytes) -> list[Packet]:
         """Take the next bytes of the connection; give the packets they complete, in order.
@@ -135,6 +139,9 @@ class Decoder:
                 data = unread
         packets: list[Packet] = []
         try:
+            if self._reader is not None and not self._read_filters(self._reader, packets):
+                self._unread = data, at
+                return packets
             at = self._read(data, at, packets)
         except ProtocolError as error:
             # Without what it was raised from: the frames would keep the bytes that were read.
@@ -192,17 +199,30 @@ class Decoder:
                     read_acks(data[body - 2 : stop], 0, acks)
                     at = stop
                     room -= 1
+            elif first >> 4 in _WITH_FILTERS:
+                subscribing = first >> 4 == PacketType.SUBSCRIBE
+                reader = FilterReader(data[body:stop], subscribing=subscribing)
+                at = stop
+                if not self._read_filters(reader, packets):
+                    self._unread = data, at
+                    break
+                room -= 1 + len(reader.found)
             else:
                 packets.append(self._parse(PacketType(first >> 4), data[body:stop]))
                 at = stop
                 room -= 1
         return at
 
+    def _read_filters(self, reader: FilterReader, packets: list[Packet]) -> bool:
+        """Read some topic filters of a packet; return whether that were the last ones."""
+        self._reader = None
+        if not reader.read(self._at_once):
+            self._reader = reader
+            return False
+        packets.append(reader.packet())
+        return True
+
     def _parse(self, kind: PacketType, body: bytes) -> Packet:
-        if kind is PacketType.SUBSCRIBE:
-            return parse_subscribe(body)
-        if kind is PacketType.UNSUBSCRIBE:
-            return parse_unsubscribe(body)
         if kind is PacketType.CONNECT:
             connect = parse_connect(body)
             self._legal = _LEGAL_3_1 if connect.version == MQTT_3_1 else _LEGAL

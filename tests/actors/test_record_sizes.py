@@ -38,6 +38,7 @@ from eventstore.events import (
     SessionExpired,
     SessionOpened,
     SessionTakenOver,
+    WebAccessed,
     WillArmed,
     WillCancelled,
     WillFired,
@@ -183,6 +184,9 @@ EVENTS: dict[str, Callable[[], Iterable[Event]]] = {
         Bridged(NUMBER),
         BrokerStarted("1.2.3"),
         BrokerStopped(),
+        WebAccessed(
+            "refused", "\x01" * 256, "\x01" * 256, "operate", "wrong_cookie", NUMBER, NUMBER
+        ),
     ],
 }
 

@@ -427,3 +427,34 @@ def test_acknowledgements_are_bounded_too(kind: int) -> None:
         found += decoder.feed(b"")
     assert [len(one.packet_ids) for one in found] == [30, 30, 30, 10]
     assert [pid for one in found for pid in one.packet_ids] == list(range(1, 101))
+
+
+@pytest.mark.parametrize("kind", ["subscribe", "unsubscribe"])
+def test_the_filters_of_a_large_packet_are_read_in_parts(kind: str) -> None:
+    names = [f"f/{number}" for number in range(1000)]
+    packet = Subscribe(7, [(name, 1) for name in names]) if kind == "subscribe" else None
+    raw = encode(packet or Unsubscribe(7, names))
+    decoder = Decoder(LIMIT * 100, at_once=64)
+    decoder.feed(CONNECT)
+    got = decoder.feed(raw)
+    calls = 1
+    while not got:
+        assert decoder.more
+        got = decoder.feed(PINGREQ if calls == 1 else b"")
+        calls += 1
+    assert calls == 16
+    assert got[0] == (packet or Unsubscribe(7, names))
+    assert [*got[1:], *decoder.feed(b"")] == [Pingreq()]
+    assert not decoder.more
+
+
+def test_a_bad_filter_at_the_end_of_a_large_packet_is_found_there() -> None:
+    raw = encode(Subscribe(7, [(f"f/{number}", 1) for number in range(1000)]))[:-1] + b"\x03"
+    decoder = Decoder(LIMIT * 100, at_once=64)
+    decoder.feed(CONNECT)
+    calls = 0
+    while decoder.error is None:
+        calls += 1
+        assert decoder.feed(raw if calls == 1 else b"") == []
+    assert calls == 16
+    assert decoder.error.statement == "MQTT-3.8.3-4"
