@@ -109,6 +109,7 @@ class _Closer:
 class Connection(LoopActor, asyncio.Protocol):
     """A client's connection."""
 
+    begins_turns = True
     __slots__ = (
         "_alive",
         "_behind",

@@ -38,7 +38,7 @@ import sys
 from collections import Counter, deque
 from dataclasses import dataclass
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar, cast, overload
 
 import pykka
 import structlog
@@ -232,6 +232,8 @@ class LoopActor(pykka.Actor):
 
     kernel: Kernel
     parent: LoopActor | None
+    begins_turns: ClassVar[bool] = False
+    """What it is told is never the end of something that must be decided in one turn."""
 
     def __init__(self) -> None:
         self._ref: LoopRef[Any] | None = None
@@ -333,6 +335,8 @@ class Kernel:
         """The turn goes on when the event loop comes back."""
         self._between = False
         """The event loop has come in between two parts of a turn."""
+        self._next: list[LoopActor] = []
+        """Actors of the next turn that were ready for one that was cut."""
         self._came: list[tuple[LoopActor, Any, bool | None]] = []
         """What actors were told then: it belongs to the next turn. If it was put off, whether
         first; None: it was not."""
@@ -544,6 +548,8 @@ class Kernel:
         self._scheduled = False
         self.turns += 1
         self.turn_ended()
+        if self._next:
+            self._ready, self._next = self._next + self._ready, []
         if self._came:
             self._hand_over()
         self._note_length()
@@ -635,7 +641,10 @@ class Kernel:
                 if self._read >= until:
                     # The turn goes on just where it is: nothing overtakes anything by that.
                     first = [actor] if actor._waiting and not actor.suspended else []
-                    self._rest = first + ready[at:] + self._ready
+                    rest = first + ready[at:] + self._ready
+                    # What has not begun need not be of this turn.
+                    self._next += [one for one in rest if one.begins_turns]
+                    self._rest = [one for one in rest if not one.begins_turns]
                     self._ready = []
                     self._cut = bool(self._rest)
                     if self._cut:

@@ -770,6 +770,30 @@ def test_what_is_put_off_has_its_turn_although_every_turn_is_cut() -> None:
     assert "part" in cut.handled
 
 
+def test_an_actor_that_begins_turns_waits_for_the_next_one() -> None:
+    cut = Cut()
+    told, *others = cut.actors[:4]
+
+    class Socket(LoopActor):
+        begins_turns = True
+
+        def on_receive(self, message: Any) -> None:
+            cut.now += 0.001
+            cut.handled.append(message)
+            cut.kernel.tell(told, f"by {message}")
+
+    sockets = [Socket() for _ in range(4)]
+    for number, socket in enumerate(sockets):
+        cut.kernel.spawn(socket)
+        cut.kernel.tell(socket, number)
+    while cut.asked:
+        cut.turn()
+    # Two have their turn, with all that follows from it; then the others have theirs.
+    assert cut.handled == [0, 1, "by 0", "by 1", 2, 3, "by 2", "by 3"]
+    assert cut.ended == [4, 8]
+    assert not others[0].handled
+
+
 def test_a_part_for_an_actor_that_stopped_is_forgotten() -> None:
     cut = Cut()
     actor = Recorder()
