@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from actors.access.identity import suspects
 from actors.access.pseudonyms import pseudonym
 from actors.limits.acceptor import Acceptor
 from actors.limits.guard import Guard
@@ -233,7 +234,10 @@ class Door:
         Returns the work, to be cancelled when nobody waits for it; None when too much of it
         waits already: the connection was refused.
         """
-        if self._logins >= _MAX_LOGINS:
+        most = _MAX_LOGINS
+        if self._logins >= most // 2 and suspects(self._broker.authenticator, shown):
+            most //= 2  # the rest is for clients of which nothing is known against them
+        if self._logins >= most:
             self.guard.refused.add(
                 "logins",
                 self._now(),

@@ -115,6 +115,10 @@ class Chain:
             self._settle(method, shown, verdict, worked=False)
         return verdict
 
+    def suspects(self, shown: Credentials) -> bool:
+        """Return whether logins of this user or from this address failed lately."""
+        return self._jail is not None and self._jail.suspects(shown.address, self._who(shown))
+
     async def check(self, shown: Credentials) -> Verdict:
         """Ask the source that decides; ends at once when the client is jailed meanwhile.
 

@@ -92,6 +92,15 @@ class Authenticator(Source, Protocol):
         """
 
 
+def suspects(authenticator: object, shown: Credentials) -> bool:
+    """Return whether an authenticator has seen logins like this one fail lately.
+
+    False for those that remember nothing of that kind.
+    """
+    ask = getattr(authenticator, "suspects", None)
+    return ask is not None and bool(ask(shown))
+
+
 class Anonymous:
     """Everybody may connect; a user name and password are accepted unseen."""
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from actors.access.chain import Chain
+from actors.access.identity import Anonymous, Credentials, suspects
 from actors.access.jail import Jail, JailOptions, network
 
 HERE, THERE = "192.0.2.1", "198.51.100.7"
@@ -195,3 +197,17 @@ def test_a_name_that_fails_everywhere_is_jailed_nowhere_else(clock: Clock) -> No
         guard.failed(f"203.0.113.{number}", "ann")
     assert not guard.holds(HERE, "ann")
     assert guard.suspects(HERE, "ann")
+
+
+def test_an_authenticator_without_a_memory_suspects_nobody() -> None:
+    shown = Credentials("ann", b"x", address=HERE)
+    assert not suspects(Anonymous(), shown)
+
+
+def test_a_chain_suspects_whom_its_jail_suspects(clock: Clock) -> None:
+    guard = jail(clock)
+    chain = Chain(jail=guard)
+    shown = Credentials("ann", b"x", address=HERE)
+    assert not suspects(chain, shown)
+    guard.failed(HERE, "bob")
+    assert suspects(chain, shown)
