@@ -27,22 +27,42 @@ _GIVEN_UP = 10.0
 """Seconds for which nobody waits for a client that did not keep up."""
 
 
+class _Shares:
+    """How much each publisher has published to a client that does not keep up."""
+
+    __slots__ = ("_counts",)
+
+    def __init__(self) -> None:
+        self._counts: Counter[Connection] = Counter()
+
+    def add(self, publisher: Connection, count: int) -> bool:
+        """Count messages; return whether the publisher causes at least as much as the mean."""
+        counts = self._counts
+        counts[publisher] += count
+        return counts[publisher] * len(counts) >= counts.total()
+
+    def clear(self) -> None:
+        """Begin anew."""
+        self._counts.clear()
+
+
 class Brake:
-    """Publishers that wait for one client.
+    """Publishers that wait for one client: those that publish at least as much as the mean.
 
     Not for long: a client that does not catch up must not hold up others for ever. From then on it
     loses QoS 0 messages instead, until it has caught up.
     """
 
-    __slots__ = ("__weakref__", "_gave_up", "_held")
+    __slots__ = ("__weakref__", "_gave_up", "_held", "_shares")
 
     def __init__(self) -> None:
+        self._shares = _Shares()
         self._held: set[Connection] = set()
         self._gave_up = False
 
-    def hold(self, publisher: Connection, timers: Timers) -> None:
-        """Read nothing more from a publisher for a moment."""
-        if self._gave_up or publisher.ended:
+    def hold(self, publisher: Connection, count: int, timers: Timers) -> None:
+        """Read nothing more from a publisher for a moment; it has just published ``count``."""
+        if self._gave_up or publisher.ended or not self._shares.add(publisher, count):
             return
         if not self._held:
             timers.remind(_LONGEST, self._give_up)
@@ -74,11 +94,11 @@ class Backlog:
     __slots__ = (
         "__weakref__",
         "_clock",
-        "_counts",
         "_free_until",
         "_held",
         "_looks",
         "_seen",
+        "_shares",
         "_since",
         "_state",
         "_timers",
@@ -88,8 +108,7 @@ class Backlog:
         self._timers = timers
         self._clock = clock
         self._state = state
-        self._counts: Counter[Connection] = Counter()
-        """What each has published to the client since it has a backlog."""
+        self._shares = _Shares()
         self._held: set[Connection] = set()
         self._free_until = 0.0
         """Monotonic time until which nobody waits."""
@@ -106,8 +125,7 @@ class Backlog:
         now = self._clock.monotonic()
         if publisher.ended or now < self._free_until:
             return
-        self._counts[publisher] += count
-        if self._counts[publisher] * len(self._counts) < self._counts.total():
+        if not self._shares.add(publisher, count):
             return
         if not self._held:
             self._seen, self._looks = self._state()[1], 0
@@ -120,7 +138,7 @@ class Backlog:
     def release(self) -> None:
         """Let all go on."""
         held, self._held = self._held, set()
-        self._counts.clear()
+        self._shares.clear()
         for publisher in held:
             publisher.resume(Pause.BACKLOG)
 

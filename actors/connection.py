@@ -526,12 +526,12 @@ class Connection(LoopActor, asyncio.Protocol):
         if not self._paused and self._alive is not None:
             self._alive.resume()
 
-    def brake(self, publisher: Connection) -> None:
+    def brake(self, publisher: Connection, count: int) -> None:
         """Let a publisher wait until this client, which reads too slowly, has caught up."""
         if publisher is not self:
             if self._brake is None:
                 self._brake = Brake()
-            self._brake.hold(publisher, self.timers)
+            self._brake.hold(publisher, count, self.timers)
 
     def _release_brake(self) -> None:
         brake, self._brake = self._brake, None

@@ -182,8 +182,8 @@ class Delivery:
             else:
                 broker.journal.pass_or_follow(connection, data)
             broker.meters.gave(connection, 0, len(batch), len(data))
-            if not connection.writable and batch.origin is not None:
-                connection.brake(batch.origin)
+            if not connection.writable and batch.origin is not None and not batch.qos:
+                connection.brake(batch.origin, len(batch))
             return
         event = MessageDropped(self._session.name, "slow_reader", len(batch))
         self._count_dropped(event, self._session.emit(event))
