@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import html
 import json
 import os
@@ -84,8 +85,9 @@ def page(played: Broker) -> Page:
 def web_child(broker: Broker) -> int | None:
     """The process that serves the broker's page."""
     for pid in children_of(broker.pid):
-        if b"\0web\0" in Path(f"/proc/{pid}/cmdline").read_bytes():
-            return pid
+        with contextlib.suppress(FileNotFoundError):  # it ended meanwhile
+            if b"\0web\0" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                return pid
     return None
 
 

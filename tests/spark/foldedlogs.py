@@ -66,7 +66,9 @@ class FoldedLog:
 
     def rows(self) -> dict[str, list[Row]]:
         """What must be rebuilt of it, by job."""
-        payloads = dict(pair for record in self.records() for pair in will_payloads(record))
+        # Between a checkpoint and the cut before it, payloads are repeated later than this moment.
+        whole = map(self.record, range(self.first, self.log.last + 1))
+        payloads = dict(pair for record in whole for pair in will_payloads(record))
         return state_rows(self.node, self.fold(), payloads)
 
     def known_from(self) -> int:
