@@ -37,10 +37,6 @@ class Bites:
         self._rest = b""
         self.meter: Meter | None = None
 
-    def __len__(self) -> int:
-        """Return how many bytes wait."""
-        return len(self._rest)
-
     @property
     def waiting(self) -> bool:
         """True while something waits to be taken."""

@@ -20,11 +20,11 @@ BACKLOG = 2048
 _LOOK = 0.5
 """Seconds between two looks at how fast a backlog gets shorter."""
 _SOON = 2.0
-"""Seconds within which it must be gone at that speed, or nobody waits for it."""
+"""Seconds within which it must be gone at that speed; else no publisher waits for it."""
 _AT_MOST = 5.0
 """Seconds for which publishers wait for a client without a break."""
 _GIVEN_UP = 10.0
-"""Seconds for which nobody waits for a client that did not keep up."""
+"""Seconds for which no publisher waits for a client that did not keep up."""
 
 
 class _Shares:
@@ -85,8 +85,8 @@ class Backlog:
     """Publishers that wait for the queue of one client to become shorter.
 
     They wait as long as it will be short soon, at the speed at which the client takes what is in
-    it. For a client that is dead or much slower than its publishers nobody waits: what is
-    published to it goes into its queue, whose limits then decide. Only publishers wait that
+    it. No publisher waits for a client that is dead or much slower: what is published to it goes
+    into its queue, whose limits then decide. Only publishers wait that
     publish at least as much as the others do in the mean. ``state`` returns how many messages
     wait, and how many ever left the queue for the client.
     """
@@ -111,7 +111,7 @@ class Backlog:
         self._shares = _Shares()
         self._held: set[Connection] = set()
         self._free_until = 0.0
-        """Monotonic time until which nobody waits."""
+        """Monotonic time until which no publisher waits."""
         self._looks = 0
         self._seen = 0
         self._since: float | None = None
@@ -136,14 +136,14 @@ class Backlog:
         publisher.pause(Pause.BACKLOG)
 
     def release(self) -> None:
-        """Let all go on."""
+        """Read all publishers again."""
         held, self._held = self._held, set()
         self._shares.clear()
         for publisher in held:
             publisher.resume(Pause.BACKLOG)
 
     def _look(self) -> None:
-        """Let all go on if the queue does not become short soon."""
+        """Read all publishers again if the queue does not become short soon."""
         since, self._since = self._since, None
         if not self._held or since is None:
             return

@@ -136,7 +136,7 @@ class Delivery:
             self._session.last_active = self._broker.clock.monotonic()
 
     def _slow_down(self, publisher: Connection, connection: Connection, count: int) -> None:
-        """Let a publisher wait until the client has taken some of what waits for it."""
+        """Hold a publisher until the client has taken some of what waits for it."""
         if publisher is connection:
             return
         if self._backlog is None:
@@ -461,7 +461,7 @@ class Delivery:
             then()
 
     def let_publishers_go(self) -> None:
-        """Let those go on that wait for this client."""
+        """Read the publishers again that wait for this client."""
         if self._backlog is not None:
             self._backlog.release()
             self._backlog = None

@@ -69,8 +69,8 @@ class Jail:
     def options(self) -> JailOptions:
         """The bounds. They may be replaced at any time, by a reload.
 
-        Users and addresses that are jailed stay so, unless their bound is off from then on:
-        without a bound for addresses no address is jailed, without one for users nobody is.
+        Users and addresses that are jailed stay so, unless their bound is switched off: without a
+        bound for addresses no address is jailed, and without one for users neither is.
         """
         return self._options
 
@@ -98,7 +98,7 @@ class Jail:
     def suspects(self, address: str, user: str | None) -> bool:
         """Return whether logins from this address or of this user, from anywhere, failed lately.
 
-        That keeps nobody out; but where passwords wait to be verified, others come first.
+        They are not refused for it; but other passwords are verified first.
         """
         since = self._clock() - self.options.window
         key = self._address_key(address)

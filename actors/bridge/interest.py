@@ -1,7 +1,7 @@
 """What MQTT clients subscribe to, as subscriptions in NATS: one set for each distinct filter.
 
 The router tells of every subscription that begins or ends, of those to requests only while their
-client is connected: nobody else can answer, and NATS is to say so. A filter that several sessions
+client is connected: no other can answer, and NATS says so. A filter that several sessions
 have is counted. Where the subjects of several filters match a message, NATS delivers it once for
 each; :mod:`actors.bridge.copies` has one of them taken. A subscription that ends counts until the
 server has confirmed it, since until then messages may come for it. One that the server refuses does
@@ -134,9 +134,9 @@ class Interest:
         self.requests = 0
 
     def added(self, session: str, topic_filter: str) -> None:
-        """Take note of a subscription that a session did not have.
+        """Record a subscription that a session did not have.
 
-        One to requests counts once, however often it is told.
+        One to requests counts once, however often it is recorded.
         """
         if topic_filter.startswith(REQUESTS):
             if (session, topic_filter) in self._serving:
