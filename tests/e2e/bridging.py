@@ -196,12 +196,18 @@ class Wire:
         self.send(b"HPUB %b %b\r\n%b%b\r\n" % (where, sizes, headers, payload))
 
     def pong(self) -> list[bytes]:
-        """What the server says until it has processed all that was sent."""
+        """Return the errors that the server reports until it has processed all that was sent.
+
+        It pings its clients on its own as well, and may repeat its INFO.
+        """
         self.send(b"PING\r\n")
         said = []
         while (line := self._lines.readline()) != b"PONG\r\n":
             assert line, f"the server closed the connection after {said[-3:]}"
-            said.append(line)
+            if line == b"PING\r\n":
+                self.send(b"PONG\r\n")
+            elif not line.startswith(b"INFO "):
+                said.append(line)
         return said
 
 

@@ -366,8 +366,8 @@ def test_hostile_subjects_and_headers_break_nothing(make_place: Callable[..., Pl
                 wire.pong()
         wire.hpub(name, b"NATS/1.0\r\n" + b"A: b\r\n" * 170_000 + b"\r\n", b"much")
         wire.hpub(name, b"NATS/1.0\r\nNats-Msg-Id: " + b"i" * 1_000_000 + b"\r\n\r\n", b"long")
-        said = wire.pong()
-        assert all(line.startswith(b"-ERR 'Invalid") for line in said), said[:3]
+        strange = [line for line in wire.pong() if not line.startswith(b"-ERR 'Invalid")]
+        assert strange == []
         visitor.publish(name.decode(), b"end", Foldmq_QoS="1")
         reader.end()
         assert place.broker.running
