@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 from actors.messages import Close
 from actors.pause import Pause
-from protocol.packets import Publishes, Subscribe, Unsubscribe
+from protocol.mqtt.packets import Publishes, Subscribe, Unsubscribe
 
 if TYPE_CHECKING:
     from actors.connection import Connection
     from actors.limits.rates import Meter
-    from protocol.packets import Packet
+    from protocol.mqtt.packets import Packet
 
 _BITE = 16 * 1024
 """Bytes that are taken at once."""

@@ -62,7 +62,7 @@ from eventstore.messages import Message, MessageStore
 from eventstore.positions import INDEX_BITS, Position, format_position
 from projections.node import NodeState
 from protocol.errors import FoldmqError
-from protocol.packets import ConnectCode
+from protocol.mqtt.packets import ConnectCode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -79,7 +79,7 @@ if TYPE_CHECKING:
     from eventstore.journal import Journal
     from eventstore.records import Record
     from projections.session import SessionState
-    from protocol.packets import Packet
+    from protocol.mqtt.packets import Packet
 
 _log = structlog.get_logger("foldmq")
 

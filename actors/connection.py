@@ -25,9 +25,9 @@ from actors.pause import Pause
 from actors.transports.handshakes import HandshakeError
 from actors.transports.peer import keep_alive_in_tcp, local_peer
 from actors.transports.websocket import WebSocketStage
-from protocol.decoder import Decoder
-from protocol.encoder import PINGRESP, connack
-from protocol.packets import ConnectCode, Disconnect, Packet, Pingreq
+from protocol.mqtt.decoder import Decoder
+from protocol.mqtt.encoder import PINGRESP, connack
+from protocol.mqtt.packets import ConnectCode, Disconnect, Packet, Pingreq
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -27,8 +27,8 @@ from eventstore.recordsize import ENTRIES_AT_ONCE
 from projections.links import linked
 from projections.session import InFlight, SessionState, SubscriptionState
 from projections.waiting import FLAG_BITS, QOS_MASK, RETAIN_FLAG
-from protocol.encoder import SUBSCRIBE_FAILURE
-from protocol.topics import is_reserved_filter
+from protocol.mqtt.encoder import SUBSCRIBE_FAILURE
+from protocol.mqtt.topics import is_reserved_filter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -18,9 +18,9 @@ from eventstore.events import Delivered, MessageDropped, Queued, Redelivered, en
 from eventstore.messages import Message
 from eventstore.positions import INDEX_BITS, Position, format_position, to_runs
 from projections.waiting import QOS_MASK, RETAIN_FLAG
-from protocol.encoder import Outgoing as Prepared
-from protocol.encoder import acks
-from protocol.packets import PacketType
+from protocol.mqtt.encoder import Outgoing as Prepared
+from protocol.mqtt.encoder import acks
+from protocol.mqtt.packets import PacketType
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -17,7 +17,7 @@ from actors.limits.guard import Guard
 from actors.listener import Listener
 from actors.messages import Authenticated, Close
 from eventstore.events import NATS_SESSION
-from protocol.packets import ConnectCode
+from protocol.mqtt.packets import ConnectCode
 
 if TYPE_CHECKING:
     import asyncio
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from actors.limits.options import Quota
     from actors.listener import ListenerOptions
     from actors.options import Options
-    from protocol.packets import Connect
+    from protocol.mqtt.packets import Connect
 
 _log = structlog.get_logger("foldmq")
 

@@ -10,7 +10,7 @@ from actors.messages import ConnectRequest
 from actors.pause import Pause
 from actors.transports.certificate import identity
 from eventstore.shown import escaped
-from protocol.packets import Connect, ConnectCode
+from protocol.mqtt.packets import Connect, ConnectCode
 
 if TYPE_CHECKING:
     import asyncio
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from actors.access.identity import Verdict
     from actors.broker import Broker
     from actors.connection import Connection
-    from protocol.packets import Packet
+    from protocol.mqtt.packets import Packet
 
 _SHOWN = 200
 """Characters of a name in a line of the log."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from protocol.encoder import Outgoing as Prepared
+from protocol.mqtt.encoder import Outgoing as Prepared
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from actors.router import Subscriber
     from eventstore.messages import Message
     from eventstore.positions import Position
-    from protocol.packets import Connect, Packet
+    from protocol.mqtt.packets import Connect, Packet
 
 
 class Batch:

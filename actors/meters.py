@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from eventstore.stats import Histogram
-from protocol.packets import Acks, Packet, Publishes
+from protocol.mqtt.packets import Acks, Packet, Publishes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

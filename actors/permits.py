@@ -13,7 +13,7 @@ from actors.messages import Close
 from actors.publisher import select
 from eventstore.events import MessageDropped
 from eventstore.shown import escaped
-from protocol.topics import is_reserved_filter
+from protocol.mqtt.topics import is_reserved_filter
 
 if TYPE_CHECKING:
     from collections.abc import Container
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from actors.broker import Broker
     from actors.connection import Connection
     from projections.session import SessionState
-    from protocol.packets import Connect, Publishes
+    from protocol.mqtt.packets import Connect, Publishes
 
 _SHOWN = 200
 """Characters of a topic in a line of the log."""

@@ -17,8 +17,8 @@ from eventstore.journal import ENTRY_BYTES
 from eventstore.messages import Message, Stored
 from eventstore.positions import Position, format_position, to_runs
 from eventstore.recordsize import ESCAPED, NAMES
-from protocol.packets import Publishes
-from protocol.topics import is_reserved_topic
+from protocol.mqtt.packets import Publishes
+from protocol.mqtt.topics import is_reserved_topic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -23,9 +23,9 @@ from weakref import WeakSet
 
 from actors.bridge.options import REQUESTS
 from actors.patterns import Patterns
-from protocol.sparkplug import certificate_topic
-from protocol.topics import is_reserved_topic
-from protocol.trie import FilterTrie
+from protocol.mqtt.sparkplug import certificate_topic
+from protocol.mqtt.topic_trie import FilterTrie
+from protocol.mqtt.topics import is_reserved_topic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -61,8 +61,8 @@ from eventstore.events import (
 from eventstore.messages import Message
 from eventstore.positions import Position, format_position, from_runs, sequence_of
 from projections.session import SessionState
-from protocol.encoder import PINGRESP, acks, connack, suback, unsuback
-from protocol.packets import (
+from protocol.mqtt.encoder import PINGRESP, acks, connack, suback, unsuback
+from protocol.mqtt.packets import (
     Acks,
     Connect,
     ConnectCode,
@@ -72,7 +72,7 @@ from protocol.packets import (
     Subscribe,
     Unsubscribe,
 )
-from protocol.sparkplug import is_death, with_timestamp
+from protocol.mqtt.sparkplug import is_death, with_timestamp
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -81,7 +81,7 @@ if TYPE_CHECKING:
     from actors.connection import Connection
     from actors.router import Subscriber
     from projections.retained import RetainedMessage
-    from protocol.packets import Packet
+    from protocol.mqtt.packets import Packet
 
 _log = structlog.get_logger("foldmq")
 

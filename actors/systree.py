@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from actors.messages import Batch
 from projections.sessions import Owed
-from protocol.trie import TopicTrie
+from protocol.mqtt.topic_trie import TopicTrie
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

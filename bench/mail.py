@@ -22,7 +22,7 @@ from eventstore.events import (
     Released,
 )
 from eventstore.positions import Position, to_runs
-from protocol.trie import TopicTrie
+from protocol.mqtt.topic_trie import TopicTrie
 
 _DAYS = 256
 """Ticks that the calendar reaches ahead; more than any client's delay."""

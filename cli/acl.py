@@ -11,7 +11,7 @@ from actors.access import rulesfile
 from actors.access.rules import Explanation, Permissions, Rule
 from cli import settings, text
 from cli.sourceflags import UsageError
-from protocol.topics import (
+from protocol.mqtt.topics import (
     TopicError,
     is_reserved_filter,
     is_reserved_topic,

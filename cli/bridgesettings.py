@@ -10,7 +10,7 @@ from pydantic_settings import NoDecode
 
 from cli.settingtypes import several
 from eventstore.shown import escaped
-from protocol.mapping import Mapping, parse_users
+from protocol.nats.mapping import Mapping, parse_users
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,7 +35,7 @@ def _user_rules(rules: Texts) -> Texts:
     return rules
 
 
-# protocol.mapping says what is wrong, in an error that is a ValueError as well.
+# protocol.nats.mapping says what is wrong, in an error that is a ValueError as well.
 TopicFilters = Annotated[
     Texts, NoDecode, BeforeValidator(several), Field(min_length=1), AfterValidator(_filters)
 ]

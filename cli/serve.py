@@ -40,7 +40,7 @@ from eventstore.datadir import DataDir
 from eventstore.errors import RecordTooLarge
 from eventstore.recordsize import LEAST, largest_packet
 from protocol.errors import FoldmqError
-from protocol.mapping import Mapping, parse_users
+from protocol.nats.mapping import Mapping, parse_users
 
 if TYPE_CHECKING:
     from actors.access.chain import Chain

@@ -12,8 +12,8 @@ from cli.text import escaped
 from eventstore.events import Event, MessagePublished, MessagesCarried, RetainedSnapshot
 from eventstore.positions import INDEX_BITS, Position, from_runs, position
 from projections.explain import topic_of
-from protocol.topics import TopicError, validate_topic_filter, validate_topic_name
-from protocol.trie import FilterTrie
+from protocol.mqtt.topic_trie import FilterTrie
+from protocol.mqtt.topics import TopicError, validate_topic_filter, validate_topic_name
 
 _KNOWN_TOPICS = 100_000
 _KNOWN_MESSAGES = 1_000_000

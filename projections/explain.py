@@ -39,7 +39,7 @@ from projections.node import NodeState
 from projections.session import InFlight
 from projections.snapshot import decode
 from projections.waiting import FLAG_BITS, QOS_MASK, RETAIN_FLAG
-from protocol.trie import FilterTrie
+from protocol.mqtt.topic_trie import FilterTrie
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from protocol.topics import matches
+from protocol.mqtt.topics import matches
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator, Mapping

@@ -21,7 +21,7 @@ from eventstore.events import (
 )
 from eventstore.positions import Position, from_runs
 from projections.shards import Shards
-from protocol.trie import TopicTrie
+from protocol.mqtt.topic_trie import TopicTrie
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

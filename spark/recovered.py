@@ -31,7 +31,7 @@ from eventstore.events import (
 )
 from eventstore.positions import Position, from_runs
 from projections.alone import SessionFold
-from protocol.sparkplug import is_death, with_timestamp
+from protocol.mqtt.sparkplug import is_death, with_timestamp
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -16,7 +16,7 @@ from weakref import WeakSet, WeakValueDictionary
 from actors.access.cover import Names, Who
 from actors.access.names import NameSet
 from actors.access.sections import Sections
-from protocol.topics import split_levels
+from protocol.mqtt.topics import split_levels
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence

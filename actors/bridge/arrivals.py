@@ -22,8 +22,8 @@ from actors.publisher import Publisher
 from eventstore.events import NATS_SESSION, SessionClosed, SessionOpened
 from eventstore.link import render_pub
 from eventstore.positions import INDEX_BITS
-from protocol.natsheaders import parse
-from protocol.packets import Publishes
+from protocol.mqtt.packets import Publishes
+from protocol.nats.headers import parse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from eventstore.journal import Sink
     from eventstore.link import Arrived
     from eventstore.positions import Position
-    from protocol.natsheaders import Headers
+    from protocol.nats.headers import Headers
 
 _LEVEL = 4
 """Protocol level that the log has for the session of NATS: its rules are those of MQTT 3.1.1."""

@@ -13,8 +13,8 @@ from actors.bridge.flow import Flow
 from actors.bridge.options import REPLIES
 from eventstore.events import NATS_SESSION
 from eventstore.messages import Stored
-from protocol.mapping import MAX_SUBJECT
-from protocol.natsheaders import MAX_CLIENT
+from protocol.nats.headers import MAX_CLIENT
+from protocol.nats.mapping import MAX_SUBJECT
 
 if TYPE_CHECKING:
     from collections.abc import Callable

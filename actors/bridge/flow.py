@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from protocol.natsheaders import MAX_CLIENT, constant_part, encode_value
+from protocol.nats.headers import MAX_CLIENT, constant_part, encode_value
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence

@@ -19,7 +19,7 @@ from __future__ import annotations
 import secrets
 from typing import TYPE_CHECKING, Protocol
 
-from protocol.natsheaders import header_block
+from protocol.nats.headers import header_block
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from eventstore.link import Arrived
     from eventstore.messages import Stored
     from eventstore.positions import Position
-    from protocol.packets import Publishes
+    from protocol.mqtt.packets import Publishes
 
 _log = structlog.get_logger("foldmq")
 

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from actors.bridge.copies import Copies
 from actors.bridge.options import REQUESTS
 from eventstore.events import NATS_SESSION
-from protocol.topics import split_levels
-from protocol.trie import FilterTrie
+from protocol.mqtt.topic_trie import FilterTrie
+from protocol.mqtt.topics import split_levels
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection

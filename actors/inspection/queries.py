@@ -16,13 +16,13 @@ from actors.inspection.inspector import Listing, in_steps
 from actors.inspection.requests import Refused, flag, number, optional, shown, text
 from actors.inspection.status import status
 from projections.sessions import Owed
-from protocol.topics import (
+from protocol.mqtt.topic_trie import FilterTrie
+from protocol.mqtt.topics import (
     TopicError,
     filters_overlap,
     validate_topic_filter,
     validate_topic_name,
 )
-from protocol.trie import FilterTrie
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

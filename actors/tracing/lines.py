@@ -28,8 +28,8 @@ from actors.messages import (
     Retry,
 )
 from eventstore.positions import to_runs
-from protocol.packets import Acks, Connect, Publish, Publishes, Subscribe, Unsubscribe
-from protocol.sent import Connack, Suback, Unsuback, read_sent
+from protocol.mqtt.packets import Acks, Connect, Publish, Publishes, Subscribe, Unsubscribe
+from protocol.mqtt.server_packets import Connack, Suback, Unsuback, read_sent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -28,7 +28,7 @@ from actors.tracing import lines as tracelines
 from actors.tracing.shadow import Shadow
 from actors.tracing.traces import AT_ONCE, End, Trace, add_lines
 from eventstore.events import MessagePublished, SessionSnapshot
-from protocol.sent import count_sent, read_sent
+from protocol.mqtt.server_packets import count_sent, read_sent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

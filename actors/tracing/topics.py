@@ -28,8 +28,8 @@ from eventstore.events import (
     RetainedCleared,
 )
 from eventstore.positions import count_runs, to_runs
-from protocol.sent import read_sent
-from protocol.trie import FilterTrie
+from protocol.mqtt.server_packets import read_sent
+from protocol.mqtt.topic_trie import FilterTrie
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

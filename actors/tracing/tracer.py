@@ -19,7 +19,7 @@ from actors.tracing.lookout import Lookout
 from actors.tracing.shadow import Shadow
 from actors.tracing.topics import TopicTrace
 from actors.tracing.traces import End, Trace
-from protocol.topics import MAX_BYTES, TopicError, is_reserved_filter, validate_topic_filter
+from protocol.mqtt.topics import MAX_BYTES, TopicError, is_reserved_filter, validate_topic_filter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

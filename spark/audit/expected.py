@@ -21,7 +21,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name that everybody k
 
 from eventstore.positions import INDEX_BITS
 from projections.spans import SubscriptionSpans
-from protocol.trie import FilterTrie
+from protocol.mqtt.topic_trie import FilterTrie
 from spark.audit.facts import CARRIED, EFFECT, RELEASED, SENT, SPANS
 from spark.audit.packing import unpack
 from spark.failures import marked

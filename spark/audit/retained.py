@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - the name that everybody knows it by
 
-from protocol.topics import matches
+from protocol.mqtt.topics import matches
 from spark.audit.expected import position_of, topics_to_filters
 from spark.audit.facts import GRANT, REPEATED_SO, REPLAY, RETAINED, SET
 from spark.audit.marks import next_checkpoint, with_marks

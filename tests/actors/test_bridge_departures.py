@@ -13,7 +13,7 @@ from actors.bridge.flows import Flows
 from actors.bridge.options import BridgeOptions
 from actors.bridge.stats import BridgeStats
 from eventstore.messages import Stored
-from protocol.mapping import Mapping
+from protocol.nats.mapping import Mapping
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

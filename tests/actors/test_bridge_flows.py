@@ -18,7 +18,7 @@ from actors.bridge.flow import Flow, Leaving
 from actors.bridge.flows import Flows
 from actors.bridge.stats import BridgeStats
 from eventstore.messages import Stored
-from protocol.natsheaders import parse
+from protocol.nats.headers import parse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -14,7 +14,7 @@ from actors.bridge.host import BridgeHost
 from actors.bridge.options import BridgeOptions
 from eventstore.connection import ConnectionOptions
 from eventstore.errors import BadNatsOptions, NatsUnavailable
-from protocol.mapping import Mapping
+from protocol.nats.mapping import Mapping
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -17,12 +17,12 @@ from actors.bridge.copies import Copies
 from actors.bridge.interest import Interest
 from actors.bridge.options import BridgeOptions
 from eventstore.link import Arrived
-from protocol.mapping import Mapping
+from protocol.nats.mapping import Mapping
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from protocol.mapping import Mapping as SubjectMapping
+    from protocol.nats.mapping import Mapping as SubjectMapping
 
 
 class Server:

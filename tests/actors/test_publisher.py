@@ -19,7 +19,7 @@ from eventstore.events import Event, MessageDropped, MessagePublished, entries
 from eventstore.messages import Message, MessageStore
 from eventstore.positions import Position, from_runs, position
 from projections.session import SessionState, evolve
-from protocol.packets import Publishes
+from protocol.mqtt.packets import Publishes
 
 
 class Box(LoopActor):

@@ -52,7 +52,7 @@ from eventstore.recordsize import AROUND, LEAST, NAME_BYTES, NAMES
 from projections.node import NodeState
 from projections.session import InFlight, SessionState
 from projections.snapshot import decode, encode
-from protocol.packets import Publishes
+from protocol.mqtt.packets import Publishes
 
 NAME = "\x01" * NAME_BYTES
 IDS = random.Random(1).sample(range(1, 65_536), 65_535)

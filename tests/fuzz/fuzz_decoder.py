@@ -13,8 +13,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from protocol.decoder import Decoder  # noqa: E402 (the script is run from anywhere)
-from protocol.packets import Acks, Packet, Publishes  # noqa: E402
+from protocol.mqtt.decoder import Decoder  # noqa: E402 (the script is run from anywhere)
+from protocol.mqtt.packets import Acks, Packet, Publishes  # noqa: E402
 
 CONNECT = b"\x10\x0d\x00\x04MQTT\x04\x02\x00\x3c\x00\x01c"
 SEEDS = [

@@ -26,7 +26,7 @@ from eventstore.positions import from_runs
 from projections.links import linked
 from projections.session import SessionState
 from projections.snapshot import decode, encode
-from protocol.topics import matches
+from protocol.mqtt.topics import matches
 
 LIMITS = Limits(window=1, queued_messages=1000, queued_bytes=10_000, batch_bytes=10_000)
 FILTERS = ["#", "+/x", "a/+", "a/x", "b/x", "b/y", "b/+", "c", "+"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from protocol.decoder import Decoder
-from protocol.encoder import (
+from protocol.mqtt.decoder import Decoder
+from protocol.mqtt.encoder import (
     DISCONNECT,
     PINGREQ,
     acks,
@@ -14,7 +14,7 @@ from protocol.encoder import (
     encode_subscribe,
     encode_unsubscribe,
 )
-from protocol.packets import (
+from protocol.mqtt.packets import (
     Acks,
     Connect,
     Disconnect,
@@ -29,7 +29,7 @@ from protocol.packets import (
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from protocol.violations import ProtocolError
+    from protocol.mqtt.protocol_error import ProtocolError
 
 
 def flat(packets: Iterable[Packet]) -> list[Packet | Publish]:

@@ -10,11 +10,10 @@ from codec_helpers import bytewise, decode, encode, flat
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from protocol import runs
-from protocol.decoder import MAX_CONNECT_SIZE, Decoder
-from protocol.encoder import PINGREQ, acks, encode_connect, encode_publish
-from protocol.lengths import read_length
-from protocol.packets import (
+from protocol.mqtt import publish_runs
+from protocol.mqtt.decoder import MAX_CONNECT_SIZE, Decoder
+from protocol.mqtt.encoder import PINGREQ, acks, encode_connect, encode_publish
+from protocol.mqtt.packets import (
     Acks,
     Connect,
     ConnectCode,
@@ -28,6 +27,7 @@ from protocol.packets import (
     Unsubscribe,
     Will,
 )
+from protocol.mqtt.remaining_length import read_length
 
 # --- values ----------------------------------------------------------------------------------
 
@@ -248,12 +248,12 @@ def test_packets_are_not_taken_for_a_run_because_one_byte_in_each_agrees() -> No
 
 
 def test_the_memory_of_topics_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs, "_KNOWN_TOPICS", 100)
+    monkeypatch.setattr(publish_runs, "_KNOWN_TOPICS", 100)
     messages = [Publish(b"new/%04d" % i, b"", 0, False, False, 0) for i in range(1000)]
     messages.append(Publish(b"long" * 1000, b"", 0, False, False, 0))
     assert decode([CONNECT + b"".join(map(encode, messages))], LIMIT)[0][1:] == messages
-    assert len(runs._known) <= 100
-    assert max(map(len, runs._known)) <= 256
+    assert len(publish_runs._known) <= 100
+    assert max(map(len, publish_runs._known)) <= 256
 
 
 # --- framing and limits ----------------------------------------------------------------------
@@ -338,7 +338,7 @@ def test_nothing_is_parsed_again_while_a_packet_is_incomplete(
         looks += 1
         return read_length(data, at)
 
-    monkeypatch.setattr("protocol.decoder.read_length", counted)
+    monkeypatch.setattr("protocol.mqtt.decoder.read_length", counted)
     decode([CONNECT, *bytewise(encode_publish(b"t", b"x" * 50_000))], LIMIT)
     assert looks == 6  # CONNECT, the packet with its first to fourth byte, the whole packet
 

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol import encoder
-from protocol.encoder import Outgoing, acks, connack, encode_publish, suback, unsuback
-from protocol.lengths import MAX_REMAINING_LENGTH, encode_length, read_length
-from protocol.packets import ConnectCode, PacketType, Publishes
-from protocol.violations import ProtocolError
+from protocol.mqtt import encoder
+from protocol.mqtt.encoder import Outgoing, acks, connack, encode_publish, suback, unsuback
+from protocol.mqtt.packets import ConnectCode, PacketType, Publishes
+from protocol.mqtt.protocol_error import ProtocolError
+from protocol.mqtt.remaining_length import MAX_REMAINING_LENGTH, encode_length, read_length
 
 
 @pytest.mark.mqtt("MQTT-3.2.2-4")

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nats.aio.client import Client
 
-from protocol.natsheaders import (
+from protocol.nats.headers import (
     MAX_BYTES,
     MAX_HEADERS,
     Headers,

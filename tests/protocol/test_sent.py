@@ -6,9 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.encoder import PINGRESP, acks, connack, encode_publish, suback, unsuback
-from protocol.packets import Acks, ConnectCode, PacketType, Publish
-from protocol.sent import Connack, Pingresp, Sent, Suback, Unsuback, count_sent, read_sent
+from protocol.mqtt.encoder import PINGRESP, acks, connack, encode_publish, suback, unsuback
+from protocol.mqtt.packets import Acks, ConnectCode, PacketType, Publish
+from protocol.mqtt.server_packets import (
+    Connack,
+    Pingresp,
+    Sent,
+    Suback,
+    Unsuback,
+    count_sent,
+    read_sent,
+)
 
 PIDS = st.integers(1, 65_535)
 ACK_KINDS = st.sampled_from(

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.sparkplug import (
+from protocol.mqtt.sparkplug import (
     MAX_DEATH,
     MAX_FIELDS,
     certificate_topic,

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.subjects import (
+from protocol.mqtt.topic_trie import FilterTrie
+from protocol.mqtt.topics import validate_topic_filter
+from protocol.nats.subjects import (
     SubjectError,
     filter_to_subjects,
     subject_to_topic,
     topic_to_subject,
 )
-from protocol.topics import validate_topic_filter
-from protocol.trie import FilterTrie
 
 any_text = st.text(
     st.one_of(

@@ -15,8 +15,8 @@ import nats
 import pytest
 from harness.broker import free_port, nats_server, until
 
-from protocol.mapping import MAX_SUBJECT
-from protocol.subjects import subject_to_topic, topic_to_subject
+from protocol.nats.mapping import MAX_SUBJECT
+from protocol.nats.subjects import subject_to_topic, topic_to_subject
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator

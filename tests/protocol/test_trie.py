@@ -12,9 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from protocol.topics import filters_overlap
-from protocol.topics import matches as says_it_matches
-from protocol.trie import SHARED_LENGTH, SHARED_STRINGS, FilterTrie, TopicTrie, _Node, _Radix
+from protocol.mqtt.topic_trie import (
+    SHARED_LENGTH,
+    SHARED_STRINGS,
+    FilterTrie,
+    TopicTrie,
+    _Node,
+    _Radix,
+)
+from protocol.mqtt.topics import filters_overlap
+from protocol.mqtt.topics import matches as says_it_matches
 
 T = TypeVar("T")
 

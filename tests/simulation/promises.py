@@ -24,7 +24,7 @@ from projections.rules import Violation
 from projections.snapshot import encode
 from projections.spans import TYPES, Span, SubscriptionSpans
 from projections.turns import Turns
-from protocol.topics import matches
+from protocol.mqtt.topics import matches
 from simulation.fold import fold
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from actors.session import Session
 from actors.subscription import Subscription
 from eventstore.events import SessionClosed
 from projections.session import InFlight
-from protocol.packets import Subscribe
+from protocol.mqtt.packets import Subscribe
 from simulation.fold import compare
 from simulation.promises import violations
 from simulation.test_regressions import acknowledged

@@ -19,7 +19,7 @@ from eventstore.journal import Journal
 from eventstore.log import LogWriter
 from eventstore.positions import INDEX_BITS
 from projections.retained import RetainedIndex
-from protocol.encoder import Outgoing as Prepared
+from protocol.mqtt.encoder import Outgoing as Prepared
 from simulation import chaos
 from simulation.account import matches
 from simulation.chaos import run

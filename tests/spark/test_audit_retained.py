@@ -6,7 +6,7 @@ import random
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from protocol.topics import matches
+from protocol.mqtt.topics import matches
 from spark.audit.facts import DDL, GRANT, RETAINED, SET
 from spark.audit.outcome import MOST
 from spark.audit.results import DDL as OF_RESULTS

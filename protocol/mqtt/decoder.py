@@ -4,8 +4,8 @@ How it works. ``feed`` puts what was left over before the new bytes, then goes f
 packet. The first byte alone decides whether a packet is legal at this point of the connection:
 ``_legal`` is the set of first bytes that are. Next come the Remaining Length and the limit on the
 size, so that a packet that is too large is refused before its body is kept. Once a packet is
-complete it goes to the parser of its kind; PUBLISH and acknowledgements go to ``protocol.runs``,
-which reads as many as follow one another.
+complete it goes to the parser of its kind; PUBLISH and acknowledgements go to
+``protocol.mqtt.publish_runs``, which reads as many as follow one another.
 
 With a bound on the work of a call, ``feed`` stops when that is reached and keeps the rest as it is;
 ``more`` says so, and ``feed(b"")`` goes on.
@@ -16,9 +16,8 @@ complete: however a packet is cut into pieces, each of its bytes is copied a fix
 
 import sys
 
-from protocol.bodies import MQTT_3_1, FilterReader, parse_connect
-from protocol.lengths import read_length
-from protocol.packets import (
+from protocol.mqtt.control_packets import MQTT_3_1, FilterReader, parse_connect
+from protocol.mqtt.packets import (
     Acks,
     Disconnect,
     Packet,
@@ -26,8 +25,9 @@ from protocol.packets import (
     Pingreq,
     Publishes,
 )
-from protocol.runs import read_acks, read_publishes
-from protocol.violations import ProtocolError
+from protocol.mqtt.protocol_error import ProtocolError
+from protocol.mqtt.publish_runs import read_acks, read_publishes
+from protocol.mqtt.remaining_length import read_length
 
 MAX_CONNECT_SIZE = 327_701
 """The largest CONNECT there can be in MQTT 3.1 and 3.1.1, in bytes: five fields of 65 535 bytes.

@@ -2,9 +2,9 @@
 
 import sys
 
-from protocol.packets import Connect, ConnectCode, Subscribe, Unsubscribe, Will
-from protocol.topics import TopicError, validate_topic_filter, validate_topic_name
-from protocol.violations import ProtocolError
+from protocol.mqtt.packets import Connect, ConnectCode, Subscribe, Unsubscribe, Will
+from protocol.mqtt.protocol_error import ProtocolError
+from protocol.mqtt.topics import TopicError, validate_topic_filter, validate_topic_name
 
 MQTT_3_1 = 3
 MQTT_3_1_1 = 4

@@ -1,6 +1,6 @@
 """What topic filters have in common, and which NATS subscriptions get what others get as well.
 
-Filters are lists of levels here, as ``protocol.topics.split_levels`` gives them.
+Filters are lists of levels here, as ``protocol.mqtt.topics.split_levels`` gives them.
 """
 
 

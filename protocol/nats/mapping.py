@@ -1,8 +1,8 @@
 """Which topic has which NATS subject, and which is bridged at all.
 
-Without rules a topic's subject is that of ``protocol.subjects``. A rule ``TOPIC=SUBJECT`` says
+Without rules a topic's subject is that of ``protocol.nats.subjects``. A rule ``TOPIC=SUBJECT`` says
 that what is at or below the levels TOPIC has the subject SUBJECT and, for the levels after TOPIC,
-what ``protocol.subjects`` makes of them::
+what ``protocol.nats.subjects`` makes of them::
 
     sensors=plant1.sensors      sensors/hall/temp  is  plant1.sensors.hall.temp
     =site                       all other topics:  a/b  is  site.a.b
@@ -21,14 +21,8 @@ import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from protocol.errors import FoldmqError
-from protocol.patterns import common_levels, levels_below, widest
-from protocol.subjects import (
-    SubjectError,
-    filter_to_subjects,
-    subject_to_topic,
-    topic_to_subject,
-)
-from protocol.topics import (
+from protocol.mqtt.topic_trie import FilterTrie
+from protocol.mqtt.topics import (
     RESERVED_ROOTS,
     TopicError,
     is_reserved_topic,
@@ -36,7 +30,13 @@ from protocol.topics import (
     validate_topic_filter,
     validate_topic_name,
 )
-from protocol.trie import FilterTrie
+from protocol.nats.filter_cover import common_levels, levels_below, widest
+from protocol.nats.subjects import (
+    SubjectError,
+    filter_to_subjects,
+    subject_to_topic,
+    topic_to_subject,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

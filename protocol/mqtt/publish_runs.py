@@ -24,10 +24,10 @@ from functools import lru_cache
 from struct import Struct
 from typing import Any
 
-from protocol.bodies import decode_utf8
-from protocol.lengths import encode_length, read_length
-from protocol.packets import Acks, Publishes
-from protocol.violations import ProtocolError
+from protocol.mqtt.control_packets import decode_utf8
+from protocol.mqtt.packets import Acks, Publishes
+from protocol.mqtt.protocol_error import ProtocolError
+from protocol.mqtt.remaining_length import encode_length, read_length
 
 _BLOCK = 64
 """Packets cut by one struct."""

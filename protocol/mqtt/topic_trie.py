@@ -13,7 +13,7 @@ a node or leaf at most once: no set of filters makes it cost more than looking a
 from collections.abc import Hashable, Iterable, Iterator
 from typing import Final, Generic, TypeAlias, TypeVar
 
-from protocol.topics import split_levels
+from protocol.mqtt.topics import split_levels
 
 T = TypeVar("T")
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-from protocol.lengths import read_length
-from protocol.packets import Acks, PacketType, Publish
-from protocol.runs import read_acks
+from protocol.mqtt.packets import Acks, PacketType, Publish
+from protocol.mqtt.publish_runs import read_acks
+from protocol.mqtt.remaining_length import read_length
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from protocol.topics import MAX_BYTES, split_levels
+from protocol.mqtt.topics import MAX_BYTES, split_levels
 
 CERTIFICATES: Final = "$sparkplug/certificates/"
 MAX_DEATH: Final = 65_535

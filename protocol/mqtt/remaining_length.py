@@ -1,6 +1,6 @@
 """The Remaining Length field: seven bits a byte, least significant first (section 2.2.3)."""
 
-from protocol.violations import ProtocolError
+from protocol.mqtt.protocol_error import ProtocolError
 
 MAX_REMAINING_LENGTH = 268_435_455
 

@@ -9,9 +9,9 @@ from array import array
 from collections.abc import Iterable, Sequence
 from itertools import chain
 
-from protocol.bodies import MQTT_3_1
-from protocol.lengths import encode_length
-from protocol.packets import Connect, ConnectCode, PacketType, Subscribe, Unsubscribe
+from protocol.mqtt.control_packets import MQTT_3_1
+from protocol.mqtt.packets import Connect, ConnectCode, PacketType, Subscribe, Unsubscribe
+from protocol.mqtt.remaining_length import encode_length
 
 SUBSCRIBE_FAILURE = 0x80
 """SUBACK return code of a refused filter (section 3.9.3)."""

@@ -1,7 +1,7 @@
 """The one error that bytes from a client can cause."""
 
 from protocol.errors import FoldmqError
-from protocol.packets import ConnectCode
+from protocol.mqtt.packets import ConnectCode
 
 
 class ProtocolError(FoldmqError):

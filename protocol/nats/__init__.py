@@ -1,0 +1,1 @@
+"""MQTT topics as NATS subjects, and the headers of NATS messages."""
