@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import structlog
 
-from eventstore.positions import INDEX_BITS
+from eventstore.format.positions import INDEX_BITS
 
 if TYPE_CHECKING:
     from actors.broker import Broker

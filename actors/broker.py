@@ -50,16 +50,16 @@ from actors.session import Session
 from actors.supervision import inherit, replace, succeed
 from actors.systree import SysTree
 from eventstore.errors import CorruptLog
-from eventstore.events import (
+from eventstore.format.events import (
     NATS_SESSION,
     Bridged,
     BrokerStopped,
     Event,
     entries,
 )
-from eventstore.log import EventLog, LogUnavailable, LogWriter
-from eventstore.messages import Message, MessageStore
-from eventstore.positions import INDEX_BITS, Position, format_position
+from eventstore.format.positions import INDEX_BITS, Position, format_position
+from eventstore.log.jetstream_log import EventLog, LogUnavailable, LogWriter
+from eventstore.log.message_store import Message, MessageStore
 from projections.node import NodeState
 from protocol.errors import FoldmqError
 from protocol.mqtt.packets import ConnectCode
@@ -76,8 +76,8 @@ if TYPE_CHECKING:
     from actors.listener import ListenerOptions
     from actors.messages import Publication
     from actors.options import Options
-    from eventstore.journal import Journal
-    from eventstore.records import Record
+    from eventstore.format.records import Record
+    from eventstore.log.journal import Journal
     from projections.session import SessionState
     from protocol.mqtt.packets import Packet
 

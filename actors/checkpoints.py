@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
-from eventstore.events import Event, MessagesCarried, RetainedSnapshot, SessionSnapshot
-from eventstore.positions import to_runs
+from eventstore.format.events import Event, MessagesCarried, RetainedSnapshot, SessionSnapshot
+from eventstore.format.positions import to_runs
 from projections.sessions import text_of
 from projections.snapshot import encode
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from collections.abc import Set as AbstractSet
 
-    from eventstore.messages import Message
-    from eventstore.positions import Position
+    from eventstore.format.positions import Position
+    from eventstore.log.message_store import Message
     from projections.node import NodeState
     from projections.retained import RetainedMessage
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from actors.limits.rates import Meter
     from actors.listener import Listener
     from actors.session import Session
-    from eventstore.journal import Effects
+    from eventstore.log.journal import Effects
 
 _log = structlog.get_logger("foldmq")
 

@@ -10,7 +10,7 @@ import sys
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from eventstore.events import (
+from eventstore.format.events import (
     Acked,
     Completed,
     Delivered,
@@ -22,8 +22,8 @@ from eventstore.events import (
     Subscribed,
     Unsubscribed,
 )
-from eventstore.positions import Position, to_runs
-from eventstore.recordsize import ENTRIES_AT_ONCE
+from eventstore.format.positions import Position, to_runs
+from eventstore.format.record_size import ENTRIES_AT_ONCE
 from projections.links import linked
 from projections.session import InFlight, SessionState, SubscriptionState
 from projections.waiting import FLAG_BITS, QOS_MASK, RETAIN_FLAG

@@ -14,9 +14,9 @@ from actors import decisions
 from actors.brake import BACKLOG, Backlog
 from actors.messages import AckCheck, Batch, GoOnSending, Outgoing
 from actors.pause import Pause
-from eventstore.events import Delivered, MessageDropped, Queued, Redelivered, entries
-from eventstore.messages import Message
-from eventstore.positions import INDEX_BITS, Position, format_position, to_runs
+from eventstore.format.events import Delivered, MessageDropped, Queued, Redelivered, entries
+from eventstore.format.positions import INDEX_BITS, Position, format_position, to_runs
+from eventstore.log.message_store import Message
 from projections.waiting import QOS_MASK, RETAIN_FLAG
 from protocol.mqtt.encoder import Outgoing as Prepared
 from protocol.mqtt.encoder import acks

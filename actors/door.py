@@ -16,7 +16,7 @@ from actors.limits.acceptor import Acceptor
 from actors.limits.guard import Guard
 from actors.listener import Listener
 from actors.messages import Authenticated, Close
-from eventstore.events import NATS_SESSION
+from eventstore.format.events import NATS_SESSION
 from protocol.mqtt.packets import ConnectCode
 
 if TYPE_CHECKING:

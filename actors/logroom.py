@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from eventstore.recordsize import STORED_AROUND
+from eventstore.format.record_size import STORED_AROUND
 
 if TYPE_CHECKING:
     from actors.broker import Broker

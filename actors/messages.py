@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from actors.connection import Connection
     from actors.orders import Order
     from actors.router import Subscriber
-    from eventstore.messages import Message
-    from eventstore.positions import Position
+    from eventstore.format.positions import Position
+    from eventstore.log.message_store import Message
     from protocol.mqtt.packets import Connect, Packet
 
 

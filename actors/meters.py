@@ -1,7 +1,7 @@
 """Counters of what the broker takes and gives, since its start.
 
 They are moved by batch, never by message. What is counted by the journal (records, latency of
-commits) stands in ``eventstore.stats``, what actors do in ``actors.kernel``.
+commits) stands in ``eventstore.log.journal_stats``, what actors do in ``actors.kernel``.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from eventstore.stats import Histogram
+from eventstore.log.journal_stats import Histogram
 from protocol.mqtt.packets import Acks, Packet, Publishes
 
 if TYPE_CHECKING:

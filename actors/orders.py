@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from eventstore.events import OperatorActed
-from eventstore.positions import Position, format_position
+from eventstore.format.events import OperatorActed
+from eventstore.format.positions import Position, format_position
 
 if TYPE_CHECKING:
     from actors.broker import Broker
-    from eventstore.events import Event
-    from eventstore.journal import Effects
+    from eventstore.format.events import Event
+    from eventstore.log.journal import Effects
 
 _log = structlog.get_logger("foldmq")
 

@@ -11,7 +11,7 @@ from actors.access.rules import BRIDGE
 from actors.limits.refusals import Refusals
 from actors.messages import Close
 from actors.publisher import select
-from eventstore.events import MessageDropped
+from eventstore.format.events import MessageDropped
 from eventstore.shown import escaped
 from protocol.mqtt.topics import is_reserved_filter
 

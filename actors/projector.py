@@ -16,8 +16,8 @@ import orjson
 import structlog
 
 from eventstore.errors import LostLog
-from eventstore.log import LogUnavailable
-from eventstore.positions import INDEX_BITS
+from eventstore.format.positions import INDEX_BITS
+from eventstore.log.jetstream_log import LogUnavailable
 from projections.sessions import bound_of, text_of
 from projections.snapshot import encode
 from projections.stored import (
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from actors.broker import Broker
-    from eventstore.keyed import KeyedStore
-    from eventstore.positions import Position
+    from eventstore.format.positions import Position
+    from eventstore.log.keyed_store import KeyedStore
     from projections.loading import Loaded
 
 _log = structlog.get_logger("foldmq")

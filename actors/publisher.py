@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 from actors.decisions import dropped
 from actors.messages import Batch, Outgoing, Publication
 from actors.router import NOWHERE, Route, Subscriber
-from eventstore.events import MessageDropped, MessagePublished, Released
-from eventstore.journal import ENTRY_BYTES
-from eventstore.messages import Message, Stored
-from eventstore.positions import Position, format_position, to_runs
-from eventstore.recordsize import ESCAPED, NAMES
+from eventstore.format.events import MessageDropped, MessagePublished, Released
+from eventstore.format.positions import Position, format_position, to_runs
+from eventstore.format.record_size import ESCAPED, NAMES
+from eventstore.log.journal import ENTRY_BYTES
+from eventstore.log.message_store import Message, Stored
 from protocol.mqtt.packets import Publishes
 from protocol.mqtt.topics import is_reserved_topic
 

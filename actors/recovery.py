@@ -14,20 +14,20 @@ from typing import TYPE_CHECKING
 import structlog
 
 from actors.messages import Detached
-from eventstore.cuts import LostBeginning
 from eventstore.errors import CorruptLog
-from eventstore.events import (
+from eventstore.format.events import (
     BrokerStarted,
     MessagePublished,
     MessagesCarried,
     SessionClosed,
     upcast,
 )
-from eventstore.journal import Journal
-from eventstore.log import LogUnavailable
-from eventstore.messages import messages_of
-from eventstore.positions import INDEX_BITS, from_runs, position
-from eventstore.records import ChainChecker
+from eventstore.format.positions import INDEX_BITS, from_runs, position
+from eventstore.format.records import ChainChecker
+from eventstore.log.jetstream_log import LogUnavailable
+from eventstore.log.journal import Journal
+from eventstore.log.log_start import LostBeginning
+from eventstore.log.message_store import messages_of
 from projections.loading import Loader
 from projections.node import NodeState
 from projections.retained import RetainedMessage
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from actors.broker import Broker
-    from eventstore.log import EventLog, LogTail
-    from eventstore.positions import Position
-    from eventstore.records import Record
+    from eventstore.format.positions import Position
+    from eventstore.format.records import Record
+    from eventstore.log.jetstream_log import EventLog, LogTail
     from projections.loading import Loaded
     from projections.session import SessionState
     from projections.stored import Mark

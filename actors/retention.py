@@ -30,10 +30,10 @@ from actors.checkpoints import (
 )
 from actors.logroom import LogRoom
 from eventstore.errors import CorruptLog, EventTooLarge
-from eventstore.events import Bridged, CheckpointBegun, CheckpointCompleted, LogCut
-from eventstore.log import LogUnavailable
-from eventstore.messages import MessageStore
-from eventstore.positions import INDEX_BITS, position
+from eventstore.format.events import Bridged, CheckpointBegun, CheckpointCompleted, LogCut
+from eventstore.format.positions import INDEX_BITS, position
+from eventstore.log.jetstream_log import LogUnavailable
+from eventstore.log.message_store import MessageStore
 from projections.snapshot import expanded, reference_runs
 
 if TYPE_CHECKING:
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from actors.broker import Broker
     from actors.checkpoints import Said
     from actors.projector import Projector
-    from eventstore.messages import Message
-    from eventstore.positions import Position
+    from eventstore.format.positions import Position
+    from eventstore.log.message_store import Message
     from projections.node import Checkpoint
 
 _log = structlog.get_logger("foldmq")

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import structlog
 
 from eventstore.errors import CorruptLog
-from eventstore.log import LogUnavailable
-from eventstore.records import ChainChecker
+from eventstore.format.records import ChainChecker
+from eventstore.log.jetstream_log import LogUnavailable
 
 if TYPE_CHECKING:
     from actors.broker import Broker

@@ -47,7 +47,7 @@ from actors.messages import (
 from actors.pause import Pause
 from actors.publisher import Publisher, select
 from actors.subscription import Subscription
-from eventstore.events import (
+from eventstore.format.events import (
     Event,
     MessageDropped,
     SessionClosed,
@@ -58,8 +58,8 @@ from eventstore.events import (
     WillCancelled,
     WillFired,
 )
-from eventstore.messages import Message
-from eventstore.positions import Position, format_position, from_runs, sequence_of
+from eventstore.format.positions import Position, format_position, from_runs, sequence_of
+from eventstore.log.message_store import Message
 from projections.session import SessionState
 from protocol.mqtt.encoder import PINGRESP, acks, connack, suback, unsuback
 from protocol.mqtt.packets import (

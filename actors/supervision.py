@@ -21,8 +21,8 @@ from actors.messages import Attach, Detached, Expire, Kick, Outgoing, Remove, Re
 from actors.recovery import rebuild_session
 from actors.session import Session
 from actors.subscription import Subscription
-from eventstore.events import SessionClosed
-from eventstore.log import LogUnavailable
+from eventstore.format.events import SessionClosed
+from eventstore.log.jetstream_log import LogUnavailable
 from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:

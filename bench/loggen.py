@@ -25,9 +25,9 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from traffic import Traffic
 
-from eventstore.connection import ConnectionOptions, connect, ensure_stream
 from eventstore.errors import EventStoreError
-from eventstore.records import GENESIS, encode_record, link_of
+from eventstore.format.records import GENESIS, encode_record, link_of
+from eventstore.nats.connection import ConnectionOptions, connect, ensure_stream
 from protocol.errors import FoldmqError
 
 BEGAN_MS = 1_780_000_000_000

@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from fleet import KINDS, RETAINED_KIND, Client, Draft, Flavour, Message, Waiting
 
-from eventstore.events import (
+from eventstore.format.events import (
     Acked,
     Completed,
     Delivered,
@@ -21,7 +21,7 @@ from eventstore.events import (
     Redelivered,
     Released,
 )
-from eventstore.positions import Position, to_runs
+from eventstore.format.positions import Position, to_runs
 from protocol.mqtt.topic_trie import TopicTrie
 
 _DAYS = 256

@@ -14,8 +14,8 @@ from collections.abc import Callable
 
 import uvloop
 
-from eventstore.connection import ConnectionOptions
-from eventstore.link import Arrived, Link, render_pub
+from eventstore.nats.batch_client import Arrived, Link, render_pub
+from eventstore.nats.connection import ConnectionOptions
 
 PATIENCE = 5.0
 """Seconds without a message after which no more is waited for."""

@@ -17,15 +17,15 @@ from actors.access.tokenkeys import load_keys
 from actors.access.tokens import TokenOptions, Tokens
 from actors.clock import SystemClock
 from cli.settings import ConfigError
-from eventstore.connection import PRIVATE
 from eventstore.datadir import DataDir
-from eventstore.questions import Questions
+from eventstore.nats.connection import PRIVATE
+from eventstore.nats.request_client import Questions
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from cli.settings import Settings
-    from eventstore.connection import ConnectionOptions
+    from eventstore.nats.connection import ConnectionOptions
 
 
 PSEUDONYM_KEY = "pseudonym.key"

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from cli import text
-from eventstore.events import (
+from eventstore.format.events import (
     CheckpointBegun,
     CheckpointCompleted,
     Event,
@@ -19,8 +19,8 @@ from eventstore.events import (
     SessionOpened,
     SessionSnapshot,
 )
-from eventstore.positions import INDEX_BITS, Position, format_position, from_runs, position
-from eventstore.records import Record, payload_bounds
+from eventstore.format.positions import INDEX_BITS, Position, format_position, from_runs, position
+from eventstore.format.records import Record, payload_bounds
 from projections.node import NodeState
 from projections.retained import RetainedMessage
 from projections.session import SessionState, SubscriptionState

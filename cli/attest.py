@@ -27,8 +27,8 @@ from cli.parting import FieldDifference, Parting, find, show_message
 from cli.projected import ProjectionReader, Projections
 from cli.source import CutMeanwhile, Source, open_source
 from cli.sourceflags import SourceFlags, UsageError
-from eventstore.logs import PREFIX
-from eventstore.positions import Position, format_position
+from eventstore.format.positions import Position, format_position
+from eventstore.nats.discovery import PREFIX
 
 _TRIES = 2
 """How often to begin anew because the broker cut the log, before saying so."""

@@ -12,7 +12,7 @@ from actors.attestation import subject_of
 from cli import text
 from cli.progress import progress
 from cli.source import Source
-from eventstore.positions import Position, sequence_of
+from eventstore.format.positions import Position, sequence_of
 from projections.session import SessionState
 from projections.snapshot import decode
 from protocol.errors import FoldmqError

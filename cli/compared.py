@@ -12,9 +12,9 @@ from cli.progress import progress
 from cli.projected import Projections
 from cli.source import CutOff, Source
 from eventstore.errors import CorruptLog
-from eventstore.events import Event, MessagePublished, RetainedSnapshot
-from eventstore.positions import Position, format_position, position
-from eventstore.records import Record, payload_bounds
+from eventstore.format.events import Event, MessagePublished, RetainedSnapshot
+from eventstore.format.positions import Position, format_position, position
+from eventstore.format.records import Record, payload_bounds
 from projections.digests import retained_digest, session_digest
 from projections.node import NodeState
 from projections.stored import Mark

@@ -10,7 +10,7 @@ from cli.fold import AsOf, Origins, Replay
 from cli.moments import cut_at, parse_moment
 from cli.source import open_source
 from cli.sourceflags import SourceFlags, UsageError
-from eventstore.positions import MAX_INDEX, Position
+from eventstore.format.positions import MAX_INDEX, Position
 from projections.node import NodeState
 from projections.session import SessionState
 

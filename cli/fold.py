@@ -8,9 +8,9 @@ from cli.moments import Cut
 from cli.progress import progress
 from cli.source import CutOff, Source
 from eventstore.errors import CorruptLog
-from eventstore.events import CheckpointBegun, Event, RetainedSnapshot
-from eventstore.positions import MAX_INDEX, Position, format_position, from_runs, position
-from eventstore.records import Record
+from eventstore.format.events import CheckpointBegun, Event, RetainedSnapshot
+from eventstore.format.positions import MAX_INDEX, Position, format_position, from_runs, position
+from eventstore.format.records import Record
 from projections.node import NodeState
 
 _UPDATE_EVERY = 16

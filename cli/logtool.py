@@ -15,7 +15,7 @@ from cli.source import CutMeanwhile, CutOff, Source, open_source, say
 from cli.sourceflags import SourceFlags, UsageError
 from cli.topics import TopicBook, topic_matcher
 from cli.words import as_object, payload_words, words
-from eventstore.events import (
+from eventstore.format.events import (
     Delivered,
     Event,
     MessageDropped,
@@ -28,8 +28,8 @@ from eventstore.events import (
     WillArmed,
     entries,
 )
-from eventstore.positions import Position, from_runs, position
-from eventstore.records import Record
+from eventstore.format.positions import Position, from_runs, position
+from eventstore.format.records import Record
 from projections.turns import Turns
 
 TYPES: dict[str, type] = {kind.__name__.casefold(): kind for kind in get_args(Event)}

@@ -15,7 +15,7 @@ from cli.compared import (
     read_turns,
 )
 from cli.source import Source
-from eventstore.positions import Position, format_position, position
+from eventstore.format.positions import Position, format_position, position
 from projections.digests import pending_of, retained_digest, session_digest
 from projections.node import NodeState
 from projections.session import InFlight, SessionState

@@ -13,9 +13,9 @@ from cli.attested import as_number
 from cli.progress import progress
 from cli.source import Source
 from eventstore.errors import LostLog
-from eventstore.log import ask, read_bounds, read_stored
-from eventstore.positions import Position
-from eventstore.records import GENESIS
+from eventstore.format.positions import Position
+from eventstore.format.records import GENESIS
+from eventstore.log.jetstream_log import ask, read_bounds, read_stored
 from projections.digests import digest, retained_digest
 from projections.retained import RetainedMessage
 from projections.session import SessionState

@@ -13,7 +13,7 @@ from cli.moments import Moment, cut_at, parse_moment
 from cli.source import open_source
 from cli.sourceflags import SourceFlags, UsageError
 from cli.topics import TopicBook, topic_matcher
-from eventstore.positions import Position, format_position
+from eventstore.format.positions import Position, format_position
 from projections.node import NodeState
 from projections.retained import RetainedMessage
 from projections.session import InFlight, SessionState, SubscriptionState

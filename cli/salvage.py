@@ -11,10 +11,10 @@ import typer
 
 from cli import text
 from cli.fold import fold
-from eventstore.events import Event, SessionClosed, SessionOpened, Subscribed
-from eventstore.positions import Position
-from eventstore.records import Record
-from eventstore.salvage import Salvaged, salvage
+from eventstore.format.events import Event, SessionClosed, SessionOpened, Subscribed
+from eventstore.format.positions import Position
+from eventstore.format.records import Record
+from eventstore.log.salvage import Salvaged, salvage
 from projections.node import NodeState
 from projections.snapshot import expanded, reference_runs
 
@@ -22,7 +22,7 @@ _UPDATE_SECONDS = 0.2
 
 
 def run(source: Path, target: Path) -> None:
-    """Save the log in ``source`` into ``target`` and say what was kept; see eventstore.salvage."""
+    """Save the log in ``source`` into ``target``, say what was kept; see eventstore.log.salvage."""
     progress = Progress(sys.stderr)
     try:
         saved = asyncio.run(salvage(source, target, progress, Needed))

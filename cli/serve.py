@@ -38,7 +38,7 @@ from cli.store import Store, answer_requests, check_files, fit, nats_tls, open_s
 from cli.web.child import WebPage
 from eventstore.datadir import DataDir
 from eventstore.errors import RecordTooLarge
-from eventstore.recordsize import LEAST, largest_packet
+from eventstore.format.record_size import LEAST, largest_packet
 from protocol.errors import FoldmqError
 from protocol.nats.mapping import Mapping, parse_users
 

@@ -49,8 +49,8 @@ from protocol.errors import FoldmqError
 
 PREFIX = "FOLDMQ_"
 CONFIG_VARIABLE = "FOLDMQ_CONFIG"
-# Variables that are no settings: the TOML file, the program of eventstore.natsprogram, and those of
-# foldmq pub and sub.
+# Variables that are no settings: the TOML file, the program of eventstore.server.binary, and those
+# of foldmq pub and sub.
 OTHER_VARIABLES = (CONFIG_VARIABLE, "FOLDMQ_NATS_SERVER", "FOLDMQ_PASSWORD", "FOLDMQ_URL")
 # Settings that no message shows.
 _SECRETS = ("nats_password", "bridge_password")

@@ -18,22 +18,22 @@ from cli.settings import Settings, load
 from cli.sourceflags import SourceFlags, UsageError
 from cli.store import foreign_access
 from cli.text import clock, escaped, name
-from eventstore.connection import (
+from eventstore.datadir import DataDir
+from eventstore.errors import CorruptLog, DataDirBusy, DataDirError, LostLog, NatsUnavailable
+from eventstore.format.positions import sequence_of
+from eventstore.format.records import ChainChecker, Record, decode_record
+from eventstore.log.jetstream_log import read_bounds, read_records, read_some, read_stored
+from eventstore.log.log_start import RecordedCut, check_beginning, check_first, find_cut
+from eventstore.log.watermark import Watermark
+from eventstore.nats.connection import (
     ConnectionOptions,
     check_jetstream,
     check_server,
     connect,
     disconnect,
 )
-from eventstore.cuts import RecordedCut, check_beginning, check_first, find_cut
-from eventstore.datadir import DataDir
-from eventstore.embedded import EmbeddedServer
-from eventstore.errors import CorruptLog, DataDirBusy, DataDirError, LostLog, NatsUnavailable
-from eventstore.log import read_bounds, read_records, read_some, read_stored
-from eventstore.logs import PREFIX, list_logs
-from eventstore.positions import sequence_of
-from eventstore.records import ChainChecker, Record, decode_record
-from eventstore.watermark import Watermark
+from eventstore.nats.discovery import PREFIX, list_logs
+from eventstore.server.embedded import EmbeddedServer
 from protocol.errors import FoldmqError
 
 _LISTED = 10

@@ -17,9 +17,13 @@ from actors.transports.tlscontext import TlsConfigError, TlsOptions, make_contex
 from cli.listening import probe
 from cli.settings import ConfigError, Settings
 from cli.units import Address
-from eventstore.clientserver import ClientServer
-from eventstore.clienttls import ServerTls
-from eventstore.connection import (
+from eventstore.datadir import DataDir
+from eventstore.errors import BadNatsOptions, LostLog
+from eventstore.format.record_size import AROUND, LEAST, STORED_MOST, largest_packet, largest_record
+from eventstore.log.jetstream_log import EventLog
+from eventstore.log.keyed_store import KeyedStore
+from eventstore.log.watermark import Watermark
+from eventstore.nats.connection import (
     ConnectionOptions,
     check_access,
     check_jetstream,
@@ -28,17 +32,13 @@ from eventstore.connection import (
     disconnect,
     ensure_stream,
 )
-from eventstore.datadir import DataDir
-from eventstore.embedded import DEFAULT_MAX_PAYLOAD, EmbeddedServer
-from eventstore.errors import BadNatsOptions, LostLog
-from eventstore.keyed import KeyedStore
-from eventstore.log import EventLog
-from eventstore.natsusers import NatsUser, read_users, readable_by_others
-from eventstore.owner import claim
-from eventstore.promptclient import PromptClient
-from eventstore.recordsize import AROUND, LEAST, STORED_MOST, largest_packet, largest_record
-from eventstore.remedy import EmbeddedRemedy
-from eventstore.watermark import Watermark
+from eventstore.nats.direct_client import PromptClient
+from eventstore.nats.node_claim import claim
+from eventstore.server.client_server import ClientServer
+from eventstore.server.client_tls import ServerTls
+from eventstore.server.disk_recovery import EmbeddedRemedy
+from eventstore.server.embedded import DEFAULT_MAX_PAYLOAD, EmbeddedServer
+from eventstore.server.users_file import NatsUser, read_users, readable_by_others
 
 if TYPE_CHECKING:
     from pathlib import Path

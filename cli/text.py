@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from eventstore.positions import Position, Run, format_position
+from eventstore.format.positions import Position, Run, format_position
 from eventstore.shown import (
     NAME_LIMIT,
     PAYLOAD_LIMIT,

@@ -9,8 +9,8 @@ from cli.progress import progress
 from cli.source import Source
 from cli.sourceflags import UsageError
 from cli.text import escaped
-from eventstore.events import Event, MessagePublished, MessagesCarried, RetainedSnapshot
-from eventstore.positions import INDEX_BITS, Position, from_runs, position
+from eventstore.format.events import Event, MessagePublished, MessagesCarried, RetainedSnapshot
+from eventstore.format.positions import INDEX_BITS, Position, from_runs, position
 from projections.explain import topic_of
 from protocol.mqtt.topic_trie import FilterTrie
 from protocol.mqtt.topics import TopicError, validate_topic_filter, validate_topic_name

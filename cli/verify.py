@@ -12,9 +12,8 @@ from cli.memory import few_collections
 from cli.progress import progress
 from cli.source import Source, check_noted, open_source
 from cli.sourceflags import SourceFlags
-from eventstore.cuts import LostBeginning, RecordedCut, check_beginning, check_first, find_cut
 from eventstore.errors import CorruptLog, UnknownLogFormat
-from eventstore.events import (
+from eventstore.format.events import (
     Delivered,
     Event,
     MessageDropped,
@@ -27,8 +26,15 @@ from eventstore.events import (
     WillArmed,
     entries,
 )
-from eventstore.positions import count_runs
-from eventstore.records import GENESIS, ChainChecker, Record, decode_record
+from eventstore.format.positions import count_runs
+from eventstore.format.records import GENESIS, ChainChecker, Record, decode_record
+from eventstore.log.log_start import (
+    LostBeginning,
+    RecordedCut,
+    check_beginning,
+    check_first,
+    find_cut,
+)
 
 _UPDATE_EVERY = 16
 _MOST_PROBLEMS = 100

@@ -12,9 +12,9 @@ from cli.source import CutOff, Source, open_source
 from cli.sourceflags import SourceFlags, UsageError
 from cli.topics import topic_matcher
 from eventstore.errors import CorruptLog
-from eventstore.events import MessagePublished, MessagesCarried, RetainedSnapshot, entries
-from eventstore.positions import Position, format_position, from_runs, index_of, sequence_of
-from eventstore.records import Record
+from eventstore.format.events import MessagePublished, MessagesCarried, RetainedSnapshot, entries
+from eventstore.format.positions import Position, format_position, from_runs, index_of, sequence_of
+from eventstore.format.records import Record
 from projections.explain import Copy, Explainer, Step, Story
 from projections.turns import Turns
 

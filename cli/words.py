@@ -7,7 +7,7 @@ from typing import Any
 
 from cli import text
 from cli.topics import Published, Topics
-from eventstore.events import (
+from eventstore.format.events import (
     Acked,
     Bridged,
     BrokerStarted,
@@ -41,8 +41,8 @@ from eventstore.events import (
     WillCancelled,
     WillFired,
 )
-from eventstore.positions import Position, Run, format_position, from_runs
-from eventstore.records import payload_bounds
+from eventstore.format.positions import Position, Run, format_position, from_runs
+from eventstore.format.records import payload_bounds
 from projections.explain import topic_of
 
 _LEVELS = {3: ["MQTT 3.1"], 4: [], 5: ["MQTT 5"]}

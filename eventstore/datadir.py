@@ -11,11 +11,12 @@
     nats.log           what it says; nats.stderr: what it says when it cannot log
     jetstream/         its store
     pseudonym.key      key of the hashes that stand for client identifiers, where they do
-    nats-clients/      the same of the NATS server for NATS clients (eventstore.clientserver)
+    nats-clients/      the same of the NATS server for NATS clients
+    (eventstore.server.client_server)
 
-All of it belongs to the user who runs the broker and is closed to others (eventstore.privacy).
-Reading the paths, the node id and the credentials needs no lock: tools may do so while a broker
-runs. Whatever writes takes :meth:`DataDir.lock` first.
+All of it belongs to the user who runs the broker and is closed to others
+(eventstore.file_permissions). Reading the paths, the node id and the credentials needs no lock:
+tools may do so while a broker runs. Whatever writes takes :meth:`DataDir.lock` first.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ import secrets
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, BinaryIO, Self
 
-from eventstore import privacy
+from eventstore import file_permissions
 from eventstore.errors import DataDirBusy, DataDirError, DiskFull, EventStoreError
 from eventstore.paths import expanded
 
@@ -126,7 +127,7 @@ class DataDir:
             raise DataDirBusy(self.path, self._holder())
         self._lock = held
         try:
-            self.mended = tuple(privacy.close(self.path))
+            self.mended = tuple(file_permissions.close(self.path))
             os.ftruncate(held, 0)
             os.pwrite(held, f"{os.getpid()}\n".encode(), 0)
         except OSError as error:
@@ -139,7 +140,7 @@ class DataDir:
     def _check(self) -> None:
         """Raise DataDirError for what is another user's; DataDirBusy if a broker is there."""
         try:
-            privacy.check(self.path)
+            file_permissions.check(self.path)
         except DataDirError:
             if is_locked(self.path / "foldmq.lock"):
                 raise DataDirBusy(self.path, self._holder()) from None

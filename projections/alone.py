@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING
 
-from eventstore.events import (
+from eventstore.format.events import (
     Event,
     MessagePublished,
     Released,
@@ -19,8 +19,8 @@ from eventstore.events import (
     SessionOpened,
     SessionSnapshot,
 )
-from eventstore.positions import Position, from_runs
-from eventstore.records import payload_bounds
+from eventstore.format.positions import Position, from_runs
+from eventstore.format.records import payload_bounds
 from projections.retained import RetainedMessage, messages_of
 from projections.session import EVOLVE, SessionState
 from projections.snapshot import Part, decode

@@ -8,8 +8,8 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from eventstore.events import MessagePublished, Received, Redelivered, Released
-from eventstore.positions import format_position, from_runs
+from eventstore.format.events import MessagePublished, Received, Redelivered, Released
+from eventstore.format.positions import format_position, from_runs
 from projections.rules import (
     ACKNOWLEDGEMENT,
     PACKET_ID_REUSE,
@@ -23,8 +23,13 @@ from projections.waiting import FLAG_BITS, RETAIN_FLAG
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from eventstore.events import MessageDropped, SessionClosed, SessionExpired, SessionOpened
-    from eventstore.positions import Position
+    from eventstore.format.events import (
+        MessageDropped,
+        SessionClosed,
+        SessionExpired,
+        SessionOpened,
+    )
+    from eventstore.format.positions import Position
     from projections.session import SessionState, SubscriptionState
 
 _MOST_PID: Final = 65_535

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
-from eventstore.events import (
+from eventstore.format.events import (
     Acked,
     CheckpointBegun,
     CheckpointCompleted,
@@ -34,7 +34,7 @@ from eventstore.events import (
     SessionOpened,
     SessionSnapshot,
 )
-from eventstore.positions import Position, from_runs, position
+from eventstore.format.positions import Position, from_runs, position
 from projections.node import NodeState
 from projections.session import InFlight
 from projections.snapshot import decode
@@ -44,7 +44,7 @@ from protocol.mqtt.topic_trie import FilterTrie
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from eventstore.records import Record
+    from eventstore.format.records import Record
     from projections.session import SessionState
 
 Fate: TypeAlias = Literal["queued", "in_flight", "releasing", "acknowledged", "dropped", "gone"]

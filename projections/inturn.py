@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from eventstore.positions import format_position
+from eventstore.format.positions import format_position
 from projections.rules import NO_SUBSCRIPTION, QOS, UNEXPECTED, Violation
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from eventstore.events import Unsubscribed
-    from eventstore.positions import Position
+    from eventstore.format.events import Unsubscribed
+    from eventstore.format.positions import Position
 
 
 class InTurn:

@@ -25,7 +25,7 @@ from projections.stored import (
 )
 
 if TYPE_CHECKING:
-    from eventstore.positions import Position
+    from eventstore.format.positions import Position
     from projections.node import NodeState
     from projections.session import SessionState
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from eventstore.events import (
+from eventstore.format.events import (
     Bridged,
     BrokerStarted,
     BrokerStopped,
@@ -31,8 +31,8 @@ from eventstore.events import (
     WebAccessed,
     entries,
 )
-from eventstore.positions import INDEX_BITS, Position, from_runs, position
-from eventstore.records import Record, payload_bounds
+from eventstore.format.positions import INDEX_BITS, Position, from_runs, position
+from eventstore.format.records import Record, payload_bounds
 from projections.retained import RetainedIndex
 from projections.session import EVOLVE, SessionState
 from projections.sessions import SessionTable

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from eventstore.positions import from_runs
+from eventstore.format.positions import from_runs
 from projections.rules import ORDER, Violation
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator
 
-    from eventstore.events import Acked, Completed, Received, Redelivered
-    from eventstore.positions import Position
+    from eventstore.format.events import Acked, Completed, Received, Redelivered
+    from eventstore.format.positions import Position
     from projections.session import SessionState
 
 

@@ -9,7 +9,7 @@ from protocol.mqtt.topics import matches
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator, Mapping
 
-    from eventstore.positions import Position
+    from eventstore.format.positions import Position
 
 _MATCHES_KEPT: Final = 4096
 

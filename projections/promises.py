@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import orjson
 
-from eventstore.events import (
+from eventstore.format.events import (
     Acked,
     Completed,
     Delivered,
@@ -30,7 +30,7 @@ from eventstore.events import (
     Subscribed,
     Unsubscribed,
 )
-from eventstore.positions import INDEX_BITS, Position, format_position, from_runs
+from eventstore.format.positions import INDEX_BITS, Position, format_position, from_runs
 from projections import checks
 from projections.alone import SessionFold
 from projections.inturn import InTurn

@@ -10,7 +10,7 @@ from __future__ import annotations
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
-from eventstore.events import (
+from eventstore.format.events import (
     Event,
     MessagePublished,
     Released,
@@ -19,7 +19,7 @@ from eventstore.events import (
     SessionExpired,
     SessionOpened,
 )
-from eventstore.positions import Position, from_runs
+from eventstore.format.positions import Position, from_runs
 from projections.shards import Shards
 from protocol.mqtt.topic_trie import TopicTrie
 

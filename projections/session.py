@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from eventstore.events import (
+from eventstore.format.events import (
     Acked,
     Completed,
     Delivered,
@@ -35,7 +35,7 @@ from eventstore.events import (
     WillCancelled,
     WillFired,
 )
-from eventstore.positions import Position, from_runs
+from eventstore.format.positions import Position, from_runs
 from projections.links import holds_links
 from projections.waiting import WaitingQueue
 

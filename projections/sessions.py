@@ -17,7 +17,7 @@ from projections.snapshot import decode, encode, oldest_reference
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from eventstore.positions import Position
+    from eventstore.format.positions import Position
     from projections.session import SessionState
 
 _BOUND = struct.Struct(">Q")

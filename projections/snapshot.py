@@ -1,7 +1,7 @@
 """The state of a session as JSON, and back: in the log's checkpoints and in the projections.
 
-What has its usual value is left out, neighbours are runs (``eventstore.positions``), so that a
-session that waits for its client takes about as many bytes as its filters. A state that is too
+What has its usual value is left out, neighbours are runs (``eventstore.format.positions``), so that
+a session that waits for its client takes about as many bytes as its filters. A state that is too
 large for one event or message is spread over parts: each is an object with the same fields, and
 lists that go on where those of the part before ended.
 
@@ -12,14 +12,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from eventstore.positions import from_runs, to_runs
+from eventstore.format.positions import from_runs, to_runs
 from projections.session import InFlight, SessionState, SubscriptionState, Will
 from projections.waiting import FLAG_BITS, WaitingQueue
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from eventstore.positions import Position, Run
+    from eventstore.format.positions import Position, Run
 
 Part: TypeAlias = dict[str, Any]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from eventstore.events import (
+from eventstore.format.events import (
     Event,
     SessionClosed,
     SessionExpired,
@@ -16,7 +16,7 @@ from eventstore.events import (
     WillCancelled,
     WillFired,
 )
-from eventstore.positions import INDEX_BITS, Position
+from eventstore.format.positions import INDEX_BITS, Position
 from projections.alone import SessionFold
 
 TYPES = (

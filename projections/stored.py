@@ -31,12 +31,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from eventstore.events import LogArchived, LogCut
+from eventstore.format.events import LogArchived, LogCut
 from projections.retained import RetainedMessage
 from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:
-    from eventstore.positions import Position
+    from eventstore.format.positions import Position
 
 MAGIC = b"FMP\x01"
 SESSION, RETAINED, MARK, GONE = 1, 2, 3, 4

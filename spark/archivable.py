@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from eventstore.connection import disconnect
 from eventstore.errors import CorruptLog
-from eventstore.log import read_stored
-from eventstore.logs import PREFIX
+from eventstore.format.records import Record, decode_record
+from eventstore.log.jetstream_log import read_stored
+from eventstore.nats.connection import disconnect
+from eventstore.nats.discovery import PREFIX
 from eventstore.paths import expanded
-from eventstore.records import Record, decode_record
 from eventstore.shown import escaped
 from protocol.errors import FoldmqError
 from spark.archived import NODE, ledger_of

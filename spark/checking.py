@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from eventstore.errors import CorruptLog, UnknownLogFormat
-from eventstore.records import GENESIS, Record, check_record, link_of
+from eventstore.format.records import GENESIS, Record, check_record, link_of
 from spark.opening import frame_of
 from spark.stored import opened
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import pyarrow as pa
 
-from eventstore.events import UnreadableEvent
-from eventstore.records import decode_record, encode_record
+from eventstore.format.events import UnreadableEvent
+from eventstore.format.records import decode_record, encode_record
 from spark.entries import Entries
 from spark.events import Events
 from spark.runs import Misfit
@@ -22,7 +22,7 @@ from spark.types import GRAINS, schema_of
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from eventstore.records import Record
+    from eventstore.format.records import Record
     from spark.columns import Columns
     from spark.wanted import Wanted
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from eventstore.positions import INDEX_BITS
+from eventstore.format.positions import INDEX_BITS
 from spark.arrays import indices, joined, of_numbers
 from spark.cells import MAKERS, Cells
 from spark.groups import MESSAGES
@@ -25,7 +25,7 @@ from spark.widths import cut
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from eventstore.records import Record
+    from eventstore.format.records import Record
     from spark.groups import Group
     from spark.runs import Integers
     from spark.wanted import Wanted

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from eventstore.positions import INDEX_BITS
+from eventstore.format.positions import INDEX_BITS
 from spark.arrays import indices, of_numbers
 from spark.groups import MESSAGES
 from spark.layout import KIND_NAMES, KIND_VERSIONS, Layout
@@ -19,7 +19,7 @@ from spark.widths import ROWS
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from eventstore.records import Record
+    from eventstore.format.records import Record
     from spark.wanted import Wanted
 
 

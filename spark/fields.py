@@ -1,7 +1,8 @@
 """How foldmq writes the events of each type: which fields, in which order, of which types.
 
-All of it follows from ``eventstore.events``. What is written otherwise (an older version, a field
-with a default that is left out) is for ``parse_event``, which says what is wrong if anything is.
+All of it follows from ``eventstore.format.events``. What is written otherwise (an older version, a
+field with a default that is left out) is for ``parse_event``, which says what is wrong if anything
+is.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from dataclasses import dataclass, fields
 from types import UnionType
 from typing import Any, Final, get_args, get_origin, get_type_hints
 
-from eventstore.events import VERSIONS, Event
+from eventstore.format.events import VERSIONS, Event
 
 _BEGINS: Final[dict[Any, str]] = {str: '"', list: "[", dict: "{"}
 

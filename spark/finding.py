@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from eventstore.connection import disconnect
 from eventstore.errors import CorruptLog
-from eventstore.logs import list_logs
-from eventstore.records import link_of
+from eventstore.format.records import link_of
+from eventstore.nats.connection import disconnect
+from eventstore.nats.discovery import list_logs
 from eventstore.shown import escaped
 from spark.failures import BadOption, NoLog, OtherLog
 from spark.loops import run

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from eventstore.positions import MAX_INDEX
+from eventstore.format.positions import MAX_INDEX
 from spark.runs import Integers, Misfit, before, numbers_within
 from spark.values import Values
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from eventstore.events import VERSIONS
-from eventstore.positions import INDEX_BITS
+from eventstore.format.events import VERSIONS
+from eventstore.format.positions import INDEX_BITS
 from spark.arrays import nulled, of_numbers, of_texts
 from spark.groups import Group
 from spark.runs import Integers, Misfit, before, integers
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from eventstore.positions import Position
-    from eventstore.records import Record
+    from eventstore.format.positions import Position
+    from eventstore.format.records import Record
     from spark.wanted import Wanted
 
 _KINDS: Final = tuple(VERSIONS)

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from eventstore.positions import MAX_INDEX, format_position, position
+from eventstore.format.positions import MAX_INDEX, format_position, position
 from spark.finding import find
 from spark.nodes import nodes_of
 from spark.options import Options

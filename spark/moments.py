@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
-from eventstore.positions import MAX_INDEX, Position, parse_position, position
+from eventstore.format.positions import MAX_INDEX, Position, parse_position, position
 from spark.failures import BadOption
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from eventstore.connection import disconnect
 from eventstore.errors import CorruptLog, LostLog
-from eventstore.log import LogUnavailable, ask, read_bounds, read_stored
+from eventstore.log.jetstream_log import LogUnavailable, ask, read_bounds, read_stored
+from eventstore.nats.connection import disconnect
 from spark.failures import CutMeanwhile
 from spark.loops import run
 from spark.readahead import read_ahead

@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from eventstore.errors import CorruptLog
-from eventstore.logs import PREFIX
+from eventstore.nats.discovery import PREFIX
 from eventstore.shown import escaped
 from eventstore.shown import name as shown
 from spark.failures import BadOption, of_log

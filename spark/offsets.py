@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from eventstore.errors import CorruptLog
-from eventstore.records import decode_record
+from eventstore.format.records import decode_record
 from spark.opening import frame_of
 from spark.stored import Stored, opened
 

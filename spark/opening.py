@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import orjson
 
-from eventstore.records import (
+from eventstore.format.records import (
     HEADER_FROM,
     Record,
     check_record,

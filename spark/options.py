@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from eventstore.logs import PREFIX
+from eventstore.nats.discovery import PREFIX
 from eventstore.shown import escaped
 from spark.access import Access
 from spark.columns import Columns
@@ -147,7 +147,7 @@ def _types(text: str | None) -> frozenset[str] | None:
     types = _names("types", text)
     if not types:
         return types
-    from eventstore.events import VERSIONS  # not before: it takes long to import
+    from eventstore.format.events import VERSIONS  # not before: it takes long to import
 
     for name in types:
         if name not in VERSIONS:

@@ -13,7 +13,7 @@ from spark.runs import Integers, Misfit, before
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from eventstore.records import Record
+    from eventstore.format.records import Record
 
 
 class Areas:

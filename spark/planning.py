@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from eventstore.errors import CorruptLog
-from eventstore.positions import MAX_INDEX, index_of, sequence_of
+from eventstore.format.positions import MAX_INDEX, index_of, sequence_of
 from eventstore.shown import escaped
 from spark.failures import BadOption, CutOff, of_log
 from spark.opening import frame_of
@@ -17,7 +17,7 @@ from spark.stored import opened
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
 
-    from eventstore.positions import Position
+    from eventstore.format.positions import Position
     from spark.moments import Moments
     from spark.options import Options
     from spark.stored import Stored

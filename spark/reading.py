@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from eventstore.errors import CorruptLog
-from eventstore.events import UnknownEvent, UnreadableEvent
-from eventstore.logs import PREFIX
-from eventstore.positions import position
+from eventstore.format.events import UnknownEvent, UnreadableEvent
+from eventstore.format.positions import position
+from eventstore.nats.discovery import PREFIX
 from spark.checking import Checked, Checker
 from spark.decoding import Decoder, rows_of
 from spark.failures import of_log
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from eventstore.records import Record
+    from eventstore.format.records import Record
     from spark.columns import Columns
     from spark.planning import Range
     from spark.wanted import Pushed

@@ -16,7 +16,7 @@ from spark.wanted import Wanted
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from eventstore.records import Record
+    from eventstore.format.records import Record
     from spark.checking import Checked
 
 NEED_EVENTS: Final = frozenset({"events", "entries"})

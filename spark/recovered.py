@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
-from eventstore.events import (
+from eventstore.format.events import (
     Acked,
     Completed,
     Delivered,
@@ -29,7 +29,7 @@ from eventstore.events import (
     WillArmed,
     WillFired,
 )
-from eventstore.positions import Position, from_runs
+from eventstore.format.positions import Position, from_runs
 from projections.alone import SessionFold
 from protocol.mqtt.sparkplug import is_death, with_timestamp
 

@@ -20,7 +20,7 @@ from pyspark import StorageLevel
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
-from eventstore.positions import format_position, index_of, position, sequence_of
+from eventstore.format.positions import format_position, index_of, position, sequence_of
 from eventstore.shown import name as shown
 from spark.audit.outcome import (
     ALL_CLAIM,
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from eventstore.positions import Position
+    from eventstore.format.positions import Position
     from spark.audit.outcome import Claim
     from spark.log import Bounds, Log
     from spark.rebuild.beginning import Beginnings

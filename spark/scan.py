@@ -13,7 +13,7 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
-from eventstore.records import HEADER_FROM
+from eventstore.format.records import HEADER_FROM
 from spark.arrays import cut, of_joined, of_texts
 from spark.digits import PAD, parse, words_of
 from spark.runs import Integers, Misfit
@@ -21,7 +21,7 @@ from spark.runs import Integers, Misfit
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from eventstore.records import Record
+    from eventstore.format.records import Record
     from spark.digits import Flags
 
 _EVENTS: Final = b',"events":['

@@ -6,7 +6,7 @@ import asyncio
 import threading
 from typing import TYPE_CHECKING
 
-from eventstore.connection import disconnect
+from eventstore.nats.connection import disconnect
 from spark.finding import find_with, in_archive, in_nats
 
 if TYPE_CHECKING:

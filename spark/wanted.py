@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from eventstore.logs import PREFIX
+from eventstore.nats.discovery import PREFIX
 
 if TYPE_CHECKING:
-    from eventstore.positions import Position
+    from eventstore.format.positions import Position
     from spark.groups import Group
 
 

@@ -16,7 +16,7 @@ from typing import get_args
 import pytest
 
 from cli.settings import Settings
-from eventstore.events import Event
+from eventstore.format.events import Event
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"

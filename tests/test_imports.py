@@ -77,7 +77,7 @@ def test_spark_is_loaded_for_its_jobs_alone() -> None:
     [
         ("protocol", "import asyncio"),
         ("protocol", "from nats.aio.client import Client"),
-        ("protocol", "def f():\n    import eventstore.records"),
+        ("protocol", "def f():\n    import eventstore.format.records"),
         ("projections", "from time import monotonic"),
         ("projections", "if True:\n    from actors import auth"),
         ("eventstore", "import projections"),
@@ -97,7 +97,7 @@ def test_a_wrong_import_is_found(package: str, source: str) -> None:
     [
         ("cli", "from actors import auth\nimport asyncio"),
         ("actors", "import asyncio\nimport pykka\nfrom projections.session import evolve"),
-        ("projections", "from eventstore.events import Event"),
+        ("projections", "from eventstore.format.events import Event"),
         ("spark", "import asyncio\nimport pyspark\nfrom projections.session import evolve"),
         ("cli", "from spark.session import spark_session"),
         ("protocol", "import struct\nfrom protocol.errors import FoldmqError"),

@@ -1,4 +1,4 @@
-"""Writes docs/events.md: the events of the log, from the docstrings of eventstore/events.py.
+"""Writes docs/events.md: the events of the log, from the docstrings of eventstore/format/events.py.
 
 What a field of the same name means everywhere is said once, in ``COMMON``.
 
@@ -17,20 +17,21 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from eventstore.events import Delivered, Event, MessagePublished, Queued
-from eventstore.records import GENESIS, decode_record, encode_record, link_of
+from eventstore.format.events import Delivered, Event, MessagePublished, Queued
+from eventstore.format.records import GENESIS, decode_record, encode_record, link_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "events.md"
-SOURCE = ROOT / "eventstore" / "events.py"
+SOURCE = ROOT / "eventstore" / "format" / "events.py"
 
 INTRODUCTION = """\
 # Events
 
-Written by `tools/events_table.py` from the docstrings in `eventstore/events.py`; do not edit.
+Written by `tools/events_table.py` from the docstrings in `eventstore/format/events.py`; do not
+edit.
 
 The log of a node is the JetStream stream `FOLDMQ_LOG_<node>` on the subject `foldmq.log.<node>`.
 Each JetStream message is a *record*: the events of one or more turns of the event loop and the
@@ -65,8 +66,8 @@ A turn that does not fit into one record is spread over several, with `part` 0, 
 `last` only on the final one. Parts that have no final one are void: their turn never finished and
 no client was told of it.
 
-Code: `eventstore.records.encode_record`, `eventstore.records.decode_record`,
-`eventstore.records.ChainChecker`.
+Code: `eventstore.format.records.encode_record`, `eventstore.format.records.decode_record`,
+`eventstore.format.records.ChainChecker`.
 
 ## Positions and runs
 
@@ -83,16 +84,16 @@ position of its own.
 A column of integers is written as *runs*: an integer stands for itself, `[first, count, step]` for
 `count` integers from `first` on. `[1, 3, 1]` is 1, 2, 3.
 
-Code: `eventstore.positions.to_runs`, `eventstore.positions.from_runs`,
-`eventstore.events.entries`.
+Code: `eventstore.format.positions.to_runs`, `eventstore.format.positions.from_runs`,
+`eventstore.format.events.entries`.
 
 ## Versions
 
 Every event carries its type in `e` and the version of that type in `v`. A field may be added with
 a default under the same version. Any other change needs a new version and an upcaster in
-`eventstore.events.UPCASTERS`, which is applied when the log is read (`eventstore.events.upcast`).
-Unknown fields are ignored when read; unknown types and versions are refused. The JSON Schema of all
-events is [events.schema.json](events.schema.json).
+`eventstore.format.events.UPCASTERS`, which is applied when the log is read
+(`eventstore.format.events.upcast`). Unknown fields are ignored when read; unknown types and
+versions are refused. The JSON Schema of all events is [events.schema.json](events.schema.json).
 
 """
 

@@ -21,7 +21,7 @@ from actors.access.identity import AuthResult, Verdict
 from actors.access.lanes import Lanes, Once
 from actors.access.remembered import Remembered
 from actors.access.rules import Rule
-from eventstore.questions import UnansweredError
+from eventstore.nats.request_client import UnansweredError
 from eventstore.shown import escaped
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ log = structlog.get_logger("foldmq")
 
 
 class Asker(Protocol):
-    """What a question is asked through; ``eventstore.questions.Questions`` is one."""
+    """What a question is asked through; ``eventstore.nats.request_client.Questions`` is one."""
 
     async def ask(self, request: bytes, seconds: float) -> bytes:
         """Give the answer; raises UnansweredError when there is none within ``seconds``."""

@@ -19,9 +19,9 @@ from actors.bridge.replies import LONGEST
 from actors.decisions import PACKET_IDS
 from actors.messages import Batch
 from actors.publisher import Publisher
-from eventstore.events import NATS_SESSION, SessionClosed, SessionOpened
-from eventstore.link import render_pub
-from eventstore.positions import INDEX_BITS
+from eventstore.format.events import NATS_SESSION, SessionClosed, SessionOpened
+from eventstore.format.positions import INDEX_BITS
+from eventstore.nats.batch_client import render_pub
 from protocol.mqtt.packets import Publishes
 from protocol.nats.headers import parse
 
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from actors.bridge.stats import BridgeStats
     from actors.broker import Broker
     from actors.router import Subscriber
-    from eventstore.journal import Sink
-    from eventstore.link import Arrived
-    from eventstore.positions import Position
+    from eventstore.format.positions import Position
+    from eventstore.log.journal import Sink
+    from eventstore.nats.batch_client import Arrived
     from protocol.nats.headers import Headers
 
 _LEVEL = 4

@@ -25,8 +25,8 @@ from actors.bridge.outbox import Outbox
 from actors.bridge.replies import Replies
 from actors.kernel import LoopActor
 from actors.pause import Pause
-from eventstore.events import NATS_SESSION, Bridged
-from eventstore.link import render_pub
+from eventstore.format.events import NATS_SESSION, Bridged
+from eventstore.nats.batch_client import render_pub
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
     from actors.bridge.stats import BridgeStats
     from actors.broker import Broker
     from actors.connection import Connection
-    from eventstore.journal import Effects
-    from eventstore.link import Link
-    from eventstore.messages import Stored
-    from eventstore.positions import Position
+    from eventstore.format.positions import Position
+    from eventstore.log.journal import Effects
+    from eventstore.log.message_store import Stored
+    from eventstore.nats.batch_client import Link
     from protocol.mqtt.packets import Publishes
 
 _log = structlog.get_logger("foldmq")

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from actors.bridge.flow import Flow
 from actors.bridge.options import REPLIES
-from eventstore.events import NATS_SESSION
-from eventstore.messages import Stored
+from eventstore.format.events import NATS_SESSION
+from eventstore.log.message_store import Stored
 from protocol.nats.headers import MAX_CLIENT
 from protocol.nats.mapping import MAX_SUBJECT
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from actors.bridge.flow import Leaving
     from actors.bridge.flows import Flows
     from actors.bridge.options import BridgeOptions
-    from eventstore.journal import Effects
+    from eventstore.log.journal import Effects
 
 _MOST_FLOWS = 65_536
 _MOST_FLOW_BYTES = 16 * 1024 * 1024

@@ -9,7 +9,7 @@ from protocol.nats.headers import MAX_CLIENT, constant_part, encode_value
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from eventstore.positions import Position
+    from eventstore.format.positions import Position
 
 _LINE = 160
 """Bytes that a message takes as it is sent beside payload, subject, topic and client, about."""

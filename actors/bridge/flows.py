@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from actors.bridge.flow import Flow, Leaving
     from actors.bridge.stats import BridgeStats
-    from eventstore.positions import Position
+    from eventstore.format.positions import Position
 
 _OPEN = 1.0
 """Seconds for which a subject that somebody wanted is not asked about again."""

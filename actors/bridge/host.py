@@ -14,8 +14,8 @@ from actors.bridge.bridge import Bridge, Down, InOrder, Up
 from actors.bridge.interest import Interest
 from actors.bridge.stats import BridgeStats
 from eventstore.errors import BadNatsOptions, EventStoreError
-from eventstore.events import NATS_SESSION, Bridged
-from eventstore.link import Link
+from eventstore.format.events import NATS_SESSION, Bridged
+from eventstore.nats.batch_client import Link
 from eventstore.shown import escaped
 from protocol.errors import FoldmqError
 
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from actors.bridge.options import BridgeOptions
     from actors.broker import Broker
     from actors.connection import Connection
-    from eventstore.connection import ConnectionOptions
-    from eventstore.link import Arrived
-    from eventstore.messages import Stored
-    from eventstore.positions import Position
+    from eventstore.format.positions import Position
+    from eventstore.log.message_store import Stored
+    from eventstore.nats.batch_client import Arrived
+    from eventstore.nats.connection import ConnectionOptions
     from protocol.mqtt.packets import Publishes
 
 _log = structlog.get_logger("foldmq")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from actors.bridge.copies import Copies
 from actors.bridge.options import REQUESTS
-from eventstore.events import NATS_SESSION
+from eventstore.format.events import NATS_SESSION
 from protocol.mqtt.topic_trie import FilterTrie
 from protocol.mqtt.topics import split_levels
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from actors.bridge.flow import Leaving
-from eventstore.events import (
+from eventstore.format.events import (
     NATS_SESSION,
     Event,
     MessagePublished,
@@ -25,9 +25,9 @@ from eventstore.events import (
     SessionSnapshot,
     entries,
 )
-from eventstore.log import LogUnavailable
-from eventstore.messages import MessageStore, Stored, messages_of
-from eventstore.positions import INDEX_BITS, Position, format_position, from_runs, position
+from eventstore.format.positions import INDEX_BITS, Position, format_position, from_runs, position
+from eventstore.log.jetstream_log import LogUnavailable
+from eventstore.log.message_store import MessageStore, Stored, messages_of
 from projections.turns import Turns
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from actors.bridge.flows import Flows
     from actors.bridge.options import BridgeOptions
     from actors.broker import Broker
-    from eventstore.records import Record
+    from eventstore.format.records import Record
 
 _log = structlog.get_logger("foldmq")
 

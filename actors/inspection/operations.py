@@ -19,8 +19,8 @@ from actors.messages import Close, Kick, Remove
 from actors.orders import Order
 from actors.session import Session
 from actors.subscription import Subscription
-from eventstore.events import NATS_SESSION, LogArchived, RetainedCleared, WebAccessed
-from eventstore.positions import INDEX_BITS
+from eventstore.format.events import NATS_SESSION, LogArchived, RetainedCleared, WebAccessed
+from eventstore.format.positions import INDEX_BITS
 from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:

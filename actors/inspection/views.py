@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from actors.broker import Broker
     from actors.kernel import LoopActor
-    from eventstore.positions import Position
+    from eventstore.format.positions import Position
     from projections.retained import RetainedMessage
     from projections.session import InFlight, SessionState, SubscriptionState
 

@@ -27,16 +27,16 @@ from actors.messages import (
     Regrant,
     Retry,
 )
-from eventstore.positions import to_runs
+from eventstore.format.positions import to_runs
 from protocol.mqtt.packets import Acks, Connect, Publish, Publishes, Subscribe, Unsubscribe
 from protocol.mqtt.server_packets import Connack, Suback, Unsuback, read_sent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from eventstore.events import Event, MessagePublished
-    from eventstore.messages import MessageStore
-    from eventstore.positions import Position, Run
+    from eventstore.format.events import Event, MessagePublished
+    from eventstore.format.positions import Position, Run
+    from eventstore.log.message_store import MessageStore
     from projections.retained import RetainedMessage
 
 NAME_LIMIT = 256
@@ -266,7 +266,7 @@ def event_object(event: Event) -> tuple[dict[str, Any], dict[str, int]]:
     """Return an event as it stands in the log, but bounded, and what was left out.
 
     The second value has the true length of each list of the event that was cut. It can be read
-    back by ``eventstore.events.parse_event``.
+    back by ``eventstore.format.events.parse_event``.
     """
     found: dict[str, Any] = {}
     cut: dict[str, int] = {}

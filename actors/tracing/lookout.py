@@ -27,7 +27,7 @@ from actors.tap import ActorTap
 from actors.tracing import lines as tracelines
 from actors.tracing.shadow import Shadow
 from actors.tracing.traces import AT_ONCE, End, Trace, add_lines
-from eventstore.events import MessagePublished, SessionSnapshot
+from eventstore.format.events import MessagePublished, SessionSnapshot
 from protocol.mqtt.server_packets import count_sent, read_sent
 
 if TYPE_CHECKING:
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 
     from actors.broker import Broker
     from actors.kernel import LoopActor
-    from eventstore.events import Event
-    from eventstore.journal import Sink
-    from eventstore.positions import Position
+    from eventstore.format.events import Event
+    from eventstore.format.positions import Position
+    from eventstore.log.journal import Sink
 
 _log = structlog.get_logger("foldmq")
 

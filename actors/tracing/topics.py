@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from actors.tracing import lines as tracelines
 from actors.tracing.traces import AT_ONCE, add_lines
-from eventstore.events import (
+from eventstore.format.events import (
     Acked,
     Completed,
     Delivered,
@@ -27,7 +27,7 @@ from eventstore.events import (
     Released,
     RetainedCleared,
 )
-from eventstore.positions import count_runs, to_runs
+from eventstore.format.positions import count_runs, to_runs
 from protocol.mqtt.server_packets import read_sent
 from protocol.mqtt.topic_trie import FilterTrie
 
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from actors.router import Route
     from actors.tracing.lookout import Lookout
     from actors.tracing.traces import Trace
-    from eventstore.events import Event
-    from eventstore.positions import Position, Run
+    from eventstore.format.events import Event
+    from eventstore.format.positions import Position, Run
 
 _LOOKED_AT = 4096
 """Messages of one batch or event that are looked at."""

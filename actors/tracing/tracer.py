@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from actors.broker import Broker
     from actors.inspection.inspector import Handler
     from actors.messages import Publication
-    from eventstore.events import Event
-    from eventstore.positions import Position
+    from eventstore.format.events import Event
+    from eventstore.format.positions import Position
 
 _log = structlog.get_logger("foldmq")
 

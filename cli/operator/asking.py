@@ -14,7 +14,7 @@ import typer
 from cli import text
 from cli.operator.inspecting import LiveBroker, NoAnswer
 from cli.sourceflags import UsageError
-from eventstore.positions import format_position
+from eventstore.format.positions import format_position
 
 PORTION = 500
 """Names in one request."""

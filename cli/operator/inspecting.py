@@ -23,9 +23,9 @@ from cli.settings import Settings, load
 from cli.sourceflags import SourceFlags, UsageError
 from cli.store import foreign_access
 from cli.text import escaped, name
-from eventstore.connection import ConnectionOptions, connect, disconnect
 from eventstore.datadir import DataDir
-from eventstore.logs import PREFIX
+from eventstore.nats.connection import ConnectionOptions, connect, disconnect
+from eventstore.nats.discovery import PREFIX
 from protocol.errors import FoldmqError
 
 SERVICE = "foldmq"

@@ -10,7 +10,7 @@ from cli.operator.sessionpage import json_object
 from cli.operator.tables import Column, Table
 from cli.sourceflags import SourceFlags
 from cli.topics import check_topic
-from eventstore.positions import format_position
+from eventstore.format.positions import format_position
 
 OUTCOMES = {
     "sent": "sent",

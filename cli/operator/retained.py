@@ -13,8 +13,8 @@ from cli.operator.tables import Column
 from cli.source import NoLog, source_on
 from cli.sourceflags import SourceFlags
 from cli.topics import check_filter, check_topic
-from eventstore.messages import messages_of
-from eventstore.positions import Position, format_position, sequence_of
+from eventstore.format.positions import Position, format_position, sequence_of
+from eventstore.log.message_store import messages_of
 
 
 def run_list(flags: SourceFlags, topic_filter: str, limit: int | None, *, as_json: bool) -> None:

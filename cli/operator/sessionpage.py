@@ -5,7 +5,7 @@ from typing import Any
 
 from cli import text
 from cli.operator.tables import idle, span
-from eventstore.positions import format_position
+from eventstore.format.positions import format_position
 
 Found = Mapping[str, Any]
 

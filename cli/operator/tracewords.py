@@ -9,8 +9,8 @@ from typing import Any
 from cli import text
 from cli.topics import Published
 from cli.words import words
-from eventstore.events import UnreadableEvent, parse_event
-from eventstore.positions import Position, format_position
+from eventstore.format.events import UnreadableEvent, parse_event
+from eventstore.format.positions import Position, format_position
 
 Line = Mapping[str, Any]
 

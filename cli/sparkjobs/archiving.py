@@ -12,8 +12,8 @@ from cli.source import say
 from cli.sparkjobs.flags import SparkFlags
 from cli.sparkjobs.place import Found, absolute
 from cli.sparkjobs.running import Job, run, write
-from eventstore.connection import disconnect
-from eventstore.logs import PREFIX
+from eventstore.nats.connection import disconnect
+from eventstore.nats.discovery import PREFIX
 from protocol.errors import FoldmqError
 from spark.access import Access
 from spark.archivable import Due, due, unchanged

@@ -9,8 +9,8 @@ from cli.operator.inspecting import NoLiveBroker
 from cli.projected import Held, ProjectionReader, Projections
 from cli.source import Source
 from cli.sparkjobs.place import Found
-from eventstore.logs import PREFIX
-from eventstore.positions import Position, position
+from eventstore.format.positions import Position, position
+from eventstore.nats.discovery import PREFIX
 from spark.audit.outcome import ALL_CLAIM as ALL
 from spark.audit.outcome import RETAINED_CLAIM as RETAINED
 from spark.audit.outcome import SESSION_CLAIM as SESSION

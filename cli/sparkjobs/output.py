@@ -26,7 +26,7 @@ from cli.operator.tables import Column, Table
 from cli.sourceflags import UsageError
 from cli.sparkjobs.place import absolute
 from cli.sparkjobs.running import Job, write
-from eventstore.positions import (
+from eventstore.format.positions import (
     INDEX_BITS,
     MAX_INDEX,
     Position,

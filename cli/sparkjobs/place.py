@@ -14,7 +14,7 @@ from cli.settings import Settings, load
 from cli.source import CutOff, Place, Source, connect_to, find_place, named_stream, say
 from cli.sourceflags import UsageError
 from cli.sparkjobs.flags import MASTER, SparkFlags
-from eventstore.connection import ConnectionOptions
+from eventstore.nats.connection import ConnectionOptions
 from eventstore.paths import expanded
 from spark.finding import find_with, in_archive
 from spark.folders import shown

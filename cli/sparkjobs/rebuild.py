@@ -11,7 +11,7 @@ from cli.operator.tables import Column
 from cli.sparkjobs.flags import SparkFlags
 from cli.sparkjobs.output import as_of, put, target
 from cli.sparkjobs.running import Job, nothing, run
-from eventstore.positions import format_position
+from eventstore.format.positions import format_position
 from spark.rebuild import rebuild
 
 _PAYLOAD_LIMIT = 40

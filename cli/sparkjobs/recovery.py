@@ -6,7 +6,7 @@ from cli import text
 from cli.sparkjobs.claims import Claims, of_brokers, of_nobody
 from cli.sparkjobs.flags import SparkFlags
 from cli.sparkjobs.running import Job, run, write
-from eventstore.positions import format_position
+from eventstore.format.positions import format_position
 from spark.recovery import NodeRecovery, RecoveryOutcome, Start, recovery_check
 
 _LISTED = 20

@@ -20,7 +20,7 @@ from cli.listening import ListenError, bind, excuse
 from cli.settings import PREFIX, Settings
 from cli.units import Address
 from cli.web.access import TOKEN_FILE, TokenError, find_token
-from eventstore.natsprocess import end_process
+from eventstore.server.process import end_process
 
 if TYPE_CHECKING:
     import socket

@@ -21,14 +21,14 @@ import orjson
 
 from cli.memory import few_collections
 from eventstore.errors import CorruptLog
-from eventstore.events import (
+from eventstore.format.events import (
     CheckpointBegun,
     CheckpointCompleted,
     MessagesCarried,
     RetainedSnapshot,
     SessionSnapshot,
 )
-from eventstore.positions import INDEX_BITS, Position, position
+from eventstore.format.positions import INDEX_BITS, Position, position
 from projections.node import NodeState
 from projections.retained import RetainedIndex
 from projections.snapshot import Part, decode, encode
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from cli.source import Source
-    from eventstore.events import Event
-    from eventstore.records import Record
+    from eventstore.format.events import Event
+    from eventstore.format.records import Record
     from projections.session import SessionState
 
 MOST_EVENTS = 400_000

@@ -12,8 +12,8 @@ import nats.errors
 from cli.operator.inspecting import LiveBroker, NoLiveBroker, TooLarge, open_broker
 from cli.source import Source, source_on
 from cli.sourceflags import SourceFlags
-from eventstore.connection import check_jetstream
 from eventstore.errors import NatsUnavailable
+from eventstore.nats.connection import check_jetstream
 from protocol.errors import FoldmqError
 
 _AGAIN_SECONDS = 1.0

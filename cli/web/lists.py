@@ -12,15 +12,15 @@ from cli.text import payload_text
 from cli.web.guard import viewer
 from cli.web.listings import Listings, Order
 from cli.web.site import Site, asked, choice, is_fragment, number
-from eventstore.messages import messages_of
-from eventstore.positions import format_position, sequence_of
+from eventstore.format.positions import format_position, sequence_of
+from eventstore.log.message_store import messages_of
 
 if TYPE_CHECKING:
     from aiohttp import web
 
     from cli.web.link import Link
     from cli.web.listings import Listed
-    from eventstore.positions import Position
+    from eventstore.format.positions import Position
 
 _HIGHEST_SESSIONS = ("queued", "queued_bytes", "inflight", "subscriptions")
 _SESSION_ORDERS = (*_HIGHEST_SESSIONS, "client", "offline")

@@ -16,9 +16,9 @@ from cli.source import CutOff, Source
 from cli.topics import TopicBook
 from cli.web.sessionview import of_few_records
 from cli.words import payload_words, words
-from eventstore.events import entries
-from eventstore.positions import MAX_INDEX, Position, index_of, position, sequence_of
-from eventstore.records import Record
+from eventstore.format.events import entries
+from eventstore.format.positions import MAX_INDEX, Position, index_of, position, sequence_of
+from eventstore.format.records import Record
 from projections.turns import Turns
 
 SECONDS = 3.0

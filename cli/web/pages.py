@@ -13,7 +13,7 @@ from cli.web.guard import viewer
 from cli.web.logpage import find_page
 from cli.web.samples import EVERY
 from cli.web.site import Site, asked, choice, is_fragment, number
-from eventstore.positions import Position, format_position
+from eventstore.format.positions import Position, format_position
 
 if TYPE_CHECKING:
     from aiohttp import web

@@ -15,7 +15,7 @@ from markupsafe import Markup
 
 from cli import text, version
 from cli.top import figures
-from eventstore.positions import format_position
+from eventstore.format.positions import format_position
 
 _TITLE = 2000
 """Characters of a name that are shown when it is pointed at."""

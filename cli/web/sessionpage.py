@@ -21,13 +21,13 @@ from cli.web.folding import Folding, Histories
 from cli.web.sessionview import describe_messages, of_few_records, view_of
 from cli.web.site import Site, asked, is_fragment, number
 from cli.words import words
-from eventstore.positions import MAX_INDEX, format_position, index_of, position, sequence_of
+from eventstore.format.positions import MAX_INDEX, format_position, index_of, position, sequence_of
 
 if TYPE_CHECKING:
     from cli.source import Source
     from cli.web.history import Seen, SessionHistory
     from cli.web.link import Link
-    from eventstore.positions import Position
+    from eventstore.format.positions import Position
     from projections.session import SessionState
 
 _PART = 100

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from eventstore.positions import INDEX_BITS, sequence_of
+from eventstore.format.positions import INDEX_BITS, sequence_of
 from projections.waiting import QOS_MASK, RETAIN_FLAG
 
 if TYPE_CHECKING:
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from cli.source import Source
     from cli.topics import TopicBook
-    from eventstore.positions import Position
+    from eventstore.format.positions import Position
     from projections.session import InFlight, SessionState, SubscriptionState
 
 _MOST_RECORDS = 32

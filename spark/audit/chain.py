@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
-from eventstore.positions import Position, position
-from eventstore.records import GENESIS
+from eventstore.format.positions import Position, position
+from eventstore.format.records import GENESIS
 from spark.audit.outcome import CHAIN, TURN
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from eventstore.positions import Position
+    from eventstore.format.positions import Position
     from spark.audit.outcome import Claim
 
 COLUMNS: Final = ("where", "node", "kind", "name", "bound", "digest")

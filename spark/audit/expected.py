@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812 - the name that everybody knows it by
 
-from eventstore.positions import INDEX_BITS
+from eventstore.format.positions import INDEX_BITS
 from projections.spans import SubscriptionSpans
 from protocol.mqtt.topic_trie import FilterTrie
 from spark.audit.facts import CARRIED, EFFECT, RELEASED, SENT, SPANS
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame
 
-    from eventstore.positions import Position
+    from eventstore.format.positions import Position
     from projections.spans import Span
     from spark.audit.tables import Facts
     from spark.audit.whole import Whole

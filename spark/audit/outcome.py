@@ -2,7 +2,7 @@
 
 Everything here is plain and holds no Spark: it can be pickled, compared and rendered anywhere.
 Times are Unix times in milliseconds unless a name says otherwise; positions are packed
-(``eventstore.positions``).
+(``eventstore.format.positions``).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from eventstore.positions import Position
+    from eventstore.format.positions import Position
 
 CHAIN = "chain"
 TURN = "turn"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - the name that everybody knows it by
 
-from eventstore.events import NATS_SESSION
+from eventstore.format.events import NATS_SESSION
 from spark.audit.outcome import OWNERSHIP
 from spark.audit.results import CONNECTED
 from spark.audit.retained import place, violations

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from spark.audit.packing import pack
 
 if TYPE_CHECKING:
-    from eventstore.positions import Position
+    from eventstore.format.positions import Position
     from spark.audit.facts import Facts
 
 _EVENTS = 16_384

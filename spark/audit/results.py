@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from array import array
     from collections.abc import Iterator, Mapping, Sequence
 
-    from eventstore.positions import Position
+    from eventstore.format.positions import Position
 
 VIOLATION: Final = "violation"
 """``ref`` is the message that it is about, if it is about one."""

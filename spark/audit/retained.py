@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame
 
-    from eventstore.positions import Position
+    from eventstore.format.positions import Position
     from spark.audit.tables import Facts
     from spark.audit.whole import Whole
 

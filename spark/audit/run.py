@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from eventstore.positions import Position
+    from eventstore.format.positions import Position
     from spark.audit.expected import Sent
     from spark.audit.outcome import Claim, Compared
     from spark.audit.whole import Whole

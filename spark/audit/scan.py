@@ -7,7 +7,7 @@ from collections import Counter
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from eventstore.events import (
+from eventstore.format.events import (
     MessageDropped,
     OperatorActed,
     RetainedSnapshot,
@@ -16,9 +16,9 @@ from eventstore.events import (
     entries,
     parse_event,
 )
-from eventstore.frequent import frequent
-from eventstore.positions import MAX_INDEX, position
-from eventstore.records import HEADER_FROM, link_of
+from eventstore.format.fast_parse import frequent
+from eventstore.format.positions import MAX_INDEX, position
+from eventstore.format.records import HEADER_FROM, link_of
 from spark.audit.chain import COUNTS, DROPS, OPEN, PIECE, PROBLEM, RATES, Link, Note, Piece, follow
 from spark.audit.facts import Facts
 from spark.audit.outcome import CHAIN, EVENT
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from eventstore.positions import Position
-    from eventstore.records import Record
+    from eventstore.format.positions import Position
+    from eventstore.format.records import Record
     from spark.checking import Checked
 
 _YOUNG: Final = 50_000

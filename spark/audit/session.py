@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import orjson
 
-from eventstore.events import (
+from eventstore.format.events import (
     Acked,
     Completed,
     Delivered,
@@ -28,7 +28,7 @@ from eventstore.events import (
     Unsubscribed,
     WillArmed,
 )
-from eventstore.positions import INDEX_BITS, format_position, from_runs
+from eventstore.format.positions import INDEX_BITS, format_position, from_runs
 from projections.digests import digest
 from projections.promises import SessionAudit
 from projections.rules import UNDELIVERED
@@ -41,7 +41,7 @@ from spark.audit.whole import BEYOND
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from eventstore.positions import Position
+    from eventstore.format.positions import Position
     from projections.rules import Violation
     from projections.session import SessionState
     from spark.audit.packing import Packed

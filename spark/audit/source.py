@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, cast
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from eventstore.errors import CorruptLog
-from eventstore.records import decode_record
+from eventstore.format.records import decode_record
 from spark.audit.facts import DDL
 from spark.audit.rates import LEAST_MS, interval_ms
 from spark.audit.scan import Scan, few_collections

@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 from zlib import crc32
 
-from eventstore.events import (
+from eventstore.format.events import (
     CheckpointBegun,
     CheckpointCompleted,
     Delivered,
@@ -22,8 +22,8 @@ from eventstore.events import (
     Subscribed,
     WillArmed,
 )
-from eventstore.positions import MAX_INDEX, from_runs, position
-from eventstore.records import payload_bounds
+from eventstore.format.positions import MAX_INDEX, from_runs, position
+from eventstore.format.records import payload_bounds
 from projections.digests import retained_digest
 from projections.retained import RetainedMessage
 from projections.spans import TYPES as OF_SPANS
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Callable, Iterable, Sequence
 
-    from eventstore.positions import Position, Run
-    from eventstore.records import Record
+    from eventstore.format.positions import Position, Run
+    from eventstore.format.records import Record
     from spark.audit.facts import Facts
     from spark.audit.packs import Packs
 

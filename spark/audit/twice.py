@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812 - the name that everybody knows it by
 
-from eventstore.events import Delivered, Queued
-from eventstore.positions import format_position, from_runs
+from eventstore.format.events import Delivered, Queued
+from eventstore.format.positions import format_position, from_runs
 from spark.audit.facts import EVENTS
 from spark.audit.outcome import DELIVERED_TWICE, NO_SUBSCRIPTION
 from spark.audit.packing import unpack
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
-    from eventstore.positions import Position
+    from eventstore.format.positions import Position
     from spark.audit.tables import Facts
 
 _DDL: Final = "node string, session string, ref bigint, at bigint"

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 from eventstore.errors import CorruptLog
-from eventstore.events import CheckpointCompleted
-from eventstore.positions import format_position, position, sequence_of
+from eventstore.format.events import CheckpointCompleted
+from eventstore.format.positions import format_position, position, sequence_of
 from eventstore.shown import name as shown
 from projections.turns import Turns
 from spark.failures import CutOff, of_log
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column
 
-    from eventstore.positions import Position
+    from eventstore.format.positions import Position
     from spark.log import Log
     from spark.stored import Stored
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
-from eventstore.positions import format_position
+from eventstore.format.positions import format_position
 from projections.digests import digest
 from spark.rebuild.retained import digest as digest_column
 from spark.rebuild.retained import effects
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from eventstore.positions import Position
+    from eventstore.format.positions import Position
     from projections.alone import SessionFold
     from spark.log import Log
 

@@ -14,15 +14,15 @@ import orjson
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 from eventstore.errors import CorruptLog
-from eventstore.events import (
+from eventstore.format.events import (
     RetainedSnapshot,
     SessionExpired,
     SessionSnapshot,
     UnreadableEvent,
     parse_event,
 )
-from eventstore.frequent import frequent
-from eventstore.positions import format_position, sequence_of
+from eventstore.format.fast_parse import frequent
+from eventstore.format.positions import format_position, sequence_of
 from projections.alone import SessionFold
 from projections.session import EVOLVE
 from spark.failures import marked_iterator
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import Column, DataFrame
 
-    from eventstore.events import Event
-    from eventstore.positions import Position
+    from eventstore.format.events import Event
+    from eventstore.format.positions import Position
     from spark.log import Log
     from spark.rebuild.beginning import Beginnings
     from spark.rebuild.bysession import Group, Row

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
-from eventstore.positions import INDEX_BITS
+from eventstore.format.positions import INDEX_BITS
 from projections.waiting import FLAG_BITS, QOS_MASK, RETAIN_FLAG
 from spark.rebuild.folding import fold_sessions
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from eventstore.positions import Run
+    from eventstore.format.positions import Run
     from projections.alone import SessionFold
     from spark.log import Log
     from spark.rebuild.beginning import Beginnings

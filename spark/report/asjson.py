@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from eventstore.positions import format_position
+from eventstore.format.positions import format_position
 from eventstore.shown import iso
 from spark.audit.outcome import RULES
 from spark.report import findings

@@ -13,7 +13,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
-from eventstore.positions import format_position
+from eventstore.format.positions import format_position
 from eventstore.shown import counted, escaped, name
 from spark.audit.outcome import CHAIN, RULES, STATE, TURN
 

@@ -10,7 +10,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from eventstore import shown
-from eventstore.positions import format_position
+from eventstore.format.positions import format_position
 from spark.audit.outcome import RULES
 from spark.report import findings
 from spark.report.plots import plots

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from eventstore.positions import format_position
+from eventstore.format.positions import format_position
 from eventstore.shown import counted, escaped, name, size
 from spark.report import findings
 from spark.report.table import table

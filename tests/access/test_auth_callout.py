@@ -20,7 +20,7 @@ from actors.access.callout import (
 )
 from actors.access.identity import AuthResult, Credentials, Verdict
 from actors.access.rules import Rule
-from eventstore.questions import UnansweredError
+from eventstore.nats.request_client import UnansweredError
 
 NOW_MS = 1_700_000_000_000
 ANN = Credentials("ann", b"secret", "sensor 7", "192.0.2.1", "tls")

@@ -12,7 +12,7 @@ from actors.bridge.flow import Flow, Leaving
 from actors.bridge.flows import Flows
 from actors.bridge.options import BridgeOptions
 from actors.bridge.stats import BridgeStats
-from eventstore.messages import Stored
+from eventstore.log.message_store import Stored
 from protocol.nats.mapping import Mapping
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from actors.bridge.flow import Flow, Leaving
 from actors.bridge.flows import Flows
 from actors.bridge.stats import BridgeStats
-from eventstore.messages import Stored
+from eventstore.log.message_store import Stored
 from protocol.nats.headers import parse
 
 if TYPE_CHECKING:

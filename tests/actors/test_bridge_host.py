@@ -12,8 +12,8 @@ from actors.bridge import host as module
 from actors.bridge.bridge import Down, Up
 from actors.bridge.host import BridgeHost
 from actors.bridge.options import BridgeOptions
-from eventstore.connection import ConnectionOptions
 from eventstore.errors import BadNatsOptions, NatsUnavailable
+from eventstore.nats.connection import ConnectionOptions
 from protocol.nats.mapping import Mapping
 
 if TYPE_CHECKING:

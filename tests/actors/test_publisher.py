@@ -15,9 +15,9 @@ from actors.messages import Batch, Outgoing
 from actors.options import Options
 from actors.publisher import Publisher
 from actors.router import Router, Subscriber
-from eventstore.events import Event, MessageDropped, MessagePublished, entries
-from eventstore.messages import Message, MessageStore
-from eventstore.positions import Position, from_runs, position
+from eventstore.format.events import Event, MessageDropped, MessagePublished, entries
+from eventstore.format.positions import Position, from_runs, position
+from eventstore.log.message_store import Message, MessageStore
 from projections.session import SessionState, evolve
 from protocol.mqtt.packets import Publishes
 

@@ -17,7 +17,7 @@ from actors import decisions
 from actors.checkpoints import carry, repeat_retained, repeat_session
 from actors.decisions import Limits
 from actors.publisher import _split
-from eventstore.events import (
+from eventstore.format.events import (
     VERSIONS,
     Acked,
     Bridged,
@@ -44,11 +44,11 @@ from eventstore.events import (
     WillFired,
     entries,
 )
-from eventstore.journal import Journal
-from eventstore.messages import Message
-from eventstore.positions import INDEX_BITS, MAX_INDEX, to_runs
-from eventstore.records import GENESIS
-from eventstore.recordsize import AROUND, LEAST, NAME_BYTES, NAMES
+from eventstore.format.positions import INDEX_BITS, MAX_INDEX, to_runs
+from eventstore.format.record_size import AROUND, LEAST, NAME_BYTES, NAMES
+from eventstore.format.records import GENESIS
+from eventstore.log.journal import Journal
+from eventstore.log.message_store import Message
 from projections.node import NodeState
 from projections.session import InFlight, SessionState
 from projections.snapshot import decode, encode

@@ -6,8 +6,8 @@ import pytest
 
 from actors import router as router_module
 from actors.router import NOWHERE, Router, Subscriber
-from eventstore.events import Subscribed, Unsubscribed
-from eventstore.positions import position
+from eventstore.format.events import Subscribed, Unsubscribed
+from eventstore.format.positions import position
 from projections.session import SessionState, evolve
 
 

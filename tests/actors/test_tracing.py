@@ -20,7 +20,7 @@ from actors.session import Session
 from actors.tracing import lines as tracelines
 from actors.tracing.shadow import Shadow
 from actors.tracing.tracer import MOST_TRACES, Tracer
-from eventstore.positions import position
+from eventstore.format.positions import position
 
 TOKEN = "T" * 22
 Line = dict[str, Any]

@@ -14,9 +14,9 @@ from cli.ready import Facts, announce
 from cli.settings import RELOADABLE, ConfigError, Settings, load
 from cli.store import bridge_access, check_files, nats_tls, nats_users
 from cli.units import Address
-from eventstore.clienttls import ServerTls
-from eventstore.connection import ConnectionOptions
-from eventstore.natsusers import NatsUsersError
+from eventstore.nats.connection import ConnectionOptions
+from eventstore.server.client_tls import ServerTls
+from eventstore.server.users_file import NatsUsersError
 
 EMBEDDED: Any = SimpleNamespace(
     access=lambda: ConnectionOptions(

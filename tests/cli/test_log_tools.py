@@ -21,9 +21,8 @@ from cli.topics import TopicBook, topic_matcher
 from cli.verify import Verifier
 from cli.why import story_lines
 from cli.words import as_object, words
-from eventstore.cuts import RecordedCut
 from eventstore.errors import CorruptLog
-from eventstore.events import (
+from eventstore.format.events import (
     Acked,
     CheckpointBegun,
     CheckpointCompleted,
@@ -43,8 +42,9 @@ from eventstore.events import (
     WebAccessed,
     WillArmed,
 )
-from eventstore.positions import MAX_INDEX, position
-from eventstore.records import GENESIS, Record, decode_record, encode_record, link_of
+from eventstore.format.positions import MAX_INDEX, position
+from eventstore.format.records import GENESIS, Record, decode_record, encode_record, link_of
+from eventstore.log.log_start import RecordedCut
 from projections.explain import Explainer
 from projections.node import NodeState
 from projections.snapshot import encode

@@ -22,7 +22,7 @@ from cli.monitoring import monitor as module
 from cli.monitoring.monitor import MOST_CONNECTIONS, Monitor
 from cli.settings import ConfigError, Settings, load
 from cli.units import Address
-from eventstore.log import LogUnavailable
+from eventstore.log.jetstream_log import LogUnavailable
 
 
 @contextlib.asynccontextmanager

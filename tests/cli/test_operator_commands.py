@@ -34,7 +34,7 @@ from cli.operator.sessionlist import selection
 from cli.operator.sessionpage import json_object, session_lines, subscription_lines
 from cli.sourceflags import SourceFlags, UsageError
 from eventstore.datadir import DataDir
-from eventstore.positions import position
+from eventstore.format.positions import position
 
 HOSTILE = "a\x1b[2J\n\u202e<b>"
 NOW = 1_795_271_187_000

@@ -15,7 +15,7 @@ from cli.listenersettings import PER_LISTENER
 from cli.ready import admitted
 from cli.settings import OTHER_VARIABLES, RELOADABLE, ConfigError, Settings, load
 from cli.units import Address
-from eventstore.natsprogram import BINARY_VARIABLE
+from eventstore.server.binary import BINARY_VARIABLE
 
 
 @pytest.fixture

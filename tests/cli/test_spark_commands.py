@@ -21,8 +21,8 @@ from cli.main import app
 from cli.projected import Held, Projections
 from cli.sourceflags import UsageError
 from eventstore.errors import CorruptLog
+from eventstore.format.positions import position
 from eventstore.paths import NoHome
-from eventstore.positions import position
 from projections.stored import Mark
 from spark import session
 from spark.errors import NoJava, NoSpark, OutOfDisk, SparkError

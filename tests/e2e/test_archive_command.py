@@ -13,7 +13,7 @@ from harness.fixtures import EXTERNAL, Clients
 from harness.packets import Puback
 
 from e2e.tools import run, run_beside_cuts, run_here
-from eventstore.records import ChainChecker, decode_record
+from eventstore.format.records import ChainChecker, decode_record
 from spark.archived import plan
 
 if TYPE_CHECKING:

@@ -19,11 +19,11 @@ from harness.fixtures import EXTERNAL, Clients
 from harness.packets import Puback, Pubcomp, Pubrec, Will
 
 from e2e.tools import HOSTILE_ID, HOSTILE_PAYLOAD, HOSTILE_TOPIC, flip, refused, run
-from eventstore.connection import ConnectionOptions, connect, disconnect
 from eventstore.datadir import DataDir
-from eventstore.embedded import EmbeddedServer
-from eventstore.log import ask, read_stored
-from eventstore.records import link_of
+from eventstore.format.records import link_of
+from eventstore.log.jetstream_log import ask, read_stored
+from eventstore.nats.connection import ConnectionOptions, connect, disconnect
+from eventstore.server.embedded import EmbeddedServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator

@@ -13,7 +13,7 @@ from harness.broker import Broker, until
 from harness.fixtures import EXTERNAL
 from harness.rawclient import ConnectionClosedError, RawClient
 
-from eventstore.recordsize import STORED_MOST, largest_packet, largest_record
+from eventstore.format.record_size import STORED_MOST, largest_packet, largest_record
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -20,8 +20,8 @@ from harness.packets import Connack, Puback, Publish
 from harness.rawclient import ConnectionClosedError, RawClient
 
 from e2e.tools import run
-from eventstore.events import BrokerStarted
-from eventstore.records import GENESIS, decode_record, encode_record, link_of
+from eventstore.format.events import BrokerStarted
+from eventstore.format.records import GENESIS, decode_record, encode_record, link_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

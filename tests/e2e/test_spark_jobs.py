@@ -20,7 +20,7 @@ from harness.nats import PASSWORD, USER, Nats
 
 from e2e.test_log_tools import HOSTILE_TOPIC, play
 from e2e.tools import refused, run
-from eventstore.events import (
+from eventstore.format.events import (
     Acked,
     BrokerStarted,
     CheckpointBegun,
@@ -253,6 +253,6 @@ def test_what_is_wrong_with_the_log_is_said_before_spark_starts(
 
 def cut_link(log: LogBuilder) -> str:
     """The link of the first record, which a cut names."""
-    from eventstore.records import link_of
+    from eventstore.format.records import link_of
 
     return link_of(log.records[0]).hex()

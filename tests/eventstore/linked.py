@@ -13,8 +13,8 @@ from typing import Any
 
 from harness.broker import free_port, nats_server
 
-from eventstore.connection import ConnectionOptions
-from eventstore.link import Arrived, Link, render_pub
+from eventstore.nats.batch_client import Arrived, Link, render_pub
+from eventstore.nats.connection import ConnectionOptions
 
 PATIENCE = 30
 """Seconds after which what is awaited will not come any more."""

@@ -1,6 +1,6 @@
 """One event of every type, with every field set to something that is not its default."""
 
-from eventstore.events import (
+from eventstore.format.events import (
     Acked,
     Bridged,
     BrokerStarted,
@@ -34,7 +34,7 @@ from eventstore.events import (
     WillCancelled,
     WillFired,
 )
-from eventstore.records import GENESIS
+from eventstore.format.records import GENESIS
 
 PAYLOADS = [b"", b"\x00\xff", b"three"]
 """Of the MessagePublished event below; the will's payload follows them."""

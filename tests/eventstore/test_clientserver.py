@@ -16,12 +16,12 @@ from nats.aio.client import Client
 from nats.errors import NoRespondersError
 from nats.js.errors import APIError, ServiceUnavailableError
 
-from eventstore.clientserver import DIRECTORY, ClientServer
-from eventstore.connection import ConnectionOptions, connect, ensure_stream
 from eventstore.datadir import DataDir
-from eventstore.embedded import EmbeddedServer
 from eventstore.errors import DataDirBusy, NatsUnavailable
-from eventstore.natsusers import NatsUser
+from eventstore.nats.connection import ConnectionOptions, connect, ensure_stream
+from eventstore.server.client_server import DIRECTORY, ClientServer
+from eventstore.server.embedded import EmbeddedServer
+from eventstore.server.users_file import NatsUser
 
 NKEY = "UAB2CB576PHBBPQ5ODORRZ2LYCMWPZGWGCN2KDK7DXOIMZASKUY3RLKK"
 SEED = "SUAAAAICAMCAKBQHBAEQUCYMBUHA6EARCIJRIFIWC4MBSGQ3DQOR4H776Y"

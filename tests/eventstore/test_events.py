@@ -4,8 +4,8 @@ import orjson
 import pytest
 from samples import every_event
 
-from eventstore import events
-from eventstore.events import (
+from eventstore.format import events
+from eventstore.format.events import (
     Event,
     SessionClosed,
     UnknownEvent,

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from samples import every_event
 
-from eventstore.events import (
+from eventstore.format.events import (
     Acked,
     Completed,
     Delivered,
@@ -19,7 +19,7 @@ from eventstore.events import (
     UnreadableEvent,
     parse_event,
 )
-from eventstore.frequent import frequent
+from eventstore.format.fast_parse import frequent
 
 ONE_ENTRY = [
     MessagePublished("c", 1, False, ["t"], [], [5], 3, 0, 1),

@@ -6,8 +6,8 @@ from typing import Any, get_args
 import orjson
 import pytest
 
-from eventstore.events import Event
-from eventstore.records import ChainChecker, Record, decode_record
+from eventstore.format.events import Event
+from eventstore.format.records import ChainChecker, Record, decode_record
 
 GOLDEN = Path(__file__).parent / "golden"
 

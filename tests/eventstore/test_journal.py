@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from eventstore.errors import EventTooLarge
-from eventstore.events import (
+from eventstore.format.events import (
     Acked,
     BrokerStarted,
     Delivered,
@@ -18,10 +18,10 @@ from eventstore.events import (
     Unsubscribed,
     WillArmed,
 )
-from eventstore.journal import Effects, Journal, Pending
-from eventstore.messages import Message, MessageStore
-from eventstore.positions import index_of, position, sequence_of
-from eventstore.records import GENESIS, ChainChecker, Record, decode_record
+from eventstore.format.positions import index_of, position, sequence_of
+from eventstore.format.records import GENESIS, ChainChecker, Record, decode_record
+from eventstore.log.journal import Effects, Journal, Pending
+from eventstore.log.message_store import Message, MessageStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -11,10 +11,10 @@ import pytest
 import pytest_asyncio
 from nats.aio.client import Client
 
-from eventstore.connection import ConnectionOptions, connect, disconnect
-from eventstore.embedded import EmbeddedServer
-from eventstore.keyed import KeyedStore
-from eventstore.log import LogUnavailable
+from eventstore.log.jetstream_log import LogUnavailable
+from eventstore.log.keyed_store import KeyedStore
+from eventstore.nats.connection import ConnectionOptions, connect, disconnect
+from eventstore.server.embedded import EmbeddedServer
 
 
 @pytest_asyncio.fixture
@@ -110,7 +110,7 @@ async def test_it_is_compacted_and_does_not_wait_for_the_disk(
 async def test_a_server_that_does_not_answer(
     store: KeyedStore, server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("eventstore.keyed._SECONDS", 0.3)
+    monkeypatch.setattr("eventstore.log.keyed_store._SECONDS", 0.3)
     assert server.pid is not None
     os.kill(server.pid, signal.SIGSTOP)
     os.waitpid(server.pid, os.WUNTRACED)  # noqa: ASYNC222 - until it stands still, at once

@@ -14,10 +14,10 @@ from linked import PATIENCE, Linked, Nats, render_hpub, until
 from nats.aio.client import Client
 from nats.aio.transport import Transport
 
-from eventstore.connection import ConnectionOptions
 from eventstore.errors import BadNatsOptions, NatsUnavailable
-from eventstore.link import Arrived, Link, render_pub
-from eventstore.linktransport import LinkTransport
+from eventstore.nats.batch_client import Arrived, Link, render_pub
+from eventstore.nats.batch_transport import LinkTransport
+from eventstore.nats.connection import ConnectionOptions
 
 
 @pytest_asyncio.fixture
@@ -384,8 +384,10 @@ async def test_websocket_is_refused() -> None:
 
 
 def test_nats_py_is_as_this_needs_it() -> None:
-    """What eventstore.link touches or replaces in nats-py; see eventstore.link._Client."""
-    advice = "nats-py has changed: read eventstore/link.py and linktransport.py again"
+    """What the batch client touches or replaces in nats-py; see batch_client._Client."""
+    advice = (
+        "nats-py has changed: read eventstore/nats/batch_client.py and batch_transport.py again"
+    )
     assert list(inspect.signature(Client._connect_to_server).parameters) == ["self", "s"], advice
     assert "_transport" in vars(Client()), advice
     ours = {name for name in vars(LinkTransport) if not name.startswith("_")} | {"__bool__"}

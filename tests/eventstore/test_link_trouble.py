@@ -13,7 +13,7 @@ from harness.broker import free_port
 from linked import Linked, Nats, render_hpub, until
 
 from eventstore.errors import NatsUnavailable
-from eventstore.link import render_pub
+from eventstore.nats.batch_client import render_pub
 
 ACCESS = {"user": "bridge", "password": "secret"}
 
@@ -204,7 +204,7 @@ async def test_what_is_refused_of_many_subscriptions_is_told_when_all_are_renewe
     here = await Linked.to(nats.url)
     monkeypatch.setattr(here.link, "_on_up", lambda: told.append("up"))
     monkeypatch.setattr(here.link, "_on_refused", told.append)
-    monkeypatch.setattr("eventstore.link._REPLAYED", 1)
+    monkeypatch.setattr("eventstore.nats.batch_client._REPLAYED", 1)
     for _ in range(2):
         wire, here.link._wire = here.link._wire, None
         here.link.connected = False

@@ -10,7 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nats.protocol.parser import Parser as LibraryParser
 
-from eventstore.linkparser import LINE_BYTES, MESSAGE_BYTES, Arrived, BadStream, Event, Parser
+from eventstore.nats.batch_parser import (
+    LINE_BYTES,
+    MESSAGE_BYTES,
+    Arrived,
+    BadStream,
+    Event,
+    Parser,
+)
 
 words = st.binary(min_size=1, max_size=12).map(
     lambda raw: bytes(33 + byte % 94 for byte in raw)  # what a subject may hold

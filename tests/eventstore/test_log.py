@@ -14,18 +14,24 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import pytest_asyncio
 
-from eventstore import log as log_module
-from eventstore import owner
-from eventstore.connection import ConnectionOptions, connect, disconnect, ensure_stream
-from eventstore.embedded import EmbeddedServer
 from eventstore.errors import CorruptLog, EventStoreError, Fenced, LostLog, NodeBusy
-from eventstore.events import BrokerStarted, MessagePublished
-from eventstore.journal import Effects, Journal
-from eventstore.keyed import KeyedStore
-from eventstore.log import EventLog, LogUnavailable, read_records, read_some, read_tail
-from eventstore.owner import claim
-from eventstore.records import GENESIS, ChainChecker, encode_record, link_of
-from eventstore.watermark import Watermark
+from eventstore.format.events import BrokerStarted, MessagePublished
+from eventstore.format.records import GENESIS, ChainChecker, encode_record, link_of
+from eventstore.log import jetstream_log as log_module
+from eventstore.log.jetstream_log import (
+    EventLog,
+    LogUnavailable,
+    read_records,
+    read_some,
+    read_tail,
+)
+from eventstore.log.journal import Effects, Journal
+from eventstore.log.keyed_store import KeyedStore
+from eventstore.log.watermark import Watermark
+from eventstore.nats import node_claim
+from eventstore.nats.connection import ConnectionOptions, connect, disconnect, ensure_stream
+from eventstore.nats.node_claim import claim
+from eventstore.server.embedded import EmbeddedServer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -562,21 +568,21 @@ async def test_no_event_is_larger_than_the_server_takes(datadir: DataDir) -> Non
 async def test_a_node_is_claimed_once(
     server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(owner, "_ANSWER_SECONDS", 20)
+    monkeypatch.setattr(node_claim, "_ANSWER_SECONDS", 20)
     async with client_of(server) as second:
         async with client_of(server) as first:
             await claim(first, "n1", "here")
             await claim(first, "n2", "here")
             with pytest.raises(NodeBusy, match=rf"node n1 runs already .*process {os.getpid()}"):
                 await claim(second, "n1", "here")
-            monkeypatch.setattr(owner, "_ANSWER_SECONDS", 2)
+            monkeypatch.setattr(node_claim, "_ANSWER_SECONDS", 2)
         await claim(second, "n1", "here")
 
 
 async def test_an_answer_of_somebody_else_counts_as_well(
     server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(owner, "_ANSWER_SECONDS", 20)
+    monkeypatch.setattr(node_claim, "_ANSWER_SECONDS", 20)
     async with client_of(server) as first, client_of(server) as second:
 
         async def answer(message: Any) -> None:

@@ -3,10 +3,10 @@ from typing import Any
 import pytest
 from samples import PAYLOADS, WILL, every_event
 
-from eventstore.events import MessagePublished, WillArmed
-from eventstore.messages import Message, MessageStore, Stored, messages_of
-from eventstore.positions import position
-from eventstore.records import GENESIS, Record, decode_record, encode_record
+from eventstore.format.events import MessagePublished, WillArmed
+from eventstore.format.positions import position
+from eventstore.format.records import GENESIS, Record, decode_record, encode_record
+from eventstore.log.message_store import Message, MessageStore, Stored, messages_of
 
 
 def record(sequence: int, events: list[Any], payloads: list[bytes]) -> Record:

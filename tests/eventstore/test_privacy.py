@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from eventstore.clientserver import ClientServer
 from eventstore.datadir import DataDir
-from eventstore.embedded import EmbeddedServer
 from eventstore.errors import DataDirBusy, DataDirError
+from eventstore.server.client_server import ClientServer
+from eventstore.server.embedded import EmbeddedServer
 
 STRANGER = 54321
 FILES = ("node", "nats.conf", "nats.credentials", "nats.stderr", "nats.log", "nats.pid", "log.mark")

@@ -13,8 +13,8 @@ from linked import Nats, until
 from nats.aio.client import Client
 from nats.aio.subscription import Subscription
 
-from eventstore.connection import ConnectionOptions, connect, disconnect
-from eventstore.promptclient import PromptClient
+from eventstore.nats.connection import ConnectionOptions, connect, disconnect
+from eventstore.nats.direct_client import PromptClient
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -139,8 +139,8 @@ async def test_over_a_websocket_nats_py_s_task_sends(tmp_path: Path) -> None:
 
 
 def test_nats_py_is_as_this_needs_it() -> None:
-    """What eventstore.promptclient touches or replaces in nats-py."""
-    advice = "nats-py has changed: read eventstore/promptclient.py again"
+    """What eventstore.nats.direct_client touches or replaces in nats-py."""
+    advice = "nats-py has changed: read eventstore/nats/direct_client.py again"
     ours = list(inspect.signature(PromptClient._process_msg).parameters)
     assert list(inspect.signature(Client._process_msg).parameters) == ours, advice
     touched = {"_transport", "_pending", "_pending_data_size", "_flush_queue", "_error_cb"}

@@ -12,8 +12,8 @@ import pytest
 import pytest_asyncio
 from linked import Nats, until
 
-from eventstore.connection import ConnectionOptions
-from eventstore.questions import Questions, UnansweredError
+from eventstore.nats.connection import ConnectionOptions
+from eventstore.nats.request_client import Questions, UnansweredError
 
 SUBJECT = "foldmq.auth"
 PATIENCE = 30

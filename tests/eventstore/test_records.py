@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from samples import PAYLOADS, WILL, every_event
 
 from eventstore.errors import CorruptLog, UnknownLogFormat
-from eventstore.events import (
+from eventstore.format.events import (
     UPCASTERS,
     Acked,
     BrokerStarted,
@@ -18,7 +18,7 @@ from eventstore.events import (
     UnreadableEvent,
     entries,
 )
-from eventstore.records import (
+from eventstore.format.records import (
     GENESIS,
     MAGIC,
     ChainChecker,

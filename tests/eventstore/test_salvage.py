@@ -11,11 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cli.salvage import Progress, report
-from eventstore.connection import ConnectionOptions, connect, disconnect, ensure_stream
 from eventstore.datadir import DataDir, take_lock
-from eventstore.embedded import EmbeddedServer
 from eventstore.errors import CorruptLog, DataDirBusy, DataDirError, DiskFull, UnknownLogFormat
-from eventstore.events import (
+from eventstore.format.events import (
     BrokerStarted,
     CheckpointBegun,
     CheckpointCompleted,
@@ -26,11 +24,13 @@ from eventstore.events import (
     SessionExpired,
     UnknownEvent,
 )
-from eventstore.log import ask, read_records, read_tail
-from eventstore.positions import Position, position
-from eventstore.records import GENESIS, ChainChecker, Record, encode_record, link_of
-from eventstore.salvage import Salvaged, salvage
-from eventstore.watermark import Watermark
+from eventstore.format.positions import Position, position
+from eventstore.format.records import GENESIS, ChainChecker, Record, encode_record, link_of
+from eventstore.log.jetstream_log import ask, read_records, read_tail
+from eventstore.log.salvage import Salvaged, salvage
+from eventstore.log.watermark import Watermark
+from eventstore.nats.connection import ConnectionOptions, connect, disconnect, ensure_stream
+from eventstore.server.embedded import EmbeddedServer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

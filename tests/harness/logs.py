@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from eventstore.connection import ensure_stream
-from eventstore.positions import position
-from eventstore.records import GENESIS, encode_record, link_of
+from eventstore.format.positions import position
+from eventstore.format.records import GENESIS, encode_record, link_of
+from eventstore.nats.connection import ensure_stream
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
 
-    from eventstore.events import Event
+    from eventstore.format.events import Event
     from harness.nats import Nats
 
 BEGIN_MS = 1_700_000_000_000

@@ -13,7 +13,7 @@ from cli.source import connect_to, find_place
 from cli.sourceflags import SourceFlags
 from cli.sparkjobs.claims import of_brokers
 from cli.sparkjobs.place import Found, _access
-from eventstore.events import BrokerStarted
+from eventstore.format.events import BrokerStarted
 from harness.staterows import assert_same, rebuilt_rows, state_rows, will_payloads
 from projections.digests import retained_digest, session_digest
 from spark.log import Log

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from eventstore.events import MessagesCarried, WillArmed
-from eventstore.positions import from_runs, position
-from eventstore.records import payload_bounds
+from eventstore.format.events import MessagesCarried, WillArmed
+from eventstore.format.positions import from_runs, position
+from eventstore.format.records import payload_bounds
 from projections.digests import retained_digest, session_digest, session_texts
 from projections.waiting import FLAG_BITS, QOS_MASK, RETAIN_FLAG
 from spark.rebuild import rebuild
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from eventstore.positions import Position
-    from eventstore.records import Record
+    from eventstore.format.positions import Position
+    from eventstore.format.records import Record
     from projections.node import NodeState
     from projections.session import InFlight, SessionState
     from spark.log import Log

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from eventstore.events import (
+from eventstore.format.events import (
     Delivered,
     Event,
     MessagePublished,
@@ -18,7 +18,7 @@ from eventstore.events import (
     SessionOpened,
     Subscribed,
 )
-from eventstore.positions import Position, position, to_runs
+from eventstore.format.positions import Position, position, to_runs
 from projections.session import SessionState, SubscriptionState, evolve
 
 CLIENT = "c"

@@ -19,7 +19,7 @@ from specification import (
 
 from actors import decisions
 from actors.decisions import Delivery, Limits
-from eventstore.events import (
+from eventstore.format.events import (
     Acked,
     Completed,
     MessageDropped,
@@ -28,7 +28,7 @@ from eventstore.events import (
     Subscribed,
     Unsubscribed,
 )
-from eventstore.positions import position, to_runs
+from eventstore.format.positions import position, to_runs
 from projections.session import SessionState
 
 WIDE = Limits(window=1000, queued_messages=1000, queued_bytes=10_000, batch_bytes=10_000)

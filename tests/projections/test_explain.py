@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import orjson
 
-from eventstore.events import (
+from eventstore.format.events import (
     Acked,
     CheckpointBegun,
     CheckpointCompleted,
@@ -27,8 +27,8 @@ from eventstore.events import (
     SessionSnapshot,
     Subscribed,
 )
-from eventstore.positions import Position, position, to_runs
-from eventstore.records import GENESIS, Record
+from eventstore.format.positions import Position, position, to_runs
+from eventstore.format.records import GENESIS, Record
 from projections.explain import Explainer, Story
 from projections.turns import Turns
 

@@ -12,7 +12,7 @@ from specification import published, snapshot
 from actors import decisions
 from actors.checkpoints import repeat_retained, repeat_session
 from actors.decisions import Limits
-from eventstore.events import (
+from eventstore.format.events import (
     CheckpointBegun,
     CheckpointCompleted,
     Event,
@@ -28,9 +28,9 @@ from eventstore.events import (
     WillFired,
     entries,
 )
-from eventstore.journal import Journal, Pending
-from eventstore.positions import INDEX_BITS, from_runs, to_runs
-from eventstore.records import GENESIS, ChainChecker, decode_record
+from eventstore.format.positions import INDEX_BITS, from_runs, to_runs
+from eventstore.format.records import GENESIS, ChainChecker, decode_record
+from eventstore.log.journal import Journal, Pending
 from projections.node import NodeState
 from projections.snapshot import decode, encode
 

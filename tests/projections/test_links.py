@@ -21,8 +21,8 @@ from specification import (
 
 from actors import decisions
 from actors.decisions import Limits
-from eventstore.events import Event, MessageDropped, Unsubscribed
-from eventstore.positions import from_runs
+from eventstore.format.events import Event, MessageDropped, Unsubscribed
+from eventstore.format.positions import from_runs
 from projections.links import linked
 from projections.session import SessionState
 from projections.snapshot import decode, encode

@@ -16,13 +16,13 @@ from cli.logtool import Selection
 from cli.moments import parse_moment
 from cli.web import logpage
 from cli.web.logpage import find_page
-from eventstore.events import Queued, Subscribed
-from eventstore.positions import format_position, position, sequence_of
+from eventstore.format.events import Queued, Subscribed
+from eventstore.format.positions import format_position, position, sequence_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from eventstore.positions import Position
+    from eventstore.format.positions import Position
 
 
 def everything(fake: FakeSource) -> Iterator[tuple[Position, str, str | None]]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 from specification import published, snapshot
 
-from eventstore.events import (
+from eventstore.format.events import (
     Acked,
     BrokerStarted,
     BrokerStopped,
@@ -19,8 +19,8 @@ from eventstore.events import (
     Subscribed,
     UnreadableEvent,
 )
-from eventstore.positions import position
-from eventstore.records import GENESIS, Record, decode_record, encode_record
+from eventstore.format.positions import position
+from eventstore.format.records import GENESIS, Record, decode_record, encode_record
 from projections.node import NodeState
 
 

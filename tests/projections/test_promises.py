@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from eventstore.events import (
+from eventstore.format.events import (
     Acked,
     CheckpointBegun,
     Completed,
@@ -27,7 +27,7 @@ from eventstore.events import (
     Unsubscribed,
     WillArmed,
 )
-from eventstore.positions import format_position, position
+from eventstore.format.positions import format_position, position
 from projections.alone import SessionFold
 from projections.ordering import Resending, TopicOrder
 from projections.promises import SessionAudit

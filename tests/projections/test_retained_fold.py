@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 from specification import published
 
-from eventstore.events import (
+from eventstore.format.events import (
     Event,
     MessagePublished,
     Released,
@@ -15,7 +15,7 @@ from eventstore.events import (
     SessionExpired,
     SessionOpened,
 )
-from eventstore.positions import Position, position, to_runs
+from eventstore.format.positions import Position, position, to_runs
 from projections.node import NodeState
 from projections.retained import RetainedMessage
 

@@ -17,7 +17,7 @@ from specification import (
     subscribed,
 )
 
-from eventstore.events import (
+from eventstore.format.events import (
     Acked,
     Completed,
     Event,
@@ -32,7 +32,7 @@ from eventstore.events import (
     WillCancelled,
     WillFired,
 )
-from eventstore.positions import position
+from eventstore.format.positions import position
 from projections.session import SessionState, Will
 from projections.waiting import RETAIN_FLAG, waiting
 

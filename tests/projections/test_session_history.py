@@ -14,16 +14,16 @@ from test_fold_determinism import NAMES, STEPS, Node
 from cli.fold import _head, fold
 from cli.web import history as module
 from cli.web.history import SessionHistory
-from eventstore.positions import INDEX_BITS, MAX_INDEX, index_of, position, sequence_of
-from eventstore.records import decode_record
+from eventstore.format.positions import INDEX_BITS, MAX_INDEX, index_of, position, sequence_of
+from eventstore.format.records import decode_record
 from projections.node import NodeState
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Iterator
 
     from cli.source import Source
-    from eventstore.positions import Position
-    from eventstore.records import Record
+    from eventstore.format.positions import Position
+    from eventstore.format.records import Record
     from projections.session import SessionState
 
 

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from specification import snapshot
 
-from eventstore.events import Delivered, Queued, SessionClosed, SessionOpened, Subscribed, WillArmed
-from eventstore.positions import position
+from eventstore.format.events import (
+    Delivered,
+    Queued,
+    SessionClosed,
+    SessionOpened,
+    Subscribed,
+    WillArmed,
+)
+from eventstore.format.positions import position
 from projections.node import NodeState
 from projections.session import SessionState
 from projections.snapshot import PART_BYTES, decode, encode, expanded, reference_runs

@@ -9,8 +9,8 @@ import orjson
 import pytest
 from specification import snapshot
 
-from eventstore.events import LogArchived, LogCut, SessionOpened, Subscribed
-from eventstore.positions import position
+from eventstore.format.events import LogArchived, LogCut, SessionOpened, Subscribed
+from eventstore.format.positions import position
 from projections.loading import Loaded, Loader
 from projections.node import NodeState
 from projections.retained import RetainedMessage

@@ -8,7 +8,7 @@ import orjson
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eventstore.positions import to_runs
+from eventstore.format.positions import to_runs
 from projections.waiting import FLAG_BITS, WaitingQueue, waiting
 
 REFS = st.lists(st.integers(0, 40), max_size=12)

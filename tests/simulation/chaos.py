@@ -19,8 +19,8 @@ from harness import packets as p
 
 from actors import connection, kernel, publisher, retention, router, session
 from actors.inspection.requests import Refused
-from eventstore.events import LogArchived, LogCut
-from eventstore.records import Record, decode_record
+from eventstore.format.events import LogArchived, LogCut
+from eventstore.format.records import Record, decode_record
 from projections.turns import Turns
 from simulation.account import Account
 from simulation.attackers import ATTACKERS

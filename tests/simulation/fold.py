@@ -6,10 +6,10 @@ import dataclasses
 from collections import defaultdict
 from typing import Any
 
-from eventstore.events import MessageDropped
-from eventstore.messages import messages_of
-from eventstore.positions import from_runs
-from eventstore.records import Record, decode_record
+from eventstore.format.events import MessageDropped
+from eventstore.format.positions import from_runs
+from eventstore.format.records import Record, decode_record
+from eventstore.log.message_store import messages_of
 from projections.node import NodeState
 from projections.session import SessionState, SubscriptionState
 from projections.sessions import Owed

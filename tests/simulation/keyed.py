@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 
 class MemoryKeyedStore:
-    """As ``eventstore.keyed.KeyedStore``; messages are kept as JetStream would keep them."""
+    """As ``eventstore.log.keyed_store.KeyedStore``; messages are kept as JetStream keeps them."""
 
     def __init__(self) -> None:
         self.history: list[tuple[int, str, bytes]] = []

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import orjson
 
-from eventstore.events import (
+from eventstore.format.events import (
     CheckpointBegun,
     CheckpointCompleted,
     MessagePublished,
@@ -16,8 +16,8 @@ from eventstore.events import (
     Released,
     RetainedSnapshot,
 )
-from eventstore.positions import INDEX_BITS, from_runs, position
-from eventstore.records import payload_bounds
+from eventstore.format.positions import INDEX_BITS, from_runs, position
+from eventstore.format.records import payload_bounds
 from projections.digests import digest, session_digest
 from projections.promises import SessionAudit
 from projections.rules import Violation
@@ -30,9 +30,9 @@ from simulation.fold import fold
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from eventstore.events import Event
-    from eventstore.positions import Position
-    from eventstore.records import Record
+    from eventstore.format.events import Event
+    from eventstore.format.positions import Position
+    from eventstore.format.records import Record
 
 
 class _Told(NamedTuple):

@@ -19,7 +19,7 @@ from actors.listener import Listener, ListenerOptions
 from actors.transports.handshakes import Handshakes, take_step
 from actors.transports.stack import StackOptions
 from actors.transports.tlscontext import TlsOptions, make_context
-from eventstore.events import SessionClosed
+from eventstore.format.events import SessionClosed
 from simulation.loop import simulate
 from simulation.network import SimClient
 from simulation.test_permissions import OPEN, permit, topics
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from harness.certs import Pair
 
     from actors.access.identity import Credentials
-    from eventstore.events import Event
+    from eventstore.format.events import Event
 
 RULES = "[[allow]]\nusers = ['admin']\nboth = ['#']\n"
 

@@ -12,9 +12,9 @@ from structlog.testing import capture_logs
 
 from actors import archiveguard, retention
 from actors.inspection.requests import Refused
-from eventstore.events import LogArchived, LogCut
-from eventstore.log import EventLog, LogUnavailable
-from eventstore.records import decode_record
+from eventstore.format.events import LogArchived, LogCut
+from eventstore.format.records import decode_record
+from eventstore.log.jetstream_log import EventLog, LogUnavailable
 from simulation.fold import compare, described, fold
 from simulation.world import SimClient, World, simulate
 

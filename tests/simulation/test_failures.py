@@ -17,7 +17,7 @@ from actors.delivery import Delivery
 from actors.messages import Outgoing, Packets, Regrant
 from actors.session import Session
 from actors.subscription import Subscription
-from eventstore.events import SessionClosed
+from eventstore.format.events import SessionClosed
 from projections.session import InFlight
 from protocol.mqtt.packets import Subscribe
 from simulation.fold import compare

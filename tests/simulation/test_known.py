@@ -9,10 +9,10 @@ from harness import packets as p
 from harness.packets import Publish
 
 from eventstore.errors import EventStoreError, Fenced
-from eventstore.events import BrokerStarted
-from eventstore.journal import Effects, Journal
-from eventstore.log import LogWriter
-from eventstore.records import GENESIS
+from eventstore.format.events import BrokerStarted
+from eventstore.format.records import GENESIS
+from eventstore.log.jetstream_log import LogWriter
+from eventstore.log.journal import Effects, Journal
 from simulation.faults import Faults
 from simulation.jetstream import SimNats, SimServer, SimStream
 from simulation.loop import SimClock

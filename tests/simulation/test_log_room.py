@@ -14,8 +14,8 @@ from actors import retention
 from actors.access.identity import Anonymous
 from actors.projector import Projector
 from actors.retention import Retention
-from eventstore.log import EventLog, LogUnavailable
-from eventstore.recordsize import STORED_AROUND
+from eventstore.format.record_size import STORED_AROUND
+from eventstore.log.jetstream_log import EventLog, LogUnavailable
 from simulation.fold import compare
 from simulation.jetstream import SimNats
 from simulation.test_retention import cuts

@@ -12,7 +12,7 @@ from actors import kernel, publisher, session
 from actors.limits.changes import Changes
 from actors.limits.options import LimitOptions
 from actors.pause import Pause
-from eventstore.events import Subscribed
+from eventstore.format.events import Subscribed
 from simulation.world import World, simulate
 
 MANY = [(f"many/{number}", 1) for number in range(1000)]

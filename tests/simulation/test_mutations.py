@@ -14,10 +14,17 @@ from actors.archiveguard import ArchiveGuard
 from actors.broker import Broker
 from actors.publisher import Publisher
 from actors.router import Router
-from eventstore.events import Event, Queued, Released, SessionClosed, Subscribed, WillCancelled
-from eventstore.journal import Journal
-from eventstore.log import LogWriter
-from eventstore.positions import INDEX_BITS
+from eventstore.format.events import (
+    Event,
+    Queued,
+    Released,
+    SessionClosed,
+    Subscribed,
+    WillCancelled,
+)
+from eventstore.format.positions import INDEX_BITS
+from eventstore.log.jetstream_log import LogWriter
+from eventstore.log.journal import Journal
 from projections.retained import RetainedIndex
 from protocol.mqtt.encoder import Outgoing as Prepared
 from simulation import chaos

@@ -13,7 +13,7 @@ from harness.packets import Connack, Publish
 from actors.inspection.inspector import PAGE_ROWS
 from actors.inspection.requests import Refused, TooLarge
 from actors.session import Session
-from eventstore.events import (
+from eventstore.format.events import (
     OperatorActed,
     RetainedCleared,
     SessionClosed,
@@ -21,7 +21,7 @@ from eventstore.events import (
     WebAccessed,
     WillFired,
 )
-from eventstore.positions import position
+from eventstore.format.positions import position
 from simulation.chaos import errors_of_the_broker
 from simulation.fold import compare
 from simulation.network import SimClient

@@ -9,7 +9,7 @@ import pytest
 from harness import packets as p
 
 from actors.access.rulesfile import parse
-from eventstore.events import MessageDropped, WillFired
+from eventstore.format.events import MessageDropped, WillFired
 from simulation.loop import simulate
 from simulation.test_regressions import check_promises
 from simulation.world import World

@@ -12,9 +12,9 @@ from harness.packets import Connack, Puback, Publish, Suback
 from actors.access.identity import AuthResult, Credentials, Verdict
 from actors.broker import Broker
 from actors.session import Session
-from eventstore.events import WillFired
-from eventstore.positions import Position
-from eventstore.records import decode_record
+from eventstore.format.events import WillFired
+from eventstore.format.positions import Position
+from eventstore.format.records import decode_record
 from simulation.fold import compare
 from simulation.promises import violations
 from simulation.world import SimClient, World, simulate

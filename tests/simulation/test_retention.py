@@ -13,8 +13,8 @@ from actors.broker import Broker
 from actors.retention import Retention
 from actors.session import Session
 from eventstore.errors import CorruptLog
-from eventstore.events import LogCut, MessagesCarried
-from eventstore.positions import Position
+from eventstore.format.events import LogCut, MessagesCarried
+from eventstore.format.positions import Position
 from projections.session import SessionState
 from simulation.fold import compare, described, fold
 from simulation.test_failures import rebuilt_later

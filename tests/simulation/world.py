@@ -21,10 +21,10 @@ from actors.access.rules import Permissions
 from actors.broker import Broker
 from actors.options import Options
 from eventstore.errors import Fenced
-from eventstore.events import Event
-from eventstore.log import EventLog, LogUnavailable
-from eventstore.records import GENESIS, ChainChecker, Record, decode_record
-from eventstore.watermark import Watermark
+from eventstore.format.events import Event
+from eventstore.format.records import GENESIS, ChainChecker, Record, decode_record
+from eventstore.log.jetstream_log import EventLog, LogUnavailable
+from eventstore.log.watermark import Watermark
 from protocol.errors import FoldmqError
 from simulation.faults import Faults
 from simulation.jetstream import SimNats, SimServer, SimStream

@@ -10,8 +10,8 @@ import pyarrow as pa
 from harness.nats import PASSWORD, USER, Nats
 from pyarrow import parquet
 
-from eventstore.events import MessagePublished
-from eventstore.records import decode_record
+from eventstore.format.events import MessagePublished
+from eventstore.format.records import decode_record
 from spark.archivefiles import Run, look_through
 from spark.archivewriter import ArchiveWriter, open_writer
 from spark.folders import Folder

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from eventstore.events import (
+from eventstore.format.events import (
     Delivered,
     Event,
     MessageDropped,
@@ -22,8 +22,8 @@ from eventstore.events import (
     WillArmed,
     entries,
 )
-from eventstore.positions import from_runs, position
-from eventstore.records import Record, payload_bounds
+from eventstore.format.positions import from_runs, position
+from eventstore.format.records import Record, payload_bounds
 from spark.columns import ENTRIES
 
 if TYPE_CHECKING:

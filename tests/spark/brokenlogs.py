@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness.logs import LogBuilder
 
-from eventstore.events import (
+from eventstore.format.events import (
     Acked,
     BrokerStarted,
     CheckpointBegun,
@@ -36,8 +36,8 @@ from eventstore.events import (
     WillCancelled,
     WillFired,
 )
-from eventstore.positions import Position, position
-from eventstore.records import decode_record, encode_record, previous_of
+from eventstore.format.positions import Position, position
+from eventstore.format.records import decode_record, encode_record, previous_of
 from projections.alone import SessionFold
 from projections.snapshot import encode
 

@@ -15,8 +15,8 @@ from simulation.chaos import Chaos, errors_of_the_broker, small_checkpoints
 from simulation.loop import simulate
 
 from cli.fold import _head
-from eventstore.positions import MAX_INDEX, index_of, position, sequence_of
-from eventstore.records import Record, decode_record, link_of
+from eventstore.format.positions import MAX_INDEX, index_of, position, sequence_of
+from eventstore.format.records import Record, decode_record, link_of
 from projections.node import NodeState
 
 sys.path.append(str(Path(__file__).parents[1] / "projections"))
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from harness.nats import Nats
 
-    from eventstore.positions import Position
+    from eventstore.format.positions import Position
 
 
 @dataclass

@@ -2,7 +2,7 @@
 
 import random
 
-from eventstore.positions import position
+from eventstore.format.positions import position
 from spark.audit.outcome import (
     PACKET_ID_REUSE,
     RULES,

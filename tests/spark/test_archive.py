@@ -15,7 +15,7 @@ from harness.broker import environment, until
 from harness.fixtures import fill, small_disk
 from harness.logs import BEGIN_MS, LogBuilder
 
-from eventstore.events import BrokerStarted, MessagePublished
+from eventstore.format.events import BrokerStarted, MessagePublished
 from protocol.errors import FoldmqError
 from spark import archive as job
 from spark.archive import archive

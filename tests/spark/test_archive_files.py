@@ -21,7 +21,7 @@ from cli.sourceflags import SourceFlags, UsageError
 from cli.sparkjobs.flags import SparkFlags
 from cli.sparkjobs.place import Found, find, since, until
 from eventstore.errors import CorruptLog
-from eventstore.records import decode_record
+from eventstore.format.records import decode_record
 from eventstore.shown import iso
 from spark import archivefiles
 from spark.archived import ArchivedStored, plan

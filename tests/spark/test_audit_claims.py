@@ -9,8 +9,8 @@ import pytest
 from brokenlogs import Story, at, closed, delivered, opened, published
 from harness.nats import access
 
-from eventstore.events import Acked, Released, RetainedCleared, SessionExpired, Subscribed
-from eventstore.records import decode_record
+from eventstore.format.events import Acked, Released, RetainedCleared, SessionExpired, Subscribed
+from eventstore.format.records import decode_record
 from projections.digests import NO_DIGEST, retained_digest, session_digest
 from projections.node import NodeState
 from spark.audit.outcome import (
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from harness.nats import Nats
     from pyspark.sql import SparkSession
 
-    from eventstore.positions import Position
+    from eventstore.format.positions import Position
     from spark.audit.outcome import Outcome
 
 Wrong = list[tuple["Position", str | None, str]]

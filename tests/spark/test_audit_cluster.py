@@ -9,7 +9,7 @@ from brokenlogs import at, closed, opened
 from harness.logs import LogBuilder
 from harness.nats import access
 
-from eventstore.events import BrokerStarted
+from eventstore.format.events import BrokerStarted
 from spark.audit.outcome import OWNERSHIP
 from spark.audit.run import audit
 from spark.log import Log

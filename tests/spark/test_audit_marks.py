@@ -18,7 +18,7 @@ from spark.audit.whole import _completions, _cuts, wholes
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from eventstore.positions import Position
+    from eventstore.format.positions import Position
 
 SEEDS = range(20)
 Row = tuple[Any, ...]

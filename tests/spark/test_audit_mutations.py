@@ -16,7 +16,7 @@ from harness.logs import LogBuilder
 from harness.nats import access
 from simulation.promises import violations
 
-from eventstore.records import decode_record
+from eventstore.format.records import decode_record
 from projections.rules import RULES, UNEXPECTED
 from spark.audit.outcome import DELIVERED_TWICE, NO_SUBSCRIPTION
 from spark.audit.run import audit
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from harness.nats import Nats
     from pyspark.sql import SparkSession
 
-    from eventstore.positions import Position
+    from eventstore.format.positions import Position
     from spark.audit.outcome import Outcome
 
 SEEDS = (3, 5)

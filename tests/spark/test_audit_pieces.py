@@ -13,8 +13,8 @@ import pytest
 from brokenlogs import Story, at, delivered, published
 from harness.logs import HeldLog, LogBuilder
 
-from eventstore.events import Acked, BrokerStarted, Delivered, MessagePublished, entries
-from eventstore.records import GENESIS, decode_record
+from eventstore.format.events import Acked, BrokerStarted, Delivered, MessagePublished, entries
+from eventstore.format.records import GENESIS, decode_record
 from projections.promises import BUCKETS
 from spark.audit import figures
 from spark.audit.chain import COUNTS, PIECE, PROBLEM, RATES, Link, Note, Piece, follow, joined
@@ -34,7 +34,7 @@ from samples import every_event
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from eventstore.events import Event
+    from eventstore.format.events import Event
 
 
 # ------------------------------------------------------------------------------ packing

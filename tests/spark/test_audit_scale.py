@@ -12,7 +12,7 @@ import pytest
 from harness.logs import LogBuilder
 from harness.nats import access
 
-from eventstore.events import (
+from eventstore.format.events import (
     Acked,
     Completed,
     Delivered,
@@ -20,7 +20,7 @@ from eventstore.events import (
     MessagePublished,
     entries,
 )
-from eventstore.records import decode_record
+from eventstore.format.records import decode_record
 from spark.audit.run import audit
 from spark.log import Log
 

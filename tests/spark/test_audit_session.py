@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from brokenlogs import at, closed, delivered, opened
 
-from eventstore.events import Subscribed, Unsubscribed
+from eventstore.format.events import Subscribed, Unsubscribed
 from projections.rules import UNDELIVERED, UNEXPECTED
 from spark.audit.expected import OWED_FLAG
 from spark.audit.packing import item, pack
@@ -17,8 +17,8 @@ from spark.audit.whole import BEYOND, Whole
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from eventstore.events import Event
-    from eventstore.positions import Position
+    from eventstore.format.events import Event
+    from eventstore.format.positions import Position
 
 LOG = Whole("n", at(1), at(100_000), 0, 0, BEYOND, BEYOND)
 

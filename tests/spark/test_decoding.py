@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import eventstore.events
+import eventstore.format.events
 import spark.runs
-from eventstore.events import (
+from eventstore.format.events import (
     Acked,
     BrokerStarted,
     Completed,
@@ -37,8 +37,8 @@ from eventstore.events import (
     WillArmed,
     parse_event,
 )
-from eventstore.positions import MAX_INDEX, position, to_runs
-from eventstore.records import GENESIS, Record, decode_record, encode_record
+from eventstore.format.positions import MAX_INDEX, position, to_runs
+from eventstore.format.records import GENESIS, Record, decode_record, encode_record
 from spark.cells import MAKERS
 from spark.columns import ENTRIES, EVENTS, GRAINS, Columns
 from spark.decoding import Decoder
@@ -348,7 +348,7 @@ def test_an_older_version_is_upcast(monkeypatch: pytest.MonkeyPatch) -> None:
     def upcast(raw: dict[str, Any]) -> dict[str, Any]:
         return {"session": raw["client"], "pids": raw["pids"], "e": "Acked", "v": 1}
 
-    monkeypatch.setitem(eventstore.events.UPCASTERS, ("Acked", 0), upcast)
+    monkeypatch.setitem(eventstore.format.events.UPCASTERS, ("Acked", 0), upcast)
     old = {"client": "d", "pids": [[3, 2, 1]], "e": "Acked", "v": 0}
     found = rows([record(old, Acked("d", [9]))], "entries", "session", "packet_id", "version")
     assert [row["packet_id"] for row in found] == [3, 4, 9]

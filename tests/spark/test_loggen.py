@@ -15,10 +15,10 @@ from harness.broker import environment
 from harness.nats import PASSWORD, USER
 from simulation.promises import violations
 
-from eventstore.connection import check_stream
 from eventstore.errors import CorruptLog
-from eventstore.events import entries
-from eventstore.records import ChainChecker, Record, decode_record
+from eventstore.format.events import entries
+from eventstore.format.records import ChainChecker, Record, decode_record
+from eventstore.nats.connection import check_stream
 from projections.node import NodeState
 from projections.turns import Turns
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from harness.logs import HeldLog, LogBuilder
 
-from eventstore.events import BrokerStarted
+from eventstore.format.events import BrokerStarted
 from spark.failures import BadOption
 from spark.nodes import check_known, node_of, nodes_of
 

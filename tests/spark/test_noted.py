@@ -12,12 +12,12 @@ from harness.nats import PASSWORD, USER
 
 from cli.source import Place, connect_to
 from cli.sparkjobs.place import _logs
-from eventstore.connection import ConnectionOptions
 from eventstore.datadir import DataDir
 from eventstore.errors import CorruptLog
-from eventstore.events import Acked, BrokerStarted
-from eventstore.records import link_of
-from eventstore.watermark import Watermark
+from eventstore.format.events import Acked, BrokerStarted
+from eventstore.format.records import link_of
+from eventstore.log.watermark import Watermark
+from eventstore.nats.connection import ConnectionOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -17,8 +17,8 @@ from harness.nats import access
 from harness.proxy import Proxy
 from pyspark.sql.datasource import EqualTo
 
-import eventstore.log
-from eventstore.events import (
+import eventstore.log.jetstream_log
+from eventstore.format.events import (
     Acked,
     BrokerStarted,
     Completed,
@@ -28,8 +28,8 @@ from eventstore.events import (
     SessionClosed,
     WillFired,
 )
-from eventstore.positions import MAX_INDEX, position
-from eventstore.records import decode_record, link_of
+from eventstore.format.positions import MAX_INDEX, position
+from eventstore.format.records import decode_record, link_of
 from projections.turns import Turns
 from protocol.errors import FoldmqError
 from spark.archivable import node_folder
@@ -574,7 +574,7 @@ def test_records_that_are_cut_off_before_they_are_read_are_told(
 def test_a_connection_that_breaks_is_made_again_and_nothing_is_lost_or_twice(
     nats: Nats, new_log: NewLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(eventstore.log, "_READ_TIMEOUT", 1.0)
+    monkeypatch.setattr(eventstore.log.jetstream_log, "_READ_TIMEOUT", 1.0)
     log = new_log()
     payload = bytes(100_000)
     for number in range(60):

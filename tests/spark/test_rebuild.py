@@ -19,14 +19,14 @@ from harness.nats import PASSWORD, USER
 from harness.plans import compiled
 from harness.staterows import assert_same, rebuilt_rows
 
-from eventstore.events import (
+from eventstore.format.events import (
     BrokerStopped,
     CheckpointBegun,
     CheckpointCompleted,
     MessagesCarried,
     WillArmed,
 )
-from eventstore.positions import MAX_INDEX, position
+from eventstore.format.positions import MAX_INDEX, position
 from spark.log import Log
 from spark.rebuild import JOBS, rebuild
 

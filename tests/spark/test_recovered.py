@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from eventstore.events import (
+from eventstore.format.events import (
     Acked,
     Completed,
     Delivered,
@@ -21,7 +21,7 @@ from eventstore.events import (
     WillArmed,
     WillFired,
 )
-from eventstore.positions import position
+from eventstore.format.positions import position
 from spark.recovered import SessionRecovery
 
 STARTED = position(100, 0)

@@ -9,7 +9,7 @@ import pytest
 from foldedlogs import FoldedLog, moments, simulated
 from harness.nats import PASSWORD, USER
 
-from eventstore.events import (
+from eventstore.format.events import (
     BrokerStarted,
     BrokerStopped,
     Event,
@@ -18,7 +18,7 @@ from eventstore.events import (
     SessionOpened,
     Subscribed,
 )
-from eventstore.positions import MAX_INDEX, position, sequence_of
+from eventstore.format.positions import MAX_INDEX, position, sequence_of
 from projections.digests import retained_digest, session_digest
 from projections.turns import Turns
 from spark.audit.outcome import BROKER, CHAIN, PROJECTIONS, STATE, Claim
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from harness.nats import Nats
     from pyspark.sql import SparkSession
 
-    from eventstore.positions import Position
+    from eventstore.format.positions import Position
 
 pytestmark = pytest.mark.timeout(600)
 SEEDS = range(25, 55)

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from eventstore.events import Acked, Event, MessagePublished, SessionClosed
-from eventstore.records import GENESIS, Record, decode_record, encode_record
+from eventstore.format.events import Acked, Event, MessagePublished, SessionClosed
+from eventstore.format.records import GENESIS, Record, decode_record, encode_record
 from spark.columns import Columns
 from spark.decoding import Decoder
 from spark.digits import PAD, parse
@@ -141,7 +141,7 @@ def test_rows_are_made_without_pandas() -> None:
     code = (
         "import sys; sys.path.append('tests/eventstore')\n"
         "from samples import PAYLOADS, WILL, every_event\n"
-        "from eventstore.records import GENESIS, decode_record, encode_record\n"
+        "from eventstore.format.records import GENESIS, decode_record, encode_record\n"
         "from spark.columns import Columns; from spark.decoding import Decoder\n"
         "from spark.wanted import Wanted\n"
         "data = encode_record(previous=GENESIS, node='n', time_ms=1, events=every_event(),"

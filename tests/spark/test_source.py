@@ -18,8 +18,8 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql.types import LongType, StringType, StructType
 from test_reading import expected, random_log
 
-from eventstore.events import Acked, BrokerStarted, WillFired
-from eventstore.records import decode_record
+from eventstore.format.events import Acked, BrokerStarted, WillFired
+from eventstore.format.records import decode_record
 from spark.columns import GRAINS, Columns
 from spark.failures import found
 from spark.log import Bounds, Log

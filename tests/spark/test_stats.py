@@ -11,7 +11,7 @@ import pytest
 from harness.logs import LogBuilder
 from harness.nats import access
 
-from eventstore.events import (
+from eventstore.format.events import (
     BrokerStarted,
     CheckpointBegun,
     CheckpointCompleted,
@@ -24,8 +24,8 @@ from eventstore.events import (
     RetainedSnapshot,
     SessionOpened,
 )
-from eventstore.positions import from_runs, position
-from eventstore.records import decode_record
+from eventstore.format.positions import from_runs, position
+from eventstore.format.records import decode_record
 from projections.turns import Turns
 from spark.failures import BadOption
 from spark.report import traffic as reports

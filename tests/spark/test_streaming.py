@@ -17,8 +17,8 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 from test_reading import expected, random_log, without
 
-from eventstore.events import Acked, WillFired
-from eventstore.records import decode_record
+from eventstore.format.events import Acked, WillFired
+from eventstore.format.records import decode_record
 from protocol.errors import FoldmqError
 from spark.failures import BadOption, CutOff, MarkedError, NoLog, found
 from spark.options import Options

@@ -14,7 +14,7 @@ sys.path[:0] = [str(HERE.parent), str(HERE.parents[2])]
 
 from samples import PAYLOADS, WILL, every_event  # noqa: E402 - found by the line above
 
-from eventstore.records import GENESIS, encode_record, link_of  # noqa: E402
+from eventstore.format.records import GENESIS, encode_record, link_of  # noqa: E402
 
 FIRST_PART = 9
 """Events of the first turn that lie in the first of its two records."""

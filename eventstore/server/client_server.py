@@ -6,7 +6,7 @@ connects here can reach, read, fill or slow down the server that keeps the log: 
 from one to the other but the broker's bridge.
 
 Clients have JetStream too, within ``store`` bytes of the disk. Where they are to speak TLS, so does
-the bridge: :mod:`eventstore.clienttls`.
+the bridge: :mod:`eventstore.server.client_tls`.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ import asyncio
 import secrets
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from eventstore.clienttls import OwnTls, ServerTls
-from eventstore.connection import PRIVATE, ConnectionOptions
 from eventstore.datadir import DataDir
 from eventstore.errors import NatsUnavailable
-from eventstore.natsprocess import NatsProcess, PortTaken, Sync
+from eventstore.nats.connection import PRIVATE, ConnectionOptions
+from eventstore.server.client_tls import OwnTls, ServerTls
+from eventstore.server.process import NatsProcess, PortTaken, Sync
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from eventstore.natsuser import NatsUser
+    from eventstore.server.user import NatsUser
 
 DIRECTORY: Final = "nats-clients"
 """Where in the data directory this server keeps what it has."""

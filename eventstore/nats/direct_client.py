@@ -5,7 +5,7 @@ next turn of the event loop; while a broker is busy a turn takes milliseconds, a
 take five. Here it takes two: what is sent goes to the socket at once, and what is listened to is
 passed on as it is read.
 
-The only place, with ``eventstore.link``, that touches what nats-py does not promise:
+The only place, with ``eventstore.nats.batch_client``, that touches what nats-py does not promise:
 ``_process_msg`` is called for each message, ``_transport`` is what is connected, ``_pending`` and
 ``_flush_queue`` are what its task sends and what wakes it.
 """

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 import nats.errors
 import structlog
 
-from eventstore.connection import connect, disconnect
 from eventstore.errors import EventStoreError
+from eventstore.nats.connection import connect, disconnect
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nats.aio.client import Client
 
-    from eventstore.connection import ConnectionOptions
+    from eventstore.nats.connection import ConnectionOptions
 
 _ATTEMPT_SECONDS = 5.0
 _PAUSE_SECONDS = 1.0

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from nats.aio.transport import Transport
 
-from eventstore.linkparser import LINE_BYTES, Arrived, BadStream, Parser
+from eventstore.nats.batch_parser import LINE_BYTES, Arrived, BadStream, Parser
 
 if TYPE_CHECKING:
     import ssl

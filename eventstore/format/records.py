@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from eventstore.errors import CorruptLog, UnknownLogFormat
-from eventstore.events import (
+from eventstore.format.events import (
     Event,
     MessagePublished,
     MessagesCarried,
@@ -41,7 +41,7 @@ from eventstore.events import (
     entries,
     parse_event,
 )
-from eventstore.frequent import frequent
+from eventstore.format.fast_parse import frequent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -29,8 +29,8 @@ from eventstore.errors import (
     UnknownLogFormat,
     WeakDurability,
 )
-from eventstore.promptclient import PromptClient
-from eventstore.recordsize import LEAST
+from eventstore.format.record_size import LEAST
+from eventstore.nats.direct_client import PromptClient
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -28,8 +28,8 @@ from eventstore.errors import (
     NatsUnavailable,
     RecordTooLarge,
 )
-from eventstore.records import GENESIS, Record, decode_record, link_of, previous_of
-from eventstore.recordsize import AROUND, HEADERS, LEAST, largest_record
+from eventstore.format.record_size import AROUND, HEADERS, LEAST, largest_record
+from eventstore.format.records import GENESIS, Record, decode_record, link_of, previous_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Iterator
@@ -37,10 +37,10 @@ if TYPE_CHECKING:
     from nats.aio.client import Client
     from nats.aio.msg import Msg
 
-    from eventstore.journal import Clock, Journal, Pending
-    from eventstore.keyed import KeyedStore
-    from eventstore.promptclient import PromptClient
-    from eventstore.watermark import Watermark
+    from eventstore.log.journal import Clock, Journal, Pending
+    from eventstore.log.keyed_store import KeyedStore
+    from eventstore.log.watermark import Watermark
+    from eventstore.nats.direct_client import PromptClient
 
 _log = structlog.get_logger("foldmq")
 

@@ -21,7 +21,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias, get_args, get_type
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
-from eventstore.positions import Run, count_runs
+from eventstore.format.positions import Run, count_runs
 from protocol.errors import FoldmqError
 
 NATS_SESSION: Final = "$nats"

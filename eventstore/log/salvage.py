@@ -23,10 +23,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 import nats.errors
 import orjson
 
-from eventstore.connection import ConnectionOptions, connect, disconnect, ensure_stream
-from eventstore.cuts import check_beginning, check_first, find_cut
 from eventstore.datadir import DataDir, take_lock
-from eventstore.embedded import EmbeddedServer
 from eventstore.errors import (
     CorruptLog,
     DataDirBusy,
@@ -35,7 +32,7 @@ from eventstore.errors import (
     NatsUnavailable,
     UnknownLogFormat,
 )
-from eventstore.events import (
+from eventstore.format.events import (
     CheckpointBegun,
     CheckpointCompleted,
     LogCut,
@@ -44,9 +41,8 @@ from eventstore.events import (
     UnreadableEvent,
     entries,
 )
-from eventstore.log import ask, read_bounds, read_stored, read_tail
-from eventstore.positions import Position, from_runs, position
-from eventstore.records import (
+from eventstore.format.positions import Position, from_runs, position
+from eventstore.format.records import (
     ChainChecker,
     Record,
     decode_record,
@@ -54,7 +50,11 @@ from eventstore.records import (
     link_of,
     payload_bounds,
 )
-from eventstore.watermark import Watermark
+from eventstore.log.jetstream_log import ask, read_bounds, read_stored, read_tail
+from eventstore.log.log_start import check_beginning, check_first, find_cut
+from eventstore.log.watermark import Watermark
+from eventstore.nats.connection import ConnectionOptions, connect, disconnect, ensure_stream
+from eventstore.server.embedded import EmbeddedServer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
@@ -62,9 +62,9 @@ if TYPE_CHECKING:
 
     from nats.aio.client import Client
 
-    from eventstore.cuts import RecordedCut
-    from eventstore.events import Event
-    from eventstore.natsprocess import Sync
+    from eventstore.format.events import Event
+    from eventstore.log.log_start import RecordedCut
+    from eventstore.server.process import Sync
 
 _WORK: Final = "salvage.tmp"
 _SYNC_SECONDS: Final = 30.0

@@ -11,7 +11,7 @@ A password is as it is or hashed by bcrypt. What begins with U is the public hal
 owner proves to have the other half, and no secret lies in the file.
 
 A file in the form of nats-server's own configuration says for each user as well what it may do:
-:mod:`eventstore.natsuserblock`.
+:mod:`eventstore.server.user_blocks`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from __future__ import annotations
 import stat
 from typing import TYPE_CHECKING
 
-from eventstore.natsuser import (
+from eventstore.server.user import (
     OWN_USER,
     NatsPermissions,
     NatsUser,
@@ -28,7 +28,7 @@ from eventstore.natsuser import (
     name_problem,
     nkey_problem,
 )
-from eventstore.natsuserblock import is_block, read_block
+from eventstore.server.user_blocks import is_block, read_block
 from eventstore.shown import escaped
 
 if TYPE_CHECKING:

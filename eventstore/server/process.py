@@ -33,9 +33,9 @@ from eventstore.errors import (
     EventStoreError,
     NatsUnavailable,
 )
-from eventstore.natsports import configured_port, free_port, is_listening
-from eventstore.natsprogram import check_version, find_binary
-from eventstore.orphans import end_orphan, processes_with
+from eventstore.server.binary import check_version, find_binary
+from eventstore.server.orphans import end_orphan, processes_with
+from eventstore.server.ports import configured_port, free_port, is_listening
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

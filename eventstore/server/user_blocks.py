@@ -20,8 +20,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from eventstore import natsconf
-from eventstore.natsuser import (
+from eventstore.server import config_parser
+from eventstore.server.user import (
     EVERYTHING,
     NatsPermissions,
     NatsUser,
@@ -35,7 +35,7 @@ from eventstore.shown import escaped
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from eventstore.natsconf import Value
+    from eventstore.server.config_parser import Value
 
 _BEGINS = re.compile(
     r"(?:\s|#[^\n]*+|//[^\n]*+)*+"
@@ -95,8 +95,8 @@ class _Block:
 
     def users(self, text: str) -> Iterator[tuple[NatsUser, int]]:
         try:
-            top = natsconf.parse(text)
-        except natsconf.NatsConfError as error:
+            top = config_parser.parse(text)
+        except config_parser.NatsConfError as error:
             self._refuse(error.line, str(error))
         if "authorization" in top:
             whole = self._map(top.pop("authorization"), "authorization")

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from eventstore.events import (
+from eventstore.format.events import (
     VERSIONS,
     Acked,
     Completed,

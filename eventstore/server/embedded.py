@@ -2,14 +2,14 @@
 
 It listens on loopback only, with a random password that only this user can read, keeps its store
 in the data directory and syncs every message to disk before it acknowledges it. NATS clients have
-a server of their own: ``eventstore.clientserver``.
+a server of their own: ``eventstore.server.client_server``.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from eventstore.natsprocess import NatsProcess, Sync
+from eventstore.server.process import NatsProcess, Sync
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -25,7 +25,7 @@ class EmbeddedServer(NatsProcess):
     """The server of the log, in the data directory itself.
 
     ``max_payload`` is the largest message in bytes; for the rest see
-    :class:`eventstore.natsprocess.NatsProcess`.
+    :class:`eventstore.server.process.NatsProcess`.
     """
 
     title: ClassVar[str] = "embedded NATS server"

@@ -19,16 +19,16 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from nats.aio.client import Client
 
-from eventstore.connection import check_version, dial, disconnect
 from eventstore.errors import BadNatsOptions, NatsUnavailable
-from eventstore.linkparser import Arrived
-from eventstore.linktransport import LinkTransport, Wire
+from eventstore.nats.batch_parser import Arrived
+from eventstore.nats.batch_transport import LinkTransport, Wire
+from eventstore.nats.connection import check_version, dial, disconnect
 from eventstore.shown import escaped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from eventstore.connection import ConnectionOptions, Notice
+    from eventstore.nats.connection import ConnectionOptions, Notice
 
 __all__ = ["Arrived", "Link", "render_pub"]
 

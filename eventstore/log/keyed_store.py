@@ -15,7 +15,7 @@ import nats.errors
 import orjson
 
 from eventstore.errors import EventStoreError, LostLog
-from eventstore.log import LogUnavailable, ask, asking, read_bounds
+from eventstore.log.jetstream_log import LogUnavailable, ask, asking, read_bounds
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

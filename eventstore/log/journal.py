@@ -26,7 +26,7 @@ import orjson
 import structlog
 
 from eventstore.errors import EventTooLarge
-from eventstore.events import (
+from eventstore.format.events import (
     Acked,
     Completed,
     Delivered,
@@ -39,10 +39,10 @@ from eventstore.events import (
     RetainedSnapshot,
     WillArmed,
 )
-from eventstore.positions import INDEX_BITS, MAX_INDEX, Position
-from eventstore.records import encode_record, link_of
-from eventstore.recordsize import ESCAPED
-from eventstore.stats import JournalStats
+from eventstore.format.positions import INDEX_BITS, MAX_INDEX, Position
+from eventstore.format.record_size import ESCAPED
+from eventstore.format.records import encode_record, link_of
+from eventstore.log.journal_stats import JournalStats
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -1,0 +1,1 @@
+"""The format of the log: events, positions, and the records that hold them."""

@@ -1,0 +1,1 @@
+"""Connections to a NATS server, and requests over them."""

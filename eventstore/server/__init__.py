@@ -1,0 +1,1 @@
+"""The embedded NATS server: its process, its ports, and the users of its clients."""
