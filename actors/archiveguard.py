@@ -15,7 +15,7 @@ from eventstore.format.positions import INDEX_BITS
 
 if TYPE_CHECKING:
     from actors.broker import Broker
-    from projections.node import Checkpoint
+    from projections.state.node import Checkpoint
 
 _log = structlog.get_logger("foldmq")
 

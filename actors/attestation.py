@@ -10,8 +10,8 @@ Whoever may use our NATS account asks, one JSON object a request, and gets one b
     ended meanwhile]), ``retained`` ([topic, digest or null]), ``more``. All sessions and topics
     there were at the beginning are on some page, once.
 ``{"session": NAME}``
-    all of one session: ``parts`` (``projections.snapshot``; null: no such session), ``digest``
-    and ``pending``; if there is ``more``, the other parts are pages.
+    all of one session: ``parts`` (``projections.state.snapshot``; null: no such session),
+    ``digest`` and ``pending``; if there is ``more``, the other parts are pages.
 ``{"retained": TOPIC}``
     the retained message: ``message`` (null, or ``qos``, ``ref``, ``size``, ``digest``).
 
@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import structlog
 
-from projections.digests import (
+from projections.state.digests import (
     NO_DIGEST,
     digest,
     pending_of,
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from actors.broker import Broker
-    from projections.node import NodeState
+    from projections.state.node import NodeState
 
 _log = structlog.get_logger("foldmq")
 

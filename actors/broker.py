@@ -60,7 +60,7 @@ from eventstore.format.events import (
 from eventstore.format.positions import INDEX_BITS, Position, format_position
 from eventstore.log.jetstream_log import EventLog, LogUnavailable, LogWriter
 from eventstore.log.message_store import Message, MessageStore
-from projections.node import NodeState
+from projections.state.node import NodeState
 from protocol.errors import FoldmqError
 from protocol.mqtt.packets import ConnectCode
 
@@ -78,7 +78,7 @@ if TYPE_CHECKING:
     from actors.options import Options
     from eventstore.format.records import Record
     from eventstore.log.journal import Journal
-    from projections.session import SessionState
+    from projections.state.session import SessionState
     from protocol.mqtt.packets import Packet
 
 _log = structlog.get_logger("foldmq")

@@ -11,8 +11,8 @@ import orjson
 
 from eventstore.format.events import Event, MessagesCarried, RetainedSnapshot, SessionSnapshot
 from eventstore.format.positions import to_runs
-from projections.sessions import text_of
-from projections.snapshot import encode
+from projections.state.session_table import text_of
+from projections.state.snapshot import encode
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from eventstore.format.positions import Position
     from eventstore.log.message_store import Message
-    from projections.node import NodeState
-    from projections.retained import RetainedMessage
+    from projections.state.node import NodeState
+    from projections.state.retained import RetainedMessage
 
 MESSAGES_AT_ONCE = 512
 BYTES_AT_ONCE = 256 * 1024

@@ -24,9 +24,9 @@ from eventstore.format.events import (
 )
 from eventstore.format.positions import Position, to_runs
 from eventstore.format.record_size import ENTRIES_AT_ONCE
-from projections.links import linked
-from projections.session import InFlight, SessionState, SubscriptionState
-from projections.waiting import FLAG_BITS, QOS_MASK, RETAIN_FLAG
+from projections.state.filter_links import linked
+from projections.state.session import InFlight, SessionState, SubscriptionState
+from projections.state.waiting_queue import FLAG_BITS, QOS_MASK, RETAIN_FLAG
 from protocol.mqtt.encoder import SUBSCRIBE_FAILURE
 from protocol.mqtt.topics import is_reserved_filter
 

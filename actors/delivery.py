@@ -17,7 +17,7 @@ from actors.pause import Pause
 from eventstore.format.events import Delivered, MessageDropped, Queued, Redelivered, entries
 from eventstore.format.positions import INDEX_BITS, Position, format_position, to_runs
 from eventstore.log.message_store import Message
-from projections.waiting import QOS_MASK, RETAIN_FLAG
+from projections.state.waiting_queue import QOS_MASK, RETAIN_FLAG
 from protocol.mqtt.encoder import Outgoing as Prepared
 from protocol.mqtt.encoder import acks
 from protocol.mqtt.packets import PacketType
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from actors.broker import Broker
     from actors.connection import Connection
     from actors.session import Session
-    from projections.session import InFlight
+    from projections.state.session import InFlight
 
 _DRAIN_AT_ONCE = 1024
 """Messages taken from the queue in one step."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from actors.access.rules import Access, Permissions
     from actors.broker import Broker
     from actors.connection import Connection
-    from projections.session import SessionState
+    from projections.state.session import SessionState
     from protocol.mqtt.packets import Connect, Publishes
 
 _SHOWN = 200

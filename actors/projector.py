@@ -18,9 +18,9 @@ import structlog
 from eventstore.errors import LostLog
 from eventstore.format.positions import INDEX_BITS
 from eventstore.log.jetstream_log import LogUnavailable
-from projections.sessions import bound_of, text_of
-from projections.snapshot import encode
-from projections.stored import (
+from projections.state.session_table import bound_of, text_of
+from projections.state.snapshot import encode
+from projections.storage.format import (
     GONE,
     MARK,
     MARK_KEY,
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from actors.broker import Broker
     from eventstore.format.positions import Position
     from eventstore.log.keyed_store import KeyedStore
-    from projections.loading import Loaded
+    from projections.storage.loading import Loaded
 
 _log = structlog.get_logger("foldmq")
 

@@ -28,10 +28,10 @@ from eventstore.log.jetstream_log import LogUnavailable
 from eventstore.log.journal import Journal
 from eventstore.log.log_start import LostBeginning
 from eventstore.log.message_store import messages_of
-from projections.loading import Loader
-from projections.node import NodeState
-from projections.retained import RetainedMessage
-from projections.stored import BadProjection
+from projections.state.node import NodeState
+from projections.state.retained import RetainedMessage
+from projections.storage.format import BadProjection
+from projections.storage.loading import Loader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -40,9 +40,9 @@ if TYPE_CHECKING:
     from eventstore.format.positions import Position
     from eventstore.format.records import Record
     from eventstore.log.jetstream_log import EventLog, LogTail
-    from projections.loading import Loaded
-    from projections.session import SessionState
-    from projections.stored import Mark
+    from projections.state.session import SessionState
+    from projections.storage.format import Mark
+    from projections.storage.loading import Loaded
 
 _log = structlog.get_logger("foldmq")
 

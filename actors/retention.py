@@ -34,7 +34,7 @@ from eventstore.format.events import Bridged, CheckpointBegun, CheckpointComplet
 from eventstore.format.positions import INDEX_BITS, position
 from eventstore.log.jetstream_log import LogUnavailable
 from eventstore.log.message_store import MessageStore
-from projections.snapshot import expanded, reference_runs
+from projections.state.snapshot import expanded, reference_runs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from actors.projector import Projector
     from eventstore.format.positions import Position
     from eventstore.log.message_store import Message
-    from projections.node import Checkpoint
+    from projections.state.node import Checkpoint
 
 _log = structlog.get_logger("foldmq")
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from actors.access.rules import Access
     from actors.bridge.host import BridgeHost
     from actors.subscription import Subscription
-    from projections.session import SessionState
+    from projections.state.session import SessionState
 
 _CACHED_TOPICS = 65_536
 _CACHED_BYTES = 16 * 1024 * 1024

@@ -60,7 +60,7 @@ from eventstore.format.events import (
 )
 from eventstore.format.positions import Position, format_position, from_runs, sequence_of
 from eventstore.log.message_store import Message
-from projections.session import SessionState
+from projections.state.session import SessionState
 from protocol.mqtt.encoder import PINGRESP, acks, connack, suback, unsuback
 from protocol.mqtt.packets import (
     Acks,
@@ -80,7 +80,7 @@ if TYPE_CHECKING:
     from actors.broker import Broker
     from actors.connection import Connection
     from actors.router import Subscriber
-    from projections.retained import RetainedMessage
+    from projections.state.retained import RetainedMessage
     from protocol.mqtt.packets import Packet
 
 _log = structlog.get_logger("foldmq")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from actors.kernel import Failed
     from actors.router import Subscriber
     from actors.session import Session
-    from projections.retained import RetainedMessage
+    from projections.state.retained import RetainedMessage
 
 
 class Subscription(LoopActor):

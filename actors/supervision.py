@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from actors.broker import Broker
-    from projections.session import SessionState
+    from projections.state.session import SessionState
 
 _log = structlog.get_logger("foldmq")
 

@@ -13,7 +13,7 @@ from math import exp
 from typing import TYPE_CHECKING, NamedTuple
 
 from actors.messages import Batch
-from projections.sessions import Owed
+from projections.state.session_table import Owed
 from protocol.mqtt.topic_trie import TopicTrie
 
 if TYPE_CHECKING:

@@ -21,10 +21,10 @@ from eventstore.format.events import (
 )
 from eventstore.format.positions import INDEX_BITS, Position, format_position, from_runs, position
 from eventstore.format.records import Record, payload_bounds
-from projections.node import NodeState
-from projections.retained import RetainedMessage
-from projections.session import SessionState, SubscriptionState
-from projections.snapshot import Part, decode, encode, expanded, reference_runs
+from projections.state.node import NodeState
+from projections.state.retained import RetainedMessage
+from projections.state.session import SessionState, SubscriptionState
+from projections.state.snapshot import Part, decode, encode, expanded, reference_runs
 
 _MISFITS = (ValueError, KeyError, IndexError, TypeError, AttributeError)
 """What is raised for events and snapshots that do not fit together."""

@@ -13,8 +13,8 @@ from cli import text
 from cli.progress import progress
 from cli.source import Source
 from eventstore.format.positions import Position, sequence_of
-from projections.session import SessionState
-from projections.snapshot import decode
+from projections.state.session import SessionState
+from projections.state.snapshot import decode
 from protocol.errors import FoldmqError
 
 _SECONDS = 10.0

@@ -15,10 +15,10 @@ from eventstore.errors import CorruptLog
 from eventstore.format.events import Event, MessagePublished, RetainedSnapshot
 from eventstore.format.positions import Position, format_position, position
 from eventstore.format.records import Record, payload_bounds
-from projections.digests import retained_digest, session_digest
-from projections.node import NodeState
-from projections.stored import Mark
-from projections.turns import Turns
+from projections.state.digests import retained_digest, session_digest
+from projections.state.node import NodeState
+from projections.state.turns import Turns
+from projections.storage.format import Mark
 
 BROKER, PROJECTIONS = "broker", "projections"
 SESSION, RETAINED, MARK = "session", "retained", "mark"

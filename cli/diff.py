@@ -11,8 +11,8 @@ from cli.moments import cut_at, parse_moment
 from cli.source import open_source
 from cli.sourceflags import SourceFlags, UsageError
 from eventstore.format.positions import MAX_INDEX, Position
-from projections.node import NodeState
-from projections.session import SessionState
+from projections.state.node import NodeState
+from projections.state.session import SessionState
 
 
 @dataclass(frozen=True, slots=True)

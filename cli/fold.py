@@ -11,7 +11,7 @@ from eventstore.errors import CorruptLog
 from eventstore.format.events import CheckpointBegun, Event, RetainedSnapshot
 from eventstore.format.positions import MAX_INDEX, Position, format_position, from_runs, position
 from eventstore.format.records import Record
-from projections.node import NodeState
+from projections.state.node import NodeState
 
 _UPDATE_EVERY = 16
 

@@ -30,7 +30,7 @@ from eventstore.format.events import (
 )
 from eventstore.format.positions import Position, from_runs, position
 from eventstore.format.records import Record
-from projections.turns import Turns
+from projections.state.turns import Turns
 
 TYPES: dict[str, type] = {kind.__name__.casefold(): kind for kind in get_args(Event)}
 _FOLLOW_SHOWS = 10

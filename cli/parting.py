@@ -16,10 +16,10 @@ from cli.compared import (
 )
 from cli.source import Source
 from eventstore.format.positions import Position, format_position, position
-from projections.digests import pending_of, retained_digest, session_digest
-from projections.node import NodeState
-from projections.session import InFlight, SessionState
-from projections.waiting import FLAG_BITS, QOS_MASK
+from projections.state.digests import pending_of, retained_digest, session_digest
+from projections.state.node import NodeState
+from projections.state.session import InFlight, SessionState
+from projections.state.waiting_queue import FLAG_BITS, QOS_MASK
 
 _CROWD = 50_000
 

@@ -16,11 +16,11 @@ from eventstore.errors import LostLog
 from eventstore.format.positions import Position
 from eventstore.format.records import GENESIS
 from eventstore.log.jetstream_log import ask, read_bounds, read_stored
-from projections.digests import digest, retained_digest
-from projections.retained import RetainedMessage
-from projections.session import SessionState
-from projections.snapshot import decode
-from projections.stored import (
+from projections.state.digests import digest, retained_digest
+from projections.state.retained import RetainedMessage
+from projections.state.session import SessionState
+from projections.state.snapshot import decode
+from projections.storage.format import (
     GONE,
     MARK,
     MARK_KEY,

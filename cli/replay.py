@@ -14,10 +14,10 @@ from cli.source import open_source
 from cli.sourceflags import SourceFlags, UsageError
 from cli.topics import TopicBook, topic_matcher
 from eventstore.format.positions import Position, format_position
-from projections.node import NodeState
-from projections.retained import RetainedMessage
-from projections.session import InFlight, SessionState, SubscriptionState
-from projections.waiting import FLAG_BITS, QOS_MASK
+from projections.state.node import NodeState
+from projections.state.retained import RetainedMessage
+from projections.state.session import InFlight, SessionState, SubscriptionState
+from projections.state.waiting_queue import FLAG_BITS, QOS_MASK
 
 _LISTED = 20
 _OLDEST = 3

@@ -15,8 +15,8 @@ from eventstore.format.events import Event, SessionClosed, SessionOpened, Subscr
 from eventstore.format.positions import Position
 from eventstore.format.records import Record
 from eventstore.log.salvage import Salvaged, salvage
-from projections.node import NodeState
-from projections.snapshot import expanded, reference_runs
+from projections.state.node import NodeState
+from projections.state.snapshot import expanded, reference_runs
 
 _UPDATE_SECONDS = 0.2
 

@@ -11,7 +11,7 @@ from cli.sourceflags import UsageError
 from cli.text import escaped
 from eventstore.format.events import Event, MessagePublished, MessagesCarried, RetainedSnapshot
 from eventstore.format.positions import INDEX_BITS, Position, from_runs, position
-from projections.explain import topic_of
+from projections.audit.message_story import topic_of
 from protocol.mqtt.topic_trie import FilterTrie
 from protocol.mqtt.topics import TopicError, validate_topic_filter, validate_topic_name
 

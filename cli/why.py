@@ -15,8 +15,8 @@ from eventstore.errors import CorruptLog
 from eventstore.format.events import MessagePublished, MessagesCarried, RetainedSnapshot, entries
 from eventstore.format.positions import Position, format_position, from_runs, index_of, sequence_of
 from eventstore.format.records import Record
-from projections.explain import Copy, Explainer, Step, Story
-from projections.turns import Turns
+from projections.audit.message_story import Copy, Explainer, Step, Story
+from projections.state.turns import Turns
 
 _UPDATE_EVERY = 16
 _LISTED = 10

@@ -43,7 +43,7 @@ from eventstore.format.events import (
 )
 from eventstore.format.positions import Position, Run, format_position, from_runs
 from eventstore.format.records import payload_bounds
-from projections.explain import topic_of
+from projections.audit.message_story import topic_of
 
 _LEVELS = {3: ["MQTT 3.1"], 4: [], 5: ["MQTT 5"]}
 _PAYLOADS_SHOWN = 3

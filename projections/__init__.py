@@ -4,10 +4,12 @@ Pure folds: no clock, no I/O, no randomness. The very same code runs in the live
 event is applied as it is appended), in recovery and replay (events read back from the log) and
 on Spark executors, so that the three can only agree.
 
-``session``
-    One session, from that session's events alone.
-``retained``
-    The retained message of every topic.
-``node``
-    Everything that the log of one node says: all its sessions and the retained index.
+``state``
+    The folds. ``session``: one session, from that session's events alone. ``retained``: the
+    retained message of every topic. ``node``: everything that the log of one node says, all its
+    sessions and the retained index.
+``audit``
+    Whether a log keeps what MQTT and foldmq promise, session by session.
+``storage``
+    The form in which the state is stored beside the log.
 """

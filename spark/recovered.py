@@ -30,13 +30,13 @@ from eventstore.format.events import (
     WillFired,
 )
 from eventstore.format.positions import Position, from_runs
-from projections.alone import SessionFold
+from projections.state.single_session import SessionFold
 from protocol.mqtt.sparkplug import is_death, with_timestamp
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from projections.session import SessionState, Will
+    from projections.state.session import SessionState, Will
 
 _AT_RESTART: Final = frozenset({"broker_restarted", "session_failed"})
 """Why connections end that the broker before left open; the second if an actor failed with it."""
@@ -74,7 +74,7 @@ class SessionRecovery:
     """Follows a session over the start of its broker at position ``started``.
 
     None: the log tells of no start, and the session is only folded. ``whole`` is as for
-    ``projections.alone.SessionFold``.
+    ``projections.state.single_session.SessionFold``.
     """
 
     def __init__(self, session: str, started: Position | None, whole: Position = 0) -> None:

@@ -96,9 +96,9 @@ def test_a_wrong_import_is_found(package: str, source: str) -> None:
     ("package", "source"),
     [
         ("cli", "from actors import auth\nimport asyncio"),
-        ("actors", "import asyncio\nimport pykka\nfrom projections.session import evolve"),
+        ("actors", "import asyncio\nimport pykka\nfrom projections.state.session import evolve"),
         ("projections", "from eventstore.format.events import Event"),
-        ("spark", "import asyncio\nimport pyspark\nfrom projections.session import evolve"),
+        ("spark", "import asyncio\nimport pyspark\nfrom projections.state.session import evolve"),
         ("cli", "from spark.session import spark_session"),
         ("protocol", "import struct\nfrom protocol.errors import FoldmqError"),
     ],

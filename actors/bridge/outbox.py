@@ -28,7 +28,7 @@ from eventstore.format.events import (
 from eventstore.format.positions import INDEX_BITS, Position, format_position, from_runs, position
 from eventstore.log.jetstream_log import LogUnavailable
 from eventstore.log.message_store import MessageStore, Stored, messages_of
-from projections.turns import Turns
+from projections.state.turns import Turns
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -15,7 +15,7 @@ from actors.inspection import views
 from actors.inspection.inspector import Listing, in_steps
 from actors.inspection.requests import Refused, flag, number, optional, shown, text
 from actors.inspection.status import status
-from projections.sessions import Owed
+from projections.state.session_table import Owed
 from protocol.mqtt.topic_trie import FilterTrie
 from protocol.mqtt.topics import (
     TopicError,
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from actors.broker import Broker
     from actors.inspection.inspector import Answer, Handler, Work
     from actors.kernel import LoopActor
-    from projections.session import SessionState
+    from projections.state.session import SessionState
 
 _MOST_TOP = 500
 _LONGEST_PATTERN, _MOST_STARS = 256, 16

@@ -14,7 +14,7 @@ from actors.inspection.requests import TooLarge
 from actors.pause import Pause
 from actors.session import Session
 from actors.subscription import Subscription
-from projections.waiting import FLAG_BITS, QOS_MASK, RETAIN_FLAG
+from projections.state.waiting_queue import FLAG_BITS, QOS_MASK, RETAIN_FLAG
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from actors.broker import Broker
     from actors.kernel import LoopActor
     from eventstore.format.positions import Position
-    from projections.retained import RetainedMessage
-    from projections.session import InFlight, SessionState, SubscriptionState
+    from projections.state.retained import RetainedMessage
+    from projections.state.session import InFlight, SessionState, SubscriptionState
 
 LARGEST_PAYLOAD = 256 * 1024
 """Bytes of a payload that an answer may hold."""

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from eventstore.format.events import Event, MessagePublished
     from eventstore.format.positions import Position, Run
     from eventstore.log.message_store import MessageStore
-    from projections.retained import RetainedMessage
+    from projections.state.retained import RetainedMessage
 
 NAME_LIMIT = 256
 """Characters of a name (client identifier, topic, filter, ...) that are given."""

@@ -29,10 +29,10 @@ from eventstore.format.events import (
     SessionSnapshot,
 )
 from eventstore.format.positions import INDEX_BITS, Position, position
-from projections.node import NodeState
-from projections.retained import RetainedIndex
-from projections.snapshot import Part, decode, encode
-from projections.turns import Turns
+from projections.state.node import NodeState
+from projections.state.retained import RetainedIndex
+from projections.state.snapshot import Part, decode, encode
+from projections.state.turns import Turns
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from cli.source import Source
     from eventstore.format.events import Event
     from eventstore.format.records import Record
-    from projections.session import SessionState
+    from projections.state.session import SessionState
 
 MOST_EVENTS = 400_000
 """Events of a session that are kept; of more, the older half is forgotten."""

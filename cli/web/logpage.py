@@ -19,7 +19,7 @@ from cli.words import payload_words, words
 from eventstore.format.events import entries
 from eventstore.format.positions import MAX_INDEX, Position, index_of, position, sequence_of
 from eventstore.format.records import Record
-from projections.turns import Turns
+from projections.state.turns import Turns
 
 SECONDS = 3.0
 """How long a page may take."""

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from cli.web.history import Seen, SessionHistory
     from cli.web.link import Link
     from eventstore.format.positions import Position
-    from projections.session import SessionState
+    from projections.state.session import SessionState
 
 _PART = 100
 _PARTS = (_PART, 10, 1)

@@ -6,7 +6,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from eventstore.format.positions import INDEX_BITS, sequence_of
-from projections.waiting import QOS_MASK, RETAIN_FLAG
+from projections.state.waiting_queue import QOS_MASK, RETAIN_FLAG
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from cli.source import Source
     from cli.topics import TopicBook
     from eventstore.format.positions import Position
-    from projections.session import InFlight, SessionState, SubscriptionState
+    from projections.state.session import InFlight, SessionState, SubscriptionState
 
 _MOST_RECORDS = 32
 

@@ -330,7 +330,7 @@ class SessionSnapshot:
 
     session: str
     state: dict[str, Any]
-    """The state, or a part of it, as ``projections.snapshot`` writes it."""
+    """The state, or a part of it, as ``projections.state.snapshot`` writes it."""
     part: int = 0
     """Number of the part, from 0."""
     last: bool = True

@@ -20,7 +20,7 @@ import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812 - the name that everybody knows it by
 
 from eventstore.format.positions import INDEX_BITS
-from projections.spans import SubscriptionSpans
+from projections.audit.subscription_spans import SubscriptionSpans
 from protocol.mqtt.topic_trie import FilterTrie
 from spark.audit.facts import CARRIED, EFFECT, RELEASED, SENT, SPANS
 from spark.audit.packing import unpack
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
     from eventstore.format.positions import Position
-    from projections.spans import Span
+    from projections.audit.subscription_spans import Span
     from spark.audit.tables import Facts
     from spark.audit.whole import Whole
 

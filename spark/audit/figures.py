@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from projections.promises import BUCKETS
+from projections.audit.session_audit import BUCKETS
 from spark.audit.facts import REPLAY
 from spark.audit.outcome import (
     ACKNOWLEDGEMENT,

@@ -80,7 +80,7 @@ class Claim:
     bound: Position
     """It was so when all before this position had happened."""
     digest: str | None
-    """See ``projections.digests``; None: there is none."""
+    """See ``projections.state.digests``; None: there is none."""
 
 
 @dataclass(frozen=True, slots=True)

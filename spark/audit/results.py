@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 import pyarrow as pa
 
-from projections.promises import BUCKETS
+from projections.audit.session_audit import BUCKETS
 from spark.audit.outcome import MOST
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Totals:
         self.counts: Counter[str] = Counter()
         """What was looked at, and violations (``wrong RULE``)."""
         self.latencies: dict[int, list[int]] = {}
-        """By QoS, see ``projections.promises.BUCKETS``."""
+        """By QoS, see ``projections.audit.session_audit.BUCKETS``."""
         self.longest_ms: dict[int, int] = {}
         self.slowest: list[tuple[int, int, int, int, str, str]] = []
         """A heap: p99, maximum, median (milliseconds), how many, node, session."""

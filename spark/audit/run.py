@@ -16,7 +16,7 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - the name that everybody knows it by
 
 from eventstore.shown import name as shown
-from projections.rules import UNEXPECTED
+from projections.audit.rules import UNEXPECTED
 from spark.audit import claims as claimed
 from spark.audit import figures, retained
 from spark.audit.chain import COUNTS, DROPS, RATES, Note

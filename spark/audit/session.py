@@ -29,10 +29,10 @@ from eventstore.format.events import (
     WillArmed,
 )
 from eventstore.format.positions import INDEX_BITS, format_position, from_runs
-from projections.digests import digest
-from projections.promises import SessionAudit
-from projections.rules import UNDELIVERED
-from projections.snapshot import encode, expanded, reference_runs
+from projections.audit.rules import UNDELIVERED
+from projections.audit.session_audit import SessionAudit
+from projections.state.digests import digest
+from projections.state.snapshot import encode, expanded, reference_runs
 from spark.audit.expected import OWED_FLAG
 from spark.audit.outcome import BROKER, CHECKPOINT, OWNERSHIP, PROJECTIONS, STATE
 from spark.audit.packing import unpack
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from eventstore.format.positions import Position
-    from projections.rules import Violation
-    from projections.session import SessionState
+    from projections.audit.rules import Violation
+    from projections.state.session import SessionState
     from spark.audit.packing import Packed
     from spark.audit.results import Results
     from spark.audit.whole import Whole

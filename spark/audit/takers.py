@@ -24,9 +24,9 @@ from eventstore.format.events import (
 )
 from eventstore.format.positions import MAX_INDEX, from_runs, position
 from eventstore.format.records import payload_bounds
-from projections.digests import retained_digest
-from projections.retained import RetainedMessage
-from projections.spans import TYPES as OF_SPANS
+from projections.audit.subscription_spans import TYPES as OF_SPANS
+from projections.state.digests import retained_digest
+from projections.state.retained import RetainedMessage
 from spark.audit.chain import BEGUN, COMPLETED, CUT, REPEATED
 from spark.audit.facts import CLEARED, REPEATED_SO, SET
 from spark.audit.packing import item, pack

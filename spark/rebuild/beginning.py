@@ -1,7 +1,7 @@
 """From where on the log of a node tells its whole state.
 
 A log that was cut begins with a checkpoint, which repeats the state: the state is known from its
-``CheckpointCompleted`` on, and what is repeated before that counts. See ``projections.node``.
+``CheckpointCompleted`` on, and what is repeated before that counts. See ``projections.state.node``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from eventstore.errors import CorruptLog
 from eventstore.format.events import CheckpointCompleted
 from eventstore.format.positions import format_position, position, sequence_of
 from eventstore.shown import name as shown
-from projections.turns import Turns
+from projections.state.turns import Turns
 from spark.failures import CutOff, of_log
 from spark.finding import find
 from spark.moments import Moments

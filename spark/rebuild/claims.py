@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 from eventstore.format.positions import format_position
-from projections.digests import digest
+from projections.state.digests import digest
 from spark.rebuild.retained import digest as digest_column
 from spark.rebuild.retained import effects
 from spark.rebuild.sessions import texts_of
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from eventstore.format.positions import Position
-    from projections.alone import SessionFold
+    from projections.state.single_session import SessionFold
     from spark.log import Log
 
 _BEYOND = 1 << 62

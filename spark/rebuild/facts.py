@@ -14,8 +14,8 @@ import orjson
 import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
-from projections.snapshot import decode
-from projections.waiting import QOS_MASK, RETAIN_FLAG
+from projections.state.snapshot import decode
+from projections.state.waiting_queue import QOS_MASK, RETAIN_FLAG
 from spark.failures import marked_iterator
 from spark.rebuild.arrow import batches, ddl
 from spark.rebuild.bysession import grouped, sorted_by_session
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from projections.session import InFlight, SessionState
+    from projections.state.session import InFlight, SessionState
     from spark.log import Log
     from spark.rebuild.beginning import Beginnings
 

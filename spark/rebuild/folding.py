@@ -23,8 +23,8 @@ from eventstore.format.events import (
 )
 from eventstore.format.fast_parse import frequent
 from eventstore.format.positions import format_position, sequence_of
-from projections.alone import SessionFold
-from projections.session import EVOLVE
+from projections.state.session import EVOLVE
+from projections.state.single_session import SessionFold
 from spark.failures import marked_iterator
 from spark.rebuild.arrow import batches, ddl
 from spark.rebuild.bysession import grouped, sorted_by_session

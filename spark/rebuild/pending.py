@@ -2,7 +2,7 @@
 
 Native Spark SQL, one pass, linear: of each packet identifier only the last things that happened to
 it matter, and of each session where it last began anew. So everything is a maximum of positions.
-It gives what the fold of ``projections.session`` gives for every log that a broker wrote: an
+It gives what the fold of ``projections.state.session`` gives for every log that a broker wrote: an
 acknowledgement is only recorded for what is on its way.
 """
 

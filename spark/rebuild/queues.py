@@ -8,7 +8,7 @@ import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 from eventstore.format.positions import INDEX_BITS
-from projections.waiting import FLAG_BITS, QOS_MASK, RETAIN_FLAG
+from projections.state.waiting_queue import FLAG_BITS, QOS_MASK, RETAIN_FLAG
 from spark.rebuild.folding import fold_sessions
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from eventstore.format.positions import Run
-    from projections.alone import SessionFold
+    from projections.state.single_session import SessionFold
     from spark.log import Log
     from spark.rebuild.beginning import Beginnings
 

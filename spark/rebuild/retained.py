@@ -37,7 +37,7 @@ def retained(log: Log) -> DataFrame:
     """Return the retained messages as of the end of the log.
 
     Columns: node, topic, qos, ref (position of the publication, or of its repetition in a
-    checkpoint), size, payload, time (of that position), digest (see ``projections.digests``).
+    checkpoint), size, payload, time (of that position), digest (see ``projections.state.digests``).
     """
     message = F.struct("ref", "qos", "payload", "time_ms")
     # Rows are sorted to be grouped, as payloads are no numbers: by one number that is quickly done.
@@ -70,7 +70,7 @@ def effects(log: Log) -> DataFrame:
 
 
 def digest() -> Column:
-    """Return ``projections.digests.retained_digest`` of the columns qos, ref and payload."""
+    """Return ``projections.state.digests.retained_digest`` of the columns qos, ref and payload."""
     head = F.encode(F.concat_ws("", "qos", F.lit(" "), "ref", F.lit("\n")), "utf-8")
     return F.substring(F.sha2(F.concat(head, F.col("payload")), 256), 1, _DIGITS)
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 import pyarrow as pa
 
-from projections.digests import digest
-from projections.snapshot import encode
+from projections.state.digests import digest
+from projections.state.snapshot import encode
 from spark.rebuild.folding import fold_sessions
 
 if TYPE_CHECKING:
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from projections.alone import SessionFold
-    from projections.session import SubscriptionState
+    from projections.state.session import SubscriptionState
+    from projections.state.single_session import SessionFold
     from spark.log import Log
     from spark.rebuild.beginning import Beginnings
 
@@ -73,8 +73,8 @@ def sessions(log: Log, begin: Beginnings) -> DataFrame:
     connected, clean, generation, level, user, closed (end of the last connection; null
     before there was one), expiry (seconds), last_packet_id, subscriptions, inflight, releasing and
     inbound (packet identifiers in use), queued, queued_bytes, will, digest (as the broker gives it,
-    see ``projections.digests``), state (JSON array of the parts of its snapshot, see
-    ``projections.snapshot``).
+    see ``projections.state.digests``), state (JSON array of the parts of its snapshot, see
+    ``projections.state.snapshot``).
     """
     return fold_sessions(log, begin, _rows, SCHEMA)
 

@@ -18,7 +18,7 @@ from actors.router import Router, Subscriber
 from eventstore.format.events import Event, MessageDropped, MessagePublished, entries
 from eventstore.format.positions import Position, from_runs, position
 from eventstore.log.message_store import Message, MessageStore
-from projections.session import SessionState, evolve
+from projections.state.session import SessionState, evolve
 from protocol.mqtt.packets import Publishes
 
 

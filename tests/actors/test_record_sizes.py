@@ -49,9 +49,9 @@ from eventstore.format.record_size import AROUND, LEAST, NAME_BYTES, NAMES
 from eventstore.format.records import GENESIS
 from eventstore.log.journal import Journal
 from eventstore.log.message_store import Message
-from projections.node import NodeState
-from projections.session import InFlight, SessionState
-from projections.snapshot import decode, encode
+from projections.state.node import NodeState
+from projections.state.session import InFlight, SessionState
+from projections.state.snapshot import decode, encode
 from protocol.mqtt.packets import Publishes
 
 NAME = "\x01" * NAME_BYTES

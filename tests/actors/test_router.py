@@ -8,7 +8,7 @@ from actors import router as router_module
 from actors.router import NOWHERE, Router, Subscriber
 from eventstore.format.events import Subscribed, Unsubscribed
 from eventstore.format.positions import position
-from projections.session import SessionState, evolve
+from projections.state.session import SessionState, evolve
 
 
 @pytest.fixture

@@ -45,9 +45,9 @@ from eventstore.format.events import (
 from eventstore.format.positions import MAX_INDEX, position
 from eventstore.format.records import GENESIS, Record, decode_record, encode_record, link_of
 from eventstore.log.log_start import RecordedCut
-from projections.explain import Explainer
-from projections.node import NodeState
-from projections.snapshot import encode
+from projections.audit.message_story import Explainer
+from projections.state.node import NodeState
+from projections.state.snapshot import encode
 
 HOSTILE = "a\x1b[2J\x07\n\r\x9b1m\x7f\u202e\u2028\\z"
 

@@ -23,7 +23,7 @@ from cli.sourceflags import UsageError
 from eventstore.errors import CorruptLog
 from eventstore.format.positions import position
 from eventstore.paths import NoHome
-from projections.stored import Mark
+from projections.storage.format import Mark
 from spark import session
 from spark.errors import NoJava, NoSpark, OutOfDisk, SparkError
 from spark.failures import MarkedError, SparkFailure
@@ -208,7 +208,9 @@ Caused by: org.apache.spark.api.python.PythonException: Traceback (most recent c
     ("text", "exit_code", "says"),
     [
         (
-            IN_EXECUTOR.format(error="ModuleNotFoundError: No module named 'projections.alone'"),
+            IN_EXECUTOR.format(
+                error="ModuleNotFoundError: No module named 'projections.state.single_session'"
+            ),
             69,
             "the executors do not have foldmq: ship foldmq and what it needs with the job",
         ),

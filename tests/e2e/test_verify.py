@@ -21,11 +21,11 @@ from harness.nats import PASSWORD, USER, Nats
 
 from actors.attestation import subject_of
 from e2e.test_log_tools import HOSTILE_ID, events, play, refused, run
-from projections.digests import digest, session_digest
-from projections.node import NodeState
-from projections.session import SessionState, SubscriptionState
-from projections.sessions import freeze
-from projections.stored import RETAINED, SESSION, decode_entry, key_of
+from projections.state.digests import digest, session_digest
+from projections.state.node import NodeState
+from projections.state.session import SessionState, SubscriptionState
+from projections.state.session_table import freeze
+from projections.storage.format import RETAINED, SESSION, decode_entry, key_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -194,7 +194,7 @@ def test_memory_that_went_its_own_way(debug: DebugBroker, clients_of: Clients) -
         "broker.node.sessions.live['screen'].inflight.clear()\n"
         "broker.node.sessions.discard('archive')\n"
         "broker.node.retained._messages.of('lamp').pop('lamp')\n"
-        "from projections.session import SessionState\n"
+        "from projections.state.session import SessionState\n"
         "broker.node.sessions['ghost\\x1b[2J'] = SessionState('ghost\\x1b[2J')\n"
     )
     found = verified(*data, code=1)
@@ -232,7 +232,7 @@ def test_memory_that_missed_an_event(debug: DebugBroker, clients_of: Clients) ->
     client.send(p.unsubscribe(7, "left"))
     client.expect(p.Unsuback(7))
     debug.tamper(
-        "from projections.session import SubscriptionState\n"
+        "from projections.state.session import SubscriptionState\n"
         f"state = broker.node.sessions.live[{HOSTILE_ID!r}]\n"
         "state.subscriptions['left'] = SubscriptionState('left', 1)\n"
     )

@@ -15,7 +15,7 @@ from cli.sparkjobs.claims import of_brokers
 from cli.sparkjobs.place import Found, _access
 from eventstore.format.events import BrokerStarted
 from harness.staterows import assert_same, rebuilt_rows, state_rows, will_payloads
-from projections.digests import retained_digest, session_digest
+from projections.state.digests import retained_digest, session_digest
 from spark.log import Log
 from spark.rebuild import JOBS
 from spark.recovery import recovery_check
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from cli.source import Source
     from harness.broker import Broker
     from harness.staterows import Row
-    from projections.node import NodeState
+    from projections.state.node import NodeState
     from spark.audit.outcome import Claim
     from spark.recovery import RecoveryOutcome
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from eventstore.format.events import MessagesCarried, WillArmed
 from eventstore.format.positions import from_runs, position
 from eventstore.format.records import payload_bounds
-from projections.digests import retained_digest, session_digest, session_texts
-from projections.waiting import FLAG_BITS, QOS_MASK, RETAIN_FLAG
+from projections.state.digests import retained_digest, session_digest, session_texts
+from projections.state.waiting_queue import FLAG_BITS, QOS_MASK, RETAIN_FLAG
 from spark.rebuild import rebuild
 
 if TYPE_CHECKING:
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from eventstore.format.positions import Position
     from eventstore.format.records import Record
-    from projections.node import NodeState
-    from projections.session import InFlight, SessionState
+    from projections.state.node import NodeState
+    from projections.state.session import InFlight, SessionState
     from spark.log import Log
 
 Row = tuple[Any, ...]

@@ -19,7 +19,7 @@ from eventstore.format.events import (
     Subscribed,
 )
 from eventstore.format.positions import Position, position, to_runs
-from projections.session import SessionState, SubscriptionState, evolve
+from projections.state.session import SessionState, SubscriptionState, evolve
 
 CLIENT = "c"
 START_MS = 1_000_000

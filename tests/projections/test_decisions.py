@@ -29,7 +29,7 @@ from eventstore.format.events import (
     Unsubscribed,
 )
 from eventstore.format.positions import position, to_runs
-from projections.session import SessionState
+from projections.state.session import SessionState
 
 WIDE = Limits(window=1000, queued_messages=1000, queued_bytes=10_000, batch_bytes=10_000)
 

@@ -29,8 +29,8 @@ from eventstore.format.events import (
 )
 from eventstore.format.positions import Position, position, to_runs
 from eventstore.format.records import GENESIS, Record
-from projections.explain import Explainer, Story
-from projections.turns import Turns
+from projections.audit.message_story import Explainer, Story
+from projections.state.turns import Turns
 
 
 def record(sequence: int, *events: Event, part: int = 0, last: bool = True) -> Record:

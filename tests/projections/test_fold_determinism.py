@@ -31,8 +31,8 @@ from eventstore.format.events import (
 from eventstore.format.positions import INDEX_BITS, from_runs, to_runs
 from eventstore.format.records import GENESIS, ChainChecker, decode_record
 from eventstore.log.journal import Journal, Pending
-from projections.node import NodeState
-from projections.snapshot import decode, encode
+from projections.state.node import NodeState
+from projections.state.snapshot import decode, encode
 
 LIMITS = Limits(window=3, queued_messages=6, queued_bytes=40, batch_bytes=20)
 NAMES = ["ann", "bob", "cy"]

@@ -23,9 +23,9 @@ from actors import decisions
 from actors.decisions import Limits
 from eventstore.format.events import Event, MessageDropped, Unsubscribed
 from eventstore.format.positions import from_runs
-from projections.links import linked
-from projections.session import SessionState
-from projections.snapshot import decode, encode
+from projections.state.filter_links import linked
+from projections.state.session import SessionState
+from projections.state.snapshot import decode, encode
 from protocol.mqtt.topics import matches
 
 LIMITS = Limits(window=1, queued_messages=1000, queued_bytes=10_000, batch_bytes=10_000)

@@ -21,7 +21,7 @@ from eventstore.format.events import (
 )
 from eventstore.format.positions import position
 from eventstore.format.records import GENESIS, Record, decode_record, encode_record
-from projections.node import NodeState
+from projections.state.node import NodeState
 
 
 def record(

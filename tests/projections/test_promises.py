@@ -28,10 +28,8 @@ from eventstore.format.events import (
     WillArmed,
 )
 from eventstore.format.positions import format_position, position
-from projections.alone import SessionFold
-from projections.ordering import Resending, TopicOrder
-from projections.promises import SessionAudit
-from projections.rules import (
+from projections.audit.ordering import Resending, TopicOrder
+from projections.audit.rules import (
     ACKNOWLEDGEMENT,
     CHECKPOINT,
     EVENT,
@@ -45,8 +43,10 @@ from projections.rules import (
     UNEXPECTED,
     Violation,
 )
-from projections.snapshot import encode
-from projections.spans import Span, SubscriptionSpans
+from projections.audit.session_audit import SessionAudit
+from projections.audit.subscription_spans import Span, SubscriptionSpans
+from projections.state.single_session import SessionFold
+from projections.state.snapshot import encode
 
 M = [position(100 + number, 0) for number in range(6)]
 """Positions of messages."""

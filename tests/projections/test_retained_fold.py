@@ -16,8 +16,8 @@ from eventstore.format.events import (
     SessionOpened,
 )
 from eventstore.format.positions import Position, position, to_runs
-from projections.node import NodeState
-from projections.retained import RetainedMessage
+from projections.state.node import NodeState
+from projections.state.retained import RetainedMessage
 
 
 class World:

@@ -33,8 +33,8 @@ from eventstore.format.events import (
     WillFired,
 )
 from eventstore.format.positions import position
-from projections.session import SessionState, Will
-from projections.waiting import RETAIN_FLAG, waiting
+from projections.state.session import SessionState, Will
+from projections.state.waiting_queue import RETAIN_FLAG, waiting
 
 
 def test_a_session_begins_empty_and_unconnected() -> None:

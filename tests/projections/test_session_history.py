@@ -16,7 +16,7 @@ from cli.web import history as module
 from cli.web.history import SessionHistory
 from eventstore.format.positions import INDEX_BITS, MAX_INDEX, index_of, position, sequence_of
 from eventstore.format.records import decode_record
-from projections.node import NodeState
+from projections.state.node import NodeState
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Iterator
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from cli.source import Source
     from eventstore.format.positions import Position
     from eventstore.format.records import Record
-    from projections.session import SessionState
+    from projections.state.session import SessionState
 
 
 class FakeSource:

@@ -13,9 +13,9 @@ from eventstore.format.events import (
     WillArmed,
 )
 from eventstore.format.positions import position
-from projections.node import NodeState
-from projections.session import SessionState
-from projections.snapshot import PART_BYTES, decode, encode, expanded, reference_runs
+from projections.state.node import NodeState
+from projections.state.session import SessionState
+from projections.state.snapshot import PART_BYTES, decode, encode, expanded, reference_runs
 
 AT = position(9, 0)
 

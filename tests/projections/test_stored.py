@@ -11,12 +11,11 @@ from specification import snapshot
 
 from eventstore.format.events import LogArchived, LogCut, SessionOpened, Subscribed
 from eventstore.format.positions import position
-from projections.loading import Loaded, Loader
-from projections.node import NodeState
-from projections.retained import RetainedMessage
-from projections.session import SessionState
-from projections.sessions import freeze, text_of
-from projections.stored import (
+from projections.state.node import NodeState
+from projections.state.retained import RetainedMessage
+from projections.state.session import SessionState
+from projections.state.session_table import freeze, text_of
+from projections.storage.format import (
     GONE,
     MARK,
     RETAINED,
@@ -30,6 +29,7 @@ from projections.stored import (
     retained_body,
     tag,
 )
+from projections.storage.loading import Loaded, Loader
 
 LIMIT = position(100, 0)
 NAMES = ["ann", "b\u00f6b", "c" * 70_000]

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eventstore.format.positions import to_runs
-from projections.waiting import FLAG_BITS, WaitingQueue, waiting
+from projections.state.waiting_queue import FLAG_BITS, WaitingQueue, waiting
 
 REFS = st.lists(st.integers(0, 40), max_size=12)
 STEPS = st.lists(

@@ -21,7 +21,7 @@ from actors import connection, kernel, publisher, retention, router, session
 from actors.inspection.requests import Refused
 from eventstore.format.events import LogArchived, LogCut
 from eventstore.format.records import Record, decode_record
-from projections.turns import Turns
+from projections.state.turns import Turns
 from simulation.account import Account
 from simulation.attackers import ATTACKERS
 from simulation.devices import Device, Habits, settled

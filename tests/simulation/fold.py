@@ -10,9 +10,9 @@ from eventstore.format.events import MessageDropped
 from eventstore.format.positions import from_runs
 from eventstore.format.records import Record, decode_record
 from eventstore.log.message_store import messages_of
-from projections.node import NodeState
-from projections.session import SessionState, SubscriptionState
-from projections.sessions import Owed
+from projections.state.node import NodeState
+from projections.state.session import SessionState, SubscriptionState
+from projections.state.session_table import Owed
 from simulation.world import Disk, World
 
 

@@ -18,7 +18,7 @@ from actors.messages import Outgoing, Packets, Regrant
 from actors.session import Session
 from actors.subscription import Subscription
 from eventstore.format.events import SessionClosed
-from projections.session import InFlight
+from projections.state.session import InFlight
 from protocol.mqtt.packets import Subscribe
 from simulation.fold import compare
 from simulation.promises import violations

@@ -25,7 +25,7 @@ from eventstore.format.events import (
 from eventstore.format.positions import INDEX_BITS
 from eventstore.log.jetstream_log import LogWriter
 from eventstore.log.journal import Journal
-from projections.retained import RetainedIndex
+from projections.state.retained import RetainedIndex
 from protocol.mqtt.encoder import Outgoing as Prepared
 from simulation import chaos
 from simulation.account import matches

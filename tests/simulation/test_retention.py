@@ -15,7 +15,7 @@ from actors.session import Session
 from eventstore.errors import CorruptLog
 from eventstore.format.events import LogCut, MessagesCarried
 from eventstore.format.positions import Position
-from projections.session import SessionState
+from projections.state.session import SessionState
 from simulation.fold import compare, described, fold
 from simulation.test_failures import rebuilt_later
 from simulation.world import SimClient, World, simulate

@@ -38,8 +38,8 @@ from eventstore.format.events import (
 )
 from eventstore.format.positions import Position, position
 from eventstore.format.records import decode_record, encode_record, previous_of
-from projections.alone import SessionFold
-from projections.snapshot import encode
+from projections.state.single_session import SessionFold
+from projections.state.snapshot import encode
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -17,7 +17,7 @@ from simulation.loop import simulate
 from cli.fold import _head
 from eventstore.format.positions import MAX_INDEX, index_of, position, sequence_of
 from eventstore.format.records import Record, decode_record, link_of
-from projections.node import NodeState
+from projections.state.node import NodeState
 
 sys.path.append(str(Path(__file__).parents[1] / "projections"))
 from test_fold_determinism import NAMES, STEPS, Node

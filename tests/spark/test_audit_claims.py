@@ -11,8 +11,8 @@ from harness.nats import access
 
 from eventstore.format.events import Acked, Released, RetainedCleared, SessionExpired, Subscribed
 from eventstore.format.records import decode_record
-from projections.digests import NO_DIGEST, retained_digest, session_digest
-from projections.node import NodeState
+from projections.state.digests import NO_DIGEST, retained_digest, session_digest
+from projections.state.node import NodeState
 from spark.audit.outcome import (
     ALL_CLAIM,
     BROKER,

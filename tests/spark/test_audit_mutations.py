@@ -17,7 +17,7 @@ from harness.nats import access
 from simulation.promises import violations
 
 from eventstore.format.records import decode_record
-from projections.rules import RULES, UNEXPECTED
+from projections.audit.rules import RULES, UNEXPECTED
 from spark.audit.outcome import DELIVERED_TWICE, NO_SUBSCRIPTION
 from spark.audit.run import audit
 from spark.log import Log

@@ -15,7 +15,7 @@ from harness.logs import HeldLog, LogBuilder
 
 from eventstore.format.events import Acked, BrokerStarted, Delivered, MessagePublished, entries
 from eventstore.format.records import GENESIS, decode_record
-from projections.promises import BUCKETS
+from projections.audit.session_audit import BUCKETS
 from spark.audit import figures
 from spark.audit.chain import COUNTS, PIECE, PROBLEM, RATES, Link, Note, Piece, follow, joined
 from spark.audit.facts import EFFECT, EVENTS, NODE, RELEASED, SENT, Facts

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from brokenlogs import at, closed, delivered, opened
 
 from eventstore.format.events import Subscribed, Unsubscribed
-from projections.rules import UNDELIVERED, UNEXPECTED
+from projections.audit.rules import UNDELIVERED, UNEXPECTED
 from spark.audit.expected import OWED_FLAG
 from spark.audit.packing import item, pack
 from spark.audit.results import Results

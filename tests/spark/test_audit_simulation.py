@@ -9,7 +9,7 @@ import pytest
 from foldedlogs import simulated
 from harness.nats import access
 
-from projections.digests import retained_digest, session_digest
+from projections.state.digests import retained_digest, session_digest
 from spark.audit.outcome import ALL_CLAIM, BROKER, RETAINED_CLAIM, SESSION_CLAIM, Claim
 from spark.audit.run import audit
 from spark.log import Log

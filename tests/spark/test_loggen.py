@@ -19,8 +19,8 @@ from eventstore.errors import CorruptLog
 from eventstore.format.events import entries
 from eventstore.format.records import ChainChecker, Record, decode_record
 from eventstore.nats.connection import check_stream
-from projections.node import NodeState
-from projections.turns import Turns
+from projections.state.node import NodeState
+from projections.state.turns import Turns
 
 BENCH = Path(__file__).parents[2] / "bench"
 sys.path.append(str(BENCH))

@@ -30,7 +30,7 @@ from eventstore.format.events import (
 )
 from eventstore.format.positions import MAX_INDEX, position
 from eventstore.format.records import decode_record, link_of
-from projections.turns import Turns
+from projections.state.turns import Turns
 from protocol.errors import FoldmqError
 from spark.archivable import node_folder
 from spark.archive import archive

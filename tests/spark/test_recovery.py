@@ -19,8 +19,8 @@ from eventstore.format.events import (
     Subscribed,
 )
 from eventstore.format.positions import MAX_INDEX, position, sequence_of
-from projections.digests import retained_digest, session_digest
-from projections.turns import Turns
+from projections.state.digests import retained_digest, session_digest
+from projections.state.turns import Turns
 from spark.audit.outcome import BROKER, CHAIN, PROJECTIONS, STATE, Claim
 from spark.failures import BadOption
 from spark.log import Log

@@ -26,7 +26,7 @@ from eventstore.format.events import (
 )
 from eventstore.format.positions import from_runs, position
 from eventstore.format.records import decode_record
-from projections.turns import Turns
+from projections.state.turns import Turns
 from spark.failures import BadOption
 from spark.report import traffic as reports
 from spark.stats import KEYS, MEASURES, stats, traffic

@@ -6,14 +6,14 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from eventstore.format.positions import from_runs
-from projections.rules import ORDER, Violation
+from projections.audit.rules import ORDER, Violation
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator
 
     from eventstore.format.events import Acked, Completed, Received, Redelivered
     from eventstore.format.positions import Position
-    from projections.session import SessionState
+    from projections.state.session import SessionState
 
 
 class TopicOrder:

@@ -17,7 +17,7 @@ from eventstore.format.events import (
     WillFired,
 )
 from eventstore.format.positions import INDEX_BITS, Position
-from projections.alone import SessionFold
+from projections.state.single_session import SessionFold
 
 TYPES = (
     SessionOpened,

@@ -22,7 +22,7 @@ from protocol.mqtt.topics import filters_overlap
 if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
-    from projections.session import SessionState
+    from projections.state.session import SessionState
 
 _FEW: Final = 32
 """So many filters are always compared with each other; more of them only if few have wildcards."""

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from projections.shards import Shards
-from projections.snapshot import decode, encode, oldest_reference
+from projections.state.sharded_dict import Shards
+from projections.state.snapshot import decode, encode, oldest_reference
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from eventstore.format.positions import Position
-    from projections.session import SessionState
+    from projections.state.session import SessionState
 
 _BOUND = struct.Struct(">Q")
 _LARGEST_FROZEN = 64 * 1024

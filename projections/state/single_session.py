@@ -1,7 +1,8 @@
 """One session folded from its own events alone, wherever the log begins.
 
-``projections.node.NodeState`` folds all of a node's log. Here are its rules for a single session:
-who sorts the events of a log by session (an audit, a query) gets the same states from this.
+``projections.state.node.NodeState`` folds all of a node's log. Here are its rules for a single
+session: who sorts the events of a log by session (an audit, a query) gets the same states from
+this.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from eventstore.format.events import (
 )
 from eventstore.format.positions import Position, from_runs
 from eventstore.format.records import payload_bounds
-from projections.retained import RetainedMessage, messages_of
-from projections.session import EVOLVE, SessionState
-from projections.snapshot import Part, decode
+from projections.state.retained import RetainedMessage, messages_of
+from projections.state.session import EVOLVE, SessionState
+from projections.state.snapshot import Part, decode
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

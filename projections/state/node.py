@@ -33,10 +33,10 @@ from eventstore.format.events import (
 )
 from eventstore.format.positions import INDEX_BITS, Position, from_runs, position
 from eventstore.format.records import Record, payload_bounds
-from projections.retained import RetainedIndex
-from projections.session import EVOLVE, SessionState
-from projections.sessions import SessionTable
-from projections.snapshot import Part, decode
+from projections.state.retained import RetainedIndex
+from projections.state.session import EVOLVE, SessionState
+from projections.state.session_table import SessionTable
+from projections.state.snapshot import Part, decode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -234,7 +234,7 @@ class NodeState:
         archived: tuple[Position, LogArchived] | None,
         bridged: Position | None,
     ) -> None:
-        """Take what the projections' mark says of the log: see :class:`projections.stored.Mark`."""
+        """Take what the projections' mark says of the log: see ``storage.format.Mark``."""
         self.bridged = bridged
         self.checkpoints = [Checkpoint(*one) for one in checkpoints]
         if self.checkpoints:

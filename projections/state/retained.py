@@ -20,7 +20,7 @@ from eventstore.format.events import (
     SessionOpened,
 )
 from eventstore.format.positions import Position, from_runs
-from projections.shards import Shards
+from projections.state.sharded_dict import Shards
 from protocol.mqtt.topic_trie import TopicTrie
 
 if TYPE_CHECKING:

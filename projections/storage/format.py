@@ -13,7 +13,7 @@ bytes  what
 2, 2   number of the part and of parts (a session's large state)
 4      length of the name
 n      client identifier or topic, UTF-8
-rest   session: JSON (``projections.snapshot``); retained: QoS, position, payload; mark: JSON
+rest   session: JSON (``projections.state.snapshot``); retained: QoS, position, payload; mark: JSON
 =====  ===========================================================================
 
 A *tag* is a hash of key and version: whoever reads all messages and finds the digest of the last
@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from eventstore.format.events import LogArchived, LogCut
-from projections.retained import RetainedMessage
+from projections.state.retained import RetainedMessage
 from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:

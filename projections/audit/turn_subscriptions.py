@@ -10,7 +10,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from eventstore.format.positions import format_position
-from projections.rules import NO_SUBSCRIPTION, QOS, UNEXPECTED, Violation
+from projections.audit.rules import NO_SUBSCRIPTION, QOS, UNEXPECTED, Violation
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -35,17 +35,17 @@ from eventstore.format.events import (
     SessionSnapshot,
 )
 from eventstore.format.positions import Position, from_runs, position
-from projections.node import NodeState
-from projections.session import InFlight
-from projections.snapshot import decode
-from projections.waiting import FLAG_BITS, QOS_MASK, RETAIN_FLAG
+from projections.state.node import NodeState
+from projections.state.session import InFlight
+from projections.state.snapshot import decode
+from projections.state.waiting_queue import FLAG_BITS, QOS_MASK, RETAIN_FLAG
 from protocol.mqtt.topic_trie import FilterTrie
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from eventstore.format.records import Record
-    from projections.session import SessionState
+    from projections.state.session import SessionState
 
 Fate: TypeAlias = Literal["queued", "in_flight", "releasing", "acknowledged", "dropped", "gone"]
 """What has become of one copy. ``releasing``: PUBREC came, PUBCOMP is awaited. ``gone``: the

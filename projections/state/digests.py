@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from projections.sessions import text_of
-from projections.snapshot import encode
+from projections.state.session_table import text_of
+from projections.state.snapshot import encode
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from projections.node import NodeState
-    from projections.retained import RetainedMessage
+    from projections.state.node import NodeState
+    from projections.state.retained import RetainedMessage
 
 _DIGITS = 16
 NO_DIGEST = "0" * _DIGITS

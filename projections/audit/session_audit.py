@@ -4,7 +4,7 @@ Whoever has sorted the events of a log by session gives them to :class:`SessionA
 and between them the messages that the session had to get. What is wrong comes out as violations,
 each with the position that shows it. It is pure, so that an auditor need not trust the broker:
 only the fold, which says what the events mean, is the broker's own. The rules are named in
-``projections.rules``.
+``projections.audit.rules``.
 """
 
 from __future__ import annotations
@@ -31,12 +31,10 @@ from eventstore.format.events import (
     Unsubscribed,
 )
 from eventstore.format.positions import INDEX_BITS, Position, format_position, from_runs
-from projections import checks
-from projections.alone import SessionFold
-from projections.inturn import InTurn
-from projections.ordering import Resending, TopicOrder
-from projections.owed import Message, Owed
-from projections.rules import (
+from projections.audit import checks
+from projections.audit.expected_messages import Message, Owed
+from projections.audit.ordering import Resending, TopicOrder
+from projections.audit.rules import (
     ACKNOWLEDGEMENT,
     CHECKPOINT,
     EVENT,
@@ -47,13 +45,15 @@ from projections.rules import (
     UNEXPECTED,
     Violation,
 )
-from projections.snapshot import Part, encode
-from projections.waiting import RETAIN_FLAG
+from projections.audit.turn_subscriptions import InTurn
+from projections.state.single_session import SessionFold
+from projections.state.snapshot import Part, encode
+from projections.state.waiting_queue import RETAIN_FLAG
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable
 
-    from projections.session import SessionState
+    from projections.state.session import SessionState
 
 BUCKETS: Final = 40
 """Latencies are counted by their bit length in milliseconds: 0, 1, 2-3, 4-7, ..."""
@@ -71,7 +71,7 @@ class SessionAudit:
     is given each violation; without it they are gathered in ``violations``.
 
     A subscription counts for the whole of each turn in which it was there: see
-    ``projections.inturn``.
+    ``projections.audit.turn_subscriptions``.
     """
 
     def __init__(

@@ -36,8 +36,8 @@ from eventstore.format.events import (
     WillFired,
 )
 from eventstore.format.positions import Position, from_runs
-from projections.links import holds_links
-from projections.waiting import WaitingQueue
+from projections.state.filter_links import holds_links
+from projections.state.waiting_queue import WaitingQueue
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -109,7 +109,7 @@ class SessionState:
     """The subscriptions whose queue is not empty, by topic filter, in the order in which the queues
     began to fill."""
     tangled: bool = False
-    """A filter that may have linked others went while messages wait: see ``projections.links``."""
+    """A filter that may have linked others went while messages wait: see ``filter_links``."""
     links: dict[str, set[str]] | None = None
     """Filters that are linked with each, None when they must be looked for: a note, not state."""
     queued: int = 0

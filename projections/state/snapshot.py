@@ -13,8 +13,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from eventstore.format.positions import from_runs, to_runs
-from projections.session import InFlight, SessionState, SubscriptionState, Will
-from projections.waiting import FLAG_BITS, WaitingQueue
+from projections.state.session import InFlight, SessionState, SubscriptionState, Will
+from projections.state.waiting_queue import FLAG_BITS, WaitingQueue
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

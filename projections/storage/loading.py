@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import orjson
 
-from projections.sessions import frozen_from
-from projections.snapshot import decode
-from projections.stored import (
+from projections.state.session_table import frozen_from
+from projections.state.snapshot import decode
+from projections.storage.format import (
     GONE,
     MARK,
     RETAINED,
@@ -26,8 +26,8 @@ from projections.stored import (
 
 if TYPE_CHECKING:
     from eventstore.format.positions import Position
-    from projections.node import NodeState
-    from projections.session import SessionState
+    from projections.state.node import NodeState
+    from projections.state.session import SessionState
 
 
 @dataclass(slots=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from eventstore.format.events import MessagePublished, Received, Redelivered, Released
 from eventstore.format.positions import format_position, from_runs
-from projections.rules import (
+from projections.audit.rules import (
     ACKNOWLEDGEMENT,
     PACKET_ID_REUSE,
     QUEUE,
@@ -18,7 +18,7 @@ from projections.rules import (
     UNDELIVERED,
     Violation,
 )
-from projections.waiting import FLAG_BITS, RETAIN_FLAG
+from projections.state.waiting_queue import FLAG_BITS, RETAIN_FLAG
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
         SessionOpened,
     )
     from eventstore.format.positions import Position
-    from projections.session import SessionState, SubscriptionState
+    from projections.state.session import SessionState, SubscriptionState
 
 _MOST_PID: Final = 65_535
 

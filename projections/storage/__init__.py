@@ -1,0 +1,1 @@
+"""The stored form of the projections."""
