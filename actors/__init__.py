@@ -2,24 +2,23 @@
 
 ``kernel``
     pykka's programming model on an event loop: mailboxes, one dispatcher, supervision.
-``messages``
-    What actors tell each other.
-``connection``
-    One actor for each socket: bytes <-> packets, keep alive, limits, back-pressure.
+``options``, ``node``
+    What the broker's behaviour depends on, and what all its actors share.
+``authn``, ``authz``, ``limits``
+    Authentication, authorization, and the limits on what clients may take.
+``transports``, ``connection``
+    Between a socket and a connection, and one actor for each: bytes <-> packets, keep alive.
 ``session``
-    One actor for each client identifier: decides; the fold of its events is its state.
-``delivery``
-    What a session's client gets: the window, the queue, sending again.
-``publisher``
-    What a session's client publishes: recorded, then routed.
+    One actor for each client identifier, and one for each subscription of a connected one:
+    deciding, publishing, routing, delivering.
+``bridge``
+    MQTT <-> NATS.
+``maintenance``
+    Recovery, projections, retention, attestation.
+``inspection``, ``tracing``
+    What can be asked of a running broker, and live traces.
 ``supervision``
     What becomes of a session that failed.
-``recovery``
-    From the log to a running broker.
-``subscription``
-    One actor for each subscription of a connected session.
-``router``
-    From a topic to the subscriptions that match it; retained messages.
 ``broker``
     The root: accepts, supervises, recovers, drains.
 """

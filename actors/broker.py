@@ -15,20 +15,28 @@ from typing import TYPE_CHECKING, Any
 import pykka
 import structlog
 
-from actors.access.rules import Permissions
+from actors.authz.rules import Permissions
 from actors.bridge.host import BridgeHost
-from actors.clock import Timers
-from actors.decisions import Limits, dropped
-from actors.door import Door
-from actors.expiry import Expiries
-from actors.inspection.busiest import BusiestTopics
+from actors.connection.admission import Door
+from actors.connection.takeovers import Old, Takeovers
+from actors.inspection.busiest_topics import BusiestTopics
 from actors.inspection.inspector import Inspector
+from actors.inspection.log_storage import Storage
 from actors.inspection.operations import Operations
 from actors.inspection.queries import Queries
-from actors.inspection.storage import Storage
-from actors.kernel import Failed, Kernel, LoopActor, about
-from actors.limits.takeovers import Old, Takeovers
-from actors.messages import (
+from actors.inspection.sys_topics import SysTree
+from actors.kernel.clock import Timers
+from actors.kernel.kernel import Failed, Kernel, LoopActor, about
+from actors.maintenance.background_verify import scrub
+from actors.maintenance.expiry import Expiries
+from actors.maintenance.projector import Projector
+from actors.maintenance.recovery import recover, software
+from actors.maintenance.retention import Retention
+from actors.node.counters import Meters
+from actors.node.read_pause import Pause
+from actors.session.authorization import Permits
+from actors.session.decisions import Limits, dropped
+from actors.session.messages import (
     Attach,
     ConnectRequest,
     Expire,
@@ -38,17 +46,9 @@ from actors.messages import (
     Remove,
     Retire,
 )
-from actors.meters import Meters
-from actors.pause import Pause
-from actors.permits import Permits
-from actors.projector import Projector
-from actors.recovery import recover, software
-from actors.retention import Retention
-from actors.router import Router
-from actors.scrub import scrub
-from actors.session import Session
+from actors.session.router import Router
+from actors.session.session import Session
 from actors.supervision import inherit, replace, succeed
-from actors.systree import SysTree
 from eventstore.errors import CorruptLog
 from eventstore.format.events import (
     NATS_SESSION,
@@ -67,15 +67,15 @@ from protocol.mqtt.packets import ConnectCode
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from actors.access.identity import Authenticator
+    from actors.authn.credentials import Authenticator
     from actors.bridge.bridge import Bridge
-    from actors.bridge.options import BridgeOptions
-    from actors.clock import Clock
-    from actors.connection import Connection
+    from actors.connection.connection import Connection
+    from actors.connection.listener import ListenerOptions
     from actors.inspection.inspector import Handler
-    from actors.listener import ListenerOptions
-    from actors.messages import Publication
-    from actors.options import Options
+    from actors.kernel.clock import Clock
+    from actors.options.bridge_options import BridgeOptions
+    from actors.options.broker_options import Options
+    from actors.session.messages import Publication
     from eventstore.format.records import Record
     from eventstore.log.journal import Journal
     from projections.state.session import SessionState

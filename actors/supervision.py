@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from actors.kernel import Failed
-from actors.messages import Attach, Detached, Expire, Kick, Outgoing, Remove, Retry
-from actors.recovery import rebuild_session
-from actors.session import Session
-from actors.subscription import Subscription
+from actors.kernel.kernel import Failed
+from actors.maintenance.recovery import rebuild_session
+from actors.session.messages import Attach, Detached, Expire, Kick, Outgoing, Remove, Retry
+from actors.session.session import Session
+from actors.session.subscription import Subscription
 from eventstore.format.events import SessionClosed
 from eventstore.log.jetstream_log import LogUnavailable
 from protocol.errors import FoldmqError

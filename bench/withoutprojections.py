@@ -9,8 +9,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from actors.projector import Projector
-from actors.retention import Retention
+from actors.maintenance.projector import Projector
+from actors.maintenance.retention import Retention
 from cli.main import main
 
 

@@ -6,16 +6,16 @@ import dataclasses
 import time
 from typing import TYPE_CHECKING
 
-from actors.access import rulesfile
-from actors.access.callout import Callout, CalloutOptions
-from actors.access.chain import Chain
-from actors.access.jail import Jail, JailOptions
-from actors.access.passwords import PasswordFile
-from actors.access.pseudonyms import KEY_SIZE, pseudonym
-from actors.access.rules import Permissions
-from actors.access.tokenkeys import load_keys
-from actors.access.tokens import TokenOptions, Tokens
-from actors.clock import SystemClock
+from actors.authn.callout import Callout, CalloutOptions
+from actors.authn.chain import Chain
+from actors.authn.jwt_keys import load_keys
+from actors.authn.jwt_tokens import TokenOptions, Tokens
+from actors.authn.login_backoff import Jail, JailOptions
+from actors.authn.passwords import PasswordFile
+from actors.authn.pseudonyms import KEY_SIZE, pseudonym
+from actors.authz import rules_file
+from actors.authz.rules import Permissions
+from actors.kernel.clock import SystemClock
 from cli.settings import ConfigError
 from eventstore.datadir import DataDir
 from eventstore.nats.connection import PRIVATE
@@ -114,7 +114,7 @@ def make_permissions(settings: Settings) -> Permissions:
     """Return what the permission file allows; raises PermissionFileError for a bad one."""
     if settings.permissions is None:
         return Permissions()
-    return rulesfile.load(settings.permissions)
+    return rules_file.load(settings.permissions)
 
 
 def pseudonym_key(settings: Settings, datadir: DataDir) -> bytes:

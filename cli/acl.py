@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import typer
 
-from actors.access import rulesfile
-from actors.access.rules import Explanation, Permissions, Rule
+from actors.authz import rules_file
+from actors.authz.rules import Explanation, Permissions, Rule
 from cli import settings, text
 from cli.sourceflags import UsageError
 from protocol.mqtt.topics import (
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from actors.access.sections import Action
+    from actors.authz.rule_sets import Action
 
 NO_USER = "-"
 """What stands for clients that have no user."""
@@ -69,10 +69,10 @@ def _validate(question: Question) -> None:
 
 def _permissions(path: Path | None, config: Path | None) -> Permissions:
     if path is not None:
-        return rulesfile.load(path)
+        return rules_file.load(path)
     found = settings.load({}, os.environ, config)
     if found.permissions is not None:
-        return rulesfile.load(found.permissions)
+        return rules_file.load(found.permissions)
     if config is None and settings.CONFIG_VARIABLE not in os.environ:
         raise UsageError("give --permissions FILE, or the broker's settings with --config FILE")
     return Permissions()

@@ -1,4 +1,4 @@
-"""What a running broker says of its state, asked for over NATS: see ``actors.attestation``."""
+"""What a running broker says of its state, asked over NATS; see ``maintenance.attestation``."""
 
 import asyncio
 import time
@@ -8,7 +8,7 @@ from typing import Any
 import nats.errors
 import orjson
 
-from actors.attestation import subject_of
+from actors.maintenance.attestation import subject_of
 from cli import text
 from cli.progress import progress
 from cli.source import Source

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from actors.limits.options import LimitOptions, Quota
+from actors.options.limit_options import LimitOptions, Quota
 
 if TYPE_CHECKING:
     from cli.settings import Settings

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from actors.limits.acceptor import listening_socket
-from actors.limits.options import Quota
-from actors.listener import ListenerOptions
+from actors.connection.acceptor import listening_socket
+from actors.connection.listener import ListenerOptions
+from actors.options.limit_options import Quota
 from actors.transports.handshakes import Handshakes
 from actors.transports.stack import StackOptions
-from actors.transports.tlscontext import TlsOptions, make_context
+from actors.transports.tls_context import TlsOptions, make_context
 from actors.transports.websocket import WebSocketOptions, WebSocketStats
 from cli.listening import ListenError, bind, probe
 

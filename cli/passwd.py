@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import NamedTuple
 
-from actors.access import passwords
+from actors.authn import passwords
 from cli import linefiles
 from cli import text as shown
 from cli.settings import ConfigError

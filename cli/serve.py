@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import structlog
 
-from actors.access.passwords import PasswordFile
-from actors.attestation import Attestor, subject_of
-from actors.bridge.options import BridgeOptions
+from actors.authn.passwords import PasswordFile
 from actors.broker import Broker
-from actors.clock import SystemClock
-from actors.limits.background import come_soon
-from actors.meters import watch_loop
-from actors.options import Options
+from actors.kernel.clock import SystemClock
+from actors.kernel.os_priority import come_soon
+from actors.maintenance.attestation import Attestor, subject_of
+from actors.node.counters import watch_loop
+from actors.options.bridge_options import BridgeOptions
+from actors.options.broker_options import Options
 from cli import logs
 from cli.access import Access, make_permissions, pseudonym_key
 from cli.allocator import trim
@@ -43,7 +43,7 @@ from protocol.errors import FoldmqError
 from protocol.nats.mapping import Mapping, parse_users
 
 if TYPE_CHECKING:
-    from actors.access.chain import Chain
+    from actors.authn.chain import Chain
     from cli.units import Address
 
 log = structlog.get_logger("foldmq")

@@ -13,7 +13,7 @@ import structlog
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from actors.transports.tlscontext import TlsConfigError, TlsOptions, make_context
+from actors.transports.tls_context import TlsConfigError, TlsOptions, make_context
 from cli.listening import probe
 from cli.settings import ConfigError, Settings
 from cli.units import Address

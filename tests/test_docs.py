@@ -182,8 +182,10 @@ def test_what_a_page_names_exists(page: Path) -> None:
 
 
 def test_a_name_that_does_not_exist_is_noticed() -> None:
-    assert _missing_code("`actors.session.Session` `actors.session.nothing()` `cli.none`") == [
-        "actors.session.nothing",
+    assert _missing_code(
+        "`actors.session.session.Session` `actors.session.session.nothing()` `cli.none`"
+    ) == [
+        "actors.session.session.nothing",
         "cli.none",
     ]
     assert _missing_tests("test_docs.py::test_the_pages_are_there e2e/none.py::test_x") == [

@@ -84,7 +84,7 @@ def test_spark_is_loaded_for_its_jobs_alone() -> None:
         ("actors", "from cli.settings import Settings"),
         ("actors", "from . import auth"),
         ("actors", "import spark.log"),
-        ("spark", "from actors.attestation import digest"),
+        ("spark", "from actors.maintenance.attestation import digest"),
         ("projections", "from spark.log import Log"),
     ],
 )

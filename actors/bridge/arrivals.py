@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Final
 
 import orjson
 
-from actors.bridge.options import REQUESTS
 from actors.bridge.replies import LONGEST
-from actors.decisions import PACKET_IDS
-from actors.messages import Batch
-from actors.publisher import Publisher
+from actors.options.bridge_options import REQUESTS
+from actors.session.decisions import PACKET_IDS
+from actors.session.messages import Batch
+from actors.session.publisher import Publisher
 from eventstore.format.events import NATS_SESSION, SessionClosed, SessionOpened
 from eventstore.format.positions import INDEX_BITS
 from eventstore.nats.batch_client import render_pub
@@ -28,12 +28,12 @@ from protocol.nats.headers import parse
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from actors.bridge.bridge_stats import BridgeStats
     from actors.bridge.interest import Interest
-    from actors.bridge.options import BridgeOptions
     from actors.bridge.replies import Replies
-    from actors.bridge.stats import BridgeStats
     from actors.broker import Broker
-    from actors.router import Subscriber
+    from actors.options.bridge_options import BridgeOptions
+    from actors.session.router import Subscriber
     from eventstore.format.positions import Position
     from eventstore.log.journal import Sink
     from eventstore.nats.batch_client import Arrived

@@ -17,25 +17,25 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import structlog
 
 from actors.bridge.arrivals import Arrivals
-from actors.bridge.brake import Brake
 from actors.bridge.departures import Departures
 from actors.bridge.flow import Leaving
 from actors.bridge.flows import Flows
+from actors.bridge.nats_backpressure import Brake
 from actors.bridge.outbox import Outbox
 from actors.bridge.replies import Replies
-from actors.kernel import LoopActor
-from actors.pause import Pause
+from actors.kernel.kernel import LoopActor
+from actors.node.read_pause import Pause
 from eventstore.format.events import NATS_SESSION, Bridged
 from eventstore.nats.batch_client import render_pub
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from actors.bridge.bridge_stats import BridgeStats
     from actors.bridge.interest import Interest
-    from actors.bridge.options import BridgeOptions
-    from actors.bridge.stats import BridgeStats
     from actors.broker import Broker
-    from actors.connection import Connection
+    from actors.connection.connection import Connection
+    from actors.options.bridge_options import BridgeOptions
     from eventstore.format.positions import Position
     from eventstore.log.journal import Effects
     from eventstore.log.message_store import Stored

@@ -10,7 +10,7 @@ from collections import defaultdict, deque
 from typing import TYPE_CHECKING
 
 from actors.bridge.flow import Flow
-from actors.bridge.options import REPLIES
+from actors.options.bridge_options import REPLIES
 from eventstore.format.events import NATS_SESSION
 from eventstore.log.message_store import Stored
 from protocol.nats.headers import MAX_CLIENT
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from actors.bridge.flow import Leaving
     from actors.bridge.flows import Flows
-    from actors.bridge.options import BridgeOptions
+    from actors.options.bridge_options import BridgeOptions
     from eventstore.log.journal import Effects
 
 _MOST_FLOWS = 65_536

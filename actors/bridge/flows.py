@@ -24,8 +24,8 @@ from protocol.nats.headers import header_block
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from actors.bridge.bridge_stats import BridgeStats
     from actors.bridge.flow import Flow, Leaving
-    from actors.bridge.stats import BridgeStats
     from eventstore.format.positions import Position
 
 _OPEN = 1.0

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from actors.bridge.bridge import Bridge, Down, InOrder, Up
+from actors.bridge.bridge_stats import BridgeStats
 from actors.bridge.interest import Interest
-from actors.bridge.stats import BridgeStats
 from eventstore.errors import BadNatsOptions, EventStoreError
 from eventstore.format.events import NATS_SESSION, Bridged
 from eventstore.nats.batch_client import Link
@@ -22,9 +22,9 @@ from protocol.errors import FoldmqError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from actors.bridge.options import BridgeOptions
     from actors.broker import Broker
-    from actors.connection import Connection
+    from actors.connection.connection import Connection
+    from actors.options.bridge_options import BridgeOptions
     from eventstore.format.positions import Position
     from eventstore.log.message_store import Stored
     from eventstore.nats.batch_client import Arrived

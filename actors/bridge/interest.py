@@ -14,7 +14,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from actors.bridge.copies import Copies
-from actors.bridge.options import REQUESTS
+from actors.options.bridge_options import REQUESTS
 from eventstore.format.events import NATS_SESSION
 from protocol.mqtt.topic_trie import FilterTrie
 from protocol.mqtt.topics import split_levels
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
     from actors.bridge.copies import Debt
-    from actors.bridge.options import BridgeOptions
+    from actors.options.bridge_options import BridgeOptions
 
 _CACHED_SUBJECTS = 65_536
 _CACHED_BYTES = 16 * 1024 * 1024

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from actors.bridge.flows import Flows
-    from actors.bridge.options import BridgeOptions
     from actors.broker import Broker
+    from actors.options.bridge_options import BridgeOptions
     from eventstore.format.records import Record
 
 _log = structlog.get_logger("foldmq")

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from actors.connection import Connection
-from actors.decisions import by_text
+from actors.connection.connection import Connection
 from actors.inspection.requests import Refused, number, optional, shown, text
-from actors.messages import Close, Kick, Remove
-from actors.orders import Order
-from actors.session import Session
-from actors.subscription import Subscription
+from actors.session.decisions import by_text
+from actors.session.messages import Close, Kick, Remove
+from actors.session.operator_commands import Order
+from actors.session.session import Session
+from actors.session.subscription import Subscription
 from eventstore.format.events import NATS_SESSION, LogArchived, RetainedCleared, WebAccessed
 from eventstore.format.positions import INDEX_BITS
 from protocol.errors import FoldmqError
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from actors.broker import Broker
     from actors.inspection.inspector import Work
-    from actors.kernel import LoopActor
+    from actors.kernel.kernel import LoopActor
 
 _log = structlog.get_logger("foldmq")
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from actors.broker import Broker
     from actors.inspection.inspector import Answer, Handler, Work
-    from actors.kernel import LoopActor
+    from actors.kernel.kernel import LoopActor
     from projections.state.session import SessionState
 
 _MOST_TOP = 500

@@ -9,18 +9,18 @@ import base64
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from actors.connection import Connection
+from actors.connection.connection import Connection
 from actors.inspection.requests import TooLarge
-from actors.pause import Pause
-from actors.session import Session
-from actors.subscription import Subscription
+from actors.node.read_pause import Pause
+from actors.session.session import Session
+from actors.session.subscription import Subscription
 from projections.state.waiting_queue import FLAG_BITS, QOS_MASK, RETAIN_FLAG
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from actors.broker import Broker
-    from actors.kernel import LoopActor
+    from actors.kernel.kernel import LoopActor
     from eventstore.format.positions import Position
     from projections.state.retained import RetainedMessage
     from projections.state.session import InFlight, SessionState, SubscriptionState

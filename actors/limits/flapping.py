@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from actors.limits.buckets import Buckets
+from actors.limits.token_bucket import Buckets
 
 if TYPE_CHECKING:
     from collections.abc import Hashable

@@ -4,7 +4,7 @@ Somebody asks for a trace and names its token; its lines are published on the su
 from it, some twenty times a second. A trace ends when it is stopped, with the one actor that it
 is about, or when nobody asked to keep it for 15 s. ``docs/inspector.md`` has the lines.
 
-While there is no trace, nothing of this is in anybody's way: see ``actors.tracing.lookout``.
+While there is no trace, nothing of this is in anybody's way: see ``actors.tracing.recorder``.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from actors.inspection.requests import Refused, number, optional, shown, text
-from actors.tracing.lookout import Lookout
-from actors.tracing.shadow import Shadow
-from actors.tracing.topics import TopicTrace
-from actors.tracing.traces import End, Trace
+from actors.tracing.method_patch import Shadow
+from actors.tracing.recorder import Lookout
+from actors.tracing.topic_trace import TopicTrace
+from actors.tracing.trace import End, Trace
 from protocol.mqtt.topics import MAX_BYTES, TopicError, is_reserved_filter, validate_topic_filter
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from actors.broker import Broker
     from actors.inspection.inspector import Handler
-    from actors.messages import Publication
+    from actors.session.messages import Publication
     from eventstore.format.events import Event
     from eventstore.format.positions import Position
 

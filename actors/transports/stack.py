@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from actors.transports.proxyprotocol import Network, ProxyStage
+from actors.transports.proxy_protocol import Network, ProxyStage
 from actors.transports.tls import TlsStage
 from actors.transports.websocket import WebSocketOptions, WebSocketStage, WebSocketStats
 

@@ -1,7 +1,7 @@
 """MQTT over WebSocket: frames between a socket, or TLS, and a connection (MQTT 3.1.1, section 6).
 
 The ``websockets`` library does the framing, without I/O of its own, except for runs of the plainest
-frames: see actors.transports.frames. Compression is not
+frames: see actors.transports.websocket_frames. Compression is not
 offered: it costs memory for every client and processor time for every packet, and lets small
 frames become large ones.
 """
@@ -20,8 +20,8 @@ from websockets.http11 import Request
 from websockets.protocol import State
 from websockets.server import ServerProtocol
 
-from actors.transports.frames import frame_size, is_minimal, plain_frames
 from actors.transports.stage import Sendable, Stage
+from actors.transports.websocket_frames import frame_size, is_minimal, plain_frames
 
 if TYPE_CHECKING:
     from websockets.typing import Origin, Subprotocol

@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 import pytest
 
-from actors.access.callout import (
+from actors.authn.callout import (
     MAX_REPLY,
     MAX_REQUEST,
     BadAnswer,
@@ -18,8 +18,8 @@ from actors.access.callout import (
     read_answer,
     render_request,
 )
-from actors.access.identity import AuthResult, Credentials, Verdict
-from actors.access.rules import Rule
+from actors.authn.credentials import AuthResult, Credentials, Verdict
+from actors.authz.rules import Rule
 from eventstore.nats.request_client import UnansweredError
 
 NOW_MS = 1_700_000_000_000

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from actors.access.chain import JAILED, Chain
-from actors.access.identity import AuthResult, Credentials, Verdict
-from actors.access.jail import Jail, JailOptions
-from actors.access.passwords import PasswordFile
+from actors.authn.chain import JAILED, Chain
+from actors.authn.credentials import AuthResult, Credentials, Verdict
+from actors.authn.login_backoff import Jail, JailOptions
+from actors.authn.passwords import PasswordFile
 
 HERE = "192.0.2.1"
 TOKEN = b"eyJhbGciOiJub25lIn0.e30.x"

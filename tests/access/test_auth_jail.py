@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from actors.access.chain import Chain
-from actors.access.identity import Anonymous, Credentials, suspects
-from actors.access.jail import Jail, JailOptions, network
+from actors.authn.chain import Chain
+from actors.authn.credentials import Anonymous, Credentials, suspects
+from actors.authn.login_backoff import Jail, JailOptions, network
 
 HERE, THERE = "192.0.2.1", "198.51.100.7"
 

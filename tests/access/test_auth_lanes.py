@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
-from actors.access.lanes import Lanes, Once
-from actors.access.workers import Workers
+from actors.authn.fair_queue import Lanes, Once
+from actors.authn.workers import Workers
 
 
 async def settle() -> None:

@@ -10,9 +10,9 @@ from pathlib import Path
 import argon2
 import pytest
 
-from actors.access import mosquitto, passwords
-from actors.access.identity import AuthResult, Credentials, Verdict
-from actors.access.passwords import PasswordFile, PasswordFileError
+from actors.authn import mosquitto_hashes, passwords
+from actors.authn.credentials import AuthResult, Credentials, Verdict
+from actors.authn.passwords import PasswordFile, PasswordFileError
 
 CHEAP = argon2.PasswordHasher(time_cost=1, memory_cost=64, parallelism=1)
 
@@ -310,4 +310,4 @@ def test_what_is_taken_can_be_verified() -> None:
     file = PasswordFile({"ann": short})
     assert file._verify(short, b"x") is False
     file.close()
-    assert mosquitto.verify("$7$x", b"x") is False
+    assert mosquitto_hashes.verify("$7$x", b"x") is False

@@ -14,10 +14,10 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from jwt.algorithms import ECAlgorithm, HMACAlgorithm, OKPAlgorithm, RSAAlgorithm
 
-from actors.access import tokenkeys
-from actors.access.identity import AuthResult, Credentials, Verdict
-from actors.access.tokenkeys import KeySet, TokenKeyError, load_keys, parse_keys
-from actors.access.tokens import (
+from actors.authn import jwt_keys
+from actors.authn.credentials import AuthResult, Credentials, Verdict
+from actors.authn.jwt_keys import KeySet, TokenKeyError, load_keys, parse_keys
+from actors.authn.jwt_tokens import (
     MAX_TOKEN,
     BadToken,
     TokenOptions,
@@ -336,7 +336,7 @@ def test_files_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     with pytest.raises(TokenKeyError, match="cannot read keys for tokens: No such file"):
         load_keys(tmp_path / "none")
     (tmp_path / "large").write_bytes(bytes(2000))
-    monkeypatch.setattr(tokenkeys, "MAX_FILE", 1000)
+    monkeypatch.setattr(jwt_keys, "MAX_FILE", 1000)
     with pytest.raises(TokenKeyError, match="is larger than"):
         load_keys(tmp_path / "large")
 

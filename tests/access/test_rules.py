@@ -13,10 +13,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from actors.access import rules as rules_module
-from actors.access.cover import TOO_MANY, FilterError, Filters, Names, parse_filter
-from actors.access.names import NameSet, fits
-from actors.access.rules import Permissions, Rule
+from actors.authz import rules as rules_module
+from actors.authz.filter_index import TOO_MANY, FilterError, Filters, Names, parse_filter
+from actors.authz.name_patterns import NameSet, fits
+from actors.authz.rules import Permissions, Rule
 
 if TYPE_CHECKING:
     from collections.abc import Collection

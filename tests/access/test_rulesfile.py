@@ -8,8 +8,8 @@ from textwrap import dedent
 
 import pytest
 
-from actors.access.rules import BRIDGE, Rule
-from actors.access.rulesfile import PermissionFileError, load, parse
+from actors.authz.rules import BRIDGE, Rule
+from actors.authz.rules_file import PermissionFileError, load, parse
 
 FILE = Path("/etc/foldmq/permissions.toml")
 GOOD = """

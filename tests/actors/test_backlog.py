@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from actors.brake import Backlog
-from actors.pause import Pause
+from actors.node.read_pause import Pause
+from actors.session.backpressure import Backlog
 
 
 class Publisher:

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from actors.bridge import departures as module
+from actors.bridge.bridge_stats import BridgeStats
 from actors.bridge.departures import Departures
 from actors.bridge.flow import Flow, Leaving
 from actors.bridge.flows import Flows
-from actors.bridge.options import BridgeOptions
-from actors.bridge.stats import BridgeStats
+from actors.options.bridge_options import BridgeOptions
 from eventstore.log.message_store import Stored
 from protocol.nats.mapping import Mapping
 

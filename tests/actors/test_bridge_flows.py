@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from actors.bridge.bridge_stats import BridgeStats
 from actors.bridge.flow import Flow, Leaving
 from actors.bridge.flows import Flows
-from actors.bridge.stats import BridgeStats
 from eventstore.log.message_store import Stored
 from protocol.nats.headers import parse
 

@@ -11,7 +11,7 @@ import pytest
 from actors.bridge import host as module
 from actors.bridge.bridge import Down, Up
 from actors.bridge.host import BridgeHost
-from actors.bridge.options import BridgeOptions
+from actors.options.bridge_options import BridgeOptions
 from eventstore.errors import BadNatsOptions, NatsUnavailable
 from eventstore.nats.connection import ConnectionOptions
 from protocol.nats.mapping import Mapping

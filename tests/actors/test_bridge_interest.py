@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from actors.bridge.copies import Copies
 from actors.bridge.interest import Interest
-from actors.bridge.options import BridgeOptions
+from actors.options.bridge_options import BridgeOptions
 from eventstore.nats.batch_client import Arrived
 from protocol.nats.mapping import Mapping
 

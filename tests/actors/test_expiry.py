@@ -8,7 +8,7 @@ from collections.abc import Callable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.expiry import Expiries
+from actors.maintenance.expiry import Expiries
 
 
 class Time:

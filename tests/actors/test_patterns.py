@@ -6,8 +6,8 @@ import itertools
 
 import pytest
 
-from actors.patterns import Patterns, pattern_of
-from actors.router import Router, Subscriber
+from actors.session.router import Router, Subscriber
+from actors.session.wildcard_patterns import Patterns, pattern_of
 
 
 @pytest.mark.parametrize(

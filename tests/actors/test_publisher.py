@@ -9,12 +9,12 @@ from typing import Any, cast
 
 import pytest
 
-from actors import router as router_module
-from actors.kernel import Kernel, LoopActor
-from actors.messages import Batch, Outgoing
-from actors.options import Options
-from actors.publisher import Publisher
-from actors.router import Router, Subscriber
+from actors.kernel.kernel import Kernel, LoopActor
+from actors.options.broker_options import Options
+from actors.session import router as router_module
+from actors.session.messages import Batch, Outgoing
+from actors.session.publisher import Publisher
+from actors.session.router import Router, Subscriber
 from eventstore.format.events import Event, MessageDropped, MessagePublished, entries
 from eventstore.format.positions import Position, from_runs, position
 from eventstore.log.message_store import Message, MessageStore

@@ -13,10 +13,10 @@ from typing import Any, cast
 import orjson
 import pytest
 
-from actors import decisions
-from actors.checkpoints import carry, repeat_retained, repeat_session
-from actors.decisions import Limits
-from actors.publisher import _split
+from actors.maintenance.checkpoints import carry, repeat_retained, repeat_session
+from actors.session import decisions
+from actors.session.decisions import Limits
+from actors.session.publisher import _split
 from eventstore.format.events import (
     VERSIONS,
     Acked,

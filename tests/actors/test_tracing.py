@@ -12,13 +12,13 @@ from harness import packets as p
 from harness.packets import Publish
 from simulation.world import SimClient, World, simulate
 
-from actors.connection import Connection
+from actors.connection.connection import Connection
 from actors.inspection.requests import Refused
-from actors.kernel import Kernel, LoopActor
-from actors.messages import Publication
-from actors.session import Session
-from actors.tracing import lines as tracelines
-from actors.tracing.shadow import Shadow
+from actors.kernel.kernel import Kernel, LoopActor
+from actors.session.messages import Publication
+from actors.session.session import Session
+from actors.tracing import trace_lines as tracelines
+from actors.tracing.method_patch import Shadow
 from actors.tracing.tracer import MOST_TRACES, Tracer
 from eventstore.format.positions import position
 

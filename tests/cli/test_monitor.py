@@ -13,10 +13,10 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from actors.access.identity import Anonymous
+from actors.authn.credentials import Anonymous
 from actors.broker import Broker
-from actors.clock import SystemClock
-from actors.options import Options
+from actors.kernel.clock import SystemClock
+from actors.options.broker_options import Options
 from cli.listening import ListenError
 from cli.monitoring import monitor as module
 from cli.monitoring.monitor import MOST_CONNECTIONS, Monitor

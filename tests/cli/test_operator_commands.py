@@ -17,11 +17,11 @@ import typer
 from nats.aio.client import Client
 
 from actors.broker import Broker
-from actors.connection import Connection
+from actors.connection.connection import Connection
 from actors.inspection import views
 from actors.inspection.inspector import Inspector
-from actors.session import Session
-from actors.subscription import Subscription
+from actors.session.session import Session
+from actors.session.subscription import Subscription
 from cli import text
 from cli.operator import actorlist, asking, inspecting, receivers, removing, retained, tables, tail
 from cli.operator.actorlist import STATES, TYPES, check_order, gather_top, id_order

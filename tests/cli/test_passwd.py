@@ -16,8 +16,8 @@ import pytest
 from harness import forkserver
 from harness.broker import environment
 
-from actors.access.identity import Credentials
-from actors.access.passwords import PasswordFile
+from actors.authn.credentials import Credentials
+from actors.authn.passwords import PasswordFile
 from cli import linefiles, passwd
 from cli.passwd import Imported
 from cli.settings import ConfigError

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from actors.limits.options import LimitOptions
-from actors.options import Options
+from actors.options.broker_options import Options
+from actors.options.limit_options import LimitOptions
 from cli.bounds import bounds
 from cli.flags import size_shown, time_shown, with_settings_flags
 from cli.listenersettings import PER_LISTENER

@@ -19,7 +19,7 @@ from harness.drill import Drill
 from harness.fixtures import EXTERNAL, Clients
 from harness.nats import PASSWORD, USER, Nats
 
-from actors.attestation import subject_of
+from actors.maintenance.attestation import subject_of
 from e2e.test_log_tools import HOSTILE_ID, events, play, refused, run
 from projections.state.digests import digest, session_digest
 from projections.state.node import NodeState
@@ -38,7 +38,7 @@ pytestmark = [
 
 DEBUG_BUILD = """
 import asyncio, pathlib, signal
-from actors.door import Door
+from actors.connection.admission import Door
 from cli.main import main
 
 order = pathlib.Path(__file__).with_name("tamper.py")

@@ -11,7 +11,7 @@ sys.path.insert(0, str(ROOT))
 
 import argon2  # noqa: E402 (the target is loaded from anywhere)
 
-from actors.access import mosquitto, passwords  # noqa: E402
+from actors.authn import mosquitto_hashes, passwords  # noqa: E402
 from cli import linefiles, passwd  # noqa: E402
 
 FILE = Path("users")
@@ -41,12 +41,14 @@ def one(data: bytes) -> None:
 
 
 def _verify(stored: str) -> None:
-    if mosquitto.is_hash(stored):
+    if mosquitto_hashes.is_hash(stored):
         assert not passwords.is_argon2(stored)
         parts = stored.split("$")
         if parts[1] == "6" or int(parts[2]) <= CHEAP:
-            assert mosquitto.verify(stored, b"x") in (True, False)
-            assert mosquitto.parameters(mosquitto.decoy(stored)) == mosquitto.parameters(stored)
+            assert mosquitto_hashes.verify(stored, b"x") in (True, False)
+            assert mosquitto_hashes.parameters(
+                mosquitto_hashes.decoy(stored)
+            ) == mosquitto_hashes.parameters(stored)
         return
     found = argon2.extract_parameters(stored)
     if found.memory_cost * found.time_cost <= CHEAP:

@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from stagefuzz import Lower, Upper  # noqa: E402 (the target is loaded from anywhere)
 
-from actors.transports.proxyprotocol import ProxyStage  # noqa: E402
+from actors.transports.proxy_protocol import ProxyStage  # noqa: E402
 
 ANYWHERE = (ipaddress.ip_network("0.0.0.0/0"),)
 LONGEST = 16 + 4096

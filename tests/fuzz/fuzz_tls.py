@@ -22,7 +22,7 @@ from stagefuzz import Lower, Turns, Upper  # noqa: E402
 
 from actors.transports.handshakes import Handshakes, take_step  # noqa: E402
 from actors.transports.tls import TlsStage  # noqa: E402
-from actors.transports.tlscontext import TlsOptions, make_context  # noqa: E402
+from actors.transports.tls_context import TlsOptions, make_context  # noqa: E402
 
 
 class AtOnce(Handshakes):

@@ -14,16 +14,16 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from actors.access import callout, tokenkeys, tokens  # noqa: E402 (loaded from anywhere)
-from actors.access.identity import Credentials, Verdict  # noqa: E402
+from actors.authn import callout, jwt_keys, jwt_tokens  # noqa: E402 (loaded from anywhere)
+from actors.authn.credentials import Credentials, Verdict  # noqa: E402
 
 SECRET = b"a secret of exactly 32 bytes ..."
-KEYS = tokenkeys.parse_keys(
+KEYS = jwt_keys.parse_keys(
     b'{"keys": [{"kty": "oct", "alg": "HS256", "kid": "k", "k": "%s"}]}'
     % base64.urlsafe_b64encode(SECRET).rstrip(b"=")
 )
-ANY = tokens.TokenOptions(keys=KEYS)
-STRICT = tokens.TokenOptions(
+ANY = jwt_tokens.TokenOptions(keys=KEYS)
+STRICT = jwt_tokens.TokenOptions(
     keys=KEYS, issuer="i", audience=("a", "b"), user_claim="u.v", groups_claim="g"
 )
 NOW_MS = 1_700_000_000_000
@@ -56,15 +56,15 @@ def _signed(header: bytes, payload: bytes) -> bytes:
 
 
 def _read(token: bytes) -> None:
-    claimed = tokens.claimed_user(token, "sub")
-    assert len(claimed) <= tokens.MAX_NAME, "a claim is bounded"
+    claimed = jwt_tokens.claimed_user(token, "sub")
+    assert len(claimed) <= jwt_tokens.MAX_NAME, "a claim is bounded"
     for options in (ANY, STRICT):
         try:
-            verdict = tokens.read_token(token, options, NOW_MS)
-        except tokens.BadToken as error:
+            verdict = jwt_tokens.read_token(token, options, NOW_MS)
+        except jwt_tokens.BadToken as error:
             _one_line(error)
             continue
-        assert tokens.looks_like_token(token)
+        assert jwt_tokens.looks_like_token(token)
         text, _, signature = token.rpartition(b".")
         assert signature == _encoded(hmac.digest(SECRET, text, "sha256")), "a forged token"
         _accepted(verdict)
@@ -79,7 +79,7 @@ def _one_line(error: Exception) -> None:
 
 def _accepted(verdict: Verdict) -> None:
     assert verdict.accepted
-    assert verdict.user is None or 0 < len(verdict.user) <= tokens.MAX_NAME
+    assert verdict.user is None or 0 < len(verdict.user) <= jwt_tokens.MAX_NAME
     assert len(verdict.groups) <= callout.MAX_ENTRIES
     assert all(isinstance(group, str) and group for group in verdict.groups)
     assert verdict.expires_ms == 0 or verdict.expires_ms > NOW_MS
@@ -87,8 +87,8 @@ def _accepted(verdict: Verdict) -> None:
 
 def _keys(data: bytes) -> None:
     try:
-        found = tokenkeys.parse_keys(data)
-    except tokenkeys.BadKeys as error:
+        found = jwt_keys.parse_keys(data)
+    except jwt_keys.BadKeys as error:
         _one_line(error)
         return
     assert found.keys

@@ -15,8 +15,8 @@ import pytest
 import uvloop
 from structlog.testing import capture_logs
 
-from actors.limits.acceptor import Acceptor, listening_socket
-from actors.limits.descriptors import Descriptors
+from actors.connection.acceptor import Acceptor, listening_socket
+from actors.connection.file_descriptors import Descriptors
 
 ANYBODY = lambda host: True  # noqa: E731
 

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from actors.limits.addresses import network_of
-from actors.limits.admission import Admission
-from actors.limits.options import NO_QUOTA, Quota
+from actors.limits.connection_quota import Admission
+from actors.options.limit_options import NO_QUOTA, Quota
 
 BURST = 2.0
 

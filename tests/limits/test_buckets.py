@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.limits.buckets import Bucket, Buckets
+from actors.limits.token_bucket import Bucket, Buckets
 
 
 def test_a_burst_is_free_and_what_is_beyond_takes_its_time() -> None:

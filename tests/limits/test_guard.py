@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from actors.limits.guard import Guard
-from actors.limits.options import LimitOptions, Quota
+from actors.limits.client_limits import Guard
+from actors.options.limit_options import LimitOptions, Quota
 
 LISTENERS = {"plain": Quota(connections=5)}
 

@@ -6,8 +6,8 @@ import gc
 
 import pytest
 
-from actors.limits.options import NO_QUOTA, Quota
-from actors.limits.rates import Meter, PublishRates
+from actors.limits.publish_rates import Meter, PublishRates
+from actors.options.limit_options import NO_QUOTA, Quota
 
 
 def rates(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from structlog.testing import capture_logs
 
-from actors.limits.refusals import Refusals
+from actors.limits.rejection_log import Refusals
 
 
 def test_each_is_counted_and_few_are_said() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from actors.limits.slow import Slow, SlowReaders
+from actors.limits.slow_readers import Slow, SlowReaders
 
 
 class Client:

@@ -7,7 +7,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.limits.takeovers import Old, Takeovers
+from actors.connection.takeovers import Old, Takeovers
 
 A, B, C = "192.0.2.1", "192.0.2.2", "192.0.2.3"
 JAIL = 1.0

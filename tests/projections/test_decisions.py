@@ -17,8 +17,8 @@ from specification import (
     subscribed,
 )
 
-from actors import decisions
-from actors.decisions import Delivery, Limits
+from actors.session import decisions
+from actors.session.decisions import Delivery, Limits
 from eventstore.format.events import (
     Acked,
     Completed,

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from specification import published, snapshot
 
-from actors import decisions
-from actors.checkpoints import repeat_retained, repeat_session
-from actors.decisions import Limits
+from actors.maintenance.checkpoints import repeat_retained, repeat_session
+from actors.session import decisions
+from actors.session.decisions import Limits
 from eventstore.format.events import (
     CheckpointBegun,
     CheckpointCompleted,

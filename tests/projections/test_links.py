@@ -19,8 +19,8 @@ from specification import (
     subscribed,
 )
 
-from actors import decisions
-from actors.decisions import Limits
+from actors.session import decisions
+from actors.session.decisions import Limits
 from eventstore.format.events import Event, MessageDropped, Unsubscribed
 from eventstore.format.positions import from_runs
 from projections.state.filter_links import linked

@@ -17,8 +17,11 @@ import pytest
 import structlog
 from harness import packets as p
 
-from actors import connection, kernel, publisher, retention, router, session
+from actors.connection import connection
 from actors.inspection.requests import Refused
+from actors.kernel import kernel
+from actors.maintenance import retention
+from actors.session import publisher, router, session
 from eventstore.format.events import LogArchived, LogCut
 from eventstore.format.records import Record, decode_record
 from projections.state.turns import Turns

@@ -9,8 +9,8 @@ import selectors
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, TypeVar
 
-from actors import kernel
-from actors.kernel import LoopActor
+from actors.kernel import kernel
+from actors.kernel.kernel import LoopActor
 
 T = TypeVar("T")
 EPOCH_MS = 1_800_000_000_000

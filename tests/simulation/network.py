@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 from harness import packets as p
 
-from actors.listener import Listener, ListenerOptions
+from actors.connection.listener import Listener, ListenerOptions
 from actors.transports.stage import Stage
 
 if TYPE_CHECKING:
-    from actors.connection import Connection
+    from actors.connection.connection import Connection
     from simulation.world import World
 
 

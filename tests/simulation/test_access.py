@@ -12,13 +12,13 @@ import pytest
 from harness import packets as p
 from harness.certs import Authority
 
-from actors.access.identity import AuthResult, Verdict
-from actors.limits.guard import Guard
-from actors.limits.options import LimitOptions, Quota
-from actors.listener import Listener, ListenerOptions
+from actors.authn.credentials import AuthResult, Verdict
+from actors.connection.listener import Listener, ListenerOptions
+from actors.limits.client_limits import Guard
+from actors.options.limit_options import LimitOptions, Quota
 from actors.transports.handshakes import Handshakes, take_step
 from actors.transports.stack import StackOptions
-from actors.transports.tlscontext import TlsOptions, make_context
+from actors.transports.tls_context import TlsOptions, make_context
 from eventstore.format.events import SessionClosed
 from simulation.loop import simulate
 from simulation.network import SimClient
@@ -28,7 +28,7 @@ from simulation.world import World
 if TYPE_CHECKING:
     from harness.certs import Pair
 
-    from actors.access.identity import Credentials
+    from actors.authn.credentials import Credentials
     from eventstore.format.events import Event
 
 RULES = "[[allow]]\nusers = ['admin']\nboth = ['#']\n"

@@ -10,8 +10,8 @@ import pytest
 from harness import packets as p
 from structlog.testing import capture_logs
 
-from actors import archiveguard, retention
 from actors.inspection.requests import Refused
+from actors.maintenance import archive_hold, retention
 from eventstore.format.events import LogArchived, LogCut
 from eventstore.format.records import decode_record
 from eventstore.log.jetstream_log import EventLog, LogUnavailable
@@ -175,14 +175,14 @@ def test_a_log_that_grows_because_it_is_not_archived_says_so() -> None:
 def test_a_log_that_becomes_much_older_than_it_is_to_be_says_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(archiveguard, "_LATE", 30_000)  # days take long, also simulated ones
+    monkeypatch.setattr(archive_hold, "_LATE", 30_000)  # days take long, also simulated ones
 
     async def scenario() -> None:
         async with World(keep=8_000.0, keep_until_archived=True).running() as world:
             noisy = await world.connect("noisy")
             with capture_logs() as lines:
                 await traffic(world, noisy, 100)
-                await world.go(8_000 + archiveguard._LATE - 10_000)
+                await world.go(8_000 + archive_hold._LATE - 10_000)
             assert warnings(lines) == []
             with capture_logs() as lines:
                 await world.go(12_000)

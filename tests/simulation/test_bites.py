@@ -5,7 +5,7 @@ from __future__ import annotations
 from harness import packets as p
 from harness.packets import Pingresp, Publish, Will
 
-from actors.limits.options import LimitOptions, Quota
+from actors.options.limit_options import LimitOptions, Quota
 from simulation.loop import simulate
 from simulation.test_access import Slow
 from simulation.world import SimClient, World

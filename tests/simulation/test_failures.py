@@ -12,11 +12,11 @@ from harness.packets import Puback, Publish, Suback
 
 from actors import supervision
 from actors.broker import Broker
-from actors.connection import Connection
-from actors.delivery import Delivery
-from actors.messages import Outgoing, Packets, Regrant
-from actors.session import Session
-from actors.subscription import Subscription
+from actors.connection.connection import Connection
+from actors.session.delivery import Delivery
+from actors.session.messages import Outgoing, Packets, Regrant
+from actors.session.session import Session
+from actors.session.subscription import Subscription
 from eventstore.format.events import SessionClosed
 from projections.state.session import InFlight
 from protocol.mqtt.packets import Subscribe

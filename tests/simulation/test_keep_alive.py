@@ -14,11 +14,11 @@ from harness import packets as p
 from harness.certs import Authority
 from websockets.frames import Frame, Opcode
 
-from actors.limits.options import LimitOptions, Quota
-from actors.listener import Listener, ListenerOptions
-from actors.pause import Pause
+from actors.connection.listener import Listener, ListenerOptions
+from actors.node.read_pause import Pause
+from actors.options.limit_options import LimitOptions, Quota
 from actors.transports.stack import StackOptions
-from actors.transports.tlscontext import TlsOptions, make_context
+from actors.transports.tls_context import TlsOptions, make_context
 from actors.transports.websocket import WebSocketOptions
 from eventstore.format.events import SessionClosed
 from simulation.test_access import Threads

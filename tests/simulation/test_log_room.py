@@ -10,10 +10,10 @@ import pytest
 import structlog.testing
 from harness import packets as p
 
-from actors import retention
-from actors.access.identity import Anonymous
-from actors.projector import Projector
-from actors.retention import Retention
+from actors.authn.credentials import Anonymous
+from actors.maintenance import retention
+from actors.maintenance.projector import Projector
+from actors.maintenance.retention import Retention
 from eventstore.format.record_size import STORED_AROUND
 from eventstore.log.jetstream_log import EventLog, LogUnavailable
 from simulation.fold import compare

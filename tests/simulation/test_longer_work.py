@@ -8,10 +8,11 @@ import itertools
 import pytest
 from harness import packets as p
 
-from actors import kernel, publisher, session
-from actors.limits.changes import Changes
-from actors.limits.options import LimitOptions
-from actors.pause import Pause
+from actors.kernel import kernel
+from actors.limits.subscription_rate import Changes
+from actors.node.read_pause import Pause
+from actors.options.limit_options import LimitOptions
+from actors.session import publisher, session
 from eventstore.format.events import Subscribed
 from simulation.world import World, simulate
 

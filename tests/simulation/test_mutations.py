@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from actors import decisions, recovery
-from actors.archiveguard import ArchiveGuard
 from actors.broker import Broker
-from actors.publisher import Publisher
-from actors.router import Router
+from actors.maintenance import recovery
+from actors.maintenance.archive_hold import ArchiveGuard
+from actors.session import decisions
+from actors.session.publisher import Publisher
+from actors.session.router import Router
 from eventstore.format.events import (
     Event,
     Queued,

@@ -12,7 +12,7 @@ from harness.packets import Connack, Publish
 
 from actors.inspection.inspector import PAGE_ROWS
 from actors.inspection.requests import Refused, TooLarge
-from actors.session import Session
+from actors.session.session import Session
 from eventstore.format.events import (
     OperatorActed,
     RetainedCleared,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from harness import packets as p
 
-from actors.access.rulesfile import parse
+from actors.authz.rules_file import parse
 from eventstore.format.events import MessageDropped, WillFired
 from simulation.loop import simulate
 from simulation.test_regressions import check_promises

@@ -9,9 +9,9 @@ import pytest
 from harness import packets as p
 from harness.packets import Connack, Puback, Publish, Suback
 
-from actors.access.identity import AuthResult, Credentials, Verdict
+from actors.authn.credentials import AuthResult, Credentials, Verdict
 from actors.broker import Broker
-from actors.session import Session
+from actors.session.session import Session
 from eventstore.format.events import WillFired
 from eventstore.format.positions import Position
 from eventstore.format.records import decode_record

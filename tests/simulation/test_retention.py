@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import pytest
 from harness import packets as p
 
-from actors import retention
 from actors.broker import Broker
-from actors.retention import Retention
-from actors.session import Session
+from actors.maintenance import retention
+from actors.maintenance.retention import Retention
+from actors.session.session import Session
 from eventstore.errors import CorruptLog
 from eventstore.format.events import LogCut, MessagesCarried
 from eventstore.format.positions import Position

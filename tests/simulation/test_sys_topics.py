@@ -9,7 +9,7 @@ import re
 from harness import packets as p
 from harness.packets import Publish
 
-from actors.systree import Counts, Load
+from actors.inspection.sys_topics import Counts, Load
 from eventstore.format.events import MessageDropped, MessagePublished
 from simulation.world import SimClient, World, simulate
 

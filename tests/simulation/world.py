@@ -16,10 +16,10 @@ from typing import Any, cast
 
 from harness import packets as p
 
-from actors.access.identity import Anonymous
-from actors.access.rules import Permissions
+from actors.authn.credentials import Anonymous
+from actors.authz.rules import Permissions
 from actors.broker import Broker
-from actors.options import Options
+from actors.options.broker_options import Options
 from eventstore.errors import Fenced
 from eventstore.format.events import Event
 from eventstore.format.records import GENESIS, ChainChecker, Record, decode_record

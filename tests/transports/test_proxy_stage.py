@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from upper import Place, Upper, placed
 
-from actors.transports.proxyprotocol import BadHeader, ProxyStage, read_header
+from actors.transports.proxy_protocol import BadHeader, ProxyStage, read_header
 from actors.transports.stack import StackOptions, stack
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from wsframes import frame, head, next_frame, request
 
 from actors.transports.handshakes import Handshakes
 from actors.transports.stack import StackOptions, stack
-from actors.transports.tlscontext import TlsOptions, make_context
+from actors.transports.tls_context import TlsOptions, make_context
 from actors.transports.websocket import WebSocketOptions
 
 if TYPE_CHECKING:

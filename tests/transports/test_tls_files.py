@@ -13,7 +13,7 @@ from harness.certs import Authority
 from structlog.testing import capture_logs
 
 from actors.transports.certificate import identity
-from actors.transports.tlscontext import TlsConfigError, TlsOptions, make_context
+from actors.transports.tls_context import TlsConfigError, TlsOptions, make_context
 
 if TYPE_CHECKING:
     from pathlib import Path

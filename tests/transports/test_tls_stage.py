@@ -15,7 +15,7 @@ from upper import Place, placed, tls_options, until
 from actors.transports.handshakes import HandshakeError, Handshakes
 from actors.transports.stack import StackOptions
 from actors.transports.tls import TlsStage
-from actors.transports.tlscontext import TlsOptions, make_context
+from actors.transports.tls_context import TlsOptions, make_context
 
 if TYPE_CHECKING:
     from pathlib import Path

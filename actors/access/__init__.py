@@ -1,1 +1,0 @@
-"""Who may connect, and what they may publish and subscribe to."""

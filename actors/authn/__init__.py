@@ -1,0 +1,1 @@
+"""Authentication: password files, JSON Web Tokens, certificates and the auth callout."""

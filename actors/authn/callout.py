@@ -1,0 +1,310 @@
+"""Logins that are decided outside: a question over NATS, and an answer in a bounded time.
+
+The question is JSON on a subject, the answer its reply. Without a clear answer nobody comes in:
+silence, an error, or an answer with a field that is not known all count as "not available".
+docs/authentication.md describes both, field by field.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+
+import orjson
+import structlog
+
+from actors.authn.credentials import AuthResult, Verdict
+from actors.authn.fair_queue import Lanes, Once
+from actors.authn.verdict_cache import Remembered
+from actors.authz.filter_index import FilterError, parse_filter
+from actors.authz.rules import Rule
+from eventstore.nats.request_client import UnansweredError
+from eventstore.shown import escaped
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from actors.authn.credentials import Credentials
+
+MAX_REQUEST: Final = 256 * 1024
+MAX_REPLY: Final = 64 * 1024
+MAX_NAME: Final = 1024
+MAX_ENTRIES: Final = 500
+"""Groups in an answer, and filters in all of its lists together."""
+MAX_CACHE_S: Final = 86_400.0
+
+_REMEMBERED_BYTES: Final = 16 << 20
+_ENTRY_BYTES: Final = 500
+_SHARED_RULES: Final = 256
+_LATEST_MS: Final = 253_402_300_799_000  # the end of the year 9999
+_FIELDS: Final = frozenset(
+    {"allow", "user", "groups", "publish", "subscribe", "expires", "cache", "reason"}
+)
+_WHERE: Final = "external check"
+_NOTHING: Final = Rule(allow=False, publish=True, subscribe=True, filter="#", where=_WHERE)
+_TOO_LONG: Final = Verdict(AuthResult.BAD_CREDENTIALS, reason="the login is too long to ask about")
+
+log = structlog.get_logger("foldmq")
+
+
+class Asker(Protocol):
+    """What a question is asked through; ``eventstore.nats.request_client.Questions`` is one."""
+
+    async def ask(self, request: bytes, seconds: float) -> bytes:
+        """Give the answer; raises UnansweredError when there is none within ``seconds``."""
+
+    def close(self) -> None:
+        """Close the connection once the last question is answered."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CalloutOptions:
+    """How logins are asked about. Times are in seconds."""
+
+    timeout: float = 2.0
+    """From the login to the answer, waiting for a turn included; then: not available."""
+    at_once: int = 64
+    """Questions on their way at most."""
+    cache_allowed: float = 60.0
+    """How long a yes is remembered, unless the answer says; 0: not at all."""
+    cache_denied: float = 5.0
+    """How long a no is remembered, unless the answer says; 0: not at all."""
+    node: str = ""
+    """Name of this broker, for whoever is asked."""
+
+
+class Answer(NamedTuple):
+    """What an answer says."""
+
+    verdict: Verdict
+    cache_s: float | None
+
+
+class BadAnswer(Exception):  # noqa: N818 - it is not an error of ours
+    """An answer that cannot be understood; the text says what is wrong, not what it holds."""
+
+
+class Callout:
+    """Asks about logins; ``time_ms`` gives Unix time.
+
+    Decisions are remembered under a keyed hash of all that the question holds, so that a service
+    may decide by any of it. Logins that show the same at the same time are one question.
+    """
+
+    def __init__(self, options: CalloutOptions, asker: Asker, time_ms: Callable[[], int]) -> None:
+        self.asked = 0
+        """Questions since the start."""
+        self.unanswered = 0
+        """Those without an answer, or with one that was not understood."""
+        self._options = options
+        self._asker = asker
+        self._time_ms = time_ms
+        self._lanes = Lanes(options.at_once)
+        self._once: Once[Verdict] = Once()
+        self._remembered = Remembered(_REMEMBERED_BYTES)
+        self._last_problem = ""
+        self._rules: OrderedDict[tuple[Rule, ...], tuple[Rule, ...]] = OrderedDict()
+
+    @property
+    def waiting(self) -> int:
+        """How many logins wait for their turn to be asked about."""
+        return self._lanes.waiting
+
+    def check_now(self, shown: Credentials) -> Verdict | None:
+        """Give a decision that is remembered."""
+        return self._remembered.get(self._key(shown), self._time_ms())
+
+    async def check(self, shown: Credentials) -> Verdict:
+        """Ask."""
+        key = self._key(shown)
+        known = self._remembered.get(key, self._time_ms())
+        if known is not None:
+            return known
+        return await self._once.do(key, lambda: self._find_out(key, shown))
+
+    def close(self) -> None:
+        """Close the connection once what is being asked is answered."""
+        self._asker.close()
+
+    def _key(self, shown: Credentials) -> bytes:
+        return self._remembered.key(
+            shown.username,
+            shown.password,
+            shown.client_id,
+            shown.address,
+            shown.listener,
+            shown.certificate_user,
+        )
+
+    async def _find_out(self, key: bytes, shown: Credentials) -> Verdict:
+        request = render_request(shown, self._options.node)
+        if len(request) > MAX_REQUEST:
+            return _TOO_LONG
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + self._options.timeout
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._lanes.enter(shown.address)
+            try:
+                self.asked += 1
+                reply = await self._asker.ask(request, deadline - clock())
+            finally:
+                self._lanes.leave()
+            answer = self._shared(read_answer(reply, shown, self._time_ms()))
+        except (UnansweredError, BadAnswer) as error:
+            return self._unavailable(str(error))
+        except TimeoutError:
+            return self._unavailable("too many logins are waiting to be asked about")
+        self._last_problem = ""
+        self._keep(key, answer, len(reply))
+        return answer.verdict
+
+    def _keep(self, key: bytes, answer: Answer, size: int) -> None:
+        options, verdict = self._options, answer.verdict
+        seconds = answer.cache_s
+        if seconds is None:
+            seconds = options.cache_allowed if verdict.accepted else options.cache_denied
+        until = self._time_ms() + int(min(seconds, MAX_CACHE_S) * 1000)
+        if verdict.expires_ms:
+            until = min(until, verdict.expires_ms)
+        if until > self._time_ms():
+            self._remembered.put(key, verdict, until, _ENTRY_BYTES + size)
+
+    def _shared(self, answer: Answer) -> Answer:
+        """Have equal rules be one object: they are made ready for use once for each object."""
+        rules = answer.verdict.rules
+        if rules is None:
+            return answer
+        one = self._rules.setdefault(rules, rules)
+        self._rules.move_to_end(rules)
+        if len(self._rules) > _SHARED_RULES:
+            self._rules.popitem(last=False)
+        return answer._replace(verdict=answer.verdict._replace(rules=one))
+
+    def _unavailable(self, why: str) -> Verdict:
+        self.unanswered += 1
+        if why != self._last_problem:  # once until it is well again, or another one
+            self._last_problem = why
+            log.warning("external check of logins failed", reason=why)
+        return Verdict(AuthResult.UNAVAILABLE, reason=f"external check: {why}")
+
+
+def render_request(shown: Credentials, node: str) -> bytes:
+    """Give the question about a login as JSON; a password that is no UTF-8 goes as Base64."""
+    question: dict[str, object] = {
+        "version": 1,
+        "node": node,
+        "client": shown.client_id,
+        "user": shown.username,
+        "address": shown.address,
+        "listener": shown.listener,
+        "certificate_user": shown.certificate_user,
+        "password": None,
+    }
+    if shown.password is not None:
+        try:
+            question["password"] = shown.password.decode("utf-8")
+        except UnicodeDecodeError:
+            question["password_base64"] = base64.b64encode(shown.password).decode("ascii")
+    return orjson.dumps(question)
+
+
+def read_answer(reply: bytes, shown: Credentials, now_ms: int) -> Answer:
+    """Give what the answer about a login says; raises BadAnswer unless all of it is understood."""
+    if len(reply) > MAX_REPLY:
+        raise BadAnswer(f"the answer has more than {MAX_REPLY} bytes")
+    try:
+        fields = orjson.loads(reply)
+    except orjson.JSONDecodeError:
+        raise BadAnswer("the answer is no JSON") from None
+    if not isinstance(fields, dict):
+        raise BadAnswer("the answer is no JSON object")
+    for name in fields:
+        if name not in _FIELDS:
+            raise BadAnswer(f"the answer has a field that is not known: {escaped(name, 40)}")
+    cache = _number(fields, "cache")
+    allow = fields.get("allow")
+    if allow is True:
+        return Answer(_allowed(fields, shown, now_ms), cache)
+    if allow is not False:
+        raise BadAnswer('the answer has no "allow" that is true or false')
+    reason = fields.get("reason", "")
+    if not isinstance(reason, str):
+        raise BadAnswer('"reason" is no text')
+    why = escaped(reason, 100) if reason else "refused by the external check"
+    return Answer(Verdict(AuthResult.BAD_CREDENTIALS, reason=why), cache)
+
+
+def _allowed(fields: dict[str, Any], shown: Credentials, now_ms: int) -> Verdict:
+    user = fields.get("user")
+    if user is None:
+        user = shown.certificate_user if shown.certificate_user is not None else shown.username
+    if user is not None and not _is_name(user):
+        raise BadAnswer('"user" is no name')
+    groups = fields.get("groups") or []
+    if not _is_list(groups) or not all(map(_is_name, groups)):
+        raise BadAnswer('"groups" is no list of names')
+    expires = _number(fields, "expires")
+    expires_ms = int(max(0, min(expires * 1000, _LATEST_MS))) if expires is not None else 0
+    if expires is not None and expires_ms <= now_ms:
+        raise BadAnswer('"expires" is past')
+    return Verdict(
+        AuthResult.ACCEPTED, user, groups=tuple(groups), rules=_rules(fields), expires_ms=expires_ms
+    )
+
+
+def _rules(fields: dict[str, Any]) -> tuple[Rule, ...] | None:
+    if fields.get("publish") is None and fields.get("subscribe") is None:
+        return None
+    found: list[Rule] = []
+    for action in ("publish", "subscribe"):
+        lists = fields.get(action)
+        if lists is None:
+            continue
+        if isinstance(lists, list):
+            lists = {"allow": lists}
+        if not isinstance(lists, dict) or not lists.keys() <= {"allow", "deny"}:
+            raise BadAnswer(f'"{action}" is neither a list nor "allow" and "deny"')
+        for verb, filters in lists.items():
+            found.extend(_action_rules(action, verb, filters))
+    if len(found) > MAX_ENTRIES:
+        raise BadAnswer(f"the answer has more than {MAX_ENTRIES} filters")
+    # Lists without anything in them allow nothing; no rule at all could be taken for everything.
+    return tuple(found) or (_NOTHING,)
+
+
+def _action_rules(action: str, verb: str, filters: object) -> list[Rule]:
+    if filters is None:
+        return []
+    if not isinstance(filters, list):
+        raise BadAnswer(f'"{verb}" of "{action}" is no list of topic filters')
+    rules = []
+    for number, text in enumerate(filters, 1):
+        try:
+            parse_filter(text)
+        except (FilterError, TypeError, AttributeError):
+            raise BadAnswer(f'entry {number} of "{verb}" of "{action}" is no filter') from None
+        publish = action == "publish"
+        rules.append(Rule(verb == "allow", publish, not publish, text, where=_WHERE))
+    return rules
+
+
+def _number(fields: dict[str, Any], name: str) -> float | None:
+    value = fields.get(name)
+    if value is None:
+        return None
+    # orjson knows neither NaN nor infinity.
+    if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
+        raise BadAnswer(f'"{name}" is no number of seconds')
+    return float(value)
+
+
+def _is_list(value: object) -> bool:
+    return isinstance(value, list) and len(value) <= MAX_ENTRIES
+
+
+def _is_name(value: object) -> bool:
+    return isinstance(value, str) and 0 < len(value) <= MAX_NAME and "\0" not in value

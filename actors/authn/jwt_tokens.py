@@ -1,0 +1,265 @@
+"""JSON Web Tokens as passwords: whoever holds a token that a trusted issuer signed is its user.
+
+The user's name is a claim of the token. A CONNECT that names a user must name this one; an empty
+user name says "the one in the token". A token must expire (``exp``), and the connection ends then.
+"""
+
+from __future__ import annotations
+
+import binascii
+import math
+import re
+from base64 import urlsafe_b64decode
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+from jwt.api_jws import PyJWS
+from jwt.exceptions import PyJWTError
+
+from actors.authn.credentials import AuthResult, Verdict
+from actors.authn.fair_queue import Once
+from actors.authn.verdict_cache import Remembered
+from actors.authn.workers import Workers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from actors.authn.credentials import Credentials
+    from actors.authn.jwt_keys import KeySet
+
+MAX_TOKEN: Final = 16 * 1024
+MAX_NAME: Final = 1024
+MAX_GROUPS: Final = 256
+LEEWAY_S: Final = 30
+"""How much the issuer's clock may be ahead of ours; a token that has expired has expired."""
+
+_REMEMBERED_BYTES: Final = 16 << 20
+_MAX_HEADER: Final = 4096
+_LATEST_MS: Final = 253_402_300_799_000  # the end of the year 9999
+# Three parts in Base64 without padding, of which the first begins with a brace.
+_SHAPE: Final = re.compile(rb"e[w-z0-9_-][A-Za-z0-9_-]*\.[A-Za-z0-9_-]*\.[A-Za-z0-9_-]*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenOptions:
+    """What a token must say."""
+
+    keys: KeySet
+    issuer: str | None = None
+    """Value that ``iss`` must have; None: any."""
+    audience: tuple[str, ...] = ()
+    """Names of which ``aud`` must have one; none: the token must not have ``aud`` (RFC 7519)."""
+    user_claim: str = "sub"
+    """Claim with the user's name; ``a.b`` also finds ``b`` in an object ``a``."""
+    groups_claim: str = "groups"
+    """Claim with the names of the user's groups; it may be missing."""
+
+
+class BadToken(Exception):  # noqa: N818 - it is not an error of ours
+    """A token that lets nobody in; the text says why without quoting it."""
+
+
+class Tokens:
+    """Verifies tokens in a thread beside the event loop; ``time_ms`` gives Unix time.
+
+    A token that was right is remembered until it expires.
+    """
+
+    def __init__(
+        self, options: TokenOptions, time_ms: Callable[[], int], *, threads: int = 1
+    ) -> None:
+        self._options = options
+        self._time_ms = time_ms
+        self._remembered = Remembered(_REMEMBERED_BYTES)
+        self._once: Once[Verdict] = Once()
+        self._workers = Workers(threads)
+
+    def check_now(self, shown: Credentials) -> Verdict | None:
+        """Answer for a client without a token and for tokens that were right before."""
+        if shown.password is None:
+            return _refused("no token")
+        if len(shown.password) > MAX_TOKEN:
+            return _refused("the token is too long")
+        key = self._remembered.key(shown.username, shown.password)
+        return self._remembered.get(key, self._time_ms())
+
+    async def check(self, shown: Credentials) -> Verdict:
+        """Verify the signature in a thread, then what the token says."""
+        verdict = self.check_now(shown)
+        if verdict is not None or shown.password is None:
+            return verdict or _refused("no token")
+        token = shown.password
+        key = self._remembered.key(shown.username, token)
+        verdict = await self._once.do(
+            key,
+            lambda: self._workers.run(
+                shown.address, self._verify, shown.username, token, last=shown.suspect
+            ),
+        )
+        if verdict.accepted:
+            self._remembered.put(key, verdict, verdict.expires_ms, len(token))
+        return verdict
+
+    def claimed_user(self, token: bytes) -> str:
+        """Return the user that a token claims to be for, unverified; empty if it names none."""
+        return claimed_user(token, self._options.user_claim)
+
+    def close(self) -> None:
+        """Let the thread end once the checks that have begun are done."""
+        self._workers.close()
+
+    def _verify(self, username: str | None, token: bytes) -> Verdict:
+        try:
+            verdict = read_token(token, self._options, self._time_ms())
+        except BadToken as error:
+            return _refused(str(error))
+        if username and username != verdict.user:
+            return _refused("the token is another user's")
+        return verdict
+
+
+def looks_like_token(password: bytes | None) -> bool:
+    """Tell whether a password has the shape of a signed token, right or wrong."""
+    return password is not None and _SHAPE.fullmatch(password) is not None
+
+
+def claimed_user(token: bytes, claim: str) -> str:
+    """Return the user that ``claim`` of a token names; nothing of the token is verified.
+
+    At most MAX_NAME characters. Empty when there is no such name or the token cannot be read.
+    """
+    payload = token.split(b".", 2)[1:2] if len(token) <= MAX_TOKEN else []
+    try:
+        user = _claim(_object(_decoded(b"".join(payload))), claim)
+    except BadToken:
+        return ""
+    return user if isinstance(user, str) and _is_name(user) else ""
+
+
+def read_token(token: bytes, options: TokenOptions, now_ms: int) -> Verdict:
+    """Give who a token stands for at Unix time ``now_ms``; raises BadToken."""
+    if len(token) > MAX_TOKEN:
+        raise BadToken("the token is too long")
+    claims = _signed_claims(token, options.keys)
+    expires_ms = _check_times(claims, now_ms)
+    if options.issuer is not None and claims.get("iss") != options.issuer:
+        raise BadToken("the token is from another issuer")
+    _check_audience(claims.get("aud"), options.audience)
+    user = _claim(claims, options.user_claim)
+    if not isinstance(user, str) or not _is_name(user):
+        raise BadToken("the token names no user")
+    return Verdict(
+        AuthResult.ACCEPTED,
+        user,
+        groups=_groups(_claim(claims, options.groups_claim)),
+        expires_ms=expires_ms,
+    )
+
+
+def _signed_claims(token: bytes, keys: KeySet) -> dict[str, Any]:
+    header = _header(token)
+    candidates = keys.candidates(header.get("kid"), header["alg"])
+    if not candidates:
+        raise BadToken("no key fits the token's algorithm and key id")
+    for candidate in candidates:
+        try:
+            signed = PyJWS().decode_complete(token, candidate.key, [header["alg"]])
+        except (PyJWTError, ValueError, RecursionError):
+            continue
+        return _object(signed["payload"])
+    raise BadToken("the signature is wrong")
+
+
+def _header(token: bytes) -> dict[str, Any]:
+    """Give a token's header, of which nothing is believed but which key it asks for."""
+    part = token.partition(b".")[0]
+    if len(part) > _MAX_HEADER or not looks_like_token(token):
+        raise BadToken("not a token")
+    header = _object(_decoded(part))
+    if not isinstance(header.get("alg"), str) or not isinstance(header.get("kid"), str | None):
+        raise BadToken("the token's header is wrong")
+    # Extensions that must be understood (RFC 7515, section 4.1.11): none is.
+    if "crit" in header or "b64" in header:
+        raise BadToken("the token needs an extension")
+    return header
+
+
+def _decoded(part: bytes) -> bytes:
+    try:
+        return urlsafe_b64decode(part + b"=" * (-len(part) % 4))
+    except binascii.Error:
+        raise BadToken("not a token") from None
+
+
+def _object(data: bytes) -> dict[str, Any]:
+    try:
+        found = orjson.loads(data)
+    except orjson.JSONDecodeError:
+        raise BadToken("not a token") from None
+    if not isinstance(found, dict):
+        raise BadToken("not a token")
+    return found
+
+
+def _check_times(claims: dict[str, Any], now_ms: int) -> int:
+    """Give when the token expires, in Unix milliseconds; raises BadToken if it is not its time."""
+    expires = _time_ms(claims, "exp")
+    if expires is None:
+        raise BadToken("the token never expires")
+    if now_ms >= expires:
+        raise BadToken("the token has expired")
+    for name in ("nbf", "iat"):
+        begins = _time_ms(claims, name)
+        if begins is not None and now_ms + LEEWAY_S * 1000 < begins:
+            raise BadToken("the token is not valid yet")
+    return min(expires, _LATEST_MS)
+
+
+def _time_ms(claims: dict[str, Any], name: str) -> int | None:
+    value = claims.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise BadToken(f"the token's {name} is no time")
+    return int(max(0, min(value * 1000, _LATEST_MS)))
+
+
+def _check_audience(named: object, wanted: tuple[str, ...]) -> None:
+    audience = [named] if isinstance(named, str) else [] if named is None else named
+    if not isinstance(audience, list):
+        raise BadToken("the token's audience is wrong")
+    if wanted:
+        fits = any(isinstance(name, str) and name in wanted for name in audience)
+    else:
+        fits = not audience
+    if not fits:
+        raise BadToken("the token is for another audience")
+
+
+def _claim(claims: dict[str, Any], name: str) -> object:
+    if name in claims:
+        return claims[name]
+    found: object = claims
+    for part in name.split("."):
+        if not isinstance(found, dict):
+            return None
+        found = found.get(part)
+    return found
+
+
+def _groups(value: object) -> tuple[str, ...]:
+    groups = [value] if isinstance(value, str) else [] if value is None else value
+    if not isinstance(groups, list) or len(groups) > MAX_GROUPS:
+        raise BadToken("the token's groups are no list of names")
+    if not all(isinstance(group, str) and _is_name(group) for group in groups):
+        raise BadToken("the token's groups are no list of names")
+    return tuple(groups)
+
+
+def _is_name(text: str) -> bool:
+    return 0 < len(text) <= MAX_NAME and "\0" not in text
+
+
+def _refused(reason: str) -> Verdict:
+    return Verdict(AuthResult.BAD_CREDENTIALS, reason=reason)

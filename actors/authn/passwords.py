@@ -1,0 +1,289 @@
+"""Users with password hashes in a file.
+
+The file has one ``user:hash`` per line; blank lines and lines that begin with ``#`` are comments.
+``foldmq passwd`` writes it with argon2 hashes, and Mosquitto's are taken as well.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import collections
+import os
+import re
+from typing import TYPE_CHECKING, Final
+
+import argon2
+import structlog
+from argon2.exceptions import InvalidHashError, VerificationError, VerifyMismatchError
+
+from actors.authn import mosquitto_hashes
+from actors.authn.credentials import AuthResult, Verdict
+from actors.authn.fair_queue import Once
+from actors.authn.verdict_cache import Remembered
+from actors.authn.workers import Workers
+from eventstore.shown import NAME_LIMIT, escaped
+from protocol.errors import FoldmqError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from actors.authn.credentials import Credentials
+
+VERIFIER_THREADS: Final = max(1, min(2, (os.cpu_count() or 1) - 1))
+"""Hashes computed at once. One takes a core and its memory, and one core is the event loop's."""
+
+HASHER: Final = argon2.PasswordHasher(time_cost=2, memory_cost=19 * 1024, parallelism=1)
+"""Makes new hashes: argon2id at the cost that OWASP's Password Storage Cheat Sheet names.
+
+Some 20 ms of one core. The parameters of the library (and of RFC 9106) cost five times as much, on
+four cores at once: a fleet of clients, each with a password of its own, would be let in that much
+later, and whoever guesses passwords would take that much from the others.
+"""
+REMEMBERED_CREDENTIALS: Final = 10_000
+
+# Bytes, RFC 9106 section 3.1; the reference implementation refuses less.
+_MIN_SALT = 8
+_MIN_DIGEST = 4
+# A hash that takes more than this for each login is a mistake, not a choice.
+_MAX_MEMORY_KIB = 4 << 20
+_MAX_PASSES = 1000
+_MAX_LANES = 255
+_MAX_WORK = 64 << 20
+"""KiB times passes: about a minute."""
+_HASH = re.compile(
+    r"\$argon2(?:id|i|d)\$(?:v=(?:16|19)\$)?"
+    r"m=([1-9][0-9]{0,7}),t=([1-9][0-9]{0,7}),p=([1-9][0-9]{0,7})"
+    r"\$([^$]+)\$([^$]+)"
+)
+
+_NOBODY = Verdict(AuthResult.NOT_AUTHORISED, reason="no user name")
+_NO_PASSWORD = Verdict(AuthResult.BAD_CREDENTIALS, reason="no password")
+_WRONG = Verdict(AuthResult.BAD_CREDENTIALS, reason="wrong user name or password")
+
+log = structlog.get_logger("foldmq")
+
+
+class PasswordFileError(FoldmqError):
+    """A password file that cannot be read or has a bad line."""
+
+    exit_code = 78  # EX_CONFIG of sysexits.h, as in eventstore.errors
+
+
+class PasswordFile:
+    """Users with hashes, verified in a few threads beside the event loop.
+
+    An unknown user costs the same work as a wrong password, so that the time of the answer does
+    not tell which users exist (in a file with hashes of several kinds: the work of the commonest
+    kind). Credentials that were right once are remembered, so that a fleet that connects again is
+    not verified one by one; a new password file means a new object, which remembers nothing.
+    """
+
+    def __init__(self, users: Mapping[str, str], *, threads: int = VERIFIER_THREADS) -> None:
+        """Take ``users`` as user name to hash; the hashes must be ones that :func:`is_hash`."""
+        self._users = dict(users)
+        self._decoy = self._make_decoy()
+        self._remembered = Remembered(REMEMBERED_CREDENTIALS)
+        self._once: Once[bool] = Once()
+        self._workers = Workers(threads)
+        self._at_work: set[bytes] = set()
+        """What is being verified in a thread, by the keys of what was shown."""
+
+    @classmethod
+    def load(cls, path: Path, *, threads: int = VERIFIER_THREADS) -> PasswordFile:
+        """Read the password file at ``path``.
+
+        Raises PasswordFileError naming file and line for a duplicate user, a missing colon and
+        what is no hash, and naming the file when it cannot be read.
+        """
+        return cls(parse(path, read(path)), threads=threads)
+
+    @property
+    def user_count(self) -> int:
+        """The number of users."""
+        return len(self._users)
+
+    @property
+    def waiting(self) -> int:
+        """How many logins wait for a thread."""
+        return self._workers.waiting
+
+    def knows(self, username: str) -> bool:
+        """Tell whether the file has this user."""
+        return username in self._users
+
+    def holds(self, verdict: Verdict) -> bool:
+        """Tell whether the user is in the file with the hash that a login was right by."""
+        stored = self._users.get(verdict.user) if verdict.user is not None else None
+        return stored is not None and _proof(stored) == verdict.proof
+
+    def at_work(self, shown: Credentials) -> bool:
+        """Tell whether a thread is verifying these credentials, for whomever."""
+        if not self._at_work or shown.username is None or shown.password is None:
+            return False
+        return self._remembered.key(shown.username, shown.password) in self._at_work
+
+    def check_now(self, shown: Credentials) -> Verdict | None:
+        """Answer for clients without a user name or password and for remembered credentials."""
+        if shown.username is None:
+            return _NOBODY
+        if shown.password is None:
+            return _NO_PASSWORD
+        return self._remembered.get(self._remembered.key(shown.username, shown.password))
+
+    async def check(self, shown: Credentials) -> Verdict:
+        """Verify in a thread; the same credentials presented at the same time share one thread."""
+        username, password = shown.username, shown.password
+        if username is None or password is None:
+            return _NOBODY if username is None else _NO_PASSWORD
+        key = self._remembered.key(username, password)
+        known = self._remembered.get(key)
+        if known is not None:
+            return known
+        stored = self._users.get(username, self._decoy)
+        matches = await self._once.do(key, lambda: self._matches(key, shown, stored, password))
+        if not (matches and username in self._users):
+            return _WRONG
+        verdict = Verdict(AuthResult.ACCEPTED, username, proof=_proof(stored))
+        self._remembered.put(key, verdict)
+        return verdict
+
+    def close(self) -> None:
+        """Let the threads end once the checks that have begun are done."""
+        self._workers.close()
+
+    async def _matches(self, key: bytes, shown: Credentials, stored: str, password: bytes) -> bool:
+        try:
+            return await self._workers.run(
+                shown.address,
+                self._verify,
+                stored,
+                password,
+                begun=lambda: self._at_work.add(key),
+                last=shown.suspect,
+            )
+        finally:
+            self._at_work.discard(key)
+
+    def _verify(self, stored: str, password: bytes) -> bool:
+        if mosquitto_hashes.is_hash(stored):
+            return mosquitto_hashes.verify(stored, password)
+        try:
+            return HASHER.verify(stored, password)
+        except VerifyMismatchError:
+            return False
+        except (VerificationError, InvalidHashError, MemoryError) as error:
+            log.warning("stored password hash cannot be verified", error=str(error))
+            return False
+
+    def _make_decoy(self) -> str:
+        """Hash a random password with the parameters that most users' hashes have."""
+        example = {mosquitto_hashes.parameters(stored): stored for stored in self._users.values()}
+        counted = collections.Counter(map(mosquitto_hashes.parameters, self._users.values()))
+        hasher = HASHER
+        for commonest, _ in counted.most_common(1):
+            stored = example[commonest]
+            if mosquitto_hashes.is_hash(stored):
+                return mosquitto_hashes.decoy(stored)
+            hasher = argon2.PasswordHasher.from_parameters(argon2.extract_parameters(stored))
+        return hasher.hash(os.urandom(16))
+
+
+def _proof(stored: str) -> int:
+    """Give what stands for a hash within this process, and is of no use to whoever sees it."""
+    # Keyed, 64 bits, and kept with the text: at a reload thousands are looked at in one turn.
+    return hash(stored)
+
+
+def read(path: Path) -> str:
+    """Give the text of a password file; raises PasswordFileError when it cannot be read."""
+    try:
+        return decoded(path, path.read_bytes())
+    except OSError as error:
+        raise PasswordFileError(f"{path}: cannot read password file: {error.strerror}") from None
+
+
+def decoded(path: Path, data: bytes) -> str:
+    """Give the text of a password file's bytes; raises PasswordFileError if it is not UTF-8."""
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise PasswordFileError(f"{path}:{line}: not UTF-8 text") from None
+
+
+def parse(
+    path: Path, text: str, advice: str = "make it with: foldmq passwd FILE USER"
+) -> dict[str, str]:
+    """Give user name to hash from a password file's text.
+
+    Raises PasswordFileError naming file and line for the first line that is not right, with
+    ``advice`` for what is no hash.
+    """
+    users: dict[str, str] = {}
+    for number, line in enumerate(text.split("\n"), 1):
+        entry = line.rstrip("\r")
+        if not entry.strip() or entry.startswith("#"):
+            continue
+        user, colon, stored = entry.partition(":")
+        shown = f"'{escaped(user, NAME_LIMIT)}'"
+        problem = None
+        if not colon:
+            problem = 'expected "user:hash", found no colon'
+        elif not user:
+            problem = "the user name is empty"
+        elif user in users:
+            problem = f"user {shown} appears twice"
+        elif not is_hash(stored):
+            problem = (
+                f"the hash of user {shown} is neither argon2 nor one of Mosquitto's ({advice})"
+            )
+        if problem:
+            raise PasswordFileError(f"{path}:{number}: {problem}")
+        users[user] = stored
+    return users
+
+
+def kind(stored: str) -> str:
+    """Give the name of the way in which a hash was made."""
+    return mosquitto_hashes.kind(stored) or stored.split("$")[1]
+
+
+def is_hash(text: str) -> bool:
+    """Tell whether ``text`` is a hash that can be verified."""
+    return is_argon2(text) or mosquitto_hashes.is_hash(text)
+
+
+def is_argon2(text: str) -> bool:
+    """Tell whether ``text`` is an encoded argon2 hash (PHC string format) of a sensible cost."""
+    match = _HASH.fullmatch(text)
+    if match is None:
+        return False
+    memory, passes, lanes = map(int, match.groups()[:3])
+    if not (1 <= lanes <= _MAX_LANES and 8 * lanes <= memory <= _MAX_MEMORY_KIB):
+        return False
+    if not 1 <= passes <= _MAX_PASSES or memory * passes > _MAX_WORK:
+        return False
+    try:
+        salt, digest = (_unpadded(part) for part in match.groups()[3:])
+    except (binascii.Error, ValueError):
+        return False
+    return len(salt) >= _MIN_SALT and len(digest) >= _MIN_DIGEST
+
+
+def _unpadded(text: str) -> bytes:
+    """Decode Base64 as the argon2 library does: it takes one spelling of each value."""
+    data = base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
+    if base64.b64encode(data).rstrip(b"=").decode("ascii") != text:
+        raise ValueError("not the usual spelling")
+    return data
+
+
+def user_name_problem(user: str) -> str | None:
+    """Say why ``user`` cannot stand in a password file; None when it can."""
+    if not user:
+        return "the user name is empty"
+    if ":" in user or user.startswith("#") or not user.isprintable():
+        return "a user name has no colon, no control character and no # at its beginning"
+    return None

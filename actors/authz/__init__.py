@@ -1,0 +1,1 @@
+"""Authorization: which topics a client may publish and subscribe to."""

@@ -1,0 +1,55 @@
+"""Slows publishers down for a moment when NATS takes less than they publish at QoS 0."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from actors.node.read_pause import Pause
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from actors.connection.connection import Connection
+
+_LOOK = 0.005
+"""Seconds between two looks whether there is room."""
+_LONGEST = 0.25
+"""Seconds for which publishers may wait for NATS; MQTT clients are not to notice more of it."""
+
+
+class Brake:
+    """Holds publishers up until there is room, or until that takes too long.
+
+    From then on what they publish is dropped instead, until there has been room again. ``room``
+    says whether there is, ``later`` calls a function after some seconds.
+    """
+
+    def __init__(
+        self, room: Callable[[], bool], later: Callable[[float, Callable[[], None]], object]
+    ) -> None:
+        self._room = room
+        self._later = later
+        self._held: set[Connection] = set()
+        self._gave_up = False
+        self._looks = 0
+
+    def hold(self, publisher: Connection) -> None:
+        """Read nothing more from a client for a moment."""
+        if self._gave_up or publisher.ended:
+            return
+        if not self._held:
+            self._looks = 0
+            self._later(_LOOK, self._look)
+        self._held.add(publisher)
+        publisher.pause(Pause.NATS)
+
+    def _look(self) -> None:
+        self._looks += 1
+        room = self._room()
+        if room or self._looks * _LOOK > _LONGEST:
+            self._gave_up = not room
+            held, self._held = self._held, set()
+            for publisher in held:
+                publisher.resume(Pause.NATS)
+        if not room:
+            self._later(_LOOK, self._look)

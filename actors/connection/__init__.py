@@ -1,0 +1,1 @@
+"""Connections: listeners, the CONNECT handshake, input and admission."""

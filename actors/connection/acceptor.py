@@ -1,0 +1,185 @@
+"""Accepts connections: a few in each turn of the loop, and none while there is no room.
+
+The servers of the event loops do not do here. Without descriptors, asyncio's fails again for each
+place of its backlog, with a traceback each time, and uvloop's closes whoever waits without a word.
+With descriptors, asyncio's takes all that wait in one turn, and clients that are there wait for it;
+and neither can be told to take nothing for a while. Here what is not accepted waits in the kernel,
+for as long as its queue has room.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from actors.connection.file_descriptors import EXHAUSTED, Descriptors
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_log = structlog.get_logger("foldmq")
+
+_AT_ONCE = 2
+"""Connections accepted in one turn: less than a millisecond of work."""
+_BREAK = 0.002
+"""Seconds until the next ones while others are at work: a thousand in a second."""
+_MOST_AT_ONCE = 16
+"""Connections accepted in one turn when the event loop came back late from such a break."""
+_RETRY = 0.25
+"""Seconds between looks whether there are descriptors again."""
+_SAY_EVERY = 60.0
+"""Seconds between log lines about running out of descriptors, at least."""
+
+
+def _nobody() -> bool:
+    return False
+
+
+class Acceptor:
+    """Accepts the connections of one listening socket, which must not block.
+
+    ``admit(address)`` says whether a connection may stay; one that may not is closed at once,
+    before anything was made for it. ``address`` is the host; for a Unix socket it is empty.
+    ``make()`` gives the protocol of one that may. ``at_work()`` says whether others are kept
+    waiting meanwhile. Use: construct, :meth:`start`, :meth:`close`.
+    """
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        admit: Callable[[str], bool],
+        make: Callable[[], asyncio.BaseProtocol],
+        descriptors: Descriptors | None = None,
+        at_work: Callable[[], bool] = _nobody,
+    ) -> None:
+        self._listener = listener
+        self._admit = admit
+        self._make = make
+        self._descriptors = descriptors or Descriptors()
+        self._at_work = at_work
+        self._loop = asyncio.get_running_loop()
+        self._taking: set[asyncio.Task[Any]] = set()
+        self._closed = False
+        self._retry: asyncio.TimerHandle | None = None
+        self._break: asyncio.TimerHandle | None = None
+        self._due = 0.0
+        """When the break was to end, in seconds of the loop."""
+        self._paused_at = 0.0
+        self._said_at: float | None = None
+        self.pauses = 0
+        """How often it ran out of descriptors."""
+
+    @property
+    def paused(self) -> bool:
+        """True while nothing is accepted because there are no descriptors for it."""
+        return self._retry is not None
+
+    @property
+    def listener(self) -> socket.socket:
+        """The socket that is listened on."""
+        return self._listener
+
+    def start(self) -> None:
+        """Accept connections from now on."""
+        self._loop.add_reader(self._listener.fileno(), self._accept_some)
+
+    def close(self) -> None:
+        """Accept nothing more and close the listening socket."""
+        if self._closed:
+            return
+        self._closed = True
+        for waiting in (self._retry, self._break):
+            if waiting is not None:
+                waiting.cancel()
+        self._retry = self._break = None
+        self._loop.remove_reader(self._listener.fileno())
+        self._listener.close()
+
+    def _accept_some(self) -> None:
+        # On a busy host breaks last longer than they should: as many come in a second all the same.
+        late = max(0.0, self._loop.time() - self._due) if self._due else 0.0
+        self._due = 0.0
+        for _ in range(min(_MOST_AT_ONCE, round(_AT_ONCE * (1 + late / _BREAK)))):
+            try:
+                client, address = self._listener.accept()
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError as error:
+                if errno.errorcode.get(error.errno or 0) in EXHAUSTED:
+                    self._pause(error.strerror or str(error))
+                    return
+                # The client is gone already, or the network told an error of its own (accept(2)).
+                continue
+            # Of a Unix socket there is nothing to know.
+            host = address[0] if isinstance(address, tuple) else ""
+            if self._admit(host):
+                self._take(client)
+            else:
+                client.close()
+            if self._descriptors.last(client.fileno()):
+                self._pause("the rest is kept for the broker itself")
+                return
+        if self._at_work():
+            self._loop.remove_reader(self._listener.fileno())
+            self._due = self._loop.time() + _BREAK
+            self._break = self._loop.call_later(_BREAK, self._end_break)
+
+    def _end_break(self) -> None:
+        self._break = None
+        self.start()
+        self._accept_some()
+
+    def _take(self, client: socket.socket) -> None:
+        client.setblocking(False)
+        work = self._loop.connect_accepted_socket(self._make, client)
+        task = self._loop.create_task(work)
+        self._taking.add(task)
+        task.add_done_callback(self._taken)
+
+    def _taken(self, task: asyncio.Task[Any]) -> None:
+        self._taking.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("connection not taken", exc_info=error)
+
+    def _pause(self, reason: str) -> None:
+        self._loop.remove_reader(self._listener.fileno())
+        self._retry = self._loop.call_later(_RETRY, self._resume_if_free)
+        self._paused_at = self._loop.time()
+        self.pauses += 1
+        if self._said_at is None or self._paused_at - self._said_at >= _SAY_EVERY:
+            self._said_at = self._paused_at
+            _log.warning(
+                "out of file descriptors: new connections wait (ulimit -n)",
+                reason=reason,
+                pauses=self.pauses,
+            )
+
+    def _resume_if_free(self) -> None:
+        if self._descriptors.free(self._listener.fileno()):
+            self._retry = None
+            self.start()
+        else:
+            self._retry = self._loop.call_later(_RETRY, self._resume_if_free)
+
+
+def listening_socket(family: socket.AddressFamily, address: Any, backlog: int) -> socket.socket:
+    """Listen on an address; raises OSError when it cannot be had."""
+    # asyncio switches Nagle's algorithm off only for sockets that say that they are TCP's.
+    protocol = 0 if family == socket.AF_UNIX else socket.IPPROTO_TCP
+    listener = socket.socket(family, socket.SOCK_STREAM, protocol)
+    try:
+        if family != socket.AF_UNIX:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        listener.bind(address)
+        listener.listen(backlog)
+        listener.setblocking(False)
+    except OSError:
+        listener.close()
+        raise
+    return listener

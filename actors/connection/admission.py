@@ -1,0 +1,301 @@
+"""The broker's door: who comes in, where from, and whose connection it is.
+
+Everything that is decided about a connection before it has a session is here: whether there is room
+for it, what is kept of it, whether its login is looked at, and whether its session is its own.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import structlog
+
+from actors.authn.credentials import suspects
+from actors.authn.pseudonyms import pseudonym
+from actors.connection.acceptor import Acceptor
+from actors.connection.listener import Listener
+from actors.limits.client_limits import Guard
+from actors.session.messages import Authenticated, Close
+from eventstore.format.events import NATS_SESSION
+from protocol.mqtt.packets import ConnectCode
+
+if TYPE_CHECKING:
+    import asyncio
+    import socket
+    from collections.abc import Iterable, Sequence
+
+    from actors.authn.credentials import Credentials, Verdict
+    from actors.broker import Broker
+    from actors.connection.connection import Connection
+    from actors.connection.listener import ListenerOptions
+    from actors.options.broker_options import Options
+    from actors.options.limit_options import Quota
+    from protocol.mqtt.packets import Connect
+
+_log = structlog.get_logger("foldmq")
+
+_MAX_LOGINS = 1000
+"""Connections whose password is being looked at, or waits for that."""
+_REVOKED = "login_revoked"
+"""Why a connection ends whose user is no longer in the password file as it was."""
+
+
+class Door:
+    """Where connections come in to a broker."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.guard: Guard[Connection] = Guard(broker.options.bounds, {})
+        self.listeners: dict[str, Listener] = {}
+        """By name."""
+        self.acceptors: list[Acceptor] = []
+        self._broker = broker
+        self._logins = 0
+
+    def listen(self, options: ListenerOptions, sockets: Sequence[socket.socket]) -> None:
+        """Accept connections at sockets that are bound and listening."""
+        listener = Listener(self._broker, options)
+        self.listeners[options.name] = listener
+        kernel = self._broker.kernel
+        if options.stack.handshakes is not None:
+            options.stack.handshakes.at_work = lambda: kernel.at_work
+        for bound in sockets:
+            acceptor = Acceptor(
+                bound, listener.admits, listener.accept, at_work=lambda: kernel.at_work
+            )
+            acceptor.start()
+            self.acceptors.append(acceptor)
+        self.guard.change(self._broker.options.bounds, self._quotas())
+
+    def close(self) -> None:
+        """Accept nothing more."""
+        for acceptor in self.acceptors:
+            acceptor.close()
+
+    def reload(self, options: Options, listeners: Sequence[ListenerOptions]) -> None:
+        """Take other bounds, and other options for some listeners; who is in stays in."""
+        for own in listeners:
+            self.listeners[own.name].options = own
+        self.guard.change(options.bounds, self._quotas())
+        for connection in self._broker.connections:
+            if connection.identity is not None:
+                self._meter(connection)
+
+    def end_revoked(self) -> None:
+        """Close who came in by a password that is good no longer; to be called with new users.
+
+        Their sessions are as after any end that the client did not ask for.
+        """
+        broker, count = self._broker, 0
+        for connection in broker.connections:
+            verdict = connection.identity
+            if verdict is None or self._still_good(verdict) or connection.ended:
+                continue
+            count += 1
+            # There may be thousands, if the file is another one: clients that stay go first.
+            broker.kernel.put_off(connection, Close(_REVOKED))
+        if count:
+            _log.info("logins revoked: users or passwords changed", connections=count)
+
+    def _still_good(self, verdict: Verdict) -> bool:
+        return verdict.proof is None or self._broker.authenticator.holds(verdict)
+
+    def _quotas(self) -> dict[str, Quota]:
+        return {name: one.options.quota for name, one in self.listeners.items()}
+
+    # The way of a connection.
+
+    def admit(self, connection: Connection) -> bool:
+        """Count a connection in, unless there are too many or the broker ends."""
+        now, listener = self._now(), connection.listener.options.name
+        if self._full(connection.address):
+            return False
+        if self.guard.arrive(listener, connection.host, now) is not None:
+            return False
+        broker = self._broker
+        broker.connections.add(connection)
+        broker.meters.accepted += 1
+        most = max(broker.meters.most_connections, len(broker.connections))
+        broker.meters.most_connections = most
+        self._make_room(self.guard.unauthenticated.join(connection, connection.host))
+        return True
+
+    def refuses(self, listener: str, host: str) -> bool:
+        """Say whether a socket that is being accepted is to be closed at once."""
+        return self._full(host) or self.guard.refuses(listener, host, self._now())
+
+    def _full(self, address: str) -> bool:
+        broker = self._broker
+        if not broker.draining and len(broker.connections) < broker.options.max_connections:
+            return False
+        self.guard.refused.add("connections", self._now(), address=address)
+        return True
+
+    def locate(self, connection: Connection) -> None:
+        """Count a connection in for the address that a proxy told."""
+        guard, host = self.guard, connection.host
+        now, listener = self._now(), connection.listener.options.name
+        guard.unauthenticated.leave(connection, "")
+        if guard.locate(listener, host, now) is not None:
+            connection.host = ""
+            connection.abort("refused")
+        else:
+            self._make_room(guard.unauthenticated.join(connection, host))
+
+    def sample(self, lag: float) -> None:
+        """Take note of how late the event loop is, in seconds; to be called often."""
+        now = self._now()
+        kernel = self._broker.kernel
+        self._broker.meters.longest_turn.observe(kernel.longest, now)
+        kernel.longest = 0.0
+        oldest = self._broker.journal.oldest
+        self.guard.overload.sample(lag, 0.0 if oldest is None else now - oldest, now)
+
+    def hold(self, connection: Connection, size: int) -> None:
+        """Take note of how many bytes are kept of a client of which nobody knows who it is."""
+        self._make_room(self.guard.unauthenticated.holds(connection, connection.host, size))
+
+    def _make_room(self, gone: Iterable[Connection]) -> None:
+        now = self._now()
+        for connection in gone:
+            self.guard.refused.add("unauthenticated", now, address=connection.address)
+            connection.abort("refused")
+
+    def identified(self, connection: Connection, connect: Connect) -> bool:
+        """Count a connection in for its user, now that it is known; refuse it or return True."""
+        verdict, guard = connection.identity, self.guard
+        user = verdict.user if verdict is not None else None
+        now, host = self._now(), connection.host
+        guard.unauthenticated.leave(connection, host)
+        if verdict is not None and not self._still_good(verdict):
+            # The users changed since the password was looked at.
+            connection.refuse(ConnectCode.BAD_USER_NAME_OR_PASSWORD, _REVOKED)
+            return False
+        if user == NATS_SESSION:  # what the bridge may do is for nobody else
+            connection.refuse(ConnectCode.NOT_AUTHORIZED, "reserved_user")
+            return False
+        name = connect.client_id
+        if name and guard.flaps((user, name), now, name, connection.address):
+            connection.refuse(ConnectCode.SERVER_UNAVAILABLE, "flapping")
+            return False
+        if guard.owes(host, user, now):
+            connection.refuse(ConnectCode.SERVER_UNAVAILABLE, "publish_rate")
+            return False
+        session = self._broker.find_session(name)
+        old = session.connection if session is not None else None
+        if old is not None and user is not None and old.counted_user == user:
+            old.counted_user = None  # it is about to be taken over
+        elif guard.identify(user, host, now) is not None:
+            connection.refuse(ConnectCode.SERVER_UNAVAILABLE, "too_many_connections")
+            return False
+        connection.counted_user = user
+        self._meter(connection)
+        return True
+
+    def _meter(self, connection: Connection) -> None:
+        name, user = connection.listener.options.name, connection.counted_user
+        now = self._now()
+        connection.meter(self.guard.meter(name, connection.host, user, now))
+
+    def forget(self, connection: Connection) -> None:
+        """Count a connection out."""
+        broker = self._broker
+        if connection in broker.connections:
+            guard, host = self.guard, connection.host
+            guard.unauthenticated.leave(connection, host)
+            guard.leave(connection.listener.options.name, host, connection.counted_user)
+            guard.slow.forget(connection)
+        broker.connections.discard(connection)
+        broker.paused.discard(connection)
+
+    def sweep(self) -> None:
+        """Close clients that take nothing, and forget what no longer matters; once a second."""
+        now = self._now()
+        for slow in self.guard.sweep(self._broker.connections, now):
+            client = slow.reader.client_id
+            self.guard.refused.add(slow.reason, now, client=client, unread=slow.unread)
+            self.guard.fault(slow.reader.host, now)
+            slow.reader.abort(slow.reason)
+
+    def _now(self) -> float:
+        return self._broker.clock.monotonic()
+
+    # Whose it is.
+
+    def known_as(self, client_id: str) -> str:
+        """Return what stands for a client identifier in the log and wherever else it is seen."""
+        key = self._broker.options.pseudonym_key
+        return pseudonym(client_id, key) if key and client_id else client_id
+
+    def authenticate(
+        self, connection: Connection, connect: Connect, shown: Credentials
+    ) -> asyncio.Task[None] | None:
+        """Look at user name and password beside the loop; the connection is told the result.
+
+        Returns the work, to be cancelled when nobody waits for it; None when too much of it
+        waits already: the connection was refused.
+        """
+        most = _MAX_LOGINS
+        if self._logins >= most // 2 and suspects(self._broker.authenticator, shown):
+            most //= 2  # the rest is for clients of which nothing is known against them
+        if self._logins >= most:
+            self.guard.refused.add(
+                "logins",
+                self._now(),
+                client=connection.client_id,
+                address=connection.address,
+            )
+            connection.refuse(ConnectCode.SERVER_UNAVAILABLE, "too_many_logins")
+            return None
+        self._logins += 1
+        task = self._broker.work(self._authenticate(connection, connect, shown))
+        # Not in the task: one that is cancelled before its first step never runs.
+        task.add_done_callback(self._login_over)
+        return task
+
+    def _login_over(self, _task: object) -> None:
+        self._logins -= 1
+
+    async def _authenticate(
+        self, connection: Connection, connect: Connect, shown: Credentials
+    ) -> None:
+        broker, asked, verdict = self._broker, None, None
+        while verdict is None or asked is not broker.authenticator:  # a reload came meanwhile
+            asked = broker.authenticator
+            verdict = await asked.check(shown)
+        if not connection.stopped:
+            # The client is as good as in: it does not wait behind all who have said nothing yet.
+            broker.kernel.put_off(
+                connection, Authenticated(connect, verdict), first=verdict.accepted
+            )
+
+    def refuses_stranger(self, connection: Connection, name: str) -> bool:
+        """Refuse who is another user than the one whose session it is; say whether it is so.
+
+        Only where users are looked at: what a client says of itself proves nothing.
+        """
+        state, verdict = self._broker.node.sessions.peek(name), connection.identity
+        if state is None or state.user is None or verdict is None or verdict.claimed:
+            return False
+        if state.user == verdict.user:
+            return False
+        now = self._now()
+        self.guard.refused.add("other_user", now, client=name, user=verdict.user)
+        connection.refuse(ConnectCode.IDENTIFIER_REJECTED, "other_user")
+        return True
+
+    def allows_pattern(self, session: str, topic_filter: str, fresh: set[int]) -> bool:
+        """Return whether a session may have a filter with this pattern of wildcards.
+
+        ``fresh`` are patterns that are granted to it and not in the index yet.
+        """
+        topics = self.guard.topics
+        return self._broker.router.patterns.allows(
+            session, topic_filter, fresh, topics.patterns, topics.patterns_in_all
+        )
+
+    def too_deep(self, topic: bytes) -> bool:
+        """Say whether a topic has more levels than there may be."""
+        reason = self.guard.topics.refuses_topic(topic)
+        if reason is not None:
+            self.guard.refused.add(reason, self._now())
+        return reason is not None

@@ -1,0 +1,159 @@
+"""A client's way in: from what it sends first to the verdict about its CONNECT."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from actors.authn.chain import JAILED
+from actors.authn.credentials import Credentials
+from actors.node.read_pause import Pause
+from actors.session.messages import ConnectRequest
+from actors.transports.certificate import identity
+from eventstore.shown import escaped
+from protocol.mqtt.packets import Connect, ConnectCode
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from actors.authn.credentials import Verdict
+    from actors.broker import Broker
+    from actors.connection.connection import Connection
+    from protocol.mqtt.packets import Packet
+
+_SHOWN = 200
+"""Characters of a name in a line of the log."""
+_MAX_UNREAD = 1024 * 1024
+"""Bytes that may come in before the CONNECT is answered."""
+
+
+class Login:
+    """What a connection has until its CONNECT is accepted: nobody knows whose it is."""
+
+    __slots__ = (
+        "_below",
+        "_broker",
+        "_connection",
+        "_early",
+        "_seen",
+        "_size",
+        "_task",
+        "began",
+        "looking",
+    )
+
+    def __init__(self, broker: Broker, connection: Connection) -> None:
+        self._broker = broker
+        self._connection = connection
+        self._below = 0
+        """Bytes that stages below read."""
+        self._seen = 0
+        """Bytes that the connection was given."""
+        self._early: list[bytes | list[Packet]] = []
+        self._size = 0
+        """Bytes of that which are not packets yet."""
+        self._task: asyncio.Task[None] | None = None
+        self.began = broker.clock.monotonic()
+        """When the connection was accepted, seconds of the broker's clock."""
+        self.looking = False
+        """The CONNECT has come, and is being looked at."""
+
+    # How much there is of it.
+
+    def saw(self, size: int) -> None:
+        """Take note that the connection was given bytes, which may be kept somewhere."""
+        self._seen += size
+        self.hold()
+
+    def saw_below(self, size: int) -> None:
+        """Take note that a stage read bytes, which may be kept somewhere."""
+        self._below += size
+        self.hold()
+
+    def hold(self) -> None:
+        """Count what is kept among that of all who are not known yet; it may end the connection."""
+        self._broker.door.hold(self._connection, max(self._below, self._seen))
+
+    def keep(self, part: bytes | list[Packet]) -> None:
+        """Keep what a client sends before its CONNECT is answered; it may, within bounds."""
+        self._early.append(part)
+        if isinstance(part, bytes):
+            self._size += len(part)
+            if self._size > _MAX_UNREAD:
+                self._connection.pause(Pause.CONNECT)
+
+    def early(self) -> tuple[list[list[Packet]], bytes]:
+        """Return what was kept: packets, and behind them bytes."""
+        packets = [part for part in self._early if not isinstance(part, bytes)]
+        return packets, b"".join(part for part in self._early if isinstance(part, bytes))
+
+    def give_up(self) -> None:
+        """End it: nobody waits for the answer, so that the work is not worth doing."""
+        self._early = []
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+
+    # Whose it is.
+
+    def begin(self, packets: list[Packet]) -> None:
+        """Handle the first packets: a CONNECT, and perhaps what came with it."""
+        connect = packets[0]
+        if not isinstance(connect, Connect):
+            return
+        broker, connection = self._broker, self._connection
+        self.looking = True
+        if len(packets) > 1:
+            self.keep(packets[1:])
+        connection.given_id = connect.client_id
+        shown = self._credentials(connect)
+        connect.client_id = connection.client_id = broker.door.known_as(connect.client_id)
+        if broker.on_connect is not None:
+            broker.on_connect(connection, packets)
+        broker.meters.packets_in += 1
+        broker.meters.connects += 1
+        connect.password = None
+        verdict = broker.authenticator.check_now(shown)
+        if verdict is None:
+            self._task = broker.door.authenticate(connection, connect, shown)
+        else:
+            self.decided(connect, verdict)
+
+    def _credentials(self, connect: Connect) -> Credentials:
+        connection = self._connection
+        options, certified = connection.listener.options, None
+        if options.identity is not None:
+            certified = identity(connection.peer_certificate, options.identity)
+        return Credentials(
+            connect.username,
+            connect.password,
+            connect.client_id,
+            connection.host,
+            options.name,
+            options.allow_anonymous,
+            certified,
+        )
+
+    def decided(self, connect: Connect, verdict: Verdict) -> None:
+        """Go on with a CONNECT of which it was decided whether it may be."""
+        connection = self._connection
+        if connection.ended:
+            return
+        if not verdict.accepted:
+            self._tell_unwelcome(connect, verdict)
+            connection.refuse(ConnectCode(int(verdict.result)), "not_authorised")
+            return
+        connection.identify(verdict)
+        if self._broker.door.identified(connection, connect):
+            connection.kernel.tell(self._broker, ConnectRequest(connection, connect))
+
+    def _tell_unwelcome(self, connect: Connect, verdict: Verdict) -> None:
+        """Log who is not let in, but for those who try again and again."""
+        guard, now = self._broker.guard, self._connection.now
+        user = None if connect.username is None else escaped(connect.username, _SHOWN)
+        client = escaped(connect.client_id, _SHOWN)
+        where = self._connection.address
+        if verdict is JAILED:
+            guard.refused.add("jailed_login", now, client=client, address=where, user=user)
+        else:
+            why = verdict.reason or verdict.result.name.lower()
+            guard.unwelcome.add("login", now, why=why, client=client, address=where, user=user)

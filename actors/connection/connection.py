@@ -1,0 +1,766 @@
+"""One actor for each socket: bytes to packets, and bytes out when the gate allows.
+
+It knows framing, the keep alive and back-pressure, and no rule of a session. Who the client is,
+its :class:`~actors.connection.connect_handshake.Login` finds out; what may not be taken at once
+waits in
+:class:`~actors.connection.input_throttle.Bites`. It is also the asyncio protocol of its transport;
+what the transport calls is told to the actor like any other message, so that a failure in it is
+supervised like any other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from typing import TYPE_CHECKING, Any, cast
+
+import structlog
+
+from actors.connection.connect_handshake import Login
+from actors.connection.input_throttle import GO_ON, Bites
+from actors.connection.keep_alive import KeepAlive
+from actors.kernel.kernel import LoopActor
+from actors.node.read_pause import Pause
+from actors.session.backpressure import Brake
+from actors.session.messages import Authenticated, Close, Detached, Packets, Writable
+from actors.transports.handshakes import HandshakeError
+from actors.transports.peer import keep_alive_in_tcp, local_peer
+from actors.transports.websocket import WebSocketStage
+from protocol.mqtt.decoder import Decoder
+from protocol.mqtt.encoder import PINGRESP, connack
+from protocol.mqtt.packets import ConnectCode, Disconnect, Packet, Pingreq
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from actors.authn.credentials import Verdict
+    from actors.authz.rules import Access
+    from actors.broker import Broker
+    from actors.connection.listener import Listener
+    from actors.kernel.clock import Timers
+    from actors.limits.publish_rates import Meter
+    from actors.session.session import Session
+    from eventstore.log.journal import Effects
+
+_log = structlog.get_logger("foldmq")
+
+_WRITE_HIGH = 1024 * 1024
+"""Bytes in the transport's buffer above which a client is told nothing new."""
+_FRAME_ROOM = 1024 * 1024
+"""Bytes that a WebSocket frame may have beside the largest packet: it may hold several."""
+_SMALL = 4096
+"""Bytes of somebody new that may wait without a pause in reading."""
+_NEW = 1.0
+"""Seconds for which what a client sends after its CONNECT is put off while others send as well."""
+_LONGEST_TIMER = 60.0
+_PACKETS_AT_ONCE = 4096
+"""Packets of a client that are taken in one turn, about; one of QoS 1 or 2 counts as eight."""
+_LARGE = 8 * 1024
+"""Bytes of a read that is handled when those of clients that send less are done."""
+_LINGER = 5.0
+"""Seconds that a closing connection gets for what is still to be sent to it."""
+
+
+class _Lost:
+    """The transport says that the connection is gone."""
+
+    __slots__ = ("error", "waited")
+
+    def __init__(self, error: Exception | None) -> None:
+        self.error = error
+        self.waited = False
+        """It was put off until the broker has seen the CONNECT."""
+
+
+class _Large:
+    """A read that comes behind those of clients that send less."""
+
+    __slots__ = ("data",)
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+
+    def __repr__(self) -> str:
+        return f"{len(self.data)} bytes"
+
+
+_PING = object()
+"""Told to itself by a connection that has a PINGREQ to answer."""
+_TAKE_ALL = object()
+"""Told to a connection that is to take all of it now."""
+_TAKE_MORE = object()
+"""Told to itself by a connection that has read more packets than one turn takes."""
+
+
+class _Closer:
+    """Closes a connection once everything that stands before it at the gate was written."""
+
+    __slots__ = ("_connection", "gated", "hold")
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self.hold: Effects | None = None
+        self.gated = 0
+
+    def write(self, _data: bytes) -> None:
+        """Close."""
+        self._connection.finish()
+
+
+class Connection(LoopActor, asyncio.Protocol):
+    """A client's connection."""
+
+    begins_turns = True
+    __slots__ = (
+        "_alive",
+        "_behind",
+        "_bites",
+        "_brake",
+        "_broker",
+        "_closed",
+        "_decoder",
+        "_ended",
+        "_login",
+        "_paused",
+        "_settles",
+        "_transport",
+        "access",
+        "address",
+        "bytes_in",
+        "bytes_out",
+        "client_id",
+        "connected_ms",
+        "counted_user",
+        "deaf",
+        "deep_filter",
+        "gated",
+        "given_id",
+        "hold",
+        "host",
+        "identity",
+        "keep_alive",
+        "last_read",
+        "listener",
+        "messages_in",
+        "messages_out",
+        "session",
+        "starved",
+        "writable",
+    )
+
+    def __init__(self, broker: Broker, listener: Listener) -> None:
+        super().__init__()
+        self._broker = broker
+        self._decoder = Decoder(listener.options.max_packet_size, _PACKETS_AT_ONCE)
+        self._transport: asyncio.Transport | None = None
+        self._behind = 0
+        """Reads that are handled behind those of clients that send little."""
+        self._bites: Bites | None = Bites(self)
+        """What is not taken at once; None for a client that is not new and has no rate."""
+        self._brake: Brake | None = None
+        """Who waits until this client reads; None for most."""
+        self._closed = False
+        self._ended = False
+        self._alive: KeepAlive | None = None
+        """None without a keep alive."""
+        self._login: Login | None = Login(broker, self)
+        """None once the CONNECT is accepted."""
+        self._paused = Pause(0)
+        self._settles: float | None = math.inf
+        """Monotonic time from which it is a client like others; None once it is."""
+        self.access: Access | None = None
+        """What the client may publish and subscribe to; None: everything."""
+        self.address = ""
+        self.bytes_in = 0
+        self.bytes_out = 0
+        self.client_id: str | None = None
+        self.deep_filter: str | None = None
+        """The one filter with more wildcards than others may have."""
+        self.counted_user: str | None = None
+        """User whose connections it is counted among."""
+        self.host = ""
+        """Where the client is, without the port; empty while that is not known, or nowhere."""
+        self.given_id = ""
+        """The client identifier that the client has for itself; others see ``client_id``."""
+        self.identity: Verdict | None = None
+        """Who the client is, once that is known."""
+        self.listener = listener
+        self.deaf = False
+        """It is about to be closed: what it sent and nobody has handled yet does not count."""
+        self.connected_ms = 0
+        """When the CONNECT was accepted, Unix time in milliseconds."""
+        self.keep_alive = 0
+        """As the client asked for, seconds."""
+        self.messages_in = 0
+        self.messages_out = 0
+        self.hold: Effects | None = None
+        self.gated = 0
+        self.starved = False
+        """Something was queued because too much waited at the gate already."""
+        self.last_read = -math.inf
+        """When something was read behind the CONNECT, seconds of the broker's clock."""
+        self.session: Session | None = None
+        self.writable = True
+
+    # What the transport calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take the transport; refuse it when there are too many already."""
+        self._transport = cast("asyncio.Transport", transport)
+        self._look_for_peer()
+        self._transport.set_write_buffer_limits(high=_WRITE_HIGH)
+        keep_alive_in_tcp(transport)
+        broker = self._broker
+        if not broker.door.admit(self):
+            self._ended = self._closed = True
+            self._transport.abort()
+            return
+        broker.timers.remind(self.listener.options.connect_timeout, self._connect_deadline)
+
+    def peer_known(self) -> None:
+        """Take note of where the client really is, as a proxy says."""
+        if not self._ended:
+            self._look_for_peer()
+            self._broker.door.locate(self)
+
+    def _look_for_peer(self) -> None:
+        transport = self._transport
+        if transport is None:
+            return
+        peer = transport.get_extra_info("peername")
+        if isinstance(peer, tuple):
+            self.address = f"{peer[0]}:{peer[1]}"
+            self.host = "" if transport.get_extra_info("peer_pending") else peer[0]
+        else:
+            self.address = local_peer(transport)
+
+    def data_received(self, data: bytes) -> None:
+        """Put what was read into the mailbox; those who are new do not hold up others."""
+        if self.stopped:
+            return
+        if self.kernel.between:
+            # No client has more than one read in the next turn, however long this one is.
+            self.pause(Pause.TURN)
+        if self._settles is not None and self._settles <= self.now:
+            self._settles = None
+            self._spare_bites()
+        if self._settles is None:
+            if self._behind or len(data) > _LARGE:
+                # Those who send little come first.
+                self._behind += 1
+                self.pause(Pause.TURN)
+                self.kernel.later(self, _Large(data))
+            else:
+                self.kernel.tell(self, data)
+        else:
+            if self._login is not None and not self._ended:
+                self._login.saw(len(data))
+            if self.mailbox_depth or len(data) > _SMALL:
+                self.pause(Pause.TURN)
+            self.kernel.put_off(self, data, first=self.identity is not None)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Put the end into the mailbox, behind what was read before."""
+        if not self.stopped and not self._ended:
+            if self._behind:
+                self.kernel.later(self, _Lost(exc))
+            elif self._settles is None:
+                self.kernel.tell(self, _Lost(exc))
+            else:
+                self.kernel.put_off(self, _Lost(exc))
+        elif not self.stopped:
+            self.stop()
+
+    def pause_writing(self) -> None:
+        """Take note that the client reads too slowly."""
+        self.writable = False
+
+    def resume_writing(self) -> None:
+        """Tell the session, and those who wait for this client, that there is room again."""
+        self.writable = True
+        self._release_brake()
+        self._tell_session(Writable(self))
+
+    # What the actor does.
+
+    def on_receive(self, message: Any) -> None:
+        """Handle bytes, the end of the connection, or a request to close it."""
+        if type(message) is bytes:
+            self._on_bytes(message)
+            self._resume_turn()
+        elif type(message) is _Large:
+            self._behind -= 1
+            self._on_bytes(message.data)
+            self._resume_turn()
+        elif message is _TAKE_MORE:
+            if self._decoder.more and not self._ended:
+                self.take(b"")
+            self._resume_turn()
+        elif message is GO_ON:
+            if self._bites is not None:
+                self._bites.go_on()
+                self._spare_bites()
+        elif type(message) is _Lost:
+            self._lost(message)
+        elif message is _TAKE_ALL:
+            self._take_what_waits()
+        elif message is _PING:
+            self._answer_ping()
+        elif type(message) is Authenticated:
+            if self._login is not None:
+                self._login.decided(message.connect, message.verdict)
+        elif type(message) is Close:
+            self.close(message.reason)
+
+    def _resume_turn(self) -> None:
+        """Read again when nothing that was read is left for another turn."""
+        if self._paused & Pause.TURN and not self._behind and not self.untaken:
+            self.resume(Pause.TURN)
+
+    def _lost(self, message: _Lost) -> None:
+        """Handle what came before, then the end."""
+        if self.untaken and not self._ended and not self.looking:
+            # As much in each turn as of a client that is there.
+            if self._bites is not None:
+                self._bites.take_one()
+            else:
+                self.take(b"")
+            self.kernel.later(self, message)
+            return
+        if self._login is not None and self.identity is not None and not message.waited:
+            message.waited = True  # the broker is about to see the CONNECT
+            self.kernel.again(self, message)
+            return
+        if not self._ended:
+            self._tell_refused(message.error)
+        self._end("closed" if message.error is None else "error")
+        self.stop()
+
+    def on_failure(self, *_exc_info: object) -> None:
+        """Close the socket of a connection that failed."""
+        self._end("failed")
+        self._closed = True
+        if self._transport is not None:
+            self._transport.abort()
+        self._release_brake()
+        self._alive = None
+        self._login = None
+        self._bites = None
+        self._broker.door.forget(self)
+
+    def on_stop(self) -> None:
+        """Forget the connection, and what refers to it in a circle."""
+        self._broker.door.forget(self)
+        self._release_brake()
+        self._transport = None
+        self._alive = None
+        self._login = None
+        self._bites = None
+        self.session = None
+
+    def write(self, data: bytes) -> None:
+        """Send bytes; the gate calls this when what they depend on is on disk."""
+        transport = self._transport
+        if transport is not None and not self._closed and not transport.is_closing():
+            self.bytes_out += len(data)
+            self._broker.meters.bytes_out += len(data)
+            transport.write(data)
+            if self.tap is not None:
+                self.tap.wrote(self, data)
+            if self.starved and not self.gated:
+                self.starved = False
+                self._tell_session(Writable(self))
+
+    @property
+    def client(self) -> str | None:
+        """The client identifier, once it is known."""
+        return self.client_id
+
+    @property
+    def now(self) -> float:
+        """Seconds of the broker's clock."""
+        return self._broker.clock.monotonic()
+
+    @property
+    def timers(self) -> Timers:
+        """Timers of the broker."""
+        return self._broker.timers
+
+    @property
+    def peer_certificate(self) -> Mapping[str, Any] | None:
+        """The client's certificate, as ``ssl`` describes it."""
+        transport = self._transport
+        return transport.get_extra_info("peercert") if transport is not None else None
+
+    @property
+    def tls(self) -> str | None:
+        """Version of TLS and cipher that are spoken; None: it is not encrypted."""
+        cipher = self._transport.get_extra_info("cipher") if self._transport is not None else None
+        return f"{cipher[1]} {cipher[0]}" if cipher else None
+
+    @property
+    def unsent(self) -> int:
+        """Bytes on their way to the client: at the gate, and not taken by it yet."""
+        transport = self._transport
+        return self.gated + (transport.get_write_buffer_size() if transport is not None else 0)
+
+    @property
+    def paused(self) -> Pause:
+        """Why nothing is read at present; 0 when it is read."""
+        return self._paused
+
+    @property
+    def ended(self) -> bool:
+        """True once the connection is closed or being closed."""
+        return self._ended
+
+    @property
+    def decoding(self) -> bool:
+        """True while packets of what was taken are left for another turn."""
+        return self._decoder.more
+
+    @property
+    def looking(self) -> bool:
+        """True while it is found out whose connection it is."""
+        return self._login is not None and self._login.looking
+
+    @property
+    def untaken(self) -> bool:
+        """True while something that was read is left for another turn."""
+        return self._decoder.more or (self._bites is not None and self._bites.waiting)
+
+    def attached(self, session: Session, keep_alive: int) -> None:
+        """Begin to pass packets on to a session; it accepted the CONNECT."""
+        self.session = session
+        self.connected_ms = self._broker.clock.time_ms()
+        self._settles = self.now + _NEW
+        self.last_read = -math.inf
+        self.keep_alive = keep_alive
+        if keep_alive and self._transport is not None:
+            rate = self._broker.options.bounds.packet_rate
+            self._alive = KeepAlive(self, self._transport, keep_alive, rate)
+        if isinstance(self._transport, WebSocketStage):
+            # Until now its frames had no more room than a CONNECT needs.
+            self._transport.max_size = self.listener.options.max_packet_size + _FRAME_ROOM
+        self._take_early()
+
+    def _take_early(self) -> None:
+        """Take what came behind the CONNECT while that was looked at."""
+        login, self._login = self._login, None
+        bites = self._bites
+        self.resume(Pause.CONNECT)
+        if login is None or bites is None:
+            return
+        early, rest = login.early()
+        bites.put_first(rest)
+        bites.owe()
+        for packets in early:
+            self._pass_on(packets)
+            bites.count(packets, 0)
+        if bites.waiting:
+            bites.go_on_later()
+        else:
+            self._look_for_violation()
+
+    def refuse(self, code: ConnectCode, reason: str) -> None:
+        """Answer the CONNECT with a return code other than 0 and close [MQTT-3.2.2-5]."""
+        self.write(connack(code))
+        self._broker.meters.packets_out += 1
+        self._end(reason)
+        self.finish()
+
+    def close(self, reason: str) -> None:
+        """Close the connection once what waits at the gate for it has been written.
+
+        The session, which may still have answers to give, says when (:meth:`close_behind`).
+        """
+        session = self.session
+        self._end(reason)
+        self._linger(session)
+
+    def finish(self) -> None:
+        """Close the transport: nothing more will be written."""
+        if self._closed or self._transport is None:
+            return
+        self._closed = True
+        self._transport.close()
+
+    def abort(self, reason: str) -> None:
+        """Close at once, whatever waits at the gate."""
+        self._end(reason)
+        self._close_now()
+
+    def close_behind(self) -> None:
+        """Close the transport behind what was handed to the gate until now."""
+        if not self._closed and not self.stopped:
+            self._broker.journal.after(_Closer(self), b"close")
+            self.kernel.wake()
+
+    def _linger(self, session: Session | None) -> None:
+        self.timers.remind(_LINGER, self._close_now)
+        if session is None:
+            self.close_behind()
+
+    def _close_now(self) -> None:
+        """End a close that took too long: the client does not read, or the log is stuck."""
+        if self._transport is not None and not self.stopped:
+            self._closed = True
+            self._transport.abort()
+
+    def pause(self, reason: Pause) -> None:
+        """Read nothing more until every reason to pause is gone."""
+        transport = self._transport
+        if not self._paused and transport is not None and not transport.is_closing():
+            transport.pause_reading()
+        if not self._paused and self._alive is not None:
+            self._alive.pause()
+        self._paused |= reason
+
+    def resume(self, reason: Pause) -> None:
+        """Take back a reason to pause; read again if it was the last one."""
+        if not self._paused & reason:
+            return
+        self._paused &= ~reason
+        transport = self._transport
+        if not self._paused and transport is not None and not transport.is_closing():
+            transport.resume_reading()
+        if not self._paused and self._alive is not None:
+            self._alive.resume()
+
+    def brake(self, publisher: Connection, count: int) -> None:
+        """Let a publisher wait until this client, which reads too slowly, has caught up."""
+        if publisher is not self:
+            if self._brake is None:
+                self._brake = Brake()
+            self._brake.hold(publisher, count, self.timers)
+
+    def _release_brake(self) -> None:
+        brake, self._brake = self._brake, None
+        if brake is not None:
+            brake.release()
+
+    def _tell_session(self, message: Any) -> None:
+        session = self.session
+        if session is not None:
+            self._broker.tell_session(session, message)
+
+    def _on_bytes(self, data: bytes) -> None:
+        if self._ended:
+            return
+        broker = self._broker
+        self.last_read = broker.clock.monotonic()
+        self.bytes_in += len(data)
+        broker.meters.bytes_in += len(data)
+        if self._bites is None or not self._bites.keeps(data):
+            self.take(data)
+
+    def take_all(self) -> None:
+        """Take whatever was read: the broker ends."""
+        if self.untaken:
+            self.kernel.tell(self, _TAKE_ALL)
+
+    def _take_what_waits(self) -> None:
+        if self._bites is not None:
+            self._bites.take_all()
+        while self._decoder.more and not self._ended and not self.looking:
+            self.take(b"")
+
+    def _spare_bites(self) -> None:
+        """Forget what only new clients and those with a rate need."""
+        if self._settles is None and self._bites is not None and self._bites.idle:
+            self._bites = None
+
+    def take(self, data: bytes) -> None:
+        """Read packets in bytes, and do what they ask for."""
+        broker, login = self._broker, self._login
+        if login is not None and login.looking:
+            if data:
+                login.keep(data)
+                login.hold()
+            return
+        packets = self._decoder.feed(data)
+        if self._alive is not None:
+            self._alive.took(len(data), packets=bool(packets))
+        if login is not None:
+            login.hold()
+            if self._ended:
+                return
+        if self.tap is not None:
+            self.tap.took(self, packets, self._decoder.error)
+        if packets:
+            if login is not None:
+                login.begin(packets)
+            else:
+                self._pass_on(packets)
+        if login is None and self._bites is not None:
+            self._bites.count(packets, len(data))
+        self._look_for_violation()
+        if self._decoder.more and not self._ended and not self.looking:
+            self._take_more_later()
+        if broker.journal.congested:
+            self.pause(Pause.LOG)
+            broker.paused.add(self)
+
+    def _take_more_later(self) -> None:
+        """Take the packets that are left in another turn; nothing more is read meanwhile."""
+        self.pause(Pause.TURN)
+        if self._bites is not None:
+            self._bites.again()
+        else:
+            self.kernel.later(self, _TAKE_MORE)
+
+    def read_below(self, size: int) -> bool:
+        """Take note that a stage read bytes; return whether that still matters.
+
+        As long as it is not known whose connection it is, whatever was read may be kept somewhere;
+        later it is a sign of life.
+        """
+        if self._ended:
+            return False
+        if self._login is not None:
+            self._login.saw_below(size)
+        elif self._alive is not None:
+            self._alive.read_below(size)
+        else:
+            return False
+        return True
+
+    @property
+    def incomplete(self) -> int:
+        """Bytes of a packet that is not complete yet."""
+        return self._decoder.buffered
+
+    @property
+    def unhandled(self) -> bool:
+        """Whether something was read that is not handled yet."""
+        return bool(self.mailbox_depth or self._behind or self.untaken)
+
+    @property
+    def unread(self) -> int:
+        """Bytes that the client has not taken from its transport."""
+        transport = self._transport
+        return transport.get_write_buffer_size() if transport is not None else 0
+
+    def stop_listening(self) -> None:
+        """Take nothing more from the client: it is about to be closed."""
+        self.deaf = True
+        self._decoder.stop()
+
+    def _look_for_violation(self) -> None:
+        """Close after a protocol error, when all that came before it has been handled."""
+        error = self._decoder.error
+        if error is None or self._ended or self.looking:
+            return
+        now, about = self.now, str(error)
+        guard = self._broker.guard
+        guard.broken.add(
+            "protocol_error", now, client=self.client_id, address=self.address, error=about
+        )
+        guard.fault(self.host, now)
+        if error.connack is not None:
+            self.write(connack(error.connack))
+        self.close("protocol_error")
+
+    def _pass_on(self, packets: list[Packet]) -> None:
+        """Give packets to the session in one message; answer a lonely PINGREQ, see DISCONNECT."""
+        self._broker.meters.took(self, packets)
+        leaves = type(packets[-1]) is Disconnect
+        if leaves:
+            packets.pop()
+        if len(packets) == 1 and type(packets[0]) is Pingreq:
+            if self.session is not None and self.session.occupied:
+                self._tell_session(Packets(self, packets))
+            elif self.session is not None and self.session.mailbox_depth:
+                # What came before is not handled yet.
+                self.kernel.again(self, _PING)
+            else:
+                self._answer_ping()
+        elif packets:
+            self._tell_session(Packets(self, packets))
+        if leaves:
+            session = self.session
+            self._end("disconnect", orderly=True)
+            self._linger(session)
+
+    def _answer_ping(self) -> None:
+        """Answer a PINGREQ when all that came before has been handled.
+
+        It need not wait for the disk: a client whose log is stuck still sees that the broker lives.
+        """
+        self._broker.journal.pass_or_follow(self, PINGRESP)
+        self._broker.meters.packets_out += 1
+
+    def _tell_refused(self, error: Exception | None) -> None:
+        """Count what a stage below did not let through."""
+        reason = {HandshakeError: "tls_handshake", ConnectionError: "framing"}.get(type(error))
+        if reason is not None:
+            now = self.now
+            self._broker.guard.refused.add(reason, now, address=self.address, error=str(error))
+            if not (isinstance(error, HandshakeError) and error.kind in {"busy", "closed"}):
+                self._broker.guard.fault(self.host, now)
+
+    def identify(self, verdict: Verdict) -> None:
+        """Take note of who the client is."""
+        self.identity = verdict
+        self._look_at_expiry()
+
+    def blame(self, reason: str) -> None:
+        """Count that the client is closed for what it did, and a fault of its address."""
+        guard, now = self._broker.guard, self.now
+        guard.refused.add(reason, now, client=self.client_id)
+        guard.fault(self.host, now)
+
+    def meter(self, meter: Meter | None) -> None:
+        """Have what the client publishes counted."""
+        if self._bites is None and meter is not None:
+            self._bites = Bites(self)
+        if self._bites is not None:
+            self._bites.meter = meter
+            self._spare_bites()
+
+    def _look_at_expiry(self) -> None:
+        """End the connection when what the client showed is good no longer."""
+        if self._ended or self.identity is None or not self.identity.expires_ms:
+            return
+        left = (self.identity.expires_ms - self._broker.clock.time_ms()) / 1000
+        if left <= 0:
+            _log.info("login expired", client=self.client_id, address=self.address)
+            self.kernel.tell(self, Close("login_expired"))
+            return
+        self.timers.remind(min(left, _LONGEST_TIMER), self._look_at_expiry)
+
+    def _end(self, reason: str, *, orderly: bool = False) -> None:
+        """Tell the session, once, that nothing more comes."""
+        if self._ended:
+            return
+        self._ended = True
+        if self._bites is not None:
+            self._bites.clear()
+        if self.tap is not None:
+            self.tap.closes(self, reason)
+        if self._login is not None:
+            self._login.give_up()
+        if self.session is not None:
+            self._tell_session(Detached(self, reason, orderly))
+
+    def _connect_deadline(self) -> None:
+        """Close a client that has not said who it is; what it waited for us does not count."""
+        login, transport = self._login, self._transport
+        if login is None or self._ended or transport is None:
+            return
+        if self.unhandled:
+            # It may have said it: it is we who are late.
+            self.timers.remind(_NEW, self._connect_deadline)
+            return
+        allowed = self.listener.options.connect_timeout
+        kept = min(transport.get_extra_info("kept_waiting", 0.0), allowed)
+        now = self.now
+        left = login.began + allowed + kept - now
+        if left > 0:
+            self.timers.remind(left, self._connect_deadline)
+            return
+        guard = self._broker.guard
+        guard.late.add("connect_timeout", now, client=self.client_id, address=self.address)
+        if not login.looking and kept < allowed:
+            guard.fault(self.host, now)
+        self.close("connect_timeout")

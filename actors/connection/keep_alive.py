@@ -1,0 +1,146 @@
+"""How long a client has been silent, for its keep alive [MQTT-3.1.2-24].
+
+A client is heard when a whole packet of it is taken. A large packet on a slow line may take longer
+than the silence that is allowed, so progress counts as well while a packet is incomplete: each time
+that as many bytes have come as ``packet_rate`` asks for in that time, the client is heard. One that
+sends a byte now and then is not; see decision 0035.
+
+Delays of the broker are not silence of the client: while nothing is read from it, its time stands
+still.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import structlog
+
+from actors.session.messages import Close
+from actors.transports.stage import Stage
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from actors.connection.connection import Connection
+
+_log = structlog.get_logger("foldmq")
+
+_STANDSTILL = 0.5
+"""Seconds of not running after which the silence of clients says nothing."""
+_GRACE = 1.0
+"""Seconds that a client gets at least when it is read again: what it sent is still on its way."""
+_LONGEST_TIMER = 60.0
+
+
+class KeepAlive:
+    """The silence of one client, which is closed when that lasts one and a half ``keep_alive``.
+
+    ``packet_rate`` are the bytes a second at which an incomplete packet must arrive. Times are
+    monotonic, in seconds.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_allowed",
+        "_connection",
+        "_counted_below",
+        "_enough",
+        "_heard",
+        "_overdue",
+        "_packet",
+        "_paused",
+        "_size",
+        "_transport",
+    )
+
+    def __init__(
+        self,
+        connection: Connection,
+        transport: asyncio.Transport,
+        keep_alive: int,
+        packet_rate: float,
+    ) -> None:
+        self._connection = connection
+        self._transport = transport
+        # Stages see incomplete frames and TLS records, too.
+        self._counted_below = isinstance(transport, Stage)
+        self._allowed = keep_alive * 1.5
+        self._enough = packet_rate * self._allowed
+        now = connection.now
+        self._packet = now
+        """When the last whole packet was taken."""
+        self._heard = now
+        """The same, or when enough of an incomplete packet had come."""
+        self._size = 0
+        """Bytes that came since the client was heard."""
+        self._paused: float | None = now if connection.paused else None
+        """Since when nothing is read from the client."""
+        self._overdue = False
+        """The silence is to be looked at when the client is read again."""
+        self._remind(self._allowed)
+
+    def took(self, size: int, *, packets: bool) -> None:
+        """Count bytes that were decoded; ``packets``: they completed some."""
+        if packets:
+            self._packet = self._heard = self._connection.now
+            self._size = 0
+        elif not self._counted_below:
+            self._count(size)
+
+    def read_below(self, size: int) -> None:
+        """Count bytes that a stage read."""
+        self._count(size)
+
+    def _count(self, size: int) -> None:
+        self._size += size
+        if self._size >= self._enough:
+            self._heard = self._connection.now
+            self._size = 0
+
+    def pause(self) -> None:
+        """Let the client's time stand still: nothing is read from it."""
+        self._paused = self._connection.now
+
+    def resume(self) -> None:
+        """Let the client's time go on."""
+        if self._paused is None:
+            return
+        now = self._connection.now
+        lost, self._paused = now - self._paused, None
+        self._packet = min(now, self._packet + lost)
+        self._heard = min(now, self._heard + lost)
+        if self._overdue:
+            self._overdue = False
+            self._remind(max(_GRACE, self._packet + self._allowed - now))
+
+    def _remind(self, delay: float) -> None:
+        # A timer may outlive its connection, but not by the 27 hours of the longest keep alive.
+        self._connection.timers.remind(min(delay, _LONGEST_TIMER), self._deadline)
+
+    def _deadline(self) -> None:
+        """Close the client if it was silent for too long [MQTT-3.1.2-24]."""
+        connection = self._connection
+        if connection.ended:
+            return
+        if self._paused is not None:
+            self._overdue = True
+            return
+        now = connection.now
+        if connection.timers.lateness > _STANDSTILL:
+            # What the client sent meanwhile was not read.
+            self._packet = self._heard = now
+        begun = connection.incomplete
+        waits = begun or self._transport.get_extra_info("incomplete", default=False)
+        left = (self._heard if waits else self._packet) + self._allowed - now
+        if left > 0:
+            self._remind(left)
+        elif connection.unhandled:
+            self._remind(_GRACE)
+        else:
+            _log.info(
+                "keep alive timed out",
+                client=connection.client_id,
+                address=connection.address,
+                incomplete=begun,
+            )
+            connection.kernel.tell(connection, Close("keep_alive"))

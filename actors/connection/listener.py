@@ -1,0 +1,58 @@
+"""What a listener is: where connections come in, what is spoken there, and what holds for them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from actors.connection.connection import Connection
+from actors.options.limit_options import NO_QUOTA, Quota
+from actors.transports.stack import StackOptions, stack
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from actors.broker import Broker
+    from actors.transports.certificate import IdentityKind
+
+
+@dataclass(frozen=True, slots=True)
+class ListenerOptions:
+    """What holds for the connections that a listener accepts."""
+
+    name: str
+    """Its endpoint, as in the settings."""
+    max_packet_size: int
+    """Bytes."""
+    connect_timeout: float
+    """Seconds until the CONNECT must be there, whatever has to come before it; what that waits for
+    our threads does not count, up to as long again."""
+    allow_anonymous: bool = True
+    identity: IdentityKind | None = None
+    """What of a client's certificate is its user; None: nothing."""
+    quota: Quota = NO_QUOTA
+    """For all of its connections together."""
+    stack: StackOptions = field(default_factory=StackOptions)
+    """What stands between its sockets and its connections."""
+
+
+class Listener:
+    """One listener of a broker."""
+
+    __slots__ = ("_broker", "options")
+
+    def __init__(self, broker: Broker, options: ListenerOptions) -> None:
+        self._broker = broker
+        self.options = options
+        """May be replaced: what comes from then on has the new ones."""
+
+    def admits(self, host: str) -> bool:
+        """Say whether a socket from this host may become a connection; no host: not known yet."""
+        name, proxied = self.options.name, self.options.stack.proxy is not None
+        return not self._broker.door.refuses(name, "" if proxied else host)
+
+    def accept(self) -> asyncio.Protocol:
+        """Return the protocol of a new socket."""
+        connection = Connection(self._broker, self)
+        self._broker.kernel.spawn(connection, self._broker)
+        return stack(connection, self.options.stack)

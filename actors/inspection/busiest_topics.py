@@ -1,0 +1,71 @@
+"""On which topics most is published: sampled, and only while somebody wants to know."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from actors.broker import Broker
+    from actors.session.messages import Publication
+
+_LEASE = 10.0
+"""Seconds without a question after which nothing is counted any more."""
+_SHORTEST = 1.0
+"""Seconds over which is counted, at least."""
+_SAMPLED = 16
+"""Topics of a batch that are looked at, at most; they stand for all of it."""
+_KEPT = 4096
+_TOLD = 50
+
+
+class BusiestTopics:
+    """Counts messages by topic between one question and the next."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._counts: Counter[bytes] = Counter()
+        self._began = 0.0
+        self._asked = 0.0
+        self._last: list[tuple[str, float]] = []
+        self._watching = False
+
+    def told(self) -> list[tuple[str, float]]:
+        """Return the busiest topics with their messages in a second, and begin anew.
+
+        The first time nothing is known yet: counting begins with it. Who asks right after somebody
+        else is told the same.
+        """
+        now = self._broker.clock.monotonic()
+        self._asked = now
+        if not self._watching:
+            self._watching = True
+            self._began, self._last = now, []
+            self._broker.add_watcher(self._watch)
+            self._broker.timers.after(_LEASE, self._look)
+        elif now - self._began >= _SHORTEST:
+            span, counts = now - self._began, self._counts
+            self._counts, self._began = Counter(), now
+            self._last = [
+                (topic.decode(), round(count / span, 1))
+                for topic, count in counts.most_common(_TOLD)
+            ]
+        return self._last
+
+    def _watch(self, publication: Publication) -> None:
+        topics = publication.topics
+        step = -(-len(topics) // _SAMPLED)
+        counts = self._counts
+        for topic in topics[::step]:
+            counts[topic] += step
+        if len(counts) > _KEPT:
+            self._counts = Counter(dict(counts.most_common(_KEPT // 2)))
+
+    def _look(self) -> None:
+        left = self._asked + _LEASE - self._broker.clock.monotonic()
+        if left > 0:
+            self._broker.timers.after(left, self._look)
+        else:
+            self._broker.remove_watcher(self._watch)
+            self._watching = False
+            self._counts = Counter()

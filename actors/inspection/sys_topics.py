@@ -1,0 +1,257 @@
+"""What the broker tells MQTT clients of itself: the topics ``$SYS/broker/...``.
+
+Names and payloads are those that Mosquitto made customary. The values are like retained messages:
+who subscribes gets them at once, and from then on what has changed, every ``sys_interval``
+seconds. They are sent at QoS 0 and are not in the log. While nobody subscribes, nothing is done
+but to keep the averages (``load``) going. What sessions hold is counted a few at a time.
+"""
+
+from __future__ import annotations
+
+from itertools import chain, islice, starmap
+from math import exp
+from typing import TYPE_CHECKING, NamedTuple
+
+from actors.session.messages import Batch
+from projections.state.session_table import Owed
+from protocol.mqtt.topic_trie import TopicTrie
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from actors.authz.rules import Access
+    from actors.broker import Broker
+    from actors.session.router import Subscriber
+
+ROOT = "$SYS/broker/"
+_MINUTE = 60.0
+_SPANS = (("1min", _MINUTE), ("5min", 5 * _MINUTE), ("15min", 15 * _MINUTE))
+"""Seconds over which an average is taken."""
+_COUNTED_AT_ONCE = 200
+"""Sessions whose queues are added up in one go."""
+_PAUSE = 0.002
+"""Seconds between that and the next ones."""
+
+
+class Counts(NamedTuple):
+    """What averages are kept of; the fields are the names under ``load``, / written as __."""
+
+    messages__received: int
+    messages__sent: int
+    publish__dropped: int
+    publish__received: int
+    publish__sent: int
+    bytes__received: int
+    bytes__sent: int
+    sockets: int
+    connections: int
+
+
+_LOADS = [field.replace("__", "/") for field in Counts._fields]
+
+
+class Load:
+    """How much of what is counted happens in a minute: moving averages."""
+
+    __slots__ = ("_at", "_averages", "_last")
+
+    def __init__(self) -> None:
+        self._at: float | None = None
+        self._last: tuple[int, ...] = ()
+        self._averages = [[0.0] * len(_SPANS) for _ in _LOADS]
+
+    def sample(self, now: float, counts: Counts) -> None:
+        """Take note of the counters at a time, in seconds."""
+        last, self._last = self._last, counts
+        at, self._at = self._at, now
+        if at is None or now <= at:
+            return
+        weights = [exp((at - now) / span) for _, span in _SPANS]
+        for averages, before, count in zip(self._averages, last, counts, strict=True):
+            rate = (count - before) * _MINUTE / (now - at)
+            for number, weight in enumerate(weights):
+                averages[number] = rate + weight * (averages[number] - rate)
+
+    def values(self) -> Iterable[tuple[str, str]]:
+        """Yield topics below :data:`ROOT` and their values."""
+        for name, averages in zip(_LOADS, self._averages, strict=True):
+            for (span, _), average in zip(_SPANS, averages, strict=True):
+                yield f"load/{name}/{span}", f"{average:.2f}"
+
+
+class SysTree:
+    """Keeps those who subscribed to ``$SYS`` up to date."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._load = Load()
+        self._told: dict[str, bytes] = {}
+        """What subscribers know; empty while there are none."""
+        self._topics: TopicTrie[str] = TopicTrie()
+        self._life = 0
+        """Another one whenever the interval is changed."""
+        self._interval = 0.0
+        self._uncounted: Iterator[str] | None = None
+        """Sessions that are still to be counted; None while nothing is counted."""
+        self._counting = self._owed = Owed()
+        """What sessions hold: as it is being counted, and as it was counted last."""
+        self._read = self._values
+        """What is told when that is done."""
+
+    def begin(self) -> None:
+        """Tell from now on, every ``sys_interval`` seconds; 0: no more."""
+        interval = self._broker.options.sys_interval
+        if interval == self._interval:
+            return
+        self._interval = interval
+        self._life += 1
+        self._told = {}
+        self._uncounted = None
+        if interval:
+            self._sample()
+            self._arm(self._life)
+
+    def retained(self, topic_filter: str, guard: Access | None = None) -> Batch | None:
+        """Return what a new subscription gets at once; None if that is nothing.
+
+        ``guard`` says of each topic whether the client may have it; None: of all.
+        """
+        if not self._interval:
+            return None
+        if not self._told:
+            self._told = self._values()
+            self._count(self._stored)
+        topics = list(self._topics.match(topic_filter))
+        if guard is not None:
+            topics = [topic for topic in topics if guard.may_read(topic)]
+        return self._batch(topics, retain=True) if topics else None
+
+    def _arm(self, life: int) -> None:
+        self._broker.timers.after(self._interval, lambda: self._update(life))
+
+    def _update(self, life: int) -> None:
+        if life != self._life:
+            return
+        self._arm(life)
+        self._sample()
+        if self._broker.router.system:
+            self._count(self._values)
+        else:
+            self._told = {}
+
+    def _count(self, read: Callable[[], dict[str, bytes]]) -> None:
+        """Add up what sessions hold; then tell what has changed of what ``read`` returns."""
+        self._read = read
+        if self._uncounted is None:
+            self._counting = Owed()
+            self._uncounted = chain.from_iterable(self._broker.node.sessions.live_parts())
+            self._go_on(self._life)
+
+    def _go_on(self, life: int) -> None:
+        self._broker.timers.after(_PAUSE, lambda: self._count_some(life))
+
+    def _count_some(self, life: int) -> None:
+        if life != self._life or self._uncounted is None:
+            return
+        sessions = self._broker.node.sessions
+        now = list(islice(self._uncounted, _COUNTED_AT_ONCE))
+        for name in now:
+            state = sessions.live.get(name)
+            if state is not None:
+                self._counting.add(state)
+        if len(now) == _COUNTED_AT_ONCE:
+            self._go_on(life)
+            return
+        self._uncounted = None
+        self._counting.plus(sessions.owed_frozen)
+        self._owed = self._counting
+        told = self._told
+        changed = {topic: new for topic, new in self._read().items() if told.get(topic) != new}
+        told.update(changed)
+        self._tell(changed)
+
+    def _tell(self, topics: Iterable[str]) -> None:
+        broker = self._broker
+        groups: dict[tuple[Subscriber, ...], list[str]] = {}
+        for topic in topics:
+            targets = broker.router.match_system(topic)
+            if targets:
+                groups.setdefault(targets, []).append(topic)
+        for targets, chosen in groups.items():
+            batch = self._batch(chosen, retain=False)
+            for target in targets:
+                if target.actor is not None and not target.actor.stopped:
+                    broker.kernel.tell(target.actor, batch)
+
+    def _batch(self, topics: list[str], *, retain: bool) -> Batch:
+        payloads = [self._told[topic] for topic in topics]
+        return Batch(0, [topic.encode() for topic in topics], payloads, (), retain=retain)
+
+    def _sample(self) -> None:
+        broker = self._broker
+        meters = broker.meters
+        counts = Counts(
+            meters.packets_in,
+            meters.packets_out,
+            self._dropped(),
+            sum(meters.received),
+            sum(meters.sent),
+            meters.bytes_in,
+            meters.bytes_out,
+            meters.accepted,
+            meters.connects,
+        )
+        self._load.sample(broker.clock.monotonic(), counts)
+
+    def _dropped(self) -> int:
+        return self._broker.dropped.total()
+
+    def _values(self) -> dict[str, bytes]:
+        """Return all topics and their payloads."""
+        broker, meters = self._broker, self._broker.meters
+        sessions, connected = len(broker.node.sessions), broker.attached
+        uptime = (broker.clock.time_ms() - meters.started_ms) // 1000
+        values = {
+            "version": f"foldmq version {broker.software}",
+            "uptime": f"{uptime} seconds",
+            "clients/total": sessions,
+            "clients/connected": connected,
+            "clients/active": connected,
+            "clients/disconnected": sessions - connected,
+            "clients/inactive": sessions - connected,
+            "clients/maximum": meters.most_clients,
+            "clients/expired": meters.expired,
+            "messages/received": meters.packets_in,
+            "messages/sent": meters.packets_out,
+            "publish/messages/received": sum(meters.received),
+            "publish/messages/sent": sum(meters.sent),
+            "publish/messages/dropped": self._dropped(),
+            "publish/bytes/received": meters.publish_bytes_in,
+            "publish/bytes/sent": meters.publish_bytes_out,
+            "bytes/received": meters.bytes_in,
+            "bytes/sent": meters.bytes_out,
+            "subscriptions/count": broker.router.subscriptions,
+            "shared_subscriptions/count": 0,
+            "retained messages/count": len(broker.node.retained),
+        }
+        values.update(self._load.values())
+        found = dict(starmap(_payload, values.items())) | self._stored()
+        if not len(self._topics):
+            for topic in found:
+                self._topics.set(topic, topic)
+        return found
+
+    def _stored(self) -> dict[str, bytes]:
+        """Return the topics and payloads for which sessions are counted."""
+        retained, owed = self._broker.node.retained, self._owed
+        count = len(retained) + owed.queued
+        values = {
+            "messages/stored": count,
+            "store/messages/count": count,
+            "store/messages/bytes": retained.size + owed.queued_bytes,
+        }
+        return dict(starmap(_payload, values.items()))
+
+
+def _payload(name: str, value: str | int) -> tuple[str, bytes]:
+    return ROOT + name, str(value).encode()

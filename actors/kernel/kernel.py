@@ -1,0 +1,826 @@
+"""pykka's actors on an event loop.
+
+The programming model is pykka's: subclass an actor, ``start`` it, ``tell`` and ``ask`` its ref,
+``on_receive`` gets one message at a time, ``on_start``, ``on_stop`` and ``on_failure`` frame its
+life. What is different is what runs it:
+
+- An actor costs no thread. A mailbox is a list that exists while there is something in it.
+- ``tell`` puts an actor with an empty mailbox on the ready list. A *turn* of the dispatcher runs
+  ready actors until none is left, then calls ``turn_ended``: everything that one wake-up of the
+  event loop causes is decided in one turn, and committed together.
+- A turn that takes longer than ``TURN_SLICE`` is *cut*: the event loop comes in between, and then
+  the turn goes on. What actors are told from outside meanwhile belongs to the turn after it, so
+  a turn decides the same whether it is cut or not.
+- ``later`` is for work that an actor does in parts: the next part is a turn of its own, which runs
+  when the actors that are ready are done, and all who have such parts take turns.
+- ``put_off`` is ``tell`` for work that others must not wait for. Such actors run once those that
+  are ready have nothing left to do, for no longer than ``SLICE``, and then not for as long as
+  that took if others are at work: they get half of the time at most.
+- Actors form a tree. An actor that fails is stopped and its parent gets a :class:`Failed` with
+  the message that it failed on and those it had not seen yet: nothing that was told is lost
+  silently. Messages that a stopped actor left are handed to its ``on_undelivered``.
+- Mailboxes are bounded. A mailbox can only fill while its actor is suspended (everything else is
+  handled within the turn); ``on_overflow`` tells who must slow down.
+- Refs are found by urn in a dict: starting and stopping take constant time for any number.
+- Each actor counts what it handled, for how long, and how full its mailbox was; one reading of
+  the clock for each run of an actor pays for all of it.
+- An actor may have a ``tap``, which then sees what it does. Others pay nothing for that.
+
+Kernel actors belong to one thread, that of the event loop. pykka's own registry is not used; its
+proxies are not supported, since nothing may block the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import sys
+from collections import Counter, deque
+from dataclasses import dataclass
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar, cast, overload
+
+import pykka
+import structlog
+from pykka.messages import _ActorStop
+
+from actors.kernel.tap import Watched
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import TracebackType
+
+    from actors.kernel.tap import Tap
+
+_log = structlog.get_logger("foldmq")
+
+MAILBOX_LIMIT = 100_000
+"""Messages that a suspended actor may have waiting before ``on_overflow`` is called."""
+
+TURN_SLICE = 0.006
+"""Seconds after which a turn is cut, so that the event loop comes in between."""
+_LOOK_EVERY = 16
+"""Messages of one mailbox that are handled between two looks at the clock."""
+LATER_SLICE = 0.001
+"""Seconds after which no further part of longer work is begun before the event loop comes."""
+SLICE = 0.0005
+"""Seconds of a turn after which no more work is begun that was put off."""
+_LONGEST_SLICE = 0.004
+"""What such a slice may be extended to when it came late."""
+_BREAK, _LONGEST_BREAK = 1.0, 0.05
+"""How much longer than such a slice the break after it is; seconds that it lasts at most."""
+_AT_WORK = 0.02
+"""Seconds for which somebody counts as at work after a turn in which there was no need to wait."""
+
+_SERIAL_DIGITS = 20
+"""Digits of an actor's number at most; Python converts no text of thousands of digits."""
+
+_BLOCK_BITS = 8
+_STOP = _ActorStop()
+_RESTART = object()
+_serial = itertools.count(1)
+
+
+class LoopFuture(pykka.Future[Any]):
+    """The answer to an ``ask``; awaitable on the loop, never blocking."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+    @property
+    def future(self) -> asyncio.Future[Any]:
+        """The loop's own future of the answer."""
+        return self._future
+
+    def get(self, *, timeout: float | None = None) -> Any:
+        """Return the answer if it is there.
+
+        Raises the exception that the actor raised, pykka.Timeout when there is no answer yet:
+        on an event loop nothing can be waited for by blocking. Use ``await``.
+        """
+        if not self._future.done():
+            raise pykka.Timeout("not answered yet; await the future instead")
+        return self._future.result()
+
+    def set(self, value: Any = None) -> None:
+        """Give the answer."""
+        if not self._future.done():
+            self._future.set_result(value)
+
+    def set_exception(self, exc_info: Any = None) -> None:
+        """Give an exception as the answer: that of ``exc_info``, or the current one."""
+        exception = (exc_info or sys.exc_info())[1]
+        if exception is not None and not self._future.done():
+            self._future.set_exception(exception)
+
+    def __await__(self) -> Any:
+        """Wait for the answer."""
+        return self._future.__await__()
+
+
+@dataclass(slots=True)
+class _Ask:
+    """A message that wants an answer."""
+
+    message: Any
+    reply_to: LoopFuture
+
+
+class Restarted(Exception):  # noqa: N818 - what happened, not what went wrong
+    """An actor failed because that was asked for."""
+
+
+@dataclass(slots=True)
+class Failed:
+    """Told to the parent of an actor that failed."""
+
+    actor: LoopActor
+    error: BaseException
+    message: Any
+    """What it was handling."""
+    unseen: list[Any]
+    """What else was in its mailbox."""
+
+
+A = TypeVar("A", bound="LoopActor")
+
+
+class LoopRef(pykka.ActorRef[A]):
+    """A reference to an actor of a kernel."""
+
+    __slots__ = ("_actor",)
+
+    def __init__(self, actor: A) -> None:
+        self._actor = actor
+
+    @property
+    def actor_class(self) -> type[A]:  # type: ignore[override]  # pykka stores it in each ref
+        """The class of the actor."""
+        return type(self._actor)
+
+    @property
+    def actor_urn(self) -> str:  # type: ignore[override]  # as above
+        """The actor's name."""
+        return self._actor.actor_urn
+
+    def is_alive(self) -> bool:
+        """Return whether the actor takes messages."""
+        return not self._actor.stopped
+
+    def tell(self, message: Any) -> None:
+        """Put a message into the actor's mailbox; raise pykka.ActorDeadError if it stopped."""
+        self._actor.kernel.tell(self._actor, message)
+
+    @overload
+    def ask(
+        self, message: Any, *, block: Literal[False], timeout: float | None = None
+    ) -> LoopFuture: ...
+
+    @overload
+    def ask(self, message: Any, *, block: Literal[True], timeout: float | None = None) -> Any: ...
+
+    @overload
+    def ask(self, message: Any, *, block: bool = True, timeout: float | None = None) -> Any: ...
+
+    def ask(self, message: Any, *, block: bool = True, timeout: float | None = None) -> Any:
+        """Send a message and return a future of the answer. ``block`` must be False."""
+        if block:
+            raise RuntimeError("an event loop cannot block: ask(..., block=False) and await it")
+        future = LoopFuture()
+        try:
+            self.tell(_Ask(message, future))
+        except pykka.ActorDeadError:
+            future.set_exception()
+        return future
+
+    def stop(self, *, block: bool = True, timeout: float | None = None) -> Any:
+        """Ask the actor to stop once it has handled what is in its mailbox.
+
+        The answer is True, or False when it had stopped before. ``block`` must be False.
+        """
+        if block:
+            raise RuntimeError("an event loop cannot block: stop(block=False) and await it")
+        future = LoopFuture()
+        try:
+            self.tell(_Ask(_STOP, future))
+        except pykka.ActorDeadError:
+            future.set(value=False)
+        return future
+
+
+class LoopActor(pykka.Actor):
+    """An actor that a kernel runs."""
+
+    __slots__ = (
+        "_ref",
+        "_serial",
+        "_waiting",
+        "busy",
+        "epoch",
+        "handled",
+        "high_water",
+        "kernel",
+        "last_run",
+        "marked_busy",
+        "marked_handled",
+        "parent",
+        "stopped",
+        "suspended",
+        "tap",
+    )
+
+    kernel: Kernel
+    parent: LoopActor | None
+    begins_turns: ClassVar[bool] = False
+    """What it is told is never the end of something that must be decided in one turn."""
+
+    def __init__(self) -> None:
+        self._ref: LoopRef[Any] | None = None
+        self._serial = next(_serial)
+        self._waiting: list[Any] | None = None
+        self.handled = 0
+        """Messages handled."""
+        self.busy = 0.0
+        """Seconds spent on them."""
+        self.high_water = 0
+        """The most messages that its mailbox ever held."""
+        self.last_run = 0.0
+        """When it last handled something, in seconds of the kernel's clock; 0: never."""
+        self.epoch = 0
+        self.marked_busy = 0.0
+        self.marked_handled = 0
+        self.stopped = False
+        self.suspended = False
+        self.tap: Tap | None = None
+        """Sees what this actor does; None nearly always."""
+
+    @classmethod
+    def start(cls, *args: Any, **kwargs: Any) -> LoopRef[Self]:
+        """Refuse: an actor needs a kernel and a parent, see :meth:`Kernel.spawn`."""
+        raise TypeError(f"use Kernel.spawn({cls.__name__}(...))")
+
+    @property
+    def actor_ref(self) -> LoopRef[Self]:
+        """The reference by which others reach this actor."""
+        ref = self._ref
+        if ref is None:
+            ref = self._ref = LoopRef(self)
+        return ref
+
+    @property
+    def actor_urn(self) -> str:  # type: ignore[override]  # pykka makes each actor a uuid
+        """The actor's name, unique in its kernel."""
+        return f"{type(self).__name__.lower()}:{self._serial}"
+
+    @property
+    def client(self) -> str | None:
+        """The client identifier for which it works; None when there is none (yet)."""
+        return None
+
+    @property
+    def mailbox_depth(self) -> int:
+        """Messages waiting."""
+        return len(self._waiting) if self._waiting else 0
+
+    @property
+    def recent(self) -> tuple[float, int]:
+        """Seconds of work and messages handled since the kernel's epoch began."""
+        if self.epoch != self.kernel.epoch:
+            return 0.0, 0
+        return self.busy - self.marked_busy, self.handled - self.marked_handled
+
+    def stop(self) -> None:
+        """Stop after the messages that are already in the mailbox."""
+        self.kernel.tell(self, _STOP)
+
+    def on_undelivered(self, messages: list[Any]) -> None:
+        """Take back the messages that this actor stopped before; they are not lost unnoticed."""
+        _log.debug("messages to a stopped actor", actor=self.actor_urn, count=len(messages))
+
+    @staticmethod
+    def _create_actor_inbox() -> Any:
+        raise TypeError("mailboxes of kernel actors belong to the kernel")
+
+    @staticmethod
+    def _create_future() -> LoopFuture:
+        return LoopFuture()
+
+    def _start_actor_loop(self) -> None:
+        raise TypeError("kernel actors are run by the kernel")
+
+
+class Kernel:
+    """Runs actors; see the module's docstring.
+
+    ``schedule`` arranges for :meth:`run_turn` to be called soon (``loop.call_soon``); a
+    simulation calls it itself. ``clock`` gives the seconds in which work is measured. ``delay``
+    calls something back after some seconds (``loop.call_later``); without it work that was put
+    off gets no breaks.
+    """
+
+    def __init__(
+        self,
+        schedule: Callable[[Callable[[], None]], object],
+        clock: Callable[[], float] = perf_counter,
+        delay: Callable[[float, Callable[[], None]], object] | None = None,
+    ) -> None:
+        self._schedule = schedule
+        self._delay = delay
+        self.clock = clock
+        self._ready: list[LoopActor] = []
+        self._rest: list[LoopActor] = []
+        """What is left of a turn that was cut."""
+        self._cut = False
+        """The turn goes on when the event loop comes back."""
+        self._between = False
+        """The event loop has come in between two parts of a turn."""
+        self._next: list[LoopActor] = []
+        """Actors of the next turn that were ready for one that was cut."""
+        self._came: list[tuple[LoopActor, Any, bool | None]] = []
+        """What actors were told then: it belongs to the next turn. If it was put off, whether
+        first; None: it was not."""
+        self._began = 0.0
+        """When the event loop came last."""
+        self._later: deque[tuple[LoopActor, Any]] = deque()
+        """Parts of longer work that are due, with what their actors are told then."""
+        self._put_off: deque[LoopActor] = deque()
+        self._put_off_first: deque[LoopActor] = deque()
+        """Those of them that come before the others."""
+        self._again: list[tuple[LoopActor, Any]] = []
+        """What actors told themselves in this run."""
+        self._break = False
+        """What was put off waits for a moment."""
+        self._break_due = 0.0
+        """When that moment was to end; 0 after it was taken into account."""
+        self._told = -_AT_WORK
+        """When a turn began with somebody who was not put off."""
+        self._scheduled = False
+        self._blocks: dict[int, dict[int, LoopActor]] = {}
+        """The actors by number, in blocks: they are listed a block at a time."""
+        self._count = 0
+        self.population: Counter[type[LoopActor]] = Counter()
+        """The number of actors of each class."""
+        self.turn_ended: Callable[[], None] = _nothing
+        """Called when a turn has run out of messages."""
+        self.turn_cut: Callable[[], None] = _nothing
+        """Called when a turn was cut: it goes on later."""
+        self.turn_slice = TURN_SLICE
+        """Seconds after which a turn is cut."""
+        self.longest = 0.0
+        """Seconds of the longest stretch in which actors ran without a break; its reader resets
+        it."""
+        self.cuts = 0
+        """How often a turn was cut."""
+        self.parts = 0
+        """Parts of longer work that had a turn of their own."""
+        self.on_overflow: Callable[[LoopActor], None] = _ignore
+        """Called for each message to a mailbox that is over its limit."""
+        self.on_spawn: Callable[[LoopActor], None] | None = None
+        """Called for each actor before it starts, while somebody wants to know."""
+        self.turns = 0
+        self.handled = 0
+        self.high_water = 0
+        """The most messages that any mailbox ever held."""
+        self.epoch = 0
+        """What :attr:`LoopActor.recent` is counted from; begun anew by :meth:`begin_epoch`."""
+        self.epoch_began = self.clock()
+        self._read = 0.0
+        """The clock, as it was read last in this turn."""
+
+    def begin_epoch(self) -> None:
+        """Count from now on what actors do recently."""
+        self.epoch += 1
+        self.epoch_began = self.clock()
+
+    def __len__(self) -> int:
+        """Return the number of actors."""
+        return self._count
+
+    def __iter__(self) -> Iterator[LoopActor]:
+        """Yield the actors, oldest first; those that come or go meanwhile may be missed or not."""
+        for block in list(self._blocks.values()):
+            yield from list(block.values())
+
+    @property
+    def busy(self) -> bool:
+        """True while a turn is due."""
+        return self._scheduled or self._deferred or bool(self._later)
+
+    @property
+    def _deferred(self) -> bool:
+        """True while actors are put off."""
+        return bool(self._put_off) or bool(self._put_off_first)
+
+    def spawn(self, actor: A, parent: LoopActor | None = None) -> LoopRef[A]:
+        """Start an actor; ``parent`` supervises it."""
+        actor.kernel = self
+        actor.parent = parent
+        self._blocks.setdefault(actor._serial >> _BLOCK_BITS, {})[actor._serial] = actor
+        self._count += 1
+        self.population[type(actor)] += 1
+        if self.on_spawn is not None:
+            self.on_spawn(actor)
+        try:
+            actor.on_start()
+        except Exception as error:
+            self._fail(actor, error, None, actor._waiting or [])
+        return actor.actor_ref
+
+    def get(self, urn: str) -> LoopActor | None:
+        """Return the actor with this name."""
+        serial = urn.rpartition(":")[2]
+        known = serial.isdecimal() and len(serial) <= _SERIAL_DIGITS
+        number = int(serial) if known else 0
+        found = self._blocks.get(number >> _BLOCK_BITS, {}).get(number)
+        return found if found is not None and found.actor_urn == urn else None
+
+    def tell(self, actor: LoopActor, message: Any) -> None:
+        """Put a message into an actor's mailbox.
+
+        Raises pykka.ActorDeadError when it has stopped.
+        """
+        waiting = actor._waiting
+        if self._between:
+            if actor.stopped:
+                raise pykka.ActorDeadError(f"{actor.actor_urn} has stopped")
+            self._came.append((actor, message, None))
+            return
+        if waiting is not None:
+            waiting.append(message)
+            if len(waiting) > MAILBOX_LIMIT:
+                self.on_overflow(actor)
+            return
+        if actor.stopped:
+            raise pykka.ActorDeadError(f"{actor.actor_urn} has stopped")
+        actor._waiting = [message]
+        if not actor.suspended:
+            self._ready.append(actor)
+            if not self._scheduled:
+                self._scheduled = True
+                self._schedule(self.run_turn)
+
+    def put_off(self, actor: LoopActor, message: Any, *, first: bool = False) -> None:
+        """Like :meth:`tell`, but let the actor run only when others have nothing to do.
+
+        ``first`` lets it run before those that are put off without. An actor that is ready or has
+        been put off already keeps its place; for what an actor puts off for itself see
+        :meth:`again`.
+        """
+        if self._between and not actor.stopped:
+            self._came.append((actor, message, first))
+            return
+        if actor._waiting is not None or actor.suspended or actor.stopped:
+            self.tell(actor, message)
+            return
+        actor._waiting = [message]
+        (self._put_off_first if first else self._put_off).append(actor)
+        if not self._break:
+            self.wake()
+
+    def again(self, actor: LoopActor, message: Any) -> None:
+        """Put off what an actor that is being run tells itself: others come in between."""
+        self._again.append((actor, message))
+
+    def later(self, actor: LoopActor, message: Any) -> None:
+        """Tell an actor something in a turn of its own, when others have had theirs."""
+        self._later.append((actor, message))
+        self.wake()
+
+    def halt(self, actor: LoopActor) -> None:
+        """Stop an actor at once, from within its own handler.
+
+        What is behind the current message in its mailbox goes to its ``on_undelivered``.
+        """
+        if not actor.stopped:
+            self._stop(actor)
+
+    def restart(self, actor: LoopActor) -> LoopFuture:
+        """Let an actor fail on purpose, so that its parent puts another one in its place.
+
+        Raises pykka.ActorDeadError when it has stopped; so does the answer if it stops first.
+        """
+        answer = LoopFuture()
+        self.tell(actor, _Ask(_RESTART, answer))
+        return answer
+
+    def suspend(self, actor: LoopActor) -> None:
+        """Let an actor's messages wait until it is resumed."""
+        actor.suspended = True
+
+    def resume(self, actor: LoopActor) -> None:
+        """Let a suspended actor go on with what waited."""
+        if actor.suspended:
+            actor.suspended = False
+            if actor._waiting is not None:
+                self._ready.append(actor)
+                self.wake()
+
+    def wake(self) -> None:
+        """Make sure that a turn comes, also when only ``turn_ended`` has something to do."""
+        if not self._scheduled:
+            self._scheduled = True
+            self._schedule(self.run_turn)
+
+    @property
+    def at_work(self) -> bool:
+        """True while others than those who are put off have something to do now and then."""
+        return self.clock() - self._told < _AT_WORK
+
+    def run_turn(self) -> None:
+        """Run what is due: a turn, then parts of longer work and some of what was put off."""
+        self._began = self._read = self.clock()
+        self._between = False
+        if self._cut:
+            self._go_on()
+        elif self._ready:
+            self._told = self._began
+            self._run_ready()
+        # What came while a turn was cut waits for these: they would never have their turn else.
+        if not self._cut:
+            if self._later:
+                self._run_parts()
+            if self._deferred and not self._break and not self._cut:
+                self._run_some()
+        if self._cut:
+            self._pause_turn()
+            return
+        self._scheduled = False
+        self.turns += 1
+        self.turn_ended()
+        if self._next:
+            self._ready, self._next = self._next + self._ready, []
+        if self._came:
+            self._hand_over()
+        self._note_length()
+        if self._ready or self._later or (self._deferred and not self._break):
+            self.wake()
+
+    def _pause_turn(self) -> None:
+        """Let the event loop come in between: the turn was cut."""
+        self._note_length()
+        self.cuts += 1
+        self.turn_cut()
+        self._between = True
+        self._scheduled = True
+        self._schedule(self.run_turn)
+
+    def _note_length(self) -> None:
+        took = self.clock() - self._began
+        self.longest = max(self.longest, took)
+
+    def _go_on(self) -> None:
+        """Run what was left of a turn that was cut."""
+        self._ready, self._rest = self._rest + self._ready, []
+        self._cut = False
+        self._run_ready()
+
+    @property
+    def between(self) -> bool:
+        """True while the event loop comes in between two parts of a turn."""
+        return self._between
+
+    def _hand_over(self) -> None:
+        """Hand over what actors were told while a turn was cut: the next turn begins."""
+        came, self._came = self._came, []
+        for actor, message, first in came:
+            if actor.stopped:
+                self._return(actor, [message])
+            elif first is None:
+                self.tell(actor, message)
+            else:
+                self.put_off(actor, message, first=first)
+
+    def _run_parts(self) -> None:
+        """Run parts of longer work, each as a turn, one after the other for a while."""
+        began = self._told = self._read
+        self.turn_ended()
+        while self._later and not self._cut:
+            actor, message = self._later.popleft()
+            self.parts += 1
+            if not actor.stopped:
+                self.tell(actor, message)
+                self._run_ready()
+                if not self._cut:
+                    self.turn_ended()
+            if self._read - began >= LATER_SLICE:
+                break
+
+    def _run_some(self) -> None:
+        """Run actors that were put off, one after the other, for a while."""
+        began = self._read
+        # On a busy host breaks last longer than they should: the share stays the same.
+        late = max(0.0, began - self._break_due) if self._break_due else 0.0
+        allowed, self._break_due = min(SLICE + late, _LONGEST_SLICE), 0.0
+        while self._deferred and not self._cut:
+            self._ready.append((self._put_off_first or self._put_off).popleft())
+            self._run_ready()
+            if self._read - began >= allowed:
+                break
+        took = self._read - began
+        if took >= SLICE and self._delay is not None and self.at_work:
+            pause = min(_BREAK * took, _LONGEST_BREAK)
+            self._break, self._break_due = True, self._read + pause
+            self._delay(pause, self._end_break)
+
+    def _end_break(self) -> None:
+        self._break = False
+        if self._deferred:
+            self.wake()
+
+    def _run_ready(self) -> None:
+        """Run ready actors until none is left, or until it is time for the event loop."""
+        until = self._began + self.turn_slice
+        while self._ready:
+            ready, self._ready = self._ready, []
+            for at, actor in enumerate(ready, 1):
+                if actor.tap is None:
+                    self._run(actor)
+                else:
+                    self._run_tapped(actor, actor.tap)
+                if self._read >= until:
+                    # The turn goes on just where it is: nothing overtakes anything by that.
+                    first = [actor] if actor._waiting and not actor.suspended else []
+                    rest = first + ready[at:] + self._ready
+                    # What has not begun need not be of this turn.
+                    self._next += [one for one in rest if one.begins_turns]
+                    self._rest = [one for one in rest if not one.begins_turns]
+                    self._ready = []
+                    self._cut = bool(self._rest)
+                    if self._cut:
+                        return
+                    break
+        if self._again:
+            again, self._again = self._again, []
+            for actor, message in again:
+                if not actor.stopped:
+                    self.put_off(actor, message)
+
+    def _run(self, actor: LoopActor) -> None:
+        waiting = actor._waiting
+        if waiting is None or actor.suspended:
+            return
+        handled = 0
+        message = None
+        try:
+            # A mailbox that grows while it is being emptied is emptied to its end.
+            for message in waiting:
+                handled += 1
+                kind = type(message)
+                if kind is _Ask:
+                    self._answer(actor, cast("_Ask", message))
+                elif kind is _ActorStop:
+                    self._stop(actor)
+                else:
+                    actor.on_receive(message)
+                if actor.stopped or actor.suspended:
+                    break
+                if not handled % _LOOK_EVERY and self.clock() - self._began >= self.turn_slice:
+                    break
+        except Exception as error:
+            self._fail(actor, error, message, waiting[handled:])
+            return
+        finally:
+            # It was the only one that ran since the clock was read. Not in a function of its own:
+            # this is done for each run of each actor.
+            now = self.clock()
+            if actor.epoch != self.epoch:
+                actor.epoch = self.epoch
+                actor.marked_busy, actor.marked_handled = actor.busy, actor.handled
+            actor.handled += handled
+            actor.busy += now - self._read
+            actor.last_run = self._read = now
+            self.handled += handled
+            depth = len(waiting)
+            if depth > actor.high_water:
+                actor.high_water = depth
+                if depth > self.high_water:
+                    self.high_water = depth
+        rest = waiting[handled:] if handled < len(waiting) else None
+        if actor.stopped:
+            actor._waiting = None
+            if rest:
+                self._return(actor, rest)
+        else:
+            actor._waiting = rest
+
+    def _run_tapped(self, actor: LoopActor, tap: Tap) -> None:
+        """Run an actor while its tap looks on."""
+        waiting = actor._waiting
+        if waiting is None or actor.suspended:
+            return
+        actor._waiting = Watched(
+            waiting,
+            lambda message: tap.gets(actor, message.message if type(message) is _Ask else message),
+        )
+        tap.begin(actor)
+        try:
+            self._run(actor)
+        finally:
+            tap.end(actor)
+
+    def _answer(self, actor: LoopActor, ask: _Ask) -> None:
+        if isinstance(ask.message, _ActorStop):
+            try:
+                self._stop(actor)
+            finally:
+                ask.reply_to.set(value=True)
+            return
+        if ask.message is _RESTART:
+            ask.reply_to.set(value=True)
+            raise Restarted("restarted by an operator")
+        try:
+            ask.reply_to.set(actor.on_receive(ask.message))
+        except Exception:
+            ask.reply_to.set_exception()
+
+    def _forget(self, actor: LoopActor) -> None:
+        number = actor._serial >> _BLOCK_BITS
+        block = self._blocks.get(number)
+        if block is not None and block.pop(actor._serial, None) is not None:
+            if not block:
+                del self._blocks[number]
+            self._count -= 1
+            self.population[type(actor)] -= 1
+
+    def _stop(self, actor: LoopActor) -> None:
+        actor.stopped = True
+        actor._ref = None
+        self._forget(actor)
+        actor.on_stop()
+        if actor.tap is not None:
+            actor.tap.ended(actor, None)
+
+    def _return(self, actor: LoopActor, messages: list[Any]) -> None:
+        """Hand messages back to the actor that stopped before them."""
+        told = _refuse_asks(actor, messages)
+        if told:
+            try:
+                actor.on_undelivered(told)
+            except Exception as error:
+                self._fail(actor, error, told[0], told[1:])
+
+    def _fail(self, actor: LoopActor, error: Exception, message: Any, unseen: list[Any]) -> None:
+        if isinstance(error, Restarted):
+            _log.info("actor restarted", **about(actor))
+        else:
+            _log.error(
+                "actor failed",
+                **about(actor),
+                last_message=describe(message),
+                error=f"{type(error).__name__}: {error}",
+                exc_info=error,
+            )
+        actor.stopped = True
+        actor._waiting = None
+        self._forget(actor)
+        try:
+            actor.on_failure(type(error), error, cast("TracebackType", error.__traceback__))
+        except Exception as second:
+            _log.error("actor failed in on_failure", **about(actor), exc_info=second)
+        if actor.tap is not None:
+            actor.tap.ended(actor, error)
+        parent, unseen = actor.parent, _refuse_asks(actor, unseen)
+        if parent is not None:
+            failed = Failed(actor, error, message, unseen)
+            try:
+                self.tell(parent, failed)
+            except pykka.ActorDeadError:
+                self._return(parent, [failed])
+
+
+def about(actor: LoopActor) -> dict[str, Any]:
+    """Return what a line of the log says of whom it is about."""
+    found = {"actor": actor.actor_urn}
+    return found if actor.client is None else {**found, "client": actor.client}
+
+
+def describe(message: Any) -> str:
+    """Return a message as one bounded line for the log, without payloads."""
+    if isinstance(message, (bytes, bytearray)):
+        return f"{len(message)} bytes"
+    text = repr(message)
+    return text if len(text) <= 200 else text[:200] + "..."
+
+
+def _refuse_asks(actor: LoopActor, messages: list[Any]) -> list[Any]:
+    """Answer those who wait for a stopped actor; return the messages that nobody waits for."""
+    told: list[Any] = []
+    for message in messages:
+        if isinstance(message, _Ask):
+            if isinstance(message.message, _ActorStop):
+                message.reply_to.set(value=False)
+            else:
+                dead = pykka.ActorDeadError(f"{actor.actor_urn} has stopped")
+                message.reply_to.set_exception((type(dead), dead, None))
+        elif not isinstance(message, _ActorStop):
+            told.append(message)
+    return told
+
+
+def _nothing() -> None:
+    """Do nothing."""
+
+
+def _ignore(_actor: LoopActor) -> None:
+    """Do nothing."""

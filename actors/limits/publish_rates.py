@@ -1,0 +1,220 @@
+"""How much a client may publish: what it sends beyond that is not read until later.
+
+Several bounds may apply to one connection: its own, and those it shares with the connections of
+its user, of its address and of its listener. It waits for the one that takes longest.
+
+Only what a connection took beyond its own bound tries the patience: the debt of a shared one may be
+the doing of others. Nor does it wait for all of that. A shared rate is divided among those who wait
+for it, and each waits until its part has paid for what it took itself: who sends little is read
+again soon, however much others send.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from weakref import WeakSet, WeakValueDictionary
+
+from actors.limits.addresses import network_of
+from actors.limits.token_bucket import Bucket, Buckets
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from actors.options.limit_options import Quota
+
+_SHORTEST = 0.05
+"""Seconds that nothing is read at least, or each packet would be a read of its own."""
+_BREAK = 1.0
+"""Seconds of sending nothing, though it might, after which a client is patient again."""
+
+
+class Meter:
+    """What one connection is read of: by its own buckets, and by those that it shares."""
+
+    __slots__ = (
+        "_due", "_held_since", "_own_bytes", "_own_messages", "_patience", "_shared_bytes",
+        "_shared_messages",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        own: tuple[Bucket | None, Bucket | None],
+        shared: tuple[tuple[Share, ...], tuple[Share, ...]],
+        patience: float,
+    ) -> None:
+        """``own`` and ``shared`` are those of messages and those of bytes."""
+        self._own_messages, self._own_bytes = own
+        self._shared_messages, self._shared_bytes = shared
+        self._patience = patience
+        self._held_since: float | None = None
+        self._due = 0.0
+
+    def took(self, messages: int, size: int, now: float) -> float:
+        """Count what one read brought; return for how many seconds nothing more is to be read."""
+        own = shared = 0.0
+        if messages:
+            if self._own_messages is not None:
+                own = self._own_messages.take(messages, now)
+            shared = _longest(self._shared_messages, messages, now)
+        if self._own_bytes is not None:
+            own = max(own, self._own_bytes.take(size, now))
+        shared = max(shared, _longest(self._shared_bytes, size, now))
+        if own <= 0:
+            self._held_since = None
+            if shared <= 0:
+                return 0.0
+        else:
+            if self._held_since is None or now > self._due + _BREAK:
+                self._held_since = now
+            if self._patience:
+                # Not longer than the patience lasts: who is gone meanwhile is noticed by reading
+                # only, and who then sends even more need not be waited for.
+                own = min(own, self._held_since + self._patience - now)
+        wait = max(own, shared, _SHORTEST)
+        self._due = now + wait
+        return wait
+
+    def debt(self, now: float) -> float:
+        """Return for how many seconds nothing is to be read at first because of what others did."""
+        shares = (*self._shared_messages, *self._shared_bytes)
+        return max((share.debt(now) for share in shares), default=0.0)
+
+    def tries_patience(self, now: float) -> bool:
+        """Return whether its own bound held it back for too long: it does not slow down."""
+        since = self._held_since
+        return bool(self._patience) and since is not None and now - since >= self._patience
+
+
+class Share:
+    """What one connection has to do with a bucket that it shares with others."""
+
+    __slots__ = ("__weakref__", "_paid_at", "_pool", "_waiting", "_who")
+
+    def __init__(self, pool: Pool, who: str, waiting: WeakSet[Share]) -> None:
+        self._pool = pool
+        self._who = who
+        self._waiting = waiting
+        self._paid_at = 0.0
+        """When its part of the rate has paid for what it took while there was a debt."""
+
+    def take(self, amount: float, now: float) -> float:
+        """Take credit; return for how many seconds this connection has to wait."""
+        debt = self._pool.buckets.take(self._who, amount, now)
+        if debt <= 0:
+            self._waiting.discard(self)
+            return 0.0
+        self._waiting.add(self)
+        part = self._pool.rate / len(self._waiting)
+        self._paid_at = max(self._paid_at, now) + amount / part
+        return min(debt, self._paid_at - now)
+
+    def debt(self, now: float) -> float:
+        """Return in how many seconds the debt of all is paid."""
+        return self._pool.buckets.take(self._who, 0.0, now)
+
+
+class Pool:
+    """The buckets of all parties of a kind: each is shared by the connections of one party."""
+
+    __slots__ = ("_waiting", "buckets", "rate")
+
+    def __init__(self, rate: float, burst: float) -> None:
+        self.rate = rate
+        self.buckets = Buckets(rate, _burst_of(rate, burst))
+        self._waiting: WeakValueDictionary[str, WeakSet[Share]] = WeakValueDictionary()
+        """By party the shares that were in debt when they took something last."""
+
+    def share(self, who: str) -> Share:
+        """Return what a new connection of a party takes from."""
+        waiting = self._waiting.get(who)
+        if waiting is None:
+            waiting = self._waiting[who] = WeakSet()
+        return Share(self, who, waiting)
+
+
+def _longest(shares: Iterable[Share], amount: float, now: float) -> float:
+    wait = 0.0
+    for share in shares:
+        wait = max(wait, share.take(amount, now))
+    return wait
+
+
+class PublishRates:
+    """The publish rates of all who share one; gives each connection its meter."""
+
+    __slots__ = ("_burst", "_client", "_patience", "_shared")
+
+    def __init__(
+        self,
+        listeners: Mapping[str, Quota],
+        address: Quota,
+        user: Quota,
+        client: Quota,
+        burst: float,
+        patience: float,
+    ) -> None:
+        self._client = client
+        self._burst = burst
+        self._patience = patience
+        self._shared = {
+            "address": _Shared(address, burst),
+            "user": _Shared(user, burst),
+            **{f"listener {name}": _Shared(quota, burst) for name, quota in listeners.items()},
+        }
+
+    def meter(self, listener: str, address: str, user: str | None, now: float) -> Meter | None:
+        """Return what counts for a connection; None when nothing bounds it."""
+        client = self._client
+        own = (
+            _bucket(client.publish_rate, self._burst, now),
+            _bucket(client.publish_bytes, self._burst, now),
+        )
+        messages: list[Share] = []
+        sizes: list[Share] = []
+        place = f"listener {listener}"
+        for kind, who in (("address", network_of(address)), ("user", user), (place, listener)):
+            shared = self._shared.get(kind)
+            if shared is None or not who:
+                continue
+            if shared.messages is not None:
+                messages.append(shared.messages.share(who))
+            if shared.bytes is not None:
+                sizes.append(shared.bytes.share(who))
+        if own == (None, None) and not messages and not sizes:
+            return None
+        return Meter(own, (tuple(messages), tuple(sizes)), self._patience)
+
+    def debt(self, address: str, user: str | None, now: float) -> float:
+        """Return for how many seconds an address and a user have published too much already."""
+        longest = 0.0
+        for kind, who in (("address", network_of(address)), ("user", user)):
+            shared = self._shared[kind]
+            for pool in (shared.messages, shared.bytes):
+                if pool is not None and who:
+                    longest = max(longest, pool.buckets.take(who, 0.0, now))
+        return longest
+
+    def sweep(self, now: float) -> None:
+        """Forget what no longer matters; to be called once a second."""
+        for shared in self._shared.values():
+            for pool in (shared.messages, shared.bytes):
+                if pool is not None:
+                    pool.buckets.forget_full(now)
+
+
+class _Shared:
+    """What the parties of a kind may publish."""
+
+    __slots__ = ("bytes", "messages")
+
+    def __init__(self, quota: Quota, burst: float) -> None:
+        self.messages = Pool(quota.publish_rate, burst) if quota.publish_rate else None
+        self.bytes = Pool(quota.publish_bytes, burst) if quota.publish_bytes else None
+
+
+def _bucket(rate: float, burst: float, now: float) -> Bucket | None:
+    return Bucket(rate, _burst_of(rate, burst), now) if rate else None
+
+
+def _burst_of(rate: float, seconds: float) -> float:
+    return max(1.0, rate * seconds)

@@ -1,0 +1,45 @@
+"""How many subscriptions a session may have, and how deep topics and topic filters may be."""
+
+from __future__ import annotations
+
+
+class TopicLimits:
+    """Bounds on what a single client may make the subscription index hold; 0 is no bound."""
+
+    __slots__ = ("_levels", "_subscriptions", "_wildcards", "patterns", "patterns_in_all")
+
+    def __init__(
+        self,
+        subscriptions: int,
+        levels: int,
+        wildcards: int,
+        patterns: int = 0,
+        patterns_in_all: int = 0,
+    ) -> None:
+        self.patterns = patterns
+        """Wildcard patterns of one session, see ``actors.session.wildcard_patterns``."""
+        self.patterns_in_all = patterns_in_all
+        """Wildcard patterns of all sessions."""
+        self._subscriptions = subscriptions
+        self._levels = levels
+        self._wildcards = wildcards
+
+    def refuses_filter(self, topic_filter: str, held: int, *, new: bool) -> str | None:
+        """Return why a session with ``held`` subscriptions may not have this one, or None.
+
+        ``new``: the session does not have that very subscription already.
+        """
+        if self._levels and topic_filter.count("/") >= self._levels:
+            return "topic_levels"
+        # A wildcard is a whole level, so each of these characters is one [MQTT-4.7.1-2/3].
+        if self._wildcards and topic_filter.count("+") + topic_filter.count("#") > self._wildcards:
+            return "wildcards"
+        if new and self._subscriptions and held >= self._subscriptions:
+            return "subscriptions"
+        return None
+
+    def refuses_topic(self, topic: bytes) -> str | None:
+        """Return why nothing may be published to a topic, or None."""
+        if self._levels and topic.count(b"/") >= self._levels:
+            return "topic_levels"
+        return None

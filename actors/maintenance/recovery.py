@@ -1,0 +1,364 @@
+"""From the log to a running broker, and from the log to one session.
+
+The projections are read first, if they are whole; then the log is folded from their mark on.
+Without them it is folded from where it begins: from its first record, or from the checkpoint
+before which it was cut.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING
+
+import structlog
+
+from actors.session.messages import Detached
+from eventstore.errors import CorruptLog
+from eventstore.format.events import (
+    BrokerStarted,
+    MessagePublished,
+    MessagesCarried,
+    SessionClosed,
+    upcast,
+)
+from eventstore.format.positions import INDEX_BITS, from_runs, position
+from eventstore.format.records import ChainChecker
+from eventstore.log.jetstream_log import LogUnavailable
+from eventstore.log.journal import Journal
+from eventstore.log.log_start import LostBeginning
+from eventstore.log.message_store import messages_of
+from projections.state.node import NodeState
+from projections.state.retained import RetainedMessage
+from projections.storage.format import BadProjection
+from projections.storage.loading import Loader
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from actors.broker import Broker
+    from eventstore.format.positions import Position
+    from eventstore.format.records import Record
+    from eventstore.log.jetstream_log import EventLog, LogTail
+    from projections.state.session import SessionState
+    from projections.storage.format import Mark
+    from projections.storage.loading import Loaded
+
+_log = structlog.get_logger("foldmq")
+
+_POLL = 0.002
+_BREATHE_EVERY = 64
+"""Records folded between two looks at the event loop."""
+_FREEZE_FROM = 50_000
+"""Sessions in memory from which those that are offline are frozen while the log is folded."""
+
+
+async def recover(broker: Broker, progress: Callable[[int, int], None]) -> Mark | None:
+    """Bring the broker's state up to date, open the journal, end what was connected.
+
+    Returns the mark of the projections if they were used: the log up to it was not read.
+    """
+    log = broker.log
+    tail = await log.tail()
+    loaded: Loaded | None = None
+    try:
+        loaded = await _load(broker, tail)
+        await _fold(broker, tail, loaded, progress)
+    except BadProjection as error:
+        _log.warning("the log is folded from its beginning", reason=str(error))
+        loaded = None
+        broker.begin_anew()
+        await _fold(broker, tail, None, progress)
+    node = broker.node
+    node.loaded_all()
+    _check_begin(log, node, tail)
+    node.begin = log.first
+    broker.writer = log.writer(broker.clock, broker.fail)
+    broker.journal = Journal(
+        broker.writer,
+        broker.clock,
+        node=broker.options.node,
+        sequence=tail.sequence,
+        link=tail.link,
+        max_record=broker.options.max_record,
+    )
+    if log.watermark is not None:
+        broker.journal.on_durable = log.watermark.write
+    await broker.writer.start(broker.journal)
+    _restore(broker, loaded)
+    if loaded is None:
+        broker.projector.begin()
+    broker.emit(BrokerStarted(software()))
+    _end_connections(broker)
+    for name in [name for name, state in node.sessions.live.items() if not state.connected]:
+        broker.passivate(name)
+    return loaded.mark if loaded is not None else None
+
+
+async def _load(broker: Broker, tail: LogTail) -> Loaded | None:
+    """Read the projections into the broker's state; None when there are none.
+
+    Raises BadProjection when they are of no use.
+    """
+    log = broker.log
+    inbound: dict[str, list[Position]] = {}
+
+    def found(state: SessionState, *, frozen: bool) -> None:
+        if frozen:
+            broker.take_passive(state)
+        if state.inbound:
+            inbound[state.session] = list(state.inbound.values())
+
+    loader = Loader(broker.node, found, position(tail.sequence + 1, 0))
+    count = 0
+    try:
+        async for data in log.projections.read():
+            loader.take(data)
+            count += 1
+            if count % 1024 == 0:
+                await asyncio.sleep(0)
+        if not count:
+            return None
+        loaded = loader.finish(await log.projections.last())
+    except LogUnavailable as error:
+        # If the log does not answer either, that is told when it is read.
+        raise BadProjection(f"the projections cannot be read: {error}") from None
+    await _check_mark(log, loaded)
+    broker.node.begin = log.first
+    await _fill_carried(broker, loaded)
+    await _recall(broker, inbound)
+    broker.projector.go_on(loaded)
+    broker.node.sessions.on_thaw = broker.router.restore
+    return loaded
+
+
+async def _check_mark(log: EventLog, loaded: Loaded) -> None:
+    """Raise BadProjection unless the log goes on from the projections' mark."""
+    mark = loaded.mark
+    if mark.sequence < log.first:
+        if mark.sequence == log.first - 1 and mark.cut and mark.cut.link == mark.link:
+            return
+        raise BadProjection("the projections end before the log begins")
+    try:
+        records = await log.read_some([mark.sequence])
+    except CorruptLog:
+        records = []
+    if not any(one.sequence == mark.sequence and one.link.hex() == mark.link for one in records):
+        raise BadProjection("the projections are those of another log")
+
+
+async def _fill_carried(broker: Broker, loaded: Loaded) -> None:
+    """Learn from the records that repeat messages which those are, and where the log was cut."""
+    node, mark = broker.node, loaded.mark
+    node.take_marks(mark.checkpoints, mark.cut, mark.archived, mark.bridged)
+    carriers = [sequence for sequence in mark.carriers if sequence >= broker.log.first]
+    for start in range(0, len(carriers), _BREATHE_EVERY):
+        for record in await _read(broker, carriers[start : start + _BREATHE_EVERY]):
+            for index, event in record.events():
+                if isinstance(event, MessagesCarried):
+                    node.apply(event, position(record.sequence, index), record.time_ms)
+
+
+async def _recall(broker: Broker, wanted: dict[str, list[Position]]) -> None:
+    """Find retained messages that sessions have sent at QoS 2 and not released.
+
+    The projections hold their identifiers; the messages are in the log.
+    """
+    if not wanted:
+        return
+    node = broker.node
+    sequences = {
+        at for refs in wanted.values() for ref in refs for at in node.where(ref >> INDEX_BITS)
+    }
+    found: dict[Position, RetainedMessage] = {}
+    for record in await _read(broker, sequences):
+        found.update(_retained_at_qos2(record))
+    for session, refs in wanted.items():
+        messages = [found[ref] for ref in refs if ref in found]
+        if messages:
+            node.retained.recall(session, messages)
+
+
+async def _read(broker: Broker, sequences: Iterable[int]) -> list[Record]:
+    """Return records that the projections refer to; raise BadProjection when there are not all.
+
+    Projections that lost their end may refer to what was cut off since.
+    """
+    try:
+        return await broker.log.read_some(sequences)
+    except CorruptLog as error:
+        raise BadProjection(f"what the projections refer to is not there: {error.what}") from None
+
+
+def _retained_at_qos2(record: Record) -> Iterable[tuple[Position, RetainedMessage]]:
+    """Yield what a record holds of messages that are retained with their PUBREL."""
+    base = position(record.sequence, 0)
+    waiting: set[Position] = set()
+    for index, event in record.events():
+        if isinstance(event, MessagePublished) and event.retain and event.qos == 2:
+            waiting.update(range(base + index, base + index + event.count))
+        elif isinstance(event, MessagesCarried):
+            waiting.update(from_runs(event.waiting))
+    if not waiting:
+        return
+    for stored in messages_of(record):
+        for ref, topic, payload in zip(
+            range(stored.first, stored.first + len(stored.payloads)),
+            stored.topics,
+            stored.payloads,
+            strict=True,
+        ):
+            if ref in waiting:
+                yield ref, RetainedMessage(topic.decode(), payload, 2, ref)
+
+
+async def _fold(
+    broker: Broker, tail: LogTail, loaded: Loaded | None, progress: Callable[[int, int], None]
+) -> None:
+    """Fold what the projections do not reflect."""
+    log, node = broker.log, broker.node
+    noted = log.watermark.read() if log.watermark is not None else None
+    last = tail.sequence
+    first = log.first
+    checker = ChainChecker() if first == 1 else None
+    if loaded is not None:
+        first = loaded.mark.sequence + 1
+        checker = ChainChecker(loaded.mark.sequence, bytes.fromhex(loaded.mark.link))
+    else:
+        node.starts_at(first)
+    if last and first <= last:
+        async for record in log.read(first, last):
+            if checker is None:
+                checker = ChainChecker(first - 1, record.previous)
+            checker.check(record)
+            if noted is not None and noted[0] == record.sequence and noted[1] != record.link:
+                raise CorruptLog(record.sequence, "is not the one that was acknowledged")
+            if loaded is not None:
+                await _recall(broker, _unknown_releases(node, record, position(first, 0)))
+            node.apply_record(record)
+            if record.sequence % _BREATHE_EVERY == 0:
+                if loaded is None and len(node.sessions.live) > _FREEZE_FROM:
+                    _freeze_offline(node, position(record.sequence + 1, 0))
+                progress(record.sequence - first + 1, last - first + 1)
+                await asyncio.sleep(0)
+        if checker is None or checker.sequence != last:
+            raise CorruptLog(first if checker is None else checker.sequence + 1, "is missing")
+    node.applied = last
+    progress(1, 1)
+
+
+def _unknown_releases(
+    node: NodeState, record: Record, before: Position
+) -> dict[str, list[Position]]:
+    """Return what is released in a record that was sent before a position and is not known."""
+    found: dict[str, list[Position]] = {}
+    for raw in record.raw_events:
+        if raw.get("e") != "Released":
+            continue
+        event = upcast(raw)
+        for ref in from_runs(event["refs"]):
+            if ref < before and not node.retained.known(event["session"], ref):
+                found.setdefault(event["session"], []).append(ref)
+    return found
+
+
+def _freeze_offline(node: NodeState, bound: Position) -> None:
+    for name in [name for name, state in node.sessions.live.items() if not state.connected]:
+        node.sessions.freeze(name, bound)
+
+
+def _check_begin(log: EventLog, node: NodeState, tail: LogTail) -> None:
+    """Raise CorruptLog unless the log may begin where it does, and is complete from there."""
+    if log.first == 1 or not tail.sequence:
+        return
+    if not any(cut.first >= log.first for cut in node.cuts):
+        raise LostBeginning(log.first, node.cuts[-1] if node.cuts else None)
+    if node.partial:
+        raise CorruptLog(log.first - 1, "is gone, and no whole checkpoint follows it")
+
+
+def _restore(broker: Broker, loaded: Loaded | None) -> None:
+    """Bring the subscription index in line with the state."""
+    node = broker.node
+    for name in broker.router.active_sessions():
+        if name not in node.sessions:
+            broker.router.remove_session(name)
+    for state in list(node.sessions.live.values()):
+        broker.router.restore(state)
+    if loaded is None:
+        for name, state in node.sessions.items():
+            if name not in node.sessions.live:
+                broker.take_passive(state)
+    node.sessions.on_thaw = broker.router.restore
+
+
+def software() -> str:
+    """Return the version of foldmq that runs."""
+    try:
+        return version("foldmq")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+def _end_connections(broker: Broker) -> None:
+    """Record the end of the connections that ended with the broker's predecessor.
+
+    Wills are published as for any connection that ended without a DISCONNECT.
+    """
+    for name, state in list(broker.node.sessions.live.items()):
+        if not state.connected:
+            broker.watch_expiry(state)
+        elif state.will is not None:
+            broker.kernel.tell(broker.session(name), Detached(None, "broker_restarted", False))
+        else:
+            broker.emit(SessionClosed(name, "broker_restarted", state.generation))
+            if state.clean:
+                broker.router.remove_session(name)
+            else:
+                broker.watch_expiry(state)
+
+
+async def rebuild_session(broker: Broker, name: str) -> tuple[int, SessionState | None]:
+    """Return a session's state as the log has it, None when there is no such session.
+
+    With it comes the stream sequence of the last record that was folded.
+
+    Waits until all that was appended until now is on disk. Nothing may append for this session
+    meanwhile.
+    """
+    with broker.retention.holding_still():
+        return await _rebuild(broker, name)
+
+
+async def _rebuild(broker: Broker, name: str) -> tuple[int, SessionState | None]:
+    journal = broker.journal
+    checkpoints = broker.node.checkpoints
+    first = checkpoints[-1].begun >> INDEX_BITS if checkpoints else broker.log.first
+    node = NodeState(first)
+    checker: ChainChecker | None = None
+    done = first - 1
+    last = journal.end
+    whole = False
+    while not whole:
+        await _until_durable(broker, last)
+        async for record in broker.log.read(done + 1, last):
+            if checker is None:
+                checker = ChainChecker(first - 1, record.previous)
+            checker.check(record)
+            done = record.sequence
+            node.apply_record(record, only=name)
+            whole = record.last
+            await asyncio.sleep(0)
+        if broker.failed.done():
+            break
+        # A turn that went on in the next record counts as a whole or not at all.
+        last += not whole
+    return last, node.sessions.get(name)
+
+
+async def _until_durable(broker: Broker, last: int) -> None:
+    journal = broker.journal
+    broker.kernel.wake()
+    while journal.durable < last and not broker.failed.done():
+        await asyncio.sleep(_POLL)
+        journal.flush()

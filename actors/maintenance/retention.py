@@ -1,0 +1,455 @@
+"""Bounds the log: repeats the state in it from time to time, and cuts off what is older.
+
+A log can begin wherever a *checkpoint* does, a repetition of the whole state. Before the log is
+cut, messages that sessions still refer to are repeated as well, the projections have caught up,
+and the cut is on record: whoever reads the log knows what is gone, and that it may be.
+
+With ``keep_until_archived`` nothing is cut off before an archive has it
+(:mod:`actors.maintenance.archive_hold`). Near ``keep_bytes`` all of this takes precedence, and at
+it input waits (:mod:`actors.maintenance.log_quota`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import heapq
+from collections import Counter
+from operator import itemgetter
+from typing import TYPE_CHECKING
+
+import structlog
+
+from actors.maintenance.archive_hold import ArchiveGuard
+from actors.maintenance.checkpoints import (
+    BYTES_AT_ONCE,
+    MESSAGES_AT_ONCE,
+    carry,
+    repeat_retained,
+    repeat_session,
+)
+from actors.maintenance.log_quota import LogRoom
+from eventstore.errors import CorruptLog, EventTooLarge
+from eventstore.format.events import Bridged, CheckpointBegun, CheckpointCompleted, LogCut
+from eventstore.format.positions import INDEX_BITS, position
+from eventstore.log.jetstream_log import LogUnavailable
+from eventstore.log.message_store import MessageStore
+from projections.state.snapshot import expanded, reference_runs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from actors.broker import Broker
+    from actors.maintenance.checkpoints import Said
+    from actors.maintenance.projector import Projector
+    from eventstore.format.positions import Position
+    from eventstore.log.message_store import Message
+    from projections.state.node import Checkpoint
+
+_log = structlog.get_logger("foldmq")
+
+_LOOK_EVERY = 0.5
+_RETRY = 5.0
+_POLL = 0.02
+_PARTS = 8
+"""Checkpoints within the time that is kept: by so much more may be kept."""
+_QUARTERS = 4
+_SMALL = 32
+"""Near the bound this part of it is worth a checkpoint."""
+_LEAST = 1024 * 1024
+"""Bytes that the log must have grown by for a checkpoint to be worth it."""
+_SLICE = 0.002
+_SLICE_SHARE = 6
+_PRESSED = 4
+"""Near the bound a slice is so many times as long, and the pause no longer than it."""
+_MOST_PAUSES = 5
+"""Near the bound a slice waits for the disk so many times at most."""
+_PATIENCE = 15.0
+"""Seconds for which input waits for a cut that is held up by something else."""
+_HOLDERS = 3
+"""Sessions named in a warning."""
+_REMIND = 3600.0
+_RECORDS_AT_ONCE = 16
+
+
+class Retention:
+    """Keeps the log of a broker within ``keep`` seconds and ``keep_bytes``."""
+
+    def __init__(self, broker: Broker, projector: Projector) -> None:
+        self._broker = broker
+        self._now = broker.clock.monotonic
+        self._projector = projector
+        self._room = LogRoom(broker)
+        self._begins_ms = 0
+        self._begun_at: dict[int, int] = {}
+        """Bytes that had been appended when a checkpoint began, by its number."""
+        self._took: Counter[str] = Counter()
+        """Bytes that the last checkpoint and what was carried since took, about: no growth. By what
+        they hold: sessions, retained messages, messages that wait."""
+        self._queues: dict[str, int] = {}
+        """Bytes that wait for sessions that hold messages back from being cut off."""
+        self._readers = 0
+        self._held_up: tuple[str, float, object] = "", 0.0, None
+        """What was waited for last, since when, and how far it was then."""
+        self._warned: tuple[str, float] | None = None
+        self._guard = ArchiveGuard(broker)
+        projector.pressed = lambda: self._room.pressed
+
+    @contextlib.contextmanager
+    def holding_still(self) -> Iterator[None]:
+        """Cut nothing off while somebody reads the log."""
+        self._readers += 1
+        try:
+            yield
+        finally:
+            self._readers -= 1
+
+    async def run(self) -> None:
+        """Look after the log until cancelled."""
+        while True:
+            try:
+                await self._learn()
+                break
+            except LogUnavailable:
+                await asyncio.sleep(_RETRY)
+            except CorruptLog as error:
+                self._give_up(error)
+                return
+        try:
+            await self._look_again_and_again()
+        except CorruptLog as error:
+            self._give_up(error)
+        except EventTooLarge as error:
+            # It came while NATS took larger ones. A checkpoint without it would be none.
+            _log.error(
+                "the log holds a message that cannot be repeated: not cut", reason=str(error)
+            )
+        self._broker.journal.raise_ceiling(None)
+
+    async def _look_again_and_again(self) -> None:
+        while True:
+            await asyncio.sleep(_LOOK_EVERY)
+            self._room.look(self._repeated)
+            try:
+                await self.look()
+            except LogUnavailable as error:
+                _log.warning("log cannot be cut at present", reason=str(error))
+                self._room.let_go(str(error))
+                await asyncio.sleep(_RETRY)
+
+    def _give_up(self, damage: CorruptLog) -> None:
+        """Cut nothing more: what is left of a damaged log may be all that there is."""
+        what = f"record {damage.sequence} {damage.what}"
+        _log.error("the log is damaged and will not be cut", reason=what)
+
+    async def look(self) -> None:
+        """Finish what was begun, write a checkpoint if one is due, cut if that is due."""
+        node, log = self._broker.node, self._broker.log
+        if node.cuts and node.cuts[-1].first > log.first:
+            await self._purge(node.cuts[-1].first)
+        if self._room.pressed:  # with a checkpoint that is there already, if there is one
+            await self._cut_if_wanted()
+        if self._checkpoint_due():
+            await self.checkpoint()
+        await self._cut_if_wanted()
+        if self._room.full:  # all was done that can be
+            self._room.settle()
+
+    async def _cut_if_wanted(self) -> None:
+        wanted = self._wanted()
+        allowed = self._guard.allowed(wanted, self._room.size, self._begins_ms)
+        if allowed is not None:
+            await self.cut(*allowed)
+
+    # When.
+
+    async def _learn(self) -> None:
+        """Find out what is not known after a start: how large the log is, how old."""
+        log = self._broker.log
+        self._room.measured(await log.size())
+        self._room.look(0)
+        records = await log.read_some([log.first])
+        self._begins_ms = records[0].time_ms
+        first, last = log.first, self._broker.journal.durable
+        for one in self._broker.node.checkpoints:
+            share = (last - (one.begun >> INDEX_BITS) + 1) / max(1, last - first + 1)
+            self._begun_at[one.number] = round(-share * self._room.size)
+
+    @property
+    def _repeated(self) -> int:
+        return self._took.total()
+
+    def _behind(self, checkpoint: Checkpoint) -> int:
+        """Return the bytes of the log from the beginning of a checkpoint on."""
+        appended = self._room.appended
+        return appended - self._begun_at.get(checkpoint.number, appended)
+
+    def _checkpoint_due(self) -> bool:
+        options, node = self._broker.options, self._broker.node
+        last = node.checkpoints[-1] if node.checkpoints else None
+        grown = (self._room.size if last is None else self._behind(last)) - self._repeated
+        little = min(_LEAST, options.keep_bytes // _SMALL)
+        if self._room.pressed and grown >= max(little, self._repeated // 2):
+            # With the one that is there too little could be cut off, or too much of it is needed.
+            return True
+        if grown < max(_LEAST, 2 * self._repeated):
+            return False
+        if options.keep_bytes and grown >= options.keep_bytes // _QUARTERS:
+            return True
+        since_ms = self._begins_ms if last is None else last.time_ms
+        age = (self._broker.clock.time_ms() - since_ms) / 1000
+        # A clock that was set back says nothing about the age.
+        return bool(options.keep) and (age >= options.keep / _PARTS or age < 0)
+
+    def _wanted(self) -> tuple[Checkpoint, str] | None:
+        """Return before which checkpoint the log is to be cut to be within its bounds, and why."""
+        options, first = self._broker.options, self._broker.log.first
+        known = [one for one in self._broker.node.checkpoints if one.begun >> INDEX_BITS > first]
+        chosen: tuple[Checkpoint, str] | None = None
+        if options.keep:
+            before = self._broker.clock.time_ms() - int(options.keep * 1000)
+            old = [one for one in known if one.time_ms <= before]
+            if old:
+                chosen = old[-1], "keep"
+        bound = options.keep_bytes
+        if bound and known and self._room.size > bound - bound // _QUARTERS:
+            small = [one for one in known if self._behind(one) <= bound - bound // _QUARTERS]
+            one = small[0] if small else known[-1]
+            if chosen is None or one.begun > chosen[0].begun:
+                chosen = one, "keep_bytes"
+        return chosen
+
+    # A checkpoint.
+
+    async def checkpoint(self) -> None:
+        """Repeat the whole state in the log."""
+        node, journal = self._broker.node, self._broker.journal
+        before = self._room.appended
+        number, begun = await self._begin()
+        self._begun_at[number] = before
+        self._took.clear()
+        sessions = retained = 0
+        names = node.sessions.names()
+        names.reverse()
+        while names:
+            started = self._now()
+            while names and self._now() - started < self._slice:
+                name = names.pop()
+                if name in self._broker.rebuilding:
+                    # What was recorded for it since it failed is not in its state.
+                    names.insert(0, name)
+                    await self._wait("a session is being rebuilt", len(names))
+                    break
+                sessions += self._say(repeat_session(node, name), "sessions")
+            await self._breathe(started)
+        topics = node.retained.topics()
+        topics.reverse()
+        while topics:
+            started = self._now()
+            said = list(repeat_retained(node, self._some(topics)))
+            self._say(said, "retained")
+            retained += sum(len(one.payloads) for one in said)
+            await self._breathe(started)
+        self._broker.emit(CheckpointCompleted(number, begun, sessions, retained))
+        self._broker.kernel.wake()
+        await self._until_whole(journal.here >> INDEX_BITS)
+        _log.info("checkpoint written", number=number, sessions=sessions, retained=retained)
+
+    def _some(self, topics: list[str]) -> list[str]:
+        """Take topics from the end of a list, as many as may be repeated in one go."""
+        some: list[str] = []
+        size = 0
+        while topics and len(some) < MESSAGES_AT_ONCE and size < BYTES_AT_ONCE:
+            topic = topics.pop()
+            message = self._broker.node.retained.get(topic)
+            if message is not None:
+                some.append(topic)
+                size += len(message.payload)
+        return some
+
+    async def _begin(self) -> tuple[int, Position]:
+        """Begin a checkpoint in a record with which a turn begins: a log cannot begin otherwise."""
+        node, journal = self._broker.node, self._broker.journal
+        while True:
+            while journal.behind is None:  # noqa: ASYNC110 - a turn goes on: rare
+                await asyncio.sleep(_POLL)
+            number = node.checkpoint + 1
+            begun = self._broker.emit(CheckpointBegun(number))
+            if node.bridged is not None:
+                self._broker.emit(Bridged(node.bridged))
+            self._broker.kernel.wake()
+            if journal.behind is not None:
+                return number, begun
+
+    @property
+    def _slice(self) -> float:
+        return _SLICE * _PRESSED if self._room.pressed else _SLICE
+
+    async def _breathe(self, started: float) -> None:
+        """Let the broker do its work for some time, and the disk keep up."""
+        room, journal = self._room, self._broker.journal
+        self._broker.kernel.wake()
+        room.look()
+        await asyncio.sleep((self._now() - started) * (1 if room.pressed else _SLICE_SHARE))
+        pauses = 0
+        # The disk sets the pace; but its clients would keep it busy until there is no room left.
+        while journal.lagging and (pauses < _MOST_PAUSES or room.full or not room.pressed):
+            await asyncio.sleep(_POLL)
+            pauses += 1
+
+    async def _wait(self, why: str, progress: object) -> None:
+        """Wait a little for something else; if it makes no progress, input waits no longer."""
+        reason, since, before = self._held_up
+        if (reason, before) != (why, progress):
+            self._held_up = why, self._now(), progress
+        elif self._now() - since > _PATIENCE:
+            self._room.let_go(why)
+        await asyncio.sleep(_POLL)
+
+    def _say(self, said: Iterable[Said], what: str) -> bool:
+        """Append events that hold sessions, retained messages or such that wait."""
+        found = False
+        for one in said:
+            self._broker.emit(one.event, one.payloads, one.size)
+            self._took[what] += one.bytes
+            found = True
+        return found
+
+    # A cut.
+
+    async def cut(self, checkpoint: Checkpoint, reason: str) -> None:
+        """Cut off what stands before a checkpoint."""
+        broker = self._broker
+        first = checkpoint.begun >> INDEX_BITS
+        await self._carry(position(first, 0))
+        needed = (broker.journal.here - 1) >> INDEX_BITS
+        # What a recovery folds must refer to nothing that goes and was not carried.
+        while self._projector.marked < needed:
+            await self._wait("the projections have not caught up", self._projector.progress)
+        (record,) = await broker.log.read_some([first])
+        if not self._guard.lets_go(first):
+            return  # what holds has changed meanwhile
+        event = LogCut(first, record.previous.hex(), record.time_ms, reason)
+        at = broker.emit(event)
+        broker.kernel.wake()
+        await self._until_whole(at >> INDEX_BITS)
+        await self._purge(first)
+        self._begins_ms = record.time_ms
+        _log.info("log cut", first=first, reason=reason, bytes=self._room.size)
+        self._warn_if_large()
+
+    def _warn_if_large(self) -> None:
+        """Say what the log holds that makes it larger than it is to be, once in a while."""
+        size, bound, took = self._room.size, self._broker.options.keep_bytes, self._took
+        if not bound or size <= bound:
+            self._warned = None
+            return
+        # A checkpoint is there twice until the log is cut.
+        queued = sum(self._queues.values())
+        needed = 2 * (took["sessions"] + took["retained"]) + queued > bound
+        why = (
+            "what sessions and retained messages need does not fit"
+            if needed
+            else "it is written faster than it is cut"
+        )
+        if self._warned is not None:
+            reason, at = self._warned
+            if reason == why and self._now() - at < _REMIND:
+                return
+        self._warned = why, self._now()
+        largest = heapq.nlargest(_HOLDERS, self._queues.items(), key=itemgetter(1))
+        _log.warning(
+            f"the log takes more than keep_bytes: {why}",
+            bytes=size,
+            keep_bytes=bound,
+            retained=took["retained"],
+            sessions=took["sessions"],
+            queued=queued,
+            since_checkpoint=max(0, size - took.total()),
+            holders=[f"{name}: {waits}" for name, waits in largest],
+        )
+
+    async def _purge(self, first: int) -> None:
+        broker = self._broker
+        while self._readers:
+            await self._wait("the log is being read", None)
+        broker.node.forget_before(first)
+        await broker.log.cut(first)
+        known = {one.number for one in broker.node.checkpoints}
+        self._begun_at = {key: at for key, at in self._begun_at.items() if key in known}
+        self._room.measured(await broker.log.size())
+        self._room.settle()
+
+    async def _carry(self, before: Position) -> None:
+        """Repeat the messages before a position that sessions, or retained ones, refer to.
+
+        A message that was sent before the checkpoint and released after it is retained under a
+        position that the checkpoint did not renew.
+        """
+        node = self._broker.node
+        self._queues.clear()
+        needed: dict[int, set[Position]] = {}
+        # A message moves: from its publisher, by way of what is retained, to who is to get it.
+        # Where it comes from is looked at before where it comes to, so that none slips through.
+        waiting = await self._look_for(before, needed)
+        for retained in node.retained.before(before):
+            if self._must_carry(retained.ref, before):
+                needed.setdefault(retained.ref >> INDEX_BITS, set()).add(retained.ref)
+        waiting |= await self._look_for(before, needed)
+        sequences = sorted(needed, reverse=True)
+        while sequences:
+            started = self._now()
+            some = [sequences.pop() for _ in range(min(_RECORDS_AT_ONCE, len(sequences)))]
+            store = MessageStore(1 << 62)
+            wanted = {at for sequence in some for at in node.where(sequence)}
+            await self._until_whole(max(wanted))
+            for record in await self._broker.log.read_some(wanted):
+                store.add_record(record)
+            messages: list[tuple[Position, Message]] = []
+            for ref in (ref for at in some for ref in sorted(needed[at])):
+                message = store.get(ref)
+                if message is None:
+                    raise CorruptLog(ref >> INDEX_BITS, "does not hold a message it should")
+                messages.append((ref, message))
+            self._say(carry(messages, waiting), "waiting")
+            await self._breathe(started)
+
+    async def _look_for(self, before: Position, needed: dict[int, set[Position]]) -> set[Position]:
+        """Add to ``needed``, by record, what sessions refer to before a position and must be kept.
+
+        Returns those of them that are retained with their PUBREL.
+        """
+        node = self._broker.node
+        waiting: set[Position] = set()
+        started = self._now()
+        for name in node.sessions.names():
+            while name in self._broker.rebuilding:
+                # What made it fail may have spoilt its state.
+                await self._wait("a session is being rebuilt", name)
+                started = self._now()
+            if not node.sessions.holds(name, before):
+                continue
+            # As of now: what is published later stands behind the checkpoint.
+            state = node.sessions.peek(name)
+            runs = list(reference_runs(state)) if state is not None else []
+            if state is not None and state.queued_bytes:
+                self._queues[name] = state.queued_bytes
+            for ref in expanded(runs, before):
+                if self._must_carry(ref, before):
+                    needed.setdefault(ref >> INDEX_BITS, set()).add(ref)
+                    if node.retained.known(name, ref):
+                        waiting.add(ref)
+                if self._now() - started > self._slice:
+                    await self._breathe(started)
+                    started = self._now()
+        return waiting
+
+    def _must_carry(self, ref: Position, before: Position) -> bool:
+        """Return whether a message is repeated nowhere behind a position yet."""
+        carriers = self._broker.node.carried.get(ref >> INDEX_BITS, ())
+        return not any(at >= before >> INDEX_BITS for at in carriers)
+
+    async def _until_whole(self, sequence: int) -> None:
+        journal = self._broker.journal
+        while journal.whole < sequence and not journal.idle:  # noqa: ASYNC110 - the disk's pace
+            await asyncio.sleep(_POLL)

@@ -1,0 +1,1 @@
+"""What all actors of a node share."""

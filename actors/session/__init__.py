@@ -1,0 +1,1 @@
+"""Sessions: decisions, publishing, routing and delivery."""

@@ -1,0 +1,162 @@
+"""Slows down clients that publish to a client which does not keep up."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from actors.node.read_pause import Pause
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from actors.connection.connection import Connection
+    from actors.kernel.clock import Clock, Timers
+
+_LONGEST = 1.0
+"""Seconds for which a slow reader may slow others down."""
+BACKLOG = 2048
+"""Messages waiting in a connected client's queue from which its publishers wait."""
+_LOOK = 0.5
+"""Seconds between two looks at how fast a backlog gets shorter."""
+_SOON = 2.0
+"""Seconds within which it must be gone at that speed; else no publisher waits for it."""
+_AT_MOST = 5.0
+"""Seconds for which publishers wait for a client without a break."""
+_GIVEN_UP = 10.0
+"""Seconds for which no publisher waits for a client that did not keep up."""
+
+
+class _Shares:
+    """How much each publisher has published to a client that does not keep up."""
+
+    __slots__ = ("_counts",)
+
+    def __init__(self) -> None:
+        self._counts: Counter[Connection] = Counter()
+
+    def add(self, publisher: Connection, count: int) -> bool:
+        """Count messages; return whether the publisher causes at least as much as the mean."""
+        counts = self._counts
+        counts[publisher] += count
+        return counts[publisher] * len(counts) >= counts.total()
+
+    def clear(self) -> None:
+        """Begin anew."""
+        self._counts.clear()
+
+
+class Brake:
+    """Publishers that wait for one client: those that publish at least as much as the mean.
+
+    Not for long: a client that does not catch up must not hold up others for ever. From then on it
+    loses QoS 0 messages instead, until it has caught up.
+    """
+
+    __slots__ = ("__weakref__", "_gave_up", "_held", "_shares")
+
+    def __init__(self) -> None:
+        self._shares = _Shares()
+        self._held: set[Connection] = set()
+        self._gave_up = False
+
+    def hold(self, publisher: Connection, count: int, timers: Timers) -> None:
+        """Read nothing more from a publisher for a moment; it has just published ``count``."""
+        if self._gave_up or publisher.ended or not self._shares.add(publisher, count):
+            return
+        if not self._held:
+            timers.remind(_LONGEST, self._give_up)
+        self._held.add(publisher)
+        publisher.pause(Pause.SLOW_READER)
+
+    def release(self) -> None:
+        """Let all go on: the client has caught up, or is gone."""
+        held, self._held = self._held, set()
+        for publisher in held:
+            publisher.resume(Pause.SLOW_READER)
+
+    def _give_up(self) -> None:
+        if self._held:
+            self._gave_up = True
+            self.release()
+
+
+class Backlog:
+    """Publishers that wait for the queue of one client to become shorter.
+
+    They wait as long as it will be short soon, at the speed at which the client takes what is in
+    it. No publisher waits for a client that is dead or much slower: what is published to it goes
+    into its queue, whose limits then decide. Only publishers wait that
+    publish at least as much as the others do in the mean. ``state`` returns how many messages
+    wait, and how many ever left the queue for the client.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_clock",
+        "_free_until",
+        "_held",
+        "_looks",
+        "_seen",
+        "_shares",
+        "_since",
+        "_state",
+        "_timers",
+    )
+
+    def __init__(self, timers: Timers, clock: Clock, state: Callable[[], tuple[int, int]]) -> None:
+        self._timers = timers
+        self._clock = clock
+        self._state = state
+        self._shares = _Shares()
+        self._held: set[Connection] = set()
+        self._free_until = 0.0
+        """Monotonic time until which no publisher waits."""
+        self._looks = 0
+        self._seen = 0
+        self._since: float | None = None
+        """How many had left the queue then; None: no timer is set."""
+
+    def hold(self, publisher: Connection, count: int) -> None:
+        """Read nothing more from a publisher until the queue is short, or hopeless.
+
+        ``count`` is how many messages it has just published to the client.
+        """
+        now = self._clock.monotonic()
+        if publisher.ended or now < self._free_until:
+            return
+        if not self._shares.add(publisher, count):
+            return
+        if not self._held:
+            self._seen, self._looks = self._state()[1], 0
+            if self._since is None:
+                self._timers.remind(_LOOK, self._look)
+            self._since = now
+        self._held.add(publisher)
+        publisher.pause(Pause.BACKLOG)
+
+    def release(self) -> None:
+        """Read all publishers again."""
+        held, self._held = self._held, set()
+        self._shares.clear()
+        for publisher in held:
+            publisher.resume(Pause.BACKLOG)
+
+    def _look(self) -> None:
+        """Read all publishers again if the queue does not become short soon."""
+        since, self._since = self._since, None
+        if not self._held or since is None:
+            return
+        now = self._clock.monotonic()
+        if now - since < _LOOK / 2:  # they were let go meanwhile, and wait again
+            self._since = since
+            self._timers.remind(_LOOK, self._look)
+            return
+        waiting, left = self._state()
+        self._looks += 1
+        if self._looks * _LOOK >= _AT_MOST or waiting * (now - since) > (left - self._seen) * _SOON:
+            self._free_until = now + _GIVEN_UP
+            self.release()
+            return
+        self._seen, self._since = left, now
+        self._timers.remind(_LOOK, self._look)

@@ -1,0 +1,491 @@
+"""What a client gets: deliveries at QoS 0, 1 and 2, the queue, and what is sent again.
+
+One for each session actor. It knows which messages are at hand; when some must be read from the
+log first, the session puts off everything but deliveries until they are there.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from itertools import chain, groupby, islice, takewhile
+from typing import TYPE_CHECKING
+
+from actors.node.read_pause import Pause
+from actors.session import decisions
+from actors.session.backpressure import BACKLOG, Backlog
+from actors.session.messages import AckCheck, Batch, GoOnSending, Outgoing
+from eventstore.format.events import Delivered, MessageDropped, Queued, Redelivered, entries
+from eventstore.format.positions import INDEX_BITS, Position, format_position, to_runs
+from eventstore.log.message_store import Message
+from projections.state.waiting_queue import QOS_MASK, RETAIN_FLAG
+from protocol.mqtt.encoder import Outgoing as Prepared
+from protocol.mqtt.encoder import acks
+from protocol.mqtt.packets import PacketType
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from actors.broker import Broker
+    from actors.connection.connection import Connection
+    from actors.session.session import Session
+    from projections.state.session import InFlight
+
+_DRAIN_AT_ONCE = 1024
+"""Messages taken from the queue in one step."""
+_REACH, _REACH_GROWS = 8, 4
+_AGAIN_AT_ONCE = 256
+"""Messages sent again in one step."""
+_AGAIN_STEPS = 4
+"""Such steps in one turn."""
+_GATED_FACTOR = 4
+"""How many times the bytes one client may have at the gate all clients may have there."""
+_HELD_MESSAGES = 65_536
+"""Messages kept at hand for a connected client whose window is full, at most."""
+
+
+class Delivery:
+    """Delivers to one session's client."""
+
+    __slots__ = (
+        "__weakref__",
+        "_ack_check_set",
+        "_after_load",
+        "_again",
+        "_backlog",
+        "_broker",
+        "_draining",
+        "_dropped",
+        "_held",
+        "_held_bytes",
+        "_in_hand",
+        "_reach",
+        "_session",
+        "drained",
+    )
+
+    def __init__(self, broker: Broker, session: Session) -> None:
+        self._broker = broker
+        self._session = session
+        self._ack_check_set = False
+        self._again: deque[int] = deque()
+        """Packet identifiers of what is still to be sent again after a reconnect."""
+        self._after_load: Callable[[], None] | None = None
+        self._dropped = False
+        """Something that waited was dropped instead of sent."""
+        self._draining = False
+        """It goes on in another turn."""
+        self._backlog: Backlog | None = None
+        """Publishers that wait until less waits for this client; None: there are none."""
+        self.drained = 0
+        """Messages that were sent out of the queue."""
+        self._held: dict[Position, Message] = {}
+        self._held_bytes = 0
+        self._reach = _REACH
+        """Records of the log to be read in one go."""
+        self._in_hand: tuple[Outgoing | None, int] = (None, 0)
+
+    @property
+    def loading(self) -> bool:
+        """True while messages are being read from the log."""
+        return self._after_load is not None
+
+    def deliver(self, message: Outgoing) -> None:
+        """Send, queue or drop what a subscription says is to be delivered."""
+        subscriber, batch, qos = message
+        if (
+            subscriber.ended
+            or self._broker.node.sessions.get(self._session.name) is not self._session.state
+        ):
+            return
+        if not qos:
+            self._send_qos0(batch)
+            return
+        connection = self._session.connection
+        ready = connection is not None and self._may_send(connection) and not self._again
+        delivery = decisions.deliver(
+            self._session.state,
+            subscriber.filter,
+            qos,
+            batch.refs,
+            batch.payloads,
+            batch.size,
+            self._broker.limits,
+            retain=batch.retain,
+            ready=ready,
+        )
+        sent = len(delivery.packet_ids)
+        covered = queued = 0
+        for event in delivery.events:
+            at = self._session.emit(event)
+            covered += entries(event)
+            self._in_hand = (message, covered)
+            if type(event) is MessageDropped:
+                self._count_dropped(event, at)
+            elif type(event) is Queued:
+                queued = covered
+        if sent and connection is not None:
+            data = batch.prepared(qos).render(delivery.packet_ids, 0, sent)
+            self._broker.journal.after(connection, data)
+            self._broker.meters.gave(connection, qos, sent, len(data))
+            self._set_ack_check()
+        if connection is not None and sent < queued:
+            self._hold(batch, sent, queued)
+            if batch.origin is not None and self._session.state.queued > BACKLOG:
+                self._slow_down(batch.origin, connection, len(batch))
+        if connection is None:
+            self._session.last_active = self._broker.clock.monotonic()
+
+    def _slow_down(self, publisher: Connection, connection: Connection, count: int) -> None:
+        """Hold a publisher until the client has taken some of what waits for it."""
+        if publisher is connection:
+            return
+        if self._backlog is None:
+            self._backlog = Backlog(self._broker.timers, self._broker.clock, self._backlog_of)
+        self._backlog.hold(publisher, count)
+
+    def _backlog_of(self) -> tuple[int, int]:
+        return self._session.state.queued, self.drained
+
+    def _may_send(self, connection: Connection) -> bool:
+        """Return whether more may be put on its way to the client."""
+        if not connection.writable or self._after_load is not None:
+            return False
+        limit = self._broker.limits.batch_bytes
+        gated = connection.gated
+        if gated and (gated > limit or self._broker.journal.gated > _GATED_FACTOR * limit):
+            # The log does not keep up. What is queued costs no memory until it does.
+            connection.starved = True
+            return False
+        return True
+
+    def _hold(self, batch: Batch, start: int, stop: int) -> None:
+        """Keep what was queued for a connected client at hand: it will get it soon."""
+        held = self._held
+        within = self._held_bytes + batch.size <= self._broker.limits.batch_bytes
+        if within and len(held) < _HELD_MESSAGES:
+            payloads = batch.payloads[start:stop]
+            self._held_bytes += sum(map(len, payloads))
+            messages = map(Message, batch.topics[start:stop], payloads)
+            held.update(zip(batch.refs[start:stop], messages, strict=True))
+
+    def _send_qos0(self, batch: Batch) -> None:
+        connection = self._session.connection
+        if connection is None:
+            return
+        broker = self._broker
+        if connection.unsent < broker.options.max_outbound_bytes:
+            data = batch.at_qos0()
+            if batch.gated or (batch.qos and not batch.retain):
+                # The publication is being recorded. Until it is, a crash may undo it, and its
+                # publisher send it again: nobody must have seen it by then [MQTT-4.3.3-2].
+                broker.journal.after(connection, data)
+            else:
+                broker.journal.pass_or_follow(connection, data)
+            broker.meters.gave(connection, 0, len(batch), len(data))
+            if not connection.writable and batch.origin is not None and not batch.qos:
+                connection.brake(batch.origin, len(batch))
+            return
+        event = MessageDropped(self._session.name, "slow_reader", len(batch))
+        self._count_dropped(event, self._session.emit(event))
+
+    def _count_dropped(self, event: MessageDropped, at: Position) -> None:
+        name = self._session.name
+        self._broker.count_dropped(
+            event.reason, event.count, client=name, position=format_position(at)
+        )
+
+    def drain(self) -> None:
+        """Send what waits, as far as the windows allow."""
+        connection, state = self._session.connection, self._session.state
+        if self._backlog is not None and state.queued <= BACKLOG // 2:
+            self._backlog.release()
+        if self._again:
+            self._send_more_again()
+        if connection is None or self._again or not state.queued:
+            return
+        if not self._may_send(connection):
+            return
+        limits = self._broker.limits
+        typical = state.queued_bytes // state.queued
+        most = max(1, min(_DRAIN_AT_ONCE, limits.batch_bytes // (typical + 1)))
+        runs = decisions.next_waiting(state, limits.window, most)
+        if not runs:
+            return
+        refs = [ref for run in runs for ref in run.refs]
+        found = self._at_hand(refs)
+        if not found:
+            self.load(self._to_read(refs), self.drain)
+            return
+        budget = limits.batch_bytes
+        for run in runs:
+            # A message may wait twice: retained, and asked for twice. Those behind a gap wait.
+            chosen = [found[ref] for ref in takewhile(found.__contains__, run.refs)]
+            if not chosen:
+                break
+            count = decisions.within([message.payload for message in chosen], budget)
+            budget -= self._send_permitted(connection, run, chosen[:count])
+            if budget <= 0 or count < len(chosen):
+                if self._dropped:  # of which nothing will be acknowledged
+                    break
+                # The rest follows when these are acknowledged or the transport has room.
+                return
+            if len(chosen) < len(run.refs):
+                break
+        if self._dropped:  # of which nothing will be acknowledged
+            self._dropped = False
+            self._drain_later()
+        elif len(found) < len(refs):
+            self.drain()
+
+    def _drain_later(self) -> None:
+        """Go on in another turn: others come in between."""
+        if not self._draining:
+            self._draining = True
+            self._session.kernel.later(self._session, GoOnSending())
+
+    def go_on(self) -> None:
+        """Send more of what waits."""
+        self._draining = False
+        self.drain()
+
+    def _at_hand(self, refs: Sequence[Position]) -> dict[Position, Message]:
+        """Return the messages at these positions, up to the first one that must be loaded."""
+        found: dict[Position, Message] = {}
+        held, store = self._held, self._broker.messages
+        for ref in refs:
+            message = held.get(ref) or store.get(ref)
+            if message is None:
+                break
+            found[ref] = message
+        return found
+
+    def _to_read(self, refs: Sequence[Position]) -> list[Position]:
+        """Return those of some positions that are to be loaded now: few at first, then more.
+
+        A client that comes back is not to wait until all it missed has been read.
+        """
+        records: set[int] = set()
+        for count, ref in enumerate(refs):
+            records.add(ref >> INDEX_BITS)
+            if len(records) > self._reach:
+                self._reach *= _REACH_GROWS
+                return list(refs[:count])
+        return list(refs)
+
+    def _send_permitted(
+        self, connection: Connection, run: decisions.WaitingRun, messages: list[Message]
+    ) -> int:
+        """Send the first messages of a run that the client may have, drop those that it may not.
+
+        They were queued while it was away, or when it might have them. Returns payload bytes.
+        """
+        access = connection.access
+        if access is None:
+            return self._send_waiting(connection, run, messages)
+        size = at = 0
+        for permitted, group in groupby(messages, lambda message: access.read[message.topic]):
+            some = [*group]
+            part = run._replace(refs=run.refs[at : at + len(some)])
+            at += len(some)
+            if permitted:
+                size += self._send_waiting(connection, part, some)
+                continue
+            queued = sum(len(message.payload) for message in some)
+            self._dropped = True
+            self._broker.drop_denied(self._session.name, part.refs, run.held.filter, queued)
+            self.let_go(part.refs)
+        return size
+
+    def _send_waiting(
+        self, connection: Connection, run: decisions.WaitingRun, messages: list[Message]
+    ) -> int:
+        """Send the first messages of a run; return their payload bytes."""
+        count = len(messages)
+        refs = run.refs[:count]
+        packet_ids = decisions.take_packet_ids(self._session.state, count)
+        topics = [message.topic for message in messages]
+        payloads = [message.payload for message in messages]
+        size = sum(map(len, payloads))
+        event = Delivered(
+            self._session.name,
+            run.held.filter,
+            run.qos,
+            pids=to_runs(packet_ids),
+            refs=to_runs(refs),
+            retain=run.retain,
+            queued=size,
+        )
+        self._session.emit(event)
+        data = Prepared(topics, payloads, run.qos, retain=run.retain).render(packet_ids)
+        self._broker.journal.after(connection, data)
+        self._broker.meters.gave(connection, run.qos, count, len(data))
+        self.drained += count
+        self.let_go(refs)
+        self._set_ack_check()
+        return size
+
+    # Sending again.
+
+    def resume(self) -> None:
+        """Send again what the client did not complete, then what waits [MQTT-4.4.0-1]."""
+        state = self._session.state
+        self._reach = _REACH
+        self._again = deque(state.inflight)
+        if state.releasing:
+            self._release_again(list(state.releasing), "resumed")
+        self.drain()
+
+    def _send_more_again(self) -> None:
+        """Go on sending again after a reconnect, no more at once than the client can take."""
+        connection, state = self._session.connection, self._session.state
+        steps = 0
+        while self._again and connection is not None and self._may_send(connection):
+            steps += 1
+            if steps > _AGAIN_STEPS:
+                self._drain_later()
+                return
+            chosen = list(islice(self._again, _AGAIN_AT_ONCE))
+            unacked = [pid for pid in chosen if pid in state.inflight]
+            sent = self._publish_again(unacked, "resumed", self.drain)
+            if not sent and unacked:
+                return
+            last = unacked[sent - 1] if sent < len(unacked) else None
+            while self._again:
+                if self._again.popleft() == (last if last is not None else chosen[-1]):
+                    break
+
+    def _publish_again(self, unacked: Sequence[int], cause: str, again: Callable[[], None]) -> int:
+        """Send PUBLISH packets again, with DUP; return how many, as their bytes are bounded.
+
+        0 when their messages must be loaded first: ``again`` is called then.
+        """
+        connection, state = self._session.connection, self._session.state
+        if connection is None or not unacked:
+            return 0
+        found = self.find([state.inflight[pid].ref for pid in unacked])
+        if found is None:
+            self.load([state.inflight[pid].ref for pid in unacked], again)
+            return 0
+        payloads = [found[state.inflight[pid].ref].payload for pid in unacked]
+        unacked = unacked[: decisions.within(payloads, self._broker.limits.batch_bytes)]
+        parts = []
+        for flags, run in _by_flags([(pid, state.inflight[pid]) for pid in unacked]):
+            messages = [found[sent.ref] for _, sent in run]
+            prepared = Prepared(
+                [message.topic for message in messages],
+                [message.payload for message in messages],
+                flags & QOS_MASK,
+                retain=bool(flags & RETAIN_FLAG),
+            )
+            parts.append(prepared.render([pid for pid, _ in run], dup=True))
+            self._broker.meters.gave(connection, flags & QOS_MASK, len(run), len(parts[-1]))
+        self.let_go([state.inflight[pid].ref for pid in unacked])
+        self._session.emit(Redelivered(self._session.name, to_runs(unacked), cause))
+        self._broker.journal.after(connection, b"".join(parts))
+        self._set_ack_check()
+        return len(unacked)
+
+    def _release_again(self, unreleased: Sequence[int], cause: str) -> None:
+        """Send PUBREL packets again."""
+        connection = self._session.connection
+        if connection is not None:
+            self._session.emit(Redelivered(self._session.name, to_runs(unreleased), cause))
+            self._broker.journal.after(connection, acks(PacketType.PUBREL, unreleased))
+            self._broker.meters.packets_out += len(unreleased)
+            self._set_ack_check()
+
+    def _set_ack_check(self) -> None:
+        wait = self._broker.options.ack_wait
+        if wait and not self._ack_check_set:
+            self._ack_check_set = True
+            self._broker.timers.remind(wait, self._remember_acks)
+
+    def _remember_acks(self) -> None:
+        if not self._session.stopped:
+            self._session.kernel.tell(self._session, AckCheck())
+
+    def check_acks(self) -> None:
+        """Send again what was not acknowledged within ``ack_wait``."""
+        connection, state = self._session.connection, self._session.state
+        wait = self._broker.options.ack_wait
+        if connection is None or not wait or not (state.inflight or state.releasing):
+            self._ack_check_set = False
+            return
+        late = self._broker.clock.time_ms() - int(wait * 1000)
+        unacked = [pid for pid, sent in state.inflight.items() if sent.sent_ms <= late]
+        unreleased = [pid for pid, sent in state.releasing.items() if sent.sent_ms <= late]
+        delay = wait
+        if self._may_send(connection) and not self._again:
+            if unreleased:
+                self._release_again(unreleased, "ack_wait")
+            if unacked:
+                self._publish_again(unacked[:_AGAIN_AT_ONCE], "ack_wait", self.check_acks)
+                if self._after_load is not None:
+                    return
+            oldest = min(
+                sent.sent_ms for sent in chain(state.inflight.values(), state.releasing.values())
+            )
+            delay = wait - (self._broker.clock.time_ms() - oldest) / 1000
+        self._broker.timers.remind(min(wait, max(0.05, delay)), self._remember_acks)
+
+    # Messages that are not at hand.
+
+    def find(self, refs: Sequence[Position]) -> dict[Position, Message] | None:
+        """Return the messages at these positions, or None when some must be loaded."""
+        found = self._at_hand(refs)
+        return found if len(found) == len(set(refs)) else None
+
+    def load(self, refs: Sequence[Position], then: Callable[[], None]) -> None:
+        """Read messages from the log, then go on; whatever comes meanwhile waits."""
+        self._after_load = then
+        if self._session.connection is not None:
+            self._session.connection.pause(Pause.LOADING)
+        self._broker.load(self._session, [ref for ref in refs if ref not in self._held])
+
+    def let_go(self, refs: Iterable[Position]) -> None:
+        """Forget messages that were sent."""
+        if self._held:
+            for ref in refs:
+                gone = self._held.pop(ref, None)
+                if gone is not None:
+                    self._held_bytes -= len(gone.payload)
+
+    def loaded(self, found: dict[Position, Message]) -> None:
+        """Take messages that were read from the log, and go on."""
+        then, self._after_load = self._after_load, None
+        if self._session.connection is not None:
+            self._session.connection.resume(Pause.LOADING)
+        self._held.update(found)
+        self._held_bytes += sum(len(message.payload) for message in found.values())
+        if then is not None:
+            then()
+
+    def let_publishers_go(self) -> None:
+        """Read the publishers again that wait for this client."""
+        if self._backlog is not None:
+            self._backlog.release()
+            self._backlog = None
+
+    def forget(self) -> None:
+        """Keep nothing at hand any more: the client is gone."""
+        self.let_publishers_go()
+        self._held.clear()
+        self._held_bytes = 0
+        self._again.clear()
+
+    def recorded_of(self, outgoing: Outgoing) -> int:
+        """Return how many messages of a batch were recorded, should its delivery have failed."""
+        in_hand, covered = self._in_hand
+        return covered if in_hand is outgoing else 0
+
+
+def _by_flags(
+    entries: list[tuple[int, InFlight]],
+) -> list[tuple[int, list[tuple[int, InFlight]]]]:
+    """Group neighbours with the same flags, keeping the order."""
+    groups: list[tuple[int, list[tuple[int, InFlight]]]] = []
+    for pid, sent in entries:
+        if not groups or groups[-1][0] != sent.flags:
+            groups.append((sent.flags, []))
+        groups[-1][1].append((pid, sent))
+    return groups

@@ -1,0 +1,223 @@
+"""What actors tell each other. Everything that concerns messages travels in batches."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from protocol.mqtt.encoder import Outgoing as Prepared
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from actors.authn.credentials import Verdict
+    from actors.connection.connection import Connection
+    from actors.session.operator_commands import Order
+    from actors.session.router import Subscriber
+    from eventstore.format.positions import Position
+    from eventstore.log.message_store import Message
+    from protocol.mqtt.packets import Connect, Packet
+
+
+class Batch:
+    """Messages on their way to everybody whose subscription matches them all.
+
+    What is sent is prepared once for each granted QoS, however many receive it.
+    """
+
+    __slots__ = (
+        "_prepared",
+        "gated",
+        "origin",
+        "packets",
+        "payloads",
+        "qos",
+        "refs",
+        "retain",
+        "size",
+        "topics",
+    )
+
+    def __init__(
+        self,
+        qos: int,
+        topics: Sequence[bytes],
+        payloads: Sequence[bytes],
+        refs: Sequence[Position],
+        *,
+        size: int = 0,
+        retain: bool = False,
+        packets: Sequence[bytes] = (),
+        origin: Connection | None = None,
+        gated: bool = False,
+    ) -> None:
+        self.qos = qos
+        """QoS of the publication."""
+        self.topics = topics
+        self.payloads = payloads
+        self.refs = refs
+        """Positions of the messages; empty at QoS 0."""
+        self.size = size
+        """Payload bytes, all together (0 at QoS 0)."""
+        self.retain = retain
+        """Sent because of a new subscription, not of a publication [MQTT-3.3.1-8]."""
+        self.packets = packets
+        """At QoS 0: the whole packets, where they can be sent as they came."""
+        self.origin = origin
+        """Who publishes, to be slowed down for receivers that do not keep up."""
+        self.gated = gated
+        """Nobody may see it before the log has it on disk, not even at QoS 0: a will, which would
+        be published again after a crash."""
+        self._prepared: dict[int, Prepared | bytes] = {}
+
+    def __len__(self) -> int:
+        """Return the number of messages."""
+        return len(self.packets) or len(self.topics)
+
+    def __repr__(self) -> str:
+        """Return what it is, without payloads."""
+        return f"Batch({len(self)} messages, QoS {self.qos})"
+
+    def prepared(self, qos: int) -> Prepared:
+        """Return what renders the messages at a granted QoS of 1 or 2."""
+        found = self._prepared.get(qos)
+        if found is None:
+            found = Prepared(self.topics, self.payloads, qos, retain=self.retain)
+            self._prepared[qos] = found
+        return found  # type: ignore[return-value]  # bytes stand under 0 only
+
+    def at_qos0(self) -> bytes:
+        """Return the messages as QoS 0 packets."""
+        found = self._prepared.get(0)
+        if found is None:
+            if self.packets:
+                found = b"".join(self.packets)
+            else:
+                found = Prepared(self.topics, self.payloads, 0, retain=self.retain).render(())
+            self._prepared[0] = found
+        return found  # type: ignore[return-value]  # bytes stand under 0
+
+
+class Outgoing(NamedTuple):
+    """A subscription tells its session what is to be delivered for it."""
+
+    subscriber: Subscriber
+    batch: Batch
+    qos: int
+    """The lower of the publication's and the granted QoS [MQTT-3.8.4-6]."""
+
+
+class Publication(NamedTuple):
+    """Messages that take effect now: what the broker's watchers are told."""
+
+    session: str
+    """Who publishes."""
+    qos: int
+    topics: Sequence[bytes]
+    payloads: Sequence[bytes]
+    """Empty where ``packets`` has the messages."""
+    refs: Sequence[Position]
+    """Positions of the messages; empty where they have none."""
+    packets: Sequence[bytes] = ()
+    """At QoS 0, not retained: the whole packets."""
+
+
+class ConnectRequest(NamedTuple):
+    """A connection was authenticated and wants its session."""
+
+    connection: Connection
+    connect: Connect
+
+
+class Attach(NamedTuple):
+    """The broker gives a session its new connection."""
+
+    connection: Connection
+    connect: Connect
+
+
+class Packets(NamedTuple):
+    """What one read brought from the client."""
+
+    connection: Connection
+    packets: list[Packet]
+
+    def __repr__(self) -> str:
+        """Return the kinds of the packets, without payloads."""
+        return f"Packets({', '.join(type(packet).__name__ for packet in self.packets)})"
+
+
+class Detached(NamedTuple):
+    """The connection ended. ``orderly``: with a DISCONNECT, so the will is discarded."""
+
+    connection: Connection | None
+    reason: str
+    orderly: bool
+
+
+class Retry(NamedTuple):
+    """The end of a connection that sessions failed on before."""
+
+    message: Detached
+    attempts: int
+    """How often."""
+
+
+class Regrant(NamedTuple):
+    """A subscription was made again, at another QoS: for what matches from here on."""
+
+    qos: int
+
+
+class Writable(NamedTuple):
+    """The connection takes more bytes again."""
+
+    connection: Connection
+
+
+class Loaded(NamedTuple):
+    """Messages that were asked for were read from the log."""
+
+    found: dict[Position, Message]
+
+
+class GoOnSending(NamedTuple):
+    """A session goes on with what waits for its client."""
+
+
+class AckCheck(NamedTuple):
+    """Time to look for deliveries that were not acknowledged within ``ack_wait``."""
+
+
+class Retire(NamedTuple):
+    """An offline session that nobody talked to for a while may be passivated."""
+
+
+class Kick(NamedTuple):
+    """An operator has the client's connection closed."""
+
+    order: Order
+
+
+class Remove(NamedTuple):
+    """An operator has the session removed."""
+
+    order: Order
+    offline_before_ms: int
+    """Only if it has been offline since then, Unix time in milliseconds; 0: in any case."""
+
+
+class Expire(NamedTuple):
+    """Time to look whether an offline session has expired."""
+
+
+class Authenticated(NamedTuple):
+    """User name and password of a CONNECT were looked at."""
+
+    connect: Connect
+    verdict: Verdict
+
+
+class Close(NamedTuple):
+    """Close a connection."""
+
+    reason: str

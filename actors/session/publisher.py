@@ -1,0 +1,426 @@
+"""What a session publishes: recorded, then routed to everybody who subscribed.
+
+One PUBLISH batch becomes one event and, for each set of receivers, one batch. A receiver gets
+its messages in the order in which they were published, whatever their topics.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+from actors.session.decisions import dropped
+from actors.session.messages import Batch, Outgoing, Publication
+from actors.session.router import NOWHERE, Route, Subscriber
+from eventstore.format.events import MessageDropped, MessagePublished, Released
+from eventstore.format.positions import Position, format_position, to_runs
+from eventstore.format.record_size import ESCAPED, NAMES
+from eventstore.log.journal import ENTRY_BYTES
+from eventstore.log.message_store import Message, Stored
+from protocol.mqtt.packets import Publishes
+from protocol.mqtt.topics import is_reserved_topic
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from actors.broker import Broker
+    from actors.connection.connection import Connection
+    from actors.session.session import Session
+
+
+_NOT_LOGGED = 0, 0
+_RECEIVER, _MESSAGE, _MESSAGE_QOS0 = 100.0, 1.5, 0.05
+"""Microseconds that a batch costs for a receiver, and each message in it with its answers."""
+_ENOUGH = 15_000.0
+"""Microseconds of work that one client causes in one turn, if a message does not cause more."""
+_ANSWERS = b"$nats/reply/"
+"""Nobody may read what is below it, so that retained messages would be there for ever."""
+
+
+class Publisher:
+    """Publishes for one session."""
+
+    __slots__ = ("_broker", "_looked_up", "_name", "origin")
+
+    def __init__(self, broker: Broker, name: str) -> None:
+        self._broker = broker
+        self._name = name
+        self._looked_up: tuple[Sequence[bytes], list[Route]] | None = None
+        """Topics that were looked at last in this turn, and their routes; one if all are alike."""
+        self.origin: Connection | None = None
+        """The connection that publishes; it is slowed down for receivers that do not keep up."""
+
+    def publish(self, session: Session, packet: Publishes, *, will: bool = False) -> None:
+        """Publish messages that take effect at once: QoS 0 and 1, and wills of any QoS."""
+        if not packet.qos and not packet.retain and not will:
+            broker = self._broker
+            topics, packets = packet.topics, packet.packets
+            if broker.watch is not None:
+                broker.watch(Publication(self._name, 0, topics, (), (), packets))
+            if broker.bridge is not None:
+                broker.bridge.packets(self._name, packet, session.connection)
+            for targets, chosen in self._plan(topics):
+                some = packets if chosen is None else [packets[at] for at in chosen]
+                self.send(targets, Batch(0, (), (), (), packets=some, origin=self.origin))
+            if self._has_birth(topics):
+                self._keep_births(topics, packet.payloads)
+            return
+        for part in self._acceptable(packet):
+            self._take_effect(part, will=will)
+
+    def at_once(self, topics: Sequence[bytes], qos: int) -> int:
+        """Return how many of some messages are routed in one turn; 0: try again in the next one.
+
+        Others come in between: for each set of receivers something is done once, and then more
+        for each message, which is not to be several times as much.
+        """
+        routes, each = self._broker.router.routes, _MESSAGE if qos else _MESSAGE_QOS0
+        first, length = topics[0], len(topics)
+        if first not in routes and not routes.look_up(topics[:1]):
+            return 0
+        if length == 1:
+            return 1
+        if topics.count(first) == length:
+            self._looked_up = topics, [routes[first]]
+            receivers = len(routes[first].targets)
+            work = max(_ENOUGH, receivers * _RECEIVER)
+            return min(length, 1 + int(work / (receivers * each))) if receivers else length
+        found = routes.look_up(topics)
+        self._looked_up = topics, found
+        sizes = [len(route.targets) for route in set(found)]
+        if sum(sizes) * (_RECEIVER + each * len(found)) <= _ENOUGH:
+            return len(found)
+        seen: set[Route] = set()
+        once = spent = 0.0
+        for count, route in enumerate(found):
+            new = route not in seen
+            if count and once + spent > _ENOUGH and (new or spent > once):
+                return count
+            spent += len(route.targets) * each
+            if new:
+                seen.add(route)
+                once += len(route.targets) * _RECEIVER
+        return len(found)
+
+    def bring(
+        self, packet: Publishes, wanted: Callable[[Subscriber], bool] | None = None
+    ) -> list[tuple[Position, int]]:
+        """Publish messages that come from NATS, to those subscribers that ``wanted`` allows.
+
+        Those of QoS 1 and 2 and retained ones are recorded: returns where, as (position of the
+        first one, how many) for each part. QoS 2 takes effect at once.
+        """
+        if not packet.qos and not packet.retain:
+            self._route(
+                0, packet.topics, packet.payloads, (), 0, _NOT_LOGGED, retain=False, wanted=wanted
+            )
+            return []
+        return [
+            (self._take_effect(part, wanted=wanted), len(part)) for part in self._acceptable(packet)
+        ]
+
+    def _take_effect(
+        self,
+        packet: Publishes,
+        *,
+        will: bool = False,
+        wanted: Callable[[Subscriber], bool] | None = None,
+    ) -> Position:
+        """Record messages and route them; return the position of the first one."""
+        first, size = self._record(packet, will=will)
+        refs = range(first, first + len(packet))
+        if packet.qos == 2 and not will:
+            pids = to_runs(packet.packet_ids)
+            self._broker.emit(Released(self._name, pids, refs=to_runs(refs)))
+        self._route(
+            packet.qos,
+            packet.topics,
+            packet.payloads,
+            refs,
+            size,
+            (first, refs[-1]),
+            retain=packet.retain,
+            gated=will,
+            wanted=wanted,
+        )
+        return first
+
+    def store(self, session: Session, packet: Publishes) -> None:
+        """Record QoS 2 messages; they take effect when they are released.
+
+        A packet identifier that waits for its PUBREL already is the same message sent again
+        [MQTT-4.3.3-2]: nothing is recorded for it.
+        """
+        inbound = session.state.inbound
+        ids = packet.packet_ids
+        fresh = packet
+        if len(set(ids)) < len(ids) or not inbound.keys().isdisjoint(ids):
+            first_seen: dict[int, int] = {}
+            for at, pid in enumerate(ids):
+                if pid not in inbound:
+                    first_seen.setdefault(pid, at)
+            fresh = select(packet, list(first_seen.values()))
+        if fresh.topics:
+            for part in self._acceptable(fresh):
+                self._record(part, will=False)
+
+    def release(
+        self,
+        refs: Sequence[Position],
+        messages: Sequence[Message],
+        took_effect: tuple[Position, Position],
+        *,
+        retain: bool,
+    ) -> None:
+        """Route QoS 2 messages that were released, all retained or none.
+
+        ``took_effect`` are the positions of the first and the last entry of the release.
+        """
+        payloads = [message.payload for message in messages]
+        topics = [message.topic for message in messages]
+        size = sum(map(len, payloads))
+        self._route(2, topics, payloads, refs, size, took_effect, retain=retain)
+
+    def fitting(self, packet: Publishes) -> int:
+        """Return how many messages stand before the first one that no record has room for.
+
+        It has none if the names take too much of it in JSON, or if NATS takes less than it did.
+        """
+        payloads = packet.payloads
+        if not payloads or max(map(len, payloads)) + NAMES <= self._broker.journal.max_event:
+            return len(packet)
+        for at, (raw, payload) in enumerate(zip(packet.topics, payloads, strict=True)):
+            if not self.fits(raw, payload):
+                return at
+        return len(packet)
+
+    def fits(self, topic: bytes, payload: bytes) -> bool:
+        """Return whether a record has room for a message of this publisher."""
+        return self._broker.journal.has_room(len(payload), self._name, topic.decode())
+
+    def _acceptable(self, packet: Publishes) -> list[Publishes]:
+        """Return the packet in parts that each fit into a record, without what is refused."""
+        distinct = set(packet.topics)
+        reserved = {
+            raw
+            for raw in distinct
+            if is_reserved_topic(raw.decode()) or (packet.retain and raw.startswith(_ANSWERS))
+        }
+        refused = {
+            "reserved_topic": reserved,
+            "topic_levels": set(filter(self._broker.door.too_deep, distinct - reserved)),
+        }
+        for reason, topics in refused.items():
+            if topics:
+                packet = self._without(packet, topics, reason)
+        if not len(packet):
+            return []
+        limit = self._broker.options.max_record // 2
+        return _split(packet, limit)
+
+    def _without(self, packet: Publishes, topics: set[bytes], reason: str) -> Publishes:
+        """Return a packet without the messages on some topics, of which it is recorded why."""
+        keep = [at for at, raw in enumerate(packet.topics) if raw not in topics]
+        dropped = len(packet) - len(keep)
+        at = self._broker.emit(MessageDropped(self._name, reason, dropped))
+        self._broker.count_dropped(reason, dropped, client=self._name, position=format_position(at))
+        return select(packet, keep)
+
+    def _record(self, packet: Publishes, *, will: bool) -> tuple[Position, int]:
+        """Append a MessagePublished; return the first message's position and the payload bytes."""
+        topics, payloads = packet.topics, packet.payloads
+        distinct = dict.fromkeys(topics)
+        which: list[int] = []
+        if len(distinct) > 1:
+            number = {raw: at for at, raw in enumerate(distinct)}
+            which = list(map(number.__getitem__, topics))
+        sizes = list(map(len, payloads))
+        size = sum(sizes)
+        count = len(sizes)
+        event = MessagePublished(
+            self._name,
+            packet.qos,
+            packet.retain,
+            [raw.decode() for raw in distinct],
+            which,
+            to_runs(packet.packet_ids),
+            sizes[0] if sizes.count(sizes[0]) == count else sizes,
+            0,
+            count,
+            will,
+        )
+        first = self._broker.emit(event, payloads, size)
+        self._broker.messages.add(Stored(first, topics, payloads, size))
+        return first, size
+
+    def _route(
+        self,
+        qos: int,
+        topics: Sequence[bytes],
+        payloads: Sequence[bytes],
+        refs: Sequence[Position],
+        size: int,
+        took_effect: tuple[Position, Position],
+        *,
+        retain: bool,
+        gated: bool = False,
+        wanted: Callable[[Subscriber], bool] | None = None,
+    ) -> None:
+        broker = self._broker
+        if broker.watch is not None:
+            broker.watch(Publication(self._name, qos, topics, payloads, refs))
+        if broker.bridge is not None:
+            content = Stored(0, topics, payloads, size)
+            broker.bridge.published(
+                self._name, qos, content, refs, took_effect, retain=retain, gated=gated
+            )
+        for targets, chosen in self._plan(topics):
+            if chosen is None:
+                batch = Batch(
+                    qos, topics, payloads, refs, size=size, gated=gated, origin=self.origin
+                )
+            else:
+                some = [payloads[at] for at in chosen]
+                batch = Batch(
+                    qos,
+                    [topics[at] for at in chosen],
+                    some,
+                    [refs[at] for at in chosen] if refs else (),
+                    size=sum(map(len, some)),
+                    gated=gated,
+                    origin=self.origin,
+                )
+            self.send(targets if wanted is None else self._only(wanted, targets, batch), batch)
+        denied = broker.router.denied
+        if denied and refs and not denied.keys().isdisjoint(topics):
+            self._tell_denied(topics, refs)
+        if not gated and wanted is None and self._has_birth(topics):
+            self._keep_births(topics, payloads)
+
+    def _tell_denied(self, topics: Sequence[bytes], refs: Sequence[Position]) -> None:
+        """Have it recorded which messages subscribers did not get as they may not have them."""
+        lost: dict[Subscriber, list[Position]] = defaultdict(list)
+        for raw, ref in zip(topics, refs, strict=True):
+            for subscriber in self._broker.router.denied.get(raw, ()):
+                if subscriber.qos:
+                    lost[subscriber].append(ref)
+        for subscriber, some in lost.items():
+            self._broker.drop_denied(subscriber.session, some, subscriber.filter)
+
+    def _only(
+        self, wanted: Callable[[Subscriber], bool], targets: Sequence[Subscriber], batch: Batch
+    ) -> list[Subscriber]:
+        """Return the subscribers who may have a batch; have it recorded that others get none."""
+        chosen: list[Subscriber] = []
+        for target in targets:
+            if wanted(target):
+                chosen.append(target)
+            elif batch.qos and target.qos:
+                for event in dropped(target.session, "other_prefix", batch.refs, target.filter):
+                    self._broker.emit(event)
+                self._broker.count_dropped("other_prefix", len(batch), client=target.session)
+        return chosen
+
+    def _has_birth(self, topics: Sequence[bytes]) -> bool:
+        births = self._broker.router.births
+        return bool(births) and not births.keys().isdisjoint(topics)
+
+    def _keep_births(self, topics: Sequence[bytes], payloads: Sequence[bytes]) -> None:
+        """Keep the births of Sparkplug as retained messages, for those who come later."""
+        births = self._broker.router.births
+        for raw, payload in zip(topics, payloads, strict=True):
+            certificate = births.get(raw)
+            if certificate is not None and not self.fits(certificate, payload):
+                self._broker.count_dropped("message_too_large", 1, client=self._name)
+            elif certificate is not None:
+                packet = Publishes(0, retain=True)
+                packet.topics.append(certificate)
+                packet.payloads.append(payload)
+                self._take_effect(packet)
+
+    def _plan(
+        self, topics: Sequence[bytes]
+    ) -> list[tuple[Sequence[Subscriber], Sequence[int] | None]]:
+        """Return who gets which messages: receivers, and indices into the batch (None = all)."""
+        looked_up, self._looked_up = self._looked_up, None
+        if looked_up is not None and looked_up[0] is topics:
+            found = looked_up[1]
+        else:
+            found = list(map(self._broker.router.routes.__getitem__, topics))
+        first = found[0]
+        if found.count(first) == len(found):
+            return [(first.targets, None)] if first.targets else []
+        groups: dict[Route, list[int]] = defaultdict(list)
+        for at, route in enumerate(found):
+            groups[route].append(at)
+        groups.pop(NOWHERE, None)
+        owners: dict[Subscriber, list[Route]] = defaultdict(list)
+        for route in groups:
+            for target in route.targets:
+                owners[target].append(route)
+        if len(owners) == sum(len(route.targets) for route in groups):
+            return [(route.targets, chosen) for route, chosen in groups.items()]
+        # Somebody gets messages by several routes: they must be merged to stay in order.
+        shared: dict[tuple[Route, ...], list[Subscriber]] = defaultdict(list)
+        for target, routes in owners.items():
+            shared[tuple(routes)].append(target)
+        return [
+            (
+                targets,
+                groups[routes[0]]
+                if len(routes) == 1
+                else sorted(at for route in routes for at in groups[route]),
+            )
+            for routes, targets in shared.items()
+        ]
+
+    def send(self, targets: Sequence[Subscriber], batch: Batch) -> None:
+        """Give a batch to subscribers."""
+        broker = self._broker
+        tell = broker.kernel.tell
+        for target in targets:
+            actor = target.actor
+            if actor is not None and not actor.stopped:
+                tell(actor, batch)
+                continue
+            # Without an actor the session is offline: QoS 0 is not for it. With one that failed
+            # in this turn, the session is told in its place.
+            qos = batch.qos if batch.qos < target.qos else target.qos
+            if qos or actor is not None:
+                tell(broker.session(target.session), Outgoing(target, batch, qos))
+
+
+def select(packet: Publishes, keep: Sequence[int]) -> Publishes:
+    """Return some of a packet's messages."""
+    part = Publishes(packet.qos, retain=packet.retain, dup=packet.dup)
+    part.topics += [packet.topics[at] for at in keep]
+    if packet.packets:
+        part.packets += [packet.packets[at] for at in keep]
+    else:
+        payloads = packet.payloads
+        part.payloads.extend(payloads[at] for at in keep)
+    if packet.qos:
+        part.packet_ids += [packet.packet_ids[at] for at in keep]
+    return part
+
+
+def _split(packet: Publishes, limit: int) -> list[Publishes]:
+    """Return a packet in parts that take at most ``limit`` bytes of a record, names aside.
+
+    A part has at least one message.
+    """
+    payloads, topics = packet.payloads, packet.topics
+    count = len(payloads)
+    size = sum(map(len, payloads)) + ESCAPED * sum(map(len, topics)) + ENTRY_BYTES * count
+    if count == 1 or size <= limit:
+        return [packet]
+    parts: list[list[int]] = [[]]
+    total = 0
+    for at, payload in enumerate(payloads):
+        need = len(payload) + ESCAPED * len(topics[at]) + ENTRY_BYTES
+        total += need
+        if total > limit and parts[-1]:
+            parts.append([])
+            total = need
+        parts[-1].append(at)
+    return [select(packet, part) for part in parts]

@@ -1,0 +1,110 @@
+"""One actor for each subscription of a connected session.
+
+It knows what was granted, takes the batches that match it, caps their QoS and tells its session
+what is to be delivered; and it is what the inspector shows of a subscription.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pykka
+
+from actors.kernel.kernel import LoopActor
+from actors.session.messages import Batch, Outgoing, Regrant
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from actors.kernel.kernel import Failed
+    from actors.session.router import Subscriber
+    from actors.session.session import Session
+    from projections.state.retained import RetainedMessage
+
+
+class Subscription(LoopActor):
+    """Delivers what matches one topic filter to one session."""
+
+    __slots__ = ("_qos", "_session", "_subscriber", "matched", "replayed")
+
+    def __init__(self, session: Session, subscriber: Subscriber) -> None:
+        super().__init__()
+        self._session = session
+        self._subscriber = subscriber
+        self._qos = subscriber.qos
+        """What was granted when the message that is handled next was sent here: who made the
+        subscription again meanwhile may have had the message from another one before."""
+        self.matched = 0
+        """Messages that matched since the session connected."""
+        self.replayed = 0
+        """Retained messages among them."""
+
+    @property
+    def client(self) -> str:
+        """The client identifier of the session."""
+        return self._subscriber.session
+
+    @property
+    def subscriber(self) -> Subscriber:
+        """What this actor delivers for."""
+        return self._subscriber
+
+    def on_receive(self, message: Any) -> None:
+        """Take a batch that matches, or the retained messages that a SUBSCRIBE asks for."""
+        if type(message) is Batch:
+            self.matched += len(message)
+            self._forward(message)
+        elif type(message) is Regrant:
+            self._qos = message.qos
+        else:
+            self._replay(message)
+
+    def on_undelivered(self, messages: list[Any]) -> None:
+        """Forward what matched before the subscription ended: it was published before."""
+        for message in messages:
+            self.on_receive(message)
+
+    def outgoing(self, batch: Batch) -> Outgoing:
+        """Return what the session is told about a batch: its QoS is capped by the granted one."""
+        qos = batch.qos if batch.qos < self._qos else self._qos
+        return Outgoing(self._subscriber, batch, qos)
+
+    def outgoings(self, failed: Failed) -> list[Outgoing]:
+        """Return what the session would have been told, had this actor not failed."""
+        found: list[Outgoing] = []
+        for told in (failed.message, *failed.unseen):
+            if isinstance(told, Batch):
+                found.append(self.outgoing(told))
+            elif isinstance(told, Regrant):
+                self._qos = told.qos
+            elif isinstance(told, list):
+                found += map(self.outgoing, _retained_batches(told))
+        return found
+
+    def _forward(self, batch: Batch) -> None:
+        outgoing = self.outgoing(batch)
+        try:
+            self._session.kernel.tell(self._session, outgoing)
+        except pykka.ActorDeadError:
+            self._session.on_undelivered([outgoing])
+
+    def _replay(self, messages: list[RetainedMessage]) -> None:
+        self.matched += len(messages)
+        self.replayed += len(messages)
+        for batch in _retained_batches(messages):
+            self._forward(batch)
+
+
+def _retained_batches(messages: list[RetainedMessage]) -> Iterator[Batch]:
+    """Yield retained messages in batches, in the order of their publication within each QoS."""
+    for qos in sorted({message.qos for message in messages}):
+        chosen = [message for message in messages if message.qos == qos]
+        payloads = [message.payload for message in chosen]
+        yield Batch(
+            qos,
+            [message.topic.encode() for message in chosen],
+            payloads,
+            [message.ref for message in chosen],
+            size=sum(map(len, payloads)),
+            retain=True,
+        )

@@ -1,0 +1,385 @@
+"""What traced actors do, as lines of the traces that cover them.
+
+An actor that is traced has a tap. While the kernel runs it, and only then, functions stand in for
+``Kernel.tell`` and for the gate of the journal, so that what it sends is seen. What it appends is
+seen by a function in place of ``Journal.append``, which is there while anything is traced.
+Whatever goes wrong here is logged; the actors go on.
+
+Between actors that one trace covers a message is shown once: where it arrives.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import structlog
+from pykka.messages import _ActorStop
+
+from actors.connection.connection import Connection
+from actors.inspection.views import client_of
+from actors.kernel.tap import ActorTap
+from actors.session.messages import Attach, Packets
+from actors.session.session import Session
+from actors.session.subscription import Subscription
+from actors.tracing import trace_lines as tracelines
+from actors.tracing.method_patch import Shadow
+from actors.tracing.trace import AT_ONCE, End, Trace, add_lines
+from eventstore.format.events import MessagePublished, SessionSnapshot
+from protocol.mqtt.server_packets import count_sent, read_sent
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from actors.broker import Broker
+    from actors.kernel.kernel import LoopActor
+    from eventstore.format.events import Event
+    from eventstore.format.positions import Position
+    from eventstore.log.journal import Sink
+
+_log = structlog.get_logger("foldmq")
+
+_SLICE, _PAUSE = 500, 0.002
+"""Actors that are covered in one go, and seconds until the next ones are."""
+_COUNTED = 2000
+"""Packets of one write that are counted although they are not shown; the rest count as one."""
+
+
+@dataclass(slots=True)
+class _Told:
+    """What an actor told one or more others."""
+
+    actor: LoopActor
+    traces: list[Trace]
+    message: Any
+    target: LoopActor
+    """The first one."""
+    more: int = 0
+    """How many others."""
+
+
+class Lookout:
+    """Makes the lines of what actors do.
+
+    ``ended`` is called with a trace whose one actor has ended, and with why.
+    """
+
+    def __init__(self, broker: Broker, ended: Callable[[Trace, End], None]) -> None:
+        self._broker = broker
+        self._ended = ended
+        self.running: LoopActor | None = None
+        """The traced actor that runs."""
+        self._tap: ActorTap | None = None
+        self._told: _Told | None = None
+        self._failures = 0
+        self._shadows: list[Shadow] = []
+        self.clients: dict[str, list[Trace]] = {}
+        """The traces of each traced client."""
+
+    def quietly(self, work: Callable[..., None], *arguments: Any) -> None:
+        """Do something; a failure is logged and nobody else's."""
+        try:
+            work(*arguments)
+        except Exception as error:  # noqa: BLE001 - the actor that is looked at must go on
+            self._failures += 1
+            if self._failures & (self._failures - 1) == 0:
+                _log.error("trace: lines are missing", count=self._failures, exc_info=error)
+
+    # What is covered.
+
+    def cover(self, actor: LoopActor, trace: Trace) -> None:
+        """Have a trace cover an actor from now on."""
+        if actor.stopped or trace.over or trace in self._traces(actor):
+            return
+        if actor.tap is None:
+            actor.tap = ActorTap(self)
+        self._traces(actor).append(trace)
+        trace.actors.add(actor)
+
+    def cover_client(self, name: str, trace: Trace) -> None:
+        """Have a trace cover the actors of a client, now and later."""
+        trace.client = name
+        self.clients.setdefault(name, []).append(trace)
+        broker = self._broker
+        broker.kernel.on_spawn = self._on_spawn
+        broker.on_connect = self._on_connect
+        session = broker.find_session(name)
+        if session is None:
+            return
+        self.cover(session, trace)
+        if session.connection is not None:
+            self.cover(session.connection, trace)
+        held = (subscriber.actor for subscriber in broker.router.subscribers(name))
+        self._in_slices((actor for actor in held if actor is not None), trace, self.cover)
+
+    def uncover(self, trace: Trace) -> None:
+        """Have a trace cover nothing any more."""
+        trace.over = True
+        self._in_slices(iter(trace.actors), trace, self._release)
+        trace.actors = set()
+        if trace.client is not None:
+            of_client = self.clients[trace.client]
+            of_client.remove(trace)
+            if not of_client:
+                del self.clients[trace.client]
+            trace.client = None
+        if not self.clients:
+            self._broker.kernel.on_spawn = None
+            self._broker.on_connect = None
+
+    def _in_slices(
+        self,
+        actors: Iterator[LoopActor],
+        trace: Trace,
+        work: Callable[[LoopActor, Trace], None],
+    ) -> None:
+        """Do something with some actors, and with the others soon: a client may have thousands."""
+        for number, actor in enumerate(actors, 1):
+            work(actor, trace)
+            if number == _SLICE:
+                go_on = partial(self._in_slices, actors, trace, work)
+                self._broker.timers.after(_PAUSE, go_on)
+                break
+
+    def _release(self, actor: LoopActor, trace: Trace) -> None:
+        traces = self._traces(actor)
+        if trace in traces:
+            traces.remove(trace)
+        if not traces:
+            actor.tap = None
+
+    def _traces(self, actor: LoopActor) -> list[Trace]:
+        return actor.tap.traces if isinstance(actor.tap, ActorTap) else []
+
+    def _on_spawn(self, actor: LoopActor) -> None:
+        self.quietly(self._cover_new, actor)
+
+    def _cover_new(self, actor: LoopActor) -> None:
+        if isinstance(actor, (Session, Subscription)):
+            for trace in self.clients.get(client_of(actor) or "", ()):
+                self.cover(actor, trace)
+                self._say(actor, [trace], "starts", type(actor).__name__)
+
+    def _on_connect(self, connection: Connection, packets: list[Any]) -> None:
+        """Cover a connection as soon as it says whose it is."""
+        traces = self.clients.get(connection.client_id or "")
+        if traces:
+            for trace in traces:
+                self.cover(connection, trace)
+            self.quietly(self.on_took, connection, traces, packets, None)
+
+    # What it does.
+
+    def begin(self, actor: LoopActor, tap: ActorTap) -> None:
+        """See what is sent while an actor runs."""
+        if not self._shadows:
+            kernel, journal = self._broker.kernel, self._broker.journal
+            self._shadows = [
+                Shadow(kernel, "tell", self._seeing(self._on_tell)),
+                Shadow(journal, "after", self._seeing(self._on_effect)),
+                Shadow(journal, "pass_or_follow", self._seeing(self._on_effect)),
+            ]
+        self.running, self._tap = actor, tap
+        for shadow in self._shadows:
+            shadow.put()
+
+    def end(self) -> None:
+        """See no more what is sent."""
+        self.quietly(self._say_told)
+        self.running = self._tap = None
+        for shadow in self._shadows:
+            shadow.remove()
+
+    def _seeing(
+        self, see: Callable[..., None]
+    ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        """Return what wraps a method such that ``see`` is called as well."""
+
+        def make(method: Callable[..., Any]) -> Callable[..., Any]:
+            def call(*arguments: Any) -> Any:
+                self.quietly(see, *arguments)
+                return method(*arguments)
+
+            return call
+
+        return make
+
+    def on_gets(self, actor: LoopActor, traces: Sequence[Trace], message: Any) -> None:
+        """Show what an actor is told."""
+        self._say_told()
+        if isinstance(message, Attach):
+            for trace in traces:
+                if trace.client is not None:
+                    self.cover(message.connection, trace)
+        if isinstance(message, Packets):
+            self._gets_packets(actor, traces, message)
+        elif not isinstance(message, (bytes, _ActorStop)):
+            # Bytes are shown as the packets that they are, a stop when it is done.
+            self._say_message(actor, traces, "gets", message)
+
+    def _gets_packets(self, actor: LoopActor, traces: Sequence[Trace], message: Packets) -> None:
+        others = [trace for trace in traces if message.connection not in trace.actors]
+        about = {"connection": message.connection.actor_urn}
+        for packet in message.packets:
+            self._say_packets(actor, others, "gets", packet, message=about)
+
+    def _on_tell(self, target: LoopActor, message: Any) -> None:
+        actor, tap = self.running, self._tap
+        if actor is None or tap is None or target.stopped:
+            return
+        others = [trace for trace in tap.traces if target not in trace.actors]
+        told = self._told
+        if told is not None and told.message is message and told.traces == others:
+            told.more += 1
+            return
+        self._say_told()
+        if others:
+            self._told = _Told(actor, others, message, target)
+
+    def _say_told(self) -> None:
+        """Show what the running actor told others last: one line for all who were told it."""
+        told, self._told = self._told, None
+        if told is not None:
+            to = {"to": told.target.actor_urn, "to_client": _client(told.target)}
+            more = {"more": told.more} if told.more else {}
+            self._say_message(told.actor, told.traces, "sends", told.message, **to, **more)
+
+    def _on_effect(self, sink: Sink, data: bytes) -> None:
+        """Show what is given to the gate; where the connection is covered, when it leaves."""
+        actor, tap = self.running, self._tap
+        if actor is None or tap is None or not isinstance(sink, Connection):
+            return
+        self._say_told()
+        others = [trace for trace in tap.traces if sink not in trace.actors]
+        more = {"to": sink.actor_urn, "to_client": _client(sink)}
+        self._say_bytes(actor, others, "sends", data, **more)
+
+    def on_took(
+        self,
+        actor: LoopActor,
+        traces: Sequence[Trace],
+        packets: Sequence[Any],
+        error: Exception | None,
+    ) -> None:
+        """Show the packets that came over a connection."""
+        for packet in packets:
+            self._say_packets(actor, traces, "packet_in", packet)
+        if error is not None:
+            self._say(actor, traces, "packet_in", "violation", text=tracelines.short(str(error)))
+
+    def on_wrote(self, actor: LoopActor, traces: Sequence[Trace], data: bytes) -> None:
+        """Show the packets that leave over a connection."""
+        self._say_bytes(actor, traces, "packet_out", data)
+
+    def on_closes(self, actor: LoopActor, traces: Sequence[Trace], reason: str) -> None:
+        """Show that a connection ends."""
+        self._say(actor, traces, "closes", tracelines.short(reason))
+
+    def on_ended(self, actor: LoopActor, traces: list[Trace], error: Exception | None) -> None:
+        """Show that an actor stopped or failed, and end the traces that are about it alone."""
+        text = None if error is None else tracelines.short(f"{type(error).__name__}: {error}")
+        kind, what = ("ends", "stopped") if error is None else ("fails", text)
+        self._say(actor, traces, kind, what)
+        how = "stopped" if text is None else f"failed: {text}"
+        for trace in list(traces):
+            trace.actors.discard(actor)
+            self._release(actor, trace)
+            if trace.one is actor:
+                self._ended(trace, End("actor", f"{actor.actor_urn} {how}"))
+
+    def on_event(self, event: Event, at: Position, payloads: Sequence[bytes]) -> None:
+        """Show an event to those who trace the actor that runs, or the session it is about."""
+        session = getattr(event, "session", None)
+        traces = list(self._tap.traces) if self._tap is not None else []
+        if session in self.clients and not isinstance(event, SessionSnapshot):
+            traces += [trace for trace in self.clients[session] if trace not in traces]
+        if not traces:
+            return
+        self._say_told()
+        actor = self.running
+        if actor is None:
+            actor = (self._broker.find_session(session) if session else None) or self._broker
+        add_lines(traces, 1, self._event_lines(actor, event, at, payloads))
+
+    def _event_lines(
+        self, actor: LoopActor, event: Event, at: Position, payloads: Sequence[bytes]
+    ) -> Iterator[dict[str, Any]]:
+        about = self.about_event(event, at, payloads)
+        yield self.line(actor, "event", event.e, **about)
+
+    def about_event(
+        self, event: Event, at: Position, payloads: Sequence[bytes] = ()
+    ) -> dict[str, Any]:
+        """Return the fields of a line about an event."""
+        found, cut = tracelines.event_object(event)
+        about: dict[str, Any] = {"position": at, "event": found}
+        if cut:
+            about["cut"] = cut
+        if isinstance(event, MessagePublished):
+            about["size"] = tracelines.payload_bytes(event)
+            about["messages"] = tracelines.published_messages(event, at, payloads)
+        else:
+            refs = getattr(event, "refs", ())
+            messages = tracelines.messages_of(refs, self._broker.messages) if refs else ()
+            if messages:
+                about["messages"] = messages
+        return about
+
+    # Lines.
+
+    def line(self, actor: LoopActor, kind: str, what: str | None, **more: Any) -> dict[str, Any]:
+        """Return a line."""
+        return {
+            "ms": self._broker.clock.time_ms(),
+            "actor": actor.actor_urn,
+            "client": _client(actor),
+            "kind": kind,
+            "what": what,
+            **more,
+        }
+
+    def _say(
+        self, actor: LoopActor, traces: Sequence[Trace], kind: str, what: str | None, **more: Any
+    ) -> None:
+        if traces:
+            add_lines(traces, 1, iter([self.line(actor, kind, what, **more)]))
+
+    def _say_message(
+        self, actor: LoopActor, traces: Sequence[Trace], kind: str, message: Any, **more: Any
+    ) -> None:
+        def lines() -> Iterator[dict[str, Any]]:
+            what, about = tracelines.message_object(message)
+            yield self.line(actor, kind, what, message=about, **more)
+
+        if traces:
+            add_lines(traces, 1, lines())
+
+    def _say_packets(
+        self, actor: LoopActor, traces: Sequence[Trace], kind: str, packet: Any, **more: Any
+    ) -> None:
+        if traces:
+            found = tracelines.packet_objects(packet)
+            lines = (self.line(actor, kind, one["type"], packet=one, **more) for one in found)
+            add_lines(traces, tracelines.packet_count(packet), lines)
+
+    def _say_bytes(
+        self, actor: LoopActor, traces: Sequence[Trace], kind: str, data: bytes, **more: Any
+    ) -> None:
+        """Show the packets in some bytes, as many as there is room for."""
+        if not traces:
+            return
+        room = min(AT_ONCE, max(trace.room() for trace in traces))
+        at = 0
+        for packet, stop in islice(read_sent(data), room):
+            self._say_packets(actor, traces, kind, packet, **more)
+            at = stop
+        left = count_sent(data, at, _COUNTED)
+        for trace in traces if left else ():
+            trace.skip(left)
+
+
+def _client(actor: LoopActor) -> str | None:
+    name = client_of(actor)
+    return None if name is None else tracelines.short(name)

@@ -1,0 +1,290 @@
+"""The trace of what is published on some topics, and of what becomes of it.
+
+Publications are seen where they are routed and, at QoS 1 and 2, where they are recorded. The
+positions of those that match are remembered, a bounded number of them, and so are the packet
+identifiers under which they are delivered: events that concern them are shown.
+
+The work for one batch is bounded: who else publishes must not pay for a trace.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from actors.tracing import trace_lines as tracelines
+from actors.tracing.trace import AT_ONCE, add_lines
+from eventstore.format.events import (
+    Acked,
+    Completed,
+    Delivered,
+    MessageDropped,
+    MessagePublished,
+    Queued,
+    Received,
+    Redelivered,
+    Released,
+    RetainedCleared,
+)
+from eventstore.format.positions import count_runs, to_runs
+from protocol.mqtt.server_packets import read_sent
+from protocol.mqtt.topic_trie import FilterTrie
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from actors.broker import Broker
+    from actors.kernel.kernel import LoopActor
+    from actors.session.messages import Publication
+    from actors.session.router import Route
+    from actors.tracing.recorder import Lookout
+    from actors.tracing.trace import Trace
+    from eventstore.format.events import Event
+    from eventstore.format.positions import Position, Run
+
+_LOOKED_AT = 4096
+"""Messages of one batch or event that are looked at."""
+_KNOWN_TOPICS = 4096
+_KNOWN_LENGTH = 1024
+_REMEMBERED = 10_000
+"""Messages that are remembered, and deliveries."""
+
+
+_BEFORE = frozenset({MessagePublished, RetainedCleared})
+_FOLLOWED = _BEFORE | {
+    Acked,
+    Completed,
+    Delivered,
+    MessageDropped,
+    Queued,
+    Received,
+    Redelivered,
+    Released,
+}
+
+
+class _Message(NamedTuple):
+    """A message that matches."""
+
+    topic: str
+    size: int
+
+
+class _Matching(dict[str | bytes, bool]):
+    """Whether topics match a filter; a miss is looked up."""
+
+    __slots__ = ("_trie",)
+
+    def __init__(self, topic_filter: str) -> None:
+        super().__init__()
+        self._trie: FilterTrie[bool] = FilterTrie()
+        self._trie.insert(topic_filter, None, True)
+
+    def __missing__(self, topic: str | bytes) -> bool:
+        if len(self) >= _KNOWN_TOPICS:
+            self.clear()
+        found = bool(self._trie.match(topic if isinstance(topic, str) else topic.decode()))
+        if len(topic) <= _KNOWN_LENGTH:
+            self[topic] = found
+        return found
+
+
+class TopicTrace:
+    """Follows the messages on topics that match a filter."""
+
+    def __init__(self, topic_filter: str, trace: Trace, broker: Broker, lookout: Lookout) -> None:
+        self.trace = trace
+        self.events = _BEFORE
+        """Types of events that may be about messages that match."""
+        self._broker = broker
+        self._lookout = lookout
+        self._matches = _Matching(topic_filter).__getitem__
+        self._messages: dict[Position, _Message] = {}
+        self._sent: dict[tuple[str, int], Position] = {}
+        """(client, packet identifier) -> the message that was delivered under it."""
+
+    # Publications.
+
+    def on_publication(self, publication: Publication) -> None:
+        """Show who gets the messages that match; at QoS 0 also the messages."""
+        topics = publication.topics[:_LOOKED_AT]
+        if True not in map(self._matches, topics):
+            return
+        chosen = [at for at, topic in enumerate(topics) if self._matches(topic)]
+        self.trace.skip(len(publication.topics) - len(topics))
+        routes = self._broker.router.routes
+        actor = self._session(publication.session)
+        lines = (
+            line
+            for route, run in groupby(chosen, lambda at: routes[publication.topics[at]])
+            for line in self._routed(actor, publication, route, list(run))
+        )
+        groups = sum(1 for _ in groupby(chosen, lambda at: routes[publication.topics[at]]))
+        count = groups + (len(chosen) if publication.packets else 0)
+        add_lines([self.trace], count, lines)
+
+    def _routed(
+        self, actor: LoopActor, publication: Publication, route: Route, chosen: list[int]
+    ) -> Iterator[dict[str, Any]]:
+        """Yield the lines about messages that go the same way."""
+        if publication.packets:
+            for at in chosen:
+                for publish, _ in read_sent(publication.packets[at]):
+                    for packet in tracelines.packet_objects(publish):
+                        yield self._line(actor, publication.session, "publish", packet)
+        refs = publication.refs
+        targets = [
+            {
+                "client": tracelines.short(target.session),
+                "filter": tracelines.short(target.filter),
+                "qos": min(publication.qos, target.qos),
+                "connected": target.actor is not None,
+            }
+            for target in route.targets[: tracelines.LISTED]
+        ]
+        yield {
+            **self._line(actor, publication.session, "route"),
+            "topic": tracelines.topic_text(publication.topics[chosen[0]]),
+            "count": len(chosen),
+            **({"position": refs[chosen[0]]} if refs else {}),
+            "targets": targets,
+            "total": len(route.targets),
+        }
+
+    def _published(self, event: MessagePublished, at: Position, payloads: Sequence[bytes]) -> None:
+        """Show messages that are recorded, and remember where."""
+        topics = event.topics[:_LOOKED_AT]
+        if True not in map(self._matches, topics):
+            return
+        matching = {index for index, topic in enumerate(topics) if self._matches(topic)}
+        self.events = _FOLLOWED
+        looked_at = range(min(event.count, _LOOKED_AT))
+        which = event.which
+        chosen = [one for one in looked_at if which[one] in matching] if which else looked_at
+        self.trace.skip(event.count - len(looked_at))
+        for one in chosen:
+            topic = tracelines.short(event.topics[which[one] if which else 0])
+            self._remember(at + one, _Message(topic, len(payloads[one])))
+        pids = tracelines.first_of(event.pids, _LOOKED_AT)
+        actor = self._session(event.session)
+        lines = (
+            {
+                **self._line(
+                    actor,
+                    event.session,
+                    "publish",
+                    {
+                        "type": "PUBLISH",
+                        "qos": event.qos,
+                        "retain": event.retain,
+                        "packet_id": pids[one] if one < len(pids) else None,
+                        "topic": self._messages[at + one].topic,
+                        **tracelines.payload_fields(payloads[one]),
+                    },
+                ),
+                "position": at + one,
+                "will": event.will,
+                # At QoS 2 it takes effect with its PUBREL only.
+                "waits": event.qos == 2 and not event.will,
+            }
+            for one in chosen[:AT_ONCE]
+        )
+        add_lines([self.trace], len(chosen), lines)
+
+    # Events.
+
+    def on_event(self, event: Event, at: Position, payloads: Sequence[bytes]) -> None:
+        """Show an event if it is about messages that match: the part that is."""
+        if isinstance(event, MessagePublished):
+            self._published(event, at, payloads)
+            return
+        part: Event | None = None
+        if isinstance(event, (Delivered, Queued, Released, MessageDropped)):
+            part = self._with_refs(event) if self._messages and event.refs else None
+        elif isinstance(event, (Acked, Received, Completed, Redelivered)):
+            part = self._with_pids(event) if self._sent else None
+        elif isinstance(event, RetainedCleared):
+            topics = [topic for topic in event.topics[:_LOOKED_AT] if self._matches(topic)]
+            part = RetainedCleared(topics) if topics else None
+        if part is not None:
+            self._say_event(part, at)
+
+    def _with_refs(self, event: Delivered | Queued | Released | MessageDropped) -> Event | None:
+        messages = self._messages
+        refs = tracelines.first_of(event.refs, _LOOKED_AT)
+        chosen = [one for one, ref in enumerate(refs) if ref in messages]
+        if not chosen:
+            return None
+        self._skip_rest(event.refs)
+        some = [refs[one] for one in chosen]
+        runs = to_runs(some)
+        if isinstance(event, Queued):
+            size = sum(messages[ref].size for ref in some)
+            return replace(event, refs=runs, size=size)
+        if isinstance(event, MessageDropped):
+            return replace(event, refs=runs, count=len(some))
+        pids = tracelines.first_of(event.pids, _LOOKED_AT)
+        theirs = [pids[one] for one in chosen if one < len(pids)]
+        if isinstance(event, Delivered):
+            for pid, ref in zip(theirs, some, strict=False):
+                self._remember_sent(event.session, pid, ref)
+        return replace(event, refs=runs, pids=to_runs(theirs))
+
+    def _with_pids(self, event: Acked | Received | Completed | Redelivered) -> Event | None:
+        sent, session = self._sent, event.session
+        pids = tracelines.first_of(event.pids, _LOOKED_AT)
+        chosen = [pid for pid in pids if (session, pid) in sent]
+        if not chosen:
+            return None
+        self._skip_rest(event.pids)
+        return replace(event, pids=to_runs(chosen))
+
+    def _say_event(self, event: Event, at: Position) -> None:
+        session = getattr(event, "session", None)
+        about = self._lookout.about_event(event, at)
+        if isinstance(event, (Acked, Received, Completed, Redelivered)):
+            refs = [self._sent[session or "", pid] for pid in tracelines.first_of(event.pids, 3)]
+            about["messages"] = [self._about(ref) for ref in refs]
+            if isinstance(event, (Acked, Completed)):
+                for pid in tracelines.first_of(event.pids, _LOOKED_AT):
+                    del self._sent[session or "", pid]
+        else:
+            refs = tracelines.first_of(getattr(event, "refs", ()), 3)
+            about["messages"] = [self._about(ref) for ref in refs]
+        line = self._lookout.line(self._session(session), "event", event.e, **about)
+        add_lines([self.trace], 1, [line])
+
+    def _about(self, ref: Position) -> dict[str, Any]:
+        found = self._messages.get(ref)
+        known = {} if found is None else {"topic": found.topic, "size": found.size}
+        return {"position": ref, **known}
+
+    # What both need.
+
+    def _skip_rest(self, runs: list[Run]) -> None:
+        self.trace.skip(count_runs(runs) - _LOOKED_AT)
+
+    def _remember(self, ref: Position, message: _Message) -> None:
+        self._messages[ref] = message
+        if len(self._messages) > _REMEMBERED:
+            del self._messages[next(iter(self._messages))]
+
+    def _remember_sent(self, session: str, pid: int, ref: Position) -> None:
+        self._sent.pop((session, pid), None)
+        self._sent[session, pid] = ref
+        if len(self._sent) > _REMEMBERED:
+            del self._sent[next(iter(self._sent))]
+
+    def _session(self, name: str | None) -> LoopActor:
+        return (self._broker.find_session(name) if name else None) or self._broker
+
+    def _line(
+        self, actor: LoopActor, session: str, kind: str, packet: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
+        what = "PUBLISH" if packet is not None else kind
+        line = self._lookout.line(actor, kind, what)
+        line["client"] = tracelines.short(session)
+        if packet is not None:
+            line["packet"] = packet
+        return line

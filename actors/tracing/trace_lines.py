@@ -1,0 +1,318 @@
+"""What the lines of a trace hold: packets, messages and events as small JSON objects.
+
+A line is bounded whatever clients choose: names are cut, of lists the beginning is given, of
+payloads the first bytes. Passwords and the payloads of wills are never given.
+"""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import fields
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from pykka.messages import _ActorStop
+
+from actors.kernel.kernel import Failed
+from actors.session.messages import (
+    Attach,
+    Authenticated,
+    Batch,
+    Close,
+    ConnectRequest,
+    Detached,
+    Loaded,
+    Outgoing,
+    Packets,
+    Regrant,
+    Retry,
+)
+from eventstore.format.positions import to_runs
+from protocol.mqtt.packets import Acks, Connect, Publish, Publishes, Subscribe, Unsubscribe
+from protocol.mqtt.server_packets import Connack, Suback, Unsuback, read_sent
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from eventstore.format.events import Event, MessagePublished
+    from eventstore.format.positions import Position, Run
+    from eventstore.log.message_store import MessageStore
+    from projections.state.retained import RetainedMessage
+
+NAME_LIMIT = 256
+"""Characters of a name (client identifier, topic, filter, ...) that are given."""
+PAYLOAD_LIMIT = 200
+"""Bytes of a payload that are given."""
+LISTED = 20
+"""Items of a list that are given."""
+_MESSAGES = 3
+"""Messages of a batch that are given."""
+_DEPTH = 4
+
+
+def short(text: str) -> str:
+    """Return a name, cut if it is long; what is left out is counted."""
+    rest = len(text) - NAME_LIMIT
+    return f"{text[:NAME_LIMIT]}...({rest} more)" if rest > 0 else text
+
+
+def payload_fields(payload: bytes) -> dict[str, Any]:
+    """Return size and beginning of a payload."""
+    head = base64.b64encode(payload[:PAYLOAD_LIMIT]).decode("ascii")
+    return {"size": len(payload), "payload_base64": head}
+
+
+def topic_text(raw: bytes) -> str:
+    """Return a topic, cut if it is long."""
+    return short(raw.decode("utf-8", "replace"))
+
+
+def first_of(runs: Sequence[Run], most: int) -> list[int]:
+    """Return the first integers that runs stand for, ``most`` of them at most."""
+    values: list[int] = []
+    for run in runs:
+        left = most - len(values)
+        if left <= 0:
+            break
+        if isinstance(run, int):
+            values.append(run)
+        else:
+            first, count, step = run
+            values.extend(range(first, first + min(count, left) * step, step))
+    return values
+
+
+# Packets.
+
+
+def packet_count(packet: Any) -> int:
+    """Return how many objects :func:`packet_objects` gives for a packet."""
+    return len(packet) if isinstance(packet, Publishes) else 1
+
+
+def packet_objects(packet: Any) -> Iterator[dict[str, Any]]:
+    """Yield a packet, from a client or from the broker, as objects; each when it is asked for."""
+    if isinstance(packet, Publishes):
+        yield from _publishes(packet)
+        return
+    found: dict[str, Any] = {"type": type(packet).__name__.upper()}
+    if isinstance(packet, Publish):
+        found |= _publish(packet)
+    elif isinstance(packet, Acks):
+        found["type"] = packet.kind.name
+        found |= {"packet_ids": to_runs(packet.packet_ids)[:LISTED], "count": len(packet)}
+    else:
+        make = _PACKETS.get(type(packet))
+        if make is not None:
+            found |= make(packet)
+    yield found
+
+
+def _publishes(packet: Publishes) -> Iterator[dict[str, Any]]:
+    if packet.packets:
+        for raw in packet.packets:
+            for publish, _ in read_sent(raw):
+                yield from packet_objects(publish)
+        return
+    ids = packet.packet_ids or [0] * len(packet.topics)
+    for topic, payload, packet_id in zip(packet.topics, packet.payloads, ids, strict=True):
+        publish = Publish(topic, payload, packet.qos, packet.retain, packet.dup, packet_id)
+        yield from packet_objects(publish)
+
+
+def _publish(packet: Publish) -> dict[str, Any]:
+    return {
+        "qos": packet.qos,
+        "retain": packet.retain,
+        "dup": packet.dup,
+        "packet_id": packet.packet_id or None,
+        "topic": topic_text(packet.topic),
+        **payload_fields(packet.payload),
+    }
+
+
+def _connect(packet: Connect) -> dict[str, Any]:
+    will = packet.will
+    return {
+        "client": short(packet.client_id),
+        "level": packet.version,
+        "clean": packet.clean,
+        "keep_alive": packet.keep_alive,
+        "user": None if packet.username is None else short(packet.username),
+        "will": None
+        if will is None
+        else {
+            "topic": short(will.topic),
+            "qos": will.qos,
+            "retain": will.retain,
+            "size": len(will.payload),
+        },
+    }
+
+
+def _subscribe(packet: Subscribe) -> dict[str, Any]:
+    shown = [[short(one), qos] for one, qos in packet.filters[:LISTED]]
+    return {"packet_id": packet.packet_id, "filters": shown, "count": len(packet.filters)}
+
+
+def _unsubscribe(packet: Unsubscribe) -> dict[str, Any]:
+    shown = list(map(short, packet.filters[:LISTED]))
+    return {"packet_id": packet.packet_id, "filters": shown, "count": len(packet.filters)}
+
+
+def _suback(packet: Suback) -> dict[str, Any]:
+    codes = packet.codes
+    return {"packet_id": packet.packet_id, "codes": list(codes[:LISTED]), "count": len(codes)}
+
+
+_PACKETS: dict[type, Callable[[Any], dict[str, Any]]] = {
+    Connect: lambda packet: {**_connect(packet), "password": packet.password is not None},
+    Subscribe: _subscribe,
+    Unsubscribe: _unsubscribe,
+    Suback: _suback,
+    Unsuback: lambda packet: {"packet_id": packet.packet_id},
+    Connack: lambda packet: {"code": packet.code, "session_present": packet.session_present},
+}
+
+
+# Messages between actors.
+
+
+def message_object(message: Any) -> tuple[str, dict[str, Any]]:
+    """Return the name of what an actor is told, and what it is about."""
+    if isinstance(message, list):
+        return "Retained", {"count": len(message), "messages": _retained(message)}
+    make = _MESSAGES_MADE.get(type(message))
+    name = "Stop" if isinstance(message, _ActorStop) else type(message).__name__.lstrip("_")
+    return name, make(message) if make is not None else {}
+
+
+def _batch(batch: Batch) -> dict[str, Any]:
+    return {
+        "qos": batch.qos,
+        "retain": batch.retain,
+        "count": len(batch),
+        "messages": list(islice(_messages(batch), _MESSAGES)),
+    }
+
+
+def _messages(batch: Batch) -> Iterator[dict[str, Any]]:
+    for raw in batch.packets:
+        for publish, _ in read_sent(raw):
+            if isinstance(publish, Publish):
+                yield {"topic": topic_text(publish.topic), **payload_fields(publish.payload)}
+    for at, (topic, payload) in enumerate(zip(batch.topics, batch.payloads, strict=True)):
+        place = {"position": batch.refs[at]} if at < len(batch.refs) else {}
+        yield {**place, "topic": topic_text(topic), **payload_fields(payload)}
+
+
+def _retained(messages: list[RetainedMessage]) -> list[dict[str, Any]]:
+    return [
+        {"position": one.ref, "topic": short(one.topic), **payload_fields(one.payload)}
+        for one in messages[:_MESSAGES]
+    ]
+
+
+def _outgoing(message: Outgoing) -> dict[str, Any]:
+    about = _batch(message.batch)
+    return {**about, "qos": message.qos, "filter": short(message.subscriber.filter)}
+
+
+def _asks_to_connect(message: Attach | ConnectRequest) -> dict[str, Any]:
+    return {"connection": message.connection.actor_urn, **_connect(message.connect)}
+
+
+def _detached(message: Detached) -> dict[str, Any]:
+    urn = None if message.connection is None else message.connection.actor_urn
+    return {"connection": urn, "reason": short(message.reason), "orderly": message.orderly}
+
+
+def _packets(message: Packets) -> dict[str, Any]:
+    names = [
+        packet.kind.name if isinstance(packet, Acks) else type(packet).__name__.upper()
+        for packet in message.packets[:LISTED]
+    ]
+    names = ["PUBLISH" if name == "PUBLISHES" else name for name in names]
+    count = sum(map(packet_count, message.packets))
+    return {"connection": message.connection.actor_urn, "count": count, "packets": names}
+
+
+def _failed(message: Failed) -> dict[str, Any]:
+    error = f"{type(message.error).__name__}: {message.error}"
+    return {"failed": message.actor.actor_urn, "error": short(error)}
+
+
+_MESSAGES_MADE: dict[type, Callable[[Any], dict[str, Any]]] = {
+    Attach: _asks_to_connect,
+    Authenticated: lambda message: {"result": message.verdict.result.name.lower()},
+    Batch: _batch,
+    Close: lambda message: {"reason": short(message.reason)},
+    ConnectRequest: _asks_to_connect,
+    Detached: _detached,
+    Failed: _failed,
+    Loaded: lambda message: {"count": len(message.found)},
+    Outgoing: _outgoing,
+    Packets: _packets,
+    Regrant: lambda message: {"qos": message.qos},
+    Retry: lambda message: {**_detached(message.message), "attempts": message.attempts},
+    bytes: lambda message: {"size": len(message)},
+}
+
+
+# Events.
+
+
+def event_object(event: Event) -> tuple[dict[str, Any], dict[str, int]]:
+    """Return an event as it stands in the log, but bounded, and what was left out.
+
+    The second value has the true length of each list of the event that was cut. It can be read
+    back by ``eventstore.format.events.parse_event``.
+    """
+    found: dict[str, Any] = {}
+    cut: dict[str, int] = {}
+    for column in fields(event):
+        value = getattr(event, column.name)
+        if isinstance(value, list) and len(value) > LISTED:
+            cut[column.name] = len(value)
+        found[column.name] = _bounded(value, _DEPTH)
+    return found, cut
+
+
+def payload_bytes(event: MessagePublished) -> int:
+    """Return the payload bytes of an event, all together."""
+    sizes = event.sizes
+    return sizes * event.count if isinstance(sizes, int) else sum(sizes)
+
+
+def _bounded(value: Any, depth: int) -> Any:
+    if isinstance(value, str):
+        return short(value)
+    if isinstance(value, (list, tuple)):
+        return [_bounded(item, depth - 1) for item in value[:LISTED]] if depth else []
+    if isinstance(value, dict):
+        kept = islice(value.items(), LISTED)
+        return {short(str(key)): _bounded(item, depth - 1) for key, item in kept} if depth else {}
+    return value if value is None or isinstance(value, (int, float)) else short(str(value))
+
+
+def messages_of(refs: Sequence[Run], store: MessageStore) -> list[dict[str, Any]]:
+    """Return topic and size of the first messages at these positions, if they are at hand."""
+    return [
+        {"position": ref, "topic": topic_text(message.topic), "size": len(message.payload)}
+        for ref in first_of(refs, _MESSAGES)
+        if (message := store.get(ref)) is not None
+    ]
+
+
+def published_messages(
+    event: MessagePublished, at: Position, payloads: Sequence[bytes]
+) -> list[dict[str, Any]]:
+    """Return the first messages of a publication that is being recorded."""
+    return [
+        {
+            "position": at + offset,
+            "topic": short(event.topics[event.which[offset] if event.which else 0]),
+            **payload_fields(payload),
+        }
+        for offset, payload in enumerate(payloads[:_MESSAGES])
+    ]
