@@ -5,10 +5,10 @@ import json
 import time
 from typing import Any
 
-from spark.audit.run import audit
-from spark.log import Log
-from spark.session import running_session
-from spark.stats import stats
+from spark.audit.pipeline import audit
+from spark.datasource.log import Log
+from spark.runtime.session import running_session
+from spark.traffic.traffic_stats import stats
 
 MEMORY = "2g"
 """Heap of the JVM; the Python workers come on top."""

@@ -50,7 +50,7 @@ def spark() -> Iterator[SparkSession]:
     """Spark on two cores of this machine, for all tests that need it."""
     from harness.plans import INTERPRETED
 
-    from spark.session import running_session
+    from spark.runtime.session import running_session
 
     few = {"spark.sql.shuffle.partitions": "2", **INTERPRETED}
     with running_session("local[2]", "1g", few) as session:

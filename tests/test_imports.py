@@ -83,9 +83,9 @@ def test_spark_is_loaded_for_its_jobs_alone() -> None:
         ("eventstore", "import projections"),
         ("actors", "from cli.settings import Settings"),
         ("actors", "from . import auth"),
-        ("actors", "import spark.log"),
+        ("actors", "import spark.datasource.log"),
         ("spark", "from actors.maintenance.attestation import digest"),
-        ("projections", "from spark.log import Log"),
+        ("projections", "from spark.datasource.log import Log"),
     ],
 )
 def test_a_wrong_import_is_found(package: str, source: str) -> None:
@@ -99,7 +99,7 @@ def test_a_wrong_import_is_found(package: str, source: str) -> None:
         ("actors", "import asyncio\nimport pykka\nfrom projections.state.session import evolve"),
         ("projections", "from eventstore.format.events import Event"),
         ("spark", "import asyncio\nimport pyspark\nfrom projections.state.session import evolve"),
-        ("cli", "from spark.session import spark_session"),
+        ("cli", "from spark.runtime.session import spark_session"),
         ("protocol", "import struct\nfrom protocol.errors import FoldmqError"),
     ],
 )

@@ -15,10 +15,10 @@ from cli.sparkjobs.running import Job, run, write
 from eventstore.nats.connection import disconnect
 from eventstore.nats.discovery import PREFIX
 from protocol.errors import FoldmqError
-from spark.access import Access
-from spark.archivable import Due, due, unchanged
-from spark.archive import archive_one
-from spark.archivewriter import Archived
+from spark.archiving.archive_job import archive_one
+from spark.archiving.archive_plan import Due, due, unchanged
+from spark.storage.archive_directory import Archived
+from spark.storage.nats_access import Access
 
 
 class Brokers:

@@ -12,11 +12,11 @@ from cli.sourceflags import UsageError
 from cli.sparkjobs.claims import Claims, of_brokers, of_nobody, of_projections
 from cli.sparkjobs.flags import SparkFlags
 from cli.sparkjobs.running import Job, run, write
-from spark.audit.outcome import Outcome
-from spark.audit.run import audit
-from spark.errors import NotWritable
-from spark.report import asjson, page
+from spark.audit.facts.outcome import Outcome
+from spark.audit.pipeline import audit
+from spark.report import json_report, page
 from spark.report import text as report
+from spark.runtime.errors import NotWritable
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ def run_audit(flags: SparkFlags, wanted: Wanted) -> bool:
     if wanted.html is not None:
         _save(wanted.html, page.page(outcome))
     if wanted.as_json:
-        write(text.json_line(asjson.report(outcome)))
+        write(text.json_line(json_report.report(outcome)))
     else:
         sys.stdout.write(report.text(outcome))
     return outcome.kept

@@ -11,10 +11,10 @@ from cli.source import Source
 from cli.sparkjobs.place import Found
 from eventstore.format.positions import Position, position
 from eventstore.nats.discovery import PREFIX
-from spark.audit.outcome import ALL_CLAIM as ALL
-from spark.audit.outcome import RETAINED_CLAIM as RETAINED
-from spark.audit.outcome import SESSION_CLAIM as SESSION
-from spark.audit.outcome import Claim
+from spark.audit.facts.outcome import ALL_CLAIM as ALL
+from spark.audit.facts.outcome import RETAINED_CLAIM as RETAINED
+from spark.audit.facts.outcome import SESSION_CLAIM as SESSION
+from spark.audit.facts.outcome import Claim
 
 BROKER, PROJECTIONS = "broker", "projections"
 _DIGITS = 16

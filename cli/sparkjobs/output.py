@@ -35,9 +35,9 @@ from eventstore.format.positions import (
     parse_position,
     sequence_of,
 )
-from spark.errors import NotWritable
-from spark.folders import shown
-from spark.log import Log
+from spark.datasource.log import Log
+from spark.runtime.errors import NotWritable
+from spark.storage.directories import shown
 
 Format: TypeAlias = Literal["table", "json", "parquet"]
 

@@ -16,12 +16,12 @@ from cli.sourceflags import UsageError
 from cli.sparkjobs.flags import MASTER, SparkFlags
 from eventstore.nats.connection import ConnectionOptions
 from eventstore.paths import expanded
-from spark.finding import find_with, in_archive
-from spark.folders import shown
-from spark.options import Options
-from spark.planning import ranges
-from spark.session import is_local, is_submitted
-from spark.stored import Stored
+from spark.datasource.discovery import find_with, in_archive
+from spark.datasource.options import Options
+from spark.datasource.planning import ranges
+from spark.runtime.session import is_local, is_submitted
+from spark.storage.directories import shown
+from spark.storage.stored_log import Stored
 
 
 @dataclass(frozen=True, slots=True)

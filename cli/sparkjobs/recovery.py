@@ -7,7 +7,7 @@ from cli.sparkjobs.claims import Claims, of_brokers, of_nobody
 from cli.sparkjobs.flags import SparkFlags
 from cli.sparkjobs.running import Job, run, write
 from eventstore.format.positions import format_position
-from spark.recovery import NodeRecovery, RecoveryOutcome, Start, recovery_check
+from spark.recovery.check import NodeRecovery, RecoveryOutcome, Start, recovery_check
 
 _LISTED = 20
 _KEPT = (

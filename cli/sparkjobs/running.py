@@ -15,8 +15,8 @@ from cli.sourceflags import UsageError
 from cli.sparkjobs.busy import Tasks, busy
 from cli.sparkjobs.flags import MASTER, MEMORY, SparkFlags
 from cli.sparkjobs.place import Found, find, until
-from spark.log import Log
-from spark.session import abandon, is_submitted, running_session
+from spark.datasource.log import Log
+from spark.runtime.session import abandon, is_submitted, running_session
 
 _Gathered = TypeVar("_Gathered")
 _Result = TypeVar("_Result")

@@ -10,9 +10,9 @@ from cli.sparkjobs.output import save, target
 from cli.sparkjobs.place import Found, since
 from cli.sparkjobs.running import Job, run
 from cli.units import seconds
-from spark.folders import shown
-from spark.report import traffic
-from spark.stats import KEYS, stats
+from spark.storage.directories import shown
+from spark.traffic import traffic_report
+from spark.traffic.traffic_stats import KEYS, stats
 
 TOP = 20
 _LONGEST_S = 36_500 * 86_400
@@ -53,9 +53,9 @@ def run_stats(
                     rows = save(found.windows, to)
                     said = f"{text.counted(rows, 'row')} in {shown(to.directory or '')}\n"
                 elif as_json:
-                    said = text.json_line(traffic.report(found, top)) + "\n"
+                    said = text.json_line(traffic_report.report(found, top)) + "\n"
                 else:
-                    said = traffic.text(found, top or TOP)
+                    said = traffic_report.text(found, top or TOP)
             finally:
                 found.close()
         sys.stdout.write(said)

@@ -1,12 +1,12 @@
-"""The promises of MQTT and of foldmq, checked over whole logs: see :func:`spark.audit.run.audit`.
+"""The promises of MQTT and of foldmq, checked over whole logs: see ``pipeline.audit``.
 
-The log is read once. ``scan`` takes its records apart into *facts*, narrow rows that are kept on
-disk; all else is made of those:
+The log is read once. ``facts.fact_scan`` takes its records apart into *facts*, narrow rows that
+are kept on disk; all else is made of those:
 
-- ``chain``: whether records and turns follow each other, on the driver, from a few facts;
-- ``expected``: which message each session had to get, by native joins;
-- ``sessions``: each session's events, with what it had to get, through
+- ``facts.chain``: whether records and turns follow each other, on the driver, from a few facts;
+- ``expected_deliveries``: which message each session had to get, by native joins;
+- ``session_tasks``: each session's events, with what it had to get, through
   ``projections.audit.session_audit.SessionAudit``;
-- ``retained``: the history of every retained topic, by native windows;
-- ``checkpoints``: what was repeated and carried over cuts.
+- ``retained_rules``: the history of every retained topic, by native windows;
+- ``checkpoint_rules``: what was repeated and carried over cuts.
 """

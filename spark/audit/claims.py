@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name that everybody knows it by
 
-from spark.audit.outcome import ALL_CLAIM, RETAINED_CLAIM, SESSION_CLAIM, Compared
+from spark.audit.facts.outcome import ALL_CLAIM, RETAINED_CLAIM, SESSION_CLAIM, Compared
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from eventstore.format.positions import Position
-    from spark.audit.outcome import Claim
+    from spark.audit.facts.outcome import Claim
 
 COLUMNS: Final = ("where", "node", "kind", "name", "bound", "digest")
 _DDL: Final = "where string, node string, kind string, name string, bound bigint, digest string"

@@ -10,7 +10,7 @@ import orjson
 import pyarrow as pa
 
 from projections.audit.session_audit import BUCKETS
-from spark.audit.outcome import MOST
+from spark.audit.facts.outcome import MOST
 
 if TYPE_CHECKING:
     from array import array

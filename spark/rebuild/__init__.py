@@ -5,7 +5,7 @@
 ``sessions``, ``queues``
     Folded by the broker's own fold, session by session (``folding``).
 ``retained``, ``pending``, ``wills``
-    Native Spark SQL, the latter two over ``facts``.
+    Native Spark SQL, the latter two over ``session_facts``.
 ``beginning``
     From where on the state of a log that was cut is known.
 """
@@ -14,20 +14,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from spark.failures import BadOption
 from spark.rebuild.beginning import beginnings
 from spark.rebuild.pending import pending
 from spark.rebuild.queues import queues
 from spark.rebuild.retained import retained
 from spark.rebuild.sessions import sessions
 from spark.rebuild.wills import wills
+from spark.runtime.marked_errors import BadOption
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from pyspark.sql import DataFrame
 
-    from spark.log import Log
+    from spark.datasource.log import Log
     from spark.rebuild.beginning import Beginnings
 
 __all__ = [

@@ -18,13 +18,13 @@ from eventstore.format.events import CheckpointCompleted
 from eventstore.format.positions import format_position, position, sequence_of
 from eventstore.shown import name as shown
 from projections.state.turns import Turns
-from spark.failures import CutOff, of_log
-from spark.finding import find
-from spark.moments import Moments
-from spark.nodes import nodes_of
-from spark.opening import opener
-from spark.options import Options
-from spark.planning import plan
+from spark.datasource.discovery import find
+from spark.datasource.moments import Moments
+from spark.datasource.options import Options
+from spark.datasource.planning import plan
+from spark.runtime.marked_errors import CutOff, of_log
+from spark.storage.node_names import nodes_of
+from spark.storage.record_frames import opener
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from pyspark.sql import Column
 
     from eventstore.format.positions import Position
-    from spark.log import Log
-    from spark.stored import Stored
+    from spark.datasource.log import Log
+    from spark.storage.stored_log import Stored
 
 
 @dataclass(frozen=True)

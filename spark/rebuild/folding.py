@@ -25,9 +25,9 @@ from eventstore.format.fast_parse import frequent
 from eventstore.format.positions import format_position, sequence_of
 from projections.state.session import EVOLVE
 from projections.state.single_session import SessionFold
-from spark.failures import marked_iterator
-from spark.rebuild.arrow import batches, ddl
-from spark.rebuild.bysession import grouped, sorted_by_session
+from spark.rebuild.arrow_batches import batches, ddl
+from spark.rebuild.session_groups import grouped, sorted_by_session
+from spark.runtime.marked_errors import marked_iterator
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 
     from eventstore.format.events import Event
     from eventstore.format.positions import Position
-    from spark.log import Log
+    from spark.datasource.log import Log
     from spark.rebuild.beginning import Beginnings
-    from spark.rebuild.bysession import Group, Row
+    from spark.rebuild.session_groups import Group, Row
 
 TYPES: Final = tuple(
     sorted(kind.__name__ for kind in (*EVOLVE, SessionExpired, SessionSnapshot, RetainedSnapshot))

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
-from spark.rebuild.facts import facts
+from spark.rebuild.session_facts import facts
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from spark.log import Log
+    from spark.datasource.log import Log
     from spark.rebuild.beginning import Beginnings
 
 _ENDS: Final = ("SessionOpened", "SessionExpired", "WillFired", "WillCancelled")

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Final
 
 from eventstore.format.positions import format_position
 from eventstore.shown import counted, escaped, name
-from spark.audit.outcome import CHAIN, RULES, STATE, TURN
+from spark.audit.facts.outcome import CHAIN, RULES, STATE, TURN
 
 if TYPE_CHECKING:
-    from spark.audit.outcome import Latency, Outcome, RuleResult, Violation
+    from spark.audit.facts.outcome import Latency, Outcome, RuleResult, Violation
 
 _MESSAGE = re.compile(r"\bmessage (\d+\.\d+)\b")
 _WHAT_LIMIT: Final = 500

@@ -11,13 +11,13 @@ from markupsafe import Markup
 
 from eventstore import shown
 from eventstore.format.positions import format_position
-from spark.audit.outcome import RULES
+from spark.audit.facts.outcome import RULES
 from spark.report import findings
 from spark.report.plots import plots
 from spark.report.svg import check
 
 if TYPE_CHECKING:
-    from spark.audit.outcome import Outcome
+    from spark.audit.facts.outcome import Outcome
 
 __all__ = ["check", "page"]
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from spark.audit.outcome import Outcome, SlowSession
+    from spark.audit.facts.outcome import Outcome, SlowSession
     from spark.report.series import Histogram, Rates
 
 SLOWEST: Final = 10

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from spark.audit.outcome import Drops, Latency, RatePoint
+    from spark.audit.facts.outcome import Drops, Latency, RatePoint
 
 POINTS: Final = 400
 """Points of a line at most: more are not seen."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from markupsafe import Markup
 
-from spark.errors import NoSpark
+from spark.runtime.errors import NoSpark
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

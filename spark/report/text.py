@@ -13,7 +13,7 @@ from spark.report.table import table
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from spark.audit.outcome import NodeSummary, Outcome
+    from spark.audit.facts.outcome import NodeSummary, Outcome
 
 VIOLATIONS: Final = 5
 """Violations of a rule that are shown."""

@@ -14,7 +14,7 @@ from cli.sparkjobs.archiving import Brokers, Report, run_archive
 from cli.sparkjobs.flags import SparkFlags
 from cli.sparkjobs.place import Found
 from protocol.errors import FoldmqError
-from spark.archivewriter import Archived
+from spark.storage.archive_directory import Archived
 
 LOG = "FOLDMQ_LOG_a"
 NEW = Archived(LOG, "/a/node=a", 1234, "ab" * 32, 1_700_000_000_000, 1234, 5 << 20, 2, 1 << 19)

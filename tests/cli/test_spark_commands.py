@@ -24,11 +24,11 @@ from eventstore.errors import CorruptLog
 from eventstore.format.positions import position
 from eventstore.paths import NoHome
 from projections.storage.format import Mark
-from spark import session
-from spark.errors import NoJava, NoSpark, OutOfDisk, SparkError
-from spark.failures import MarkedError, SparkFailure
-from spark.java import find_java
-from spark.session import is_local, require_pyspark
+from spark.runtime import session
+from spark.runtime.errors import NoJava, NoSpark, OutOfDisk, SparkError
+from spark.runtime.java import find_java
+from spark.runtime.marked_errors import MarkedError, SparkFailure
+from spark.runtime.session import is_local, require_pyspark
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -251,15 +251,15 @@ Caused by: org.apache.spark.api.python.PythonException: Traceback (most recent c
             "Spark failed: ValueError: what nobody thought of?[2J",
         ),
         (
-            IN_EXECUTOR.format(error="spark.runs.Misfit: a run of no kind"),
+            IN_EXECUTOR.format(error="spark.columnar.run_columns.Misfit: a run of no kind"),
             70,
-            "Spark failed: spark.runs.Misfit: a run of no kind",
+            "Spark failed: spark.columnar.run_columns.Misfit: a run of no kind",
         ),
         ("java.lang.IllegalStateException: odd\nCaused by: java.io.IOException: even", 70, "even"),
     ],
 )
 def test_what_an_error_of_spark_means(text: str, exit_code: int, says: str) -> None:
-    from spark.explain import explained
+    from spark.runtime.explain_failure import explained
 
     error = explained(RuntimeError(text))
     assert says in str(error)
@@ -268,10 +268,12 @@ def test_what_an_error_of_spark_means(text: str, exit_code: int, says: str) -> N
 
 
 def test_an_error_of_ours_goes_before_what_spark_made_of_it() -> None:
-    from spark.explain import explained
+    from spark.runtime.explain_failure import explained
 
     ours = MarkedError(CorruptLog(7, "has a wrong checksum"))
-    error = explained(RuntimeError(IN_EXECUTOR.format(error=f"spark.failures.MarkedError: {ours}")))
+    error = explained(
+        RuntimeError(IN_EXECUTOR.format(error=f"spark.runtime.marked_errors.MarkedError: {ours}"))
+    )
     assert str(error).startswith("the log is damaged: record 7 has a wrong checksum; ")
     assert error.exit_code == CorruptLog.exit_code
 
@@ -306,7 +308,7 @@ def test_who_reads_the_output_may_go() -> None:
 
 
 def test_a_disk_without_room_for_spark_s_directory(monkeypatch: pytest.MonkeyPatch) -> None:
-    from spark.jvm import Jvm
+    from spark.runtime.jvm import Jvm
 
     def full(**_anything: object) -> str:
         raise OSError(errno.ENOSPC, "No space left on device", "/tmp/foldmq-spark-x")
@@ -326,11 +328,13 @@ def test_an_error_of_spark_that_does_not_end_it(
     monkeypatch.setattr(session, "_works", lambda: works)
     ours = MarkedError(CorruptLog(7, "has a wrong checksum"))
     with pytest.raises(SparkFailure if works else PySparkException), session.named_errors():
-        raise PySparkException(IN_EXECUTOR.format(error=f"spark.failures.MarkedError: {ours}"))
+        raise PySparkException(
+            IN_EXECUTOR.format(error=f"spark.runtime.marked_errors.MarkedError: {ours}")
+        )
 
 
 def test_a_jvm_that_has_gone() -> None:
-    from spark.explain import explained
+    from spark.runtime.explain_failure import explained
 
     assert explained(ConnectionRefusedError("x"), "", gone=True).exit_code == 71
     said = "# java.lang.OutOfMemoryError: Java heap space"
@@ -360,7 +364,7 @@ Could not reserve enough space for 966367641600KB object heap
     ],
 )
 def test_a_jvm_that_does_not_start(said: str, says: str) -> None:
-    from spark.explain import not_started
+    from spark.runtime.explain_failure import not_started
 
     assert says in str(not_started(said))
 

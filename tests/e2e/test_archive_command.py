@@ -14,7 +14,7 @@ from harness.packets import Puback
 
 from e2e.tools import run, run_beside_cuts, run_here
 from eventstore.format.records import ChainChecker, decode_record
-from spark.archived import plan
+from spark.storage.archive_log import plan
 
 if TYPE_CHECKING:
     from collections.abc import Callable

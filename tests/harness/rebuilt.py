@@ -16,9 +16,9 @@ from cli.sparkjobs.place import Found, _access
 from eventstore.format.events import BrokerStarted
 from harness.staterows import assert_same, rebuilt_rows, state_rows, will_payloads
 from projections.state.digests import retained_digest, session_digest
-from spark.log import Log
+from spark.datasource.log import Log
 from spark.rebuild import JOBS
-from spark.recovery import recovery_check
+from spark.recovery.check import recovery_check
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from harness.broker import Broker
     from harness.staterows import Row
     from projections.state.node import NodeState
-    from spark.audit.outcome import Claim
-    from spark.recovery import RecoveryOutcome
+    from spark.audit.facts.outcome import Claim
+    from spark.recovery.check import RecoveryOutcome
 
 
 class _Gathered(NamedTuple):

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from eventstore.format.records import Record
     from projections.state.node import NodeState
     from projections.state.session import InFlight, SessionState
-    from spark.log import Log
+    from spark.datasource.log import Log
 
 Row = tuple[Any, ...]
 

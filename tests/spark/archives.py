@@ -12,16 +12,16 @@ from pyarrow import parquet
 
 from eventstore.format.events import MessagePublished
 from eventstore.format.records import decode_record
-from spark.archivefiles import Run, look_through
-from spark.archivewriter import ArchiveWriter, open_writer
-from spark.folders import Folder
+from spark.storage.archive_directory import ArchiveWriter, open_writer
+from spark.storage.directories import Folder
+from spark.storage.parquet_files import Run, look_through
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from harness.logs import LogBuilder
 
-    from spark.ledger import Segment
+    from spark.storage.ledger import Segment
 
 NODE = "node=n1"
 DAY_MS = 86_400_000

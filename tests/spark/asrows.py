@@ -24,7 +24,7 @@ from eventstore.format.events import (
 )
 from eventstore.format.positions import from_runs, position
 from eventstore.format.records import Record, payload_bounds
-from spark.columns import ENTRIES
+from spark.schema.columns import ENTRIES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -3,7 +3,7 @@
 import random
 
 from eventstore.format.positions import position
-from spark.audit.outcome import (
+from spark.audit.facts.outcome import (
     PACKET_ID_REUSE,
     RULES,
     STATE,

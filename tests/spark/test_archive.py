@@ -17,13 +17,13 @@ from harness.logs import BEGIN_MS, LogBuilder
 
 from eventstore.format.events import BrokerStarted, MessagePublished
 from protocol.errors import FoldmqError
-from spark import archive as job
-from spark.archive import archive
-from spark.archived import plan
-from spark.archivewriter import ArchiveBusy, Archived, open_writer
-from spark.errors import OutOfDisk, SparkError
-from spark.failures import OtherLog
-from spark.log import Log
+from spark.archiving import archive_job as job
+from spark.archiving.archive_job import archive
+from spark.datasource.log import Log
+from spark.runtime.errors import OutOfDisk, SparkError
+from spark.runtime.marked_errors import OtherLog
+from spark.storage.archive_directory import ArchiveBusy, Archived, open_writer
+from spark.storage.archive_log import plan
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -261,10 +261,10 @@ def test_a_disk_that_is_full(small_disk: Path, nats: Nats, new_log: New, opened:
 
 RUN = """
 import os, sys
-from spark.archive import archive
-from spark.failures import OtherLog
-from spark.log import Log
-from spark.session import running_session
+from spark.archiving.archive_job import archive
+from spark.runtime.marked_errors import OtherLog
+from spark.datasource.log import Log
+from spark.runtime.session import running_session
 
 def committed(archived):
     print("committed", archived.through, flush=True)

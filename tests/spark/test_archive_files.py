@@ -23,15 +23,15 @@ from cli.sparkjobs.place import Found, find, since, until
 from eventstore.errors import CorruptLog
 from eventstore.format.records import decode_record
 from eventstore.shown import iso
-from spark import archivefiles
-from spark.archived import ArchivedStored, plan
-from spark.archivewriter import open_writer
-from spark.failures import BadOption, MarkedError
-from spark.folders import Folder, NoFolder, without_secrets
-from spark.ledger import NAME, ArchiveDamaged, LaterArchive, NoArchive, parse
-from spark.options import Options
-from spark.planning import Times
-from spark.source import LogReader
+from spark.datasource.options import Options
+from spark.datasource.planning import Times
+from spark.datasource.source import LogReader
+from spark.runtime.marked_errors import BadOption, MarkedError
+from spark.storage import parquet_files
+from spark.storage.archive_directory import open_writer
+from spark.storage.archive_log import ArchivedStored, plan
+from spark.storage.directories import Folder, NoFolder, without_secrets
+from spark.storage.ledger import NAME, ArchiveDamaged, LaterArchive, NoArchive, parse
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -431,11 +431,11 @@ def test_what_is_checked_is_every_record(tmp_path: Path) -> None:
         path = writer.staging / "date=2023-11-14"
         path.mkdir()
 
-        def write(rows: list[tuple[int, bytes]]) -> list[archivefiles.Run]:
+        def write(rows: list[tuple[int, bytes]]) -> list[parquet_files.Run]:
             seq, data = zip(*rows, strict=True)
             parquet.write_table(pa.table({"seq": seq, "data": data}), path / "f.parquet")
             folder = Folder(str(writer.staging))
-            return list(archivefiles.look_through(folder, "date=2023-11-14/f.parquet"))
+            return list(parquet_files.look_through(folder, "date=2023-11-14/f.parquet"))
 
         rows = list(enumerate(log.records, 1))
         with pytest.raises(CorruptLog, match="record 4 has a wrong checksum"):

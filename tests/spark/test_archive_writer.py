@@ -16,10 +16,10 @@ from harness.logs import LogBuilder
 from harness.powercut import Disk, UnusableError
 
 from eventstore.errors import CorruptLog
-from spark.archived import plan
-from spark.archivewriter import ArchiveBusy, open_writer
-from spark.errors import NotWritable, OutOfDisk
-from spark.ledger import NAME, NoArchive
+from spark.runtime.errors import NotWritable, OutOfDisk
+from spark.storage.archive_directory import ArchiveBusy, open_writer
+from spark.storage.archive_log import plan
+from spark.storage.ledger import NAME, NoArchive
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -127,7 +127,7 @@ def test_a_writer_that_was_killed_holds_nothing(tmp_path: Path) -> None:
     script = (
         "import os, sys, time\n"
         "from pathlib import Path\n"
-        "from spark.archivewriter import open_writer\n"
+        "from spark.storage.archive_directory import open_writer\n"
         f"with open_writer(Path({str(tmp_path)!r}), 'FOLDMQ_LOG_n1', {NODE!r}):\n"
         "    print('open', flush=True)\n"
         "    sys.stdin.read()\n"

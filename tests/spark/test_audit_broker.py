@@ -15,9 +15,9 @@ from cli.source import connect_to, find_place
 from cli.sourceflags import SourceFlags
 from cli.sparkjobs.claims import of_brokers, of_projections
 from cli.sparkjobs.place import Found, _access
-from spark.audit.outcome import BROKER, PROJECTIONS, UNDELIVERED
-from spark.audit.run import audit
-from spark.log import Log
+from spark.audit.facts.outcome import BROKER, PROJECTIONS, UNDELIVERED
+from spark.audit.pipeline import audit
+from spark.datasource.log import Log
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from harness.broker import Broker
     from pyspark.sql import SparkSession
 
-    from spark.audit.outcome import Claim
+    from spark.audit.facts.outcome import Claim
 
 pytestmark = [pytest.mark.drill, pytest.mark.timeout(600)]
 __all__ = ["make_broker"]

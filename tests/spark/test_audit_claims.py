@@ -13,7 +13,7 @@ from eventstore.format.events import Acked, Released, RetainedCleared, SessionEx
 from eventstore.format.records import decode_record
 from projections.state.digests import NO_DIGEST, retained_digest, session_digest
 from projections.state.node import NodeState
-from spark.audit.outcome import (
+from spark.audit.facts.outcome import (
     ALL_CLAIM,
     BROKER,
     PROJECTIONS,
@@ -22,9 +22,9 @@ from spark.audit.outcome import (
     STATE,
     Claim,
 )
-from spark.audit.run import audit
-from spark.failures import BadOption
-from spark.log import Log
+from spark.audit.pipeline import audit
+from spark.datasource.log import Log
+from spark.runtime.marked_errors import BadOption
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from eventstore.format.positions import Position
-    from spark.audit.outcome import Outcome
+    from spark.audit.facts.outcome import Outcome
 
 Wrong = list[tuple["Position", str | None, str]]
 """Position, session, and words of what is said."""

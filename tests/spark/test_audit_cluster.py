@@ -10,9 +10,9 @@ from harness.logs import LogBuilder
 from harness.nats import access
 
 from eventstore.format.events import BrokerStarted
-from spark.audit.outcome import OWNERSHIP
-from spark.audit.run import audit
-from spark.log import Log
+from spark.audit.facts.outcome import OWNERSHIP
+from spark.audit.pipeline import audit
+from spark.datasource.log import Log
 
 if TYPE_CHECKING:
     from harness.nats import Nats

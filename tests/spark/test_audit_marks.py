@@ -10,10 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark.audit.chain import BEGUN, COMPLETED, CUT, PIECE, REPEATED, Link, Note, Piece
-from spark.audit.marks import _marked, cuts_behind, cuts_within, next_checkpoint
-from spark.audit.outcome import CHECKPOINT
-from spark.audit.whole import _completions, _cuts, wholes
+from spark.audit.facts.chain import BEGUN, COMPLETED, CUT, PIECE, REPEATED, Link, Note, Piece
+from spark.audit.facts.log_summary import _completions, _cuts, wholes
+from spark.audit.facts.marks import _marked, cuts_behind, cuts_within, next_checkpoint
+from spark.audit.facts.outcome import CHECKPOINT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -18,9 +18,9 @@ from simulation.promises import violations
 
 from eventstore.format.records import decode_record
 from projections.audit.rules import RULES, UNEXPECTED
-from spark.audit.outcome import DELIVERED_TWICE, NO_SUBSCRIPTION
-from spark.audit.run import audit
-from spark.log import Log
+from spark.audit.facts.outcome import DELIVERED_TWICE, NO_SUBSCRIPTION
+from spark.audit.pipeline import audit
+from spark.datasource.log import Log
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from eventstore.format.positions import Position
-    from spark.audit.outcome import Outcome
+    from spark.audit.facts.outcome import Outcome
 
 SEEDS = (3, 5)
 """Of the simulation."""

@@ -16,17 +16,17 @@ from harness.logs import HeldLog, LogBuilder
 from eventstore.format.events import Acked, BrokerStarted, Delivered, MessagePublished, entries
 from eventstore.format.records import GENESIS, decode_record
 from projections.audit.session_audit import BUCKETS
-from spark.audit import figures
-from spark.audit.chain import COUNTS, PIECE, PROBLEM, RATES, Link, Note, Piece, follow, joined
-from spark.audit.facts import EFFECT, EVENTS, NODE, RELEASED, SENT, Facts
-from spark.audit.outcome import CHAIN, EVENT, MOST, TURN
-from spark.audit.packing import item, pack, unpack
-from spark.audit.rates import LEAST_MS, Rates, interval_ms, merged
+from spark.audit import statistics
+from spark.audit.facts.chain import COUNTS, PIECE, PROBLEM, RATES, Link, Note, Piece, follow, joined
+from spark.audit.facts.event_packing import item, pack, unpack
+from spark.audit.facts.fact_schema import EFFECT, EVENTS, NODE, RELEASED, SENT, Facts
+from spark.audit.facts.fact_source import FactsPartition, FactsReader, Part
+from spark.audit.facts.histogram import LEAST_MS, Rates, interval_ms, merged
+from spark.audit.facts.log_summary import BEYOND, wholes
+from spark.audit.facts.outcome import CHAIN, EVENT, MOST, TURN
 from spark.audit.results import SLOWEST, TOTALS, VIOLATION, Results, Totals, bounded, quantile
-from spark.audit.source import FactsPartition, FactsReader, Part
-from spark.audit.whole import BEYOND, wholes
-from spark.options import Options
-from spark.planning import Range
+from spark.datasource.options import Options
+from spark.datasource.planning import Range
 
 sys.path.append(str(Path(__file__).parents[1] / "eventstore"))
 from samples import every_event
@@ -277,7 +277,7 @@ def test_readers_of_one_log_count_in_the_same_intervals(monkeypatch: pytest.Monk
     for _ in range(2000):
         log.record(Acked("s", [1]))
     log.stream = "COPY"
-    monkeypatch.setattr("spark.audit.source.find", lambda _options: [HeldLog(log)])
+    monkeypatch.setattr("spark.audit.facts.fact_source.find", lambda _options: [HeldLog(log)])
     reader = FactsReader(Options.read({"archive": "none", "partitions": "50"}))
     parts = reader.partitions()
     assert len(parts) == 50
@@ -343,10 +343,10 @@ def test_totals_of_tasks_are_put_together() -> None:
         assert row["kind"] == TOTALS
         totals.merge(orjson.loads(row["data"]))
     assert totals.counts["expected"] == 15
-    (latency,) = figures.latencies(totals)
+    (latency,) = statistics.latencies(totals)
     assert (sum(latency.counts), latency.max_ms, latency.qos) == (90, 229, 1)
     assert len(latency.bounds_ms) == len(latency.counts)
-    slowest = figures.slowest(totals)
+    slowest = statistics.slowest(totals)
     assert [one.max_ms for one in slowest] == list(range(229, 229 - SLOWEST, -1))
 
 

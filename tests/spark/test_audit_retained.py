@@ -7,14 +7,14 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from protocol.mqtt.topics import matches
-from spark.audit.facts import DDL, GRANT, RETAINED, SET
-from spark.audit.outcome import MOST
+from spark.audit.facts.fact_schema import DDL, GRANT, RETAINED, SET
+from spark.audit.facts.fact_tables import Facts
+from spark.audit.facts.log_summary import BEYOND, Whole
+from spark.audit.facts.outcome import MOST
+from spark.audit.pipeline import _told_of
 from spark.audit.results import DDL as OF_RESULTS
 from spark.audit.results import NEEDED, TOTALS, VIOLATION
-from spark.audit.retained import _asked, _periods, intervals, owed
-from spark.audit.run import _told_of
-from spark.audit.tables import Facts
-from spark.audit.whole import BEYOND, Whole
+from spark.audit.retained_rules import _asked, _periods, intervals, owed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

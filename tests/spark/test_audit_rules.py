@@ -10,18 +10,18 @@ from brokenlogs import BROKEN, KEPT, Case, at
 from harness.nats import access
 from harness.plans import compiled
 
-from spark.audit.expected import sent
-from spark.audit.facts import CARRIED, DDL, RELEASED, SCHEMA, SENT
-from spark.audit.outcome import RULES, STATE
-from spark.audit.run import audit
-from spark.audit.tables import Facts
-from spark.log import Log
+from spark.audit.expected_deliveries import sent
+from spark.audit.facts.fact_schema import CARRIED, DDL, RELEASED, SCHEMA, SENT
+from spark.audit.facts.fact_tables import Facts
+from spark.audit.facts.outcome import RULES, STATE
+from spark.audit.pipeline import audit
+from spark.datasource.log import Log
 
 if TYPE_CHECKING:
     from harness.nats import Nats
     from pyspark.sql import SparkSession
 
-    from spark.audit.outcome import Outcome
+    from spark.audit.facts.outcome import Outcome
 
 NAMES = [make.__name__ for make in (*BROKEN, *KEPT)]
 

@@ -21,8 +21,8 @@ from eventstore.format.events import (
     entries,
 )
 from eventstore.format.records import decode_record
-from spark.audit.run import audit
-from spark.log import Log
+from spark.audit.pipeline import audit
+from spark.datasource.log import Log
 
 sys.path.append(str(Path(__file__).parents[2] / "bench"))
 from loggen import Plan, Written, records
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from harness.nats import Nats
     from pyspark.sql import SparkSession
 
-    from spark.audit.outcome import Outcome
+    from spark.audit.facts.outcome import Outcome
 
 PLANS = (
     Plan(6000, "single", clients=60, node="single"),

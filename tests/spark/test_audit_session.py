@@ -8,11 +8,11 @@ from brokenlogs import at, closed, delivered, opened
 
 from eventstore.format.events import Subscribed, Unsubscribed
 from projections.audit.rules import UNDELIVERED, UNEXPECTED
-from spark.audit.expected import OWED_FLAG
-from spark.audit.packing import item, pack
+from spark.audit.expected_deliveries import OWED_FLAG
+from spark.audit.facts.event_packing import item, pack
+from spark.audit.facts.log_summary import BEYOND, Whole
 from spark.audit.results import Results
-from spark.audit.session import BEGUN, COMPLETED, Mark, SessionRun
-from spark.audit.whole import BEYOND, Whole
+from spark.audit.session_rules import BEGUN, COMPLETED, Mark, SessionRun
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,9 +10,9 @@ from foldedlogs import simulated
 from harness.nats import access
 
 from projections.state.digests import retained_digest, session_digest
-from spark.audit.outcome import ALL_CLAIM, BROKER, RETAINED_CLAIM, SESSION_CLAIM, Claim
-from spark.audit.run import audit
-from spark.log import Log
+from spark.audit.facts.outcome import ALL_CLAIM, BROKER, RETAINED_CLAIM, SESSION_CLAIM, Claim
+from spark.audit.pipeline import audit
+from spark.datasource.log import Log
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from harness.nats import Nats
     from pyspark.sql import SparkSession
 
-    from spark.audit.outcome import Outcome
+    from spark.audit.facts.outcome import Outcome
 
 SEEDS = range(100, 108)
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import eventstore.format.events
-import spark.runs
+import spark.columnar.run_columns
 from eventstore.format.events import (
     Acked,
     BrokerStarted,
@@ -39,11 +39,11 @@ from eventstore.format.events import (
 )
 from eventstore.format.positions import MAX_INDEX, position, to_runs
 from eventstore.format.records import GENESIS, Record, decode_record, encode_record
-from spark.cells import MAKERS
-from spark.columns import ENTRIES, EVENTS, GRAINS, Columns
-from spark.decoding import Decoder
-from spark.failures import BadOption
-from spark.wanted import Wanted
+from spark.columnar.row_filter import Wanted
+from spark.rows.decoder import Decoder
+from spark.rows.entry_columns import MAKERS
+from spark.runtime.marked_errors import BadOption
+from spark.schema.columns import ENTRIES, EVENTS, GRAINS, Columns
 
 sys.path.append(str(Path(__file__).parents[1] / "eventstore"))
 
@@ -308,7 +308,7 @@ def test_rows_that_repeat_a_long_name_are_cut_into_batches_of_few(column: str) -
 def test_records_that_are_too_much_for_one_batch_together_are_read_in_several(
     monkeypatch: pytest.MonkeyPatch, grain: str
 ) -> None:
-    monkeypatch.setattr(spark.runs, "MOST", 100)
+    monkeypatch.setattr(spark.columnar.run_columns, "MOST", 100)
     found = [
         record(Acked("a", [[1, count, 1]]), sequence=sequence)
         for sequence, count in enumerate((60, 60, 1, 100, 99, 2, 40, 50), 1)

@@ -6,8 +6,8 @@ import pytest
 from harness.logs import HeldLog, LogBuilder
 
 from eventstore.format.events import BrokerStarted
-from spark.failures import BadOption
-from spark.nodes import check_known, node_of, nodes_of
+from spark.runtime.marked_errors import BadOption
+from spark.storage.node_names import check_known, node_of, nodes_of
 
 
 def log(node: str, stream: str | None = None, records: int = 3) -> LogBuilder:

@@ -32,17 +32,17 @@ from eventstore.format.positions import MAX_INDEX, position
 from eventstore.format.records import decode_record, link_of
 from projections.state.turns import Turns
 from protocol.errors import FoldmqError
-from spark.archivable import node_folder
-from spark.archive import archive
-from spark.columns import ENTRIES
-from spark.failures import BadOption, CutMeanwhile, CutOff, NoLog, SparkFailure
-from spark.finding import find
-from spark.log import Log
-from spark.options import Options
-from spark.planning import Range, ranges, split
-from spark.pushdown import push
-from spark.reading import Reading
-from spark.wanted import Pushed
+from spark.archiving.archive_job import archive
+from spark.archiving.archive_plan import node_folder
+from spark.columnar.row_filter import Pushed
+from spark.datasource.discovery import find
+from spark.datasource.log import Log
+from spark.datasource.options import Options
+from spark.datasource.planning import Range, ranges, split
+from spark.datasource.pushdown import push
+from spark.datasource.range_reader import Reading
+from spark.runtime.marked_errors import BadOption, CutMeanwhile, CutOff, NoLog, SparkFailure
+from spark.schema.columns import ENTRIES
 
 sys.path.append(str(Path(__file__).parents[1] / "eventstore"))
 

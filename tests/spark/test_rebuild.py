@@ -27,7 +27,7 @@ from eventstore.format.events import (
     WillArmed,
 )
 from eventstore.format.positions import MAX_INDEX, position
-from spark.log import Log
+from spark.datasource.log import Log
 from spark.rebuild import JOBS, rebuild
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from eventstore.format.events import (
     WillFired,
 )
 from eventstore.format.positions import position
-from spark.recovered import SessionRecovery
+from spark.recovery.session_check import SessionRecovery
 
 STARTED = position(100, 0)
 

@@ -21,10 +21,10 @@ from eventstore.format.events import (
 from eventstore.format.positions import MAX_INDEX, position, sequence_of
 from projections.state.digests import retained_digest, session_digest
 from projections.state.turns import Turns
-from spark.audit.outcome import BROKER, CHAIN, PROJECTIONS, STATE, Claim
-from spark.failures import BadOption
-from spark.log import Log
-from spark.recovery import RECOVERY, NodeRecovery, Start, recovery_check
+from spark.audit.facts.outcome import BROKER, CHAIN, PROJECTIONS, STATE, Claim
+from spark.datasource.log import Log
+from spark.recovery.check import RECOVERY, NodeRecovery, Start, recovery_check
+from spark.runtime.marked_errors import BadOption
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

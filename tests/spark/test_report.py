@@ -10,8 +10,8 @@ import pytest
 from outcomes import BEGINS_MS, HOSTILE, broken, kept, nothing, silent
 
 from eventstore.shown import json_line
-from spark.audit.outcome import RULES, Drops, Latency, Outcome, RatePoint, Violation
-from spark.report import asjson, findings, text
+from spark.audit.facts.outcome import RULES, Drops, Latency, Outcome, RatePoint, Violation
+from spark.report import findings, json_report, text
 from spark.report.series import by_reason, histogram, powers, rates, ticks
 from spark.report.table import table
 
@@ -107,7 +107,7 @@ def test_the_next_step_depends_on_what_was_broken() -> None:
 
 def test_json_has_everything_and_survives_a_terminal() -> None:
     outcome = broken()
-    line = json_line(asjson.report(outcome))
+    line = json_line(json_report.report(outcome))
     assert line.isascii()
     assert line.isprintable()
     found = json.loads(line)
@@ -119,7 +119,7 @@ def test_json_has_everything_and_survives_a_terminal() -> None:
     assert {one["session"] for one in found["slowest"]} == set(HOSTILE)
     assert found["nodes"][0]["begins"] == "2026-05-28T20:26:40.000Z"
     assert found["latencies"][0]["bounds_ms"][:3] == [1, 2, 4]
-    assert asjson.report(nothing())["nodes"][0]["begins"] is None
+    assert json_report.report(nothing())["nodes"][0]["begins"] is None
 
 
 def test_rates_are_whole_and_few() -> None:

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 from eventstore.format.events import Acked, Event, MessagePublished, SessionClosed
 from eventstore.format.records import GENESIS, Record, decode_record, encode_record
-from spark.columns import Columns
-from spark.decoding import Decoder
-from spark.digits import PAD, parse
-from spark.runs import Misfit
-from spark.scan import Scan
-from spark.wanted import Wanted
+from spark.columnar.integers import PAD, parse
+from spark.columnar.json_scan import Scan
+from spark.columnar.row_filter import Wanted
+from spark.columnar.run_columns import Misfit
+from spark.rows.decoder import Decoder
+from spark.schema.columns import Columns
 
 
 def record(*events: Event | dict[str, Any], payload: bytes = b"") -> Record:
@@ -142,8 +142,8 @@ def test_rows_are_made_without_pandas() -> None:
         "import sys; sys.path.append('tests/eventstore')\n"
         "from samples import PAYLOADS, WILL, every_event\n"
         "from eventstore.format.records import GENESIS, decode_record, encode_record\n"
-        "from spark.columns import Columns; from spark.decoding import Decoder\n"
-        "from spark.wanted import Wanted\n"
+        "from spark.schema.columns import Columns; from spark.rows.decoder import Decoder\n"
+        "from spark.columnar.row_filter import Wanted\n"
         "data = encode_record(previous=GENESIS, node='n', time_ms=1, events=every_event(),"
         " payloads=[*PAYLOADS, WILL])\n"
         "for rows in ('entries', 'events'):\n"

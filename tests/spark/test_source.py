@@ -20,9 +20,9 @@ from test_reading import expected, random_log
 
 from eventstore.format.events import Acked, BrokerStarted, WillFired
 from eventstore.format.records import decode_record
-from spark.columns import GRAINS, Columns
-from spark.failures import found
-from spark.log import Bounds, Log
+from spark.datasource.log import Bounds, Log
+from spark.runtime.marked_errors import found
+from spark.schema.columns import GRAINS, Columns
 
 sys.path.append(str(Path(__file__).parents[1] / "eventstore"))
 

@@ -27,9 +27,9 @@ from eventstore.format.events import (
 from eventstore.format.positions import from_runs, position
 from eventstore.format.records import decode_record
 from projections.state.turns import Turns
-from spark.failures import BadOption
-from spark.report import traffic as reports
-from spark.stats import KEYS, MEASURES, stats, traffic
+from spark.runtime.marked_errors import BadOption
+from spark.traffic import traffic_report as reports
+from spark.traffic.traffic_stats import KEYS, MEASURES, stats, traffic
 
 sys.path.append(str(Path(__file__).parents[2] / "bench"))
 from loggen import Plan, Written, records
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from harness.nats import Nats
     from pyspark.sql import DataFrame
 
-    from spark.log import Log
-    from spark.stats import Stats
+    from spark.datasource.log import Log
+    from spark.traffic.traffic_stats import Stats
 
 HOUR = 3_600_000
 BEGIN = 1_700_000_000_000 // HOUR * HOUR
@@ -114,7 +114,7 @@ def counted(spark: Any, nats: Nats) -> Any:
     for log in logs:
         log.store(nats)
     cut.cut(nats, 5)
-    from spark.log import Log
+    from spark.datasource.log import Log
 
     streams = ",".join(log.stream for log in logs)
     log = Log(spark, {**access(nats), "stream": streams})

@@ -20,9 +20,9 @@ from test_reading import expected, random_log, without
 from eventstore.format.events import Acked, WillFired
 from eventstore.format.records import decode_record
 from protocol.errors import FoldmqError
-from spark.failures import BadOption, CutOff, MarkedError, NoLog, found
-from spark.options import Options
-from spark.streaming import LogStreamReader
+from spark.datasource.options import Options
+from spark.datasource.streaming import LogStreamReader
+from spark.runtime.marked_errors import BadOption, CutOff, MarkedError, NoLog, found
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -1,0 +1,1 @@
+"""The archive job: from logs in NATS to Parquet files."""

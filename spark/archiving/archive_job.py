@@ -1,0 +1,273 @@
+"""Moves logs into an archive: Parquet files that keep every record as it was written.
+
+A structured stream reads what is new, in batches. Each batch is written by Spark into a staging
+directory, read again and checked record by record, and only then taken into the archive, where it
+is on disk and in the ledger (:mod:`spark.storage.archive_directory`). The ledger alone says how far
+an archive goes, and the stream of each run begins behind that. The checkpoint that Spark keeps of a
+run goes with it: it is not synced, and knows nothing of what became of the files.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import threading
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import Observation
+from pyspark.sql import functions as F  # noqa: N812 - as everywhere
+
+from protocol.errors import FoldmqError
+from spark.archiving.archive_plan import check_same, due
+from spark.datasource.source import register
+from spark.runtime.errors import SparkError
+from spark.runtime.marked_errors import marked_iterator
+from spark.runtime.session import named_errors
+from spark.runtime.sync_calls import run
+from spark.storage.archive_directory import no_room, open_writer
+from spark.storage.directories import Folder
+from spark.storage.parquet_files import Run, look_through
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from spark.archiving.archive_plan import Due
+    from spark.datasource.log import Log
+    from spark.storage.archive_directory import Archived, ArchiveWriter
+
+BATCH_BYTES: Final = 1 << 30
+"""Bytes of records that are taken into an archive together."""
+_FILE_BYTES: Final = 128 << 20
+"""Bytes of records in a file, about; less where there are more cores to write them."""
+_ROW_GROUP: Final = 32 << 20
+_COLUMNS: Final = "seq,time_ms,part,last,data"
+_DAY_MS: Final = 86_400_000
+_RUNS: Final = pa.schema(
+    [
+        ("file", pa.string()),
+        ("first", pa.int64()),
+        ("last", pa.int64()),
+        ("previous", pa.string()),
+        ("link", pa.string()),
+        ("begins_ms", pa.int64()),
+        ("ends_ms", pa.int64()),
+        ("size", pa.int64()),
+    ]
+)
+_RUNS_DDL: Final = (
+    "file string, first long, last long, previous string, link string, "
+    "begins_ms long, ends_ms long, size long"
+)
+_FORMAT: Final = {
+    "compression": "zstd",
+    "parquet.block.size": str(_ROW_GROUP),
+    # A record may have 8 MiB: look at the size of a page and a row group after each one.
+    "parquet.page.size.row.check.min": "1",
+    "parquet.block.size.row.check.min": "1",
+    # What is in the records occurs once.
+    "parquet.enable.dictionary": "false",
+    "parquet.page.write-checksum.enabled": "true",
+}
+_FULL: Final = re.compile("[Nn]o space left on device|Disk quota exceeded")
+_LITTLE: Final = 64 << 20
+"""Bytes that are left on a disk that is full."""
+
+
+def archive(
+    log: Log,
+    directory: str,
+    committed: Callable[[Archived], None] | None = None,
+    batch_bytes: int = BATCH_BYTES,
+) -> list[Archived]:
+    """Add what is new of one or several logs to an archive; return how far it goes then.
+
+    ``committed`` is told whenever more is in the archive, which survives whatever happens then. A
+    log that cannot be archived does not keep the others from it: the first error is raised in the
+    end.
+
+    Raises what :func:`spark.archiving.archive_plan.due` does, OtherLog, CutBefore, ArchiveBusy,
+    OutOfDisk, NotWritable, and what reading a log or a ledger raises.
+    """
+    logs = run(due(log.options, directory))
+    archived: list[Archived] = []
+    problems: list[FoldmqError] = []
+    for one in logs:
+        try:
+            archived.append(archive_one(log.spark, one, committed, batch_bytes))
+        except FoldmqError as error:
+            problems.append(error)
+    if problems:
+        raise problems[0]
+    return archived
+
+
+def archive_one(
+    spark: SparkSession,
+    one: Due,
+    committed: Callable[[Archived], None] | None = None,
+    batch_bytes: int = BATCH_BYTES,
+) -> Archived:
+    """Add what is new of one log to an archive; as :func:`archive`.
+
+    An error of Spark is raised as the one of ours that says what it means, if Spark still works.
+    """
+    if one.problem is not None:
+        raise one.problem
+    with named_errors(), open_writer(one.directory, one.stream, one.node) as writer:
+        log = check_same(one.access, one.stream, writer.path, writer.ledger)
+        if log.last > writer.ledger.last:
+            job = _Job(spark, writer, committed, batch_bytes)
+            try:
+                job.run(one, max(writer.ledger.last, log.first - 1))
+            finally:
+                job.end()
+        return writer.outcome
+
+
+class _Job:
+    """A stream from a log into an archive, and what comes of it."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        writer: ArchiveWriter,
+        committed: Callable[[Archived], None] | None,
+        batch_bytes: int,
+    ) -> None:
+        self._spark = spark
+        self._writer = writer
+        self._committed = committed
+        self._batch_bytes = batch_bytes
+        self._failure: BaseException | None = None
+        self._working = threading.Lock()
+        self._ended = False
+
+    def run(self, one: Due, behind: int) -> None:
+        """Take all that the log has now behind a record, batch by batch."""
+        register(self._spark)
+        stream = (
+            self._spark.readStream.format("foldmq")
+            .options(**one.access.options)
+            .options(stream=one.stream, rows="records", columns=_COLUMNS)
+            .options(startingOffset=json.dumps({one.stream: behind}))
+            .options(maxBytesPerTrigger=self._batch_bytes)
+            .load()
+        )
+        with _no_room_named(self._writer.path):
+            query = (
+                stream.writeStream.foreachBatch(self._take)
+                .option("checkpointLocation", _uri(self._writer.staging / "checkpoint"))
+                .trigger(availableNow=True)
+                .start()
+            )
+            try:
+                query.awaitTermination()
+            except (PySparkException, Py4JError):
+                if self._failure is not None:
+                    raise self._failure from None
+                raise
+            finally:
+                query.stop()
+
+    def end(self) -> None:
+        """Wait for a batch that is being taken, and take no more: others may write then."""
+        with self._working:
+            self._ended = True
+
+    def _take(self, batch: DataFrame, number: int) -> None:
+        """Take a batch into the archive; called by Spark, in a thread of its own."""
+        with self._working:
+            if self._ended:
+                return
+            try:
+                self._add(batch, self._writer.staging / f"batch{number}")
+            except BaseException as error:
+                self._failure = error
+                raise
+
+    def _add(self, batch: DataFrame, staging: Path) -> None:
+        cores = self._spark.sparkContext.defaultParallelism
+        most = max(cores, self._batch_bytes // _FILE_BYTES)
+        last = _write(batch.coalesce(most), self._writer.ledger.last, staging)
+        files = staging.glob("*/*.parquet")
+        names = sorted(str(path.relative_to(self._writer.staging)) for path in files)
+        runs = _look_through(batch.sparkSession, self._writer.staging, names)
+        if max((run.last for run in runs), default=0) != last:
+            raise SparkError(
+                f"the files that the executors wrote are not in {Folder(str(staging))} as the "
+                "driver sees it: an archive needs a directory that all of them have mounted"
+            )
+        if not runs:
+            return
+        self._writer.add(runs)
+        shutil.rmtree(staging, ignore_errors=True)
+        if self._committed is not None:
+            self._committed(self._writer.outcome)
+
+
+def _write(batch: DataFrame, after: int, staging: Path) -> int:
+    """Have Spark write the records behind ``after``; return the sequence of the last one."""
+    written = Observation()
+    session = batch.sparkSession
+    session.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+    rows = batch.where(F.col("seq") > after).select(
+        "seq",
+        F.timestamp_millis("time_ms").alias("time"),
+        "part",
+        "last",
+        F.octet_length("data").cast("long").alias("bytes"),
+        "data",
+        F.date_from_unix_date((F.col("time_ms") / _DAY_MS).cast("int")).alias("date"),
+    )
+    (
+        rows.observe(written, F.max("seq").alias("last"))
+        .sortWithinPartitions("date", "seq")
+        .write.partitionBy("date")
+        .options(**_FORMAT)
+        .parquet(_uri(staging))
+    )
+    return int(written.get["last"] or 0)
+
+
+def _look_through(spark: SparkSession, staging: Path, names: list[str]) -> list[Run]:
+    """Have Spark's workers check the files record by record."""
+    if not names:
+        return []
+    some = min(len(names), spark.sparkContext.defaultParallelism)
+    files = spark.createDataFrame([(name,) for name in names], "name string").repartition(some)
+    check = partial(_runs, Folder(str(staging)))
+    return [Run(*row) for row in files.mapInArrow(check, _RUNS_DDL).collect()]
+
+
+def _runs(folder: Folder, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        for name in batch.column("name").to_pylist():
+            runs = list(marked_iterator(look_through(folder, name)))
+            columns = [pa.array(values) for values in zip(*runs, strict=True)]
+            if columns:
+                yield pa.RecordBatch.from_arrays(columns, schema=_RUNS)
+
+
+def _uri(path: Path) -> str:
+    """Name a directory to Spark, whose own file system may be another one; it decodes no URIs."""
+    return f"file://{path}"
+
+
+@contextmanager
+def _no_room_named(path: Path) -> Iterator[None]:
+    """Say of Spark's errors for want of room that it is the archive's disk, if it is."""
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        if _FULL.search(str(error)) and shutil.disk_usage(path).free < _LITTLE:
+            raise no_room(path) from None
+        raise

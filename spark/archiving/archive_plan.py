@@ -1,0 +1,196 @@
+"""What of a log an archive lacks, and whether it is the same log: looked at before Spark works."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from eventstore.errors import CorruptLog
+from eventstore.format.records import Record, decode_record
+from eventstore.log.jetstream_log import read_stored
+from eventstore.nats.connection import disconnect
+from eventstore.nats.discovery import PREFIX
+from eventstore.paths import expanded
+from eventstore.shown import escaped
+from protocol.errors import FoldmqError
+from spark.datasource.discovery import find_with, in_nats
+from spark.datasource.options import Options
+from spark.runtime.marked_errors import BadOption, NoLog, OtherLog
+from spark.runtime.sync_calls import run
+from spark.storage.archive_directory import open_writer
+from spark.storage.archive_log import NODE, ledger_of
+from spark.storage.directories import Folder, shown
+from spark.storage.ledger import NAME, Ledger
+from spark.storage.nats_log import look_up
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from nats.aio.client import Client
+
+    from spark.storage.archive_directory import Archived
+    from spark.storage.nats_access import Access
+    from spark.storage.nats_log import NatsStored
+
+
+class CutBefore(FoldmqError):  # noqa: N818 - named for the condition, as in eventstore.errors
+    """Records were cut off a log before they were archived."""
+
+    exit_code = 66
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """A log and the part of an archive that it goes into."""
+
+    access: Access
+    stream: str
+    directory: Path
+    archived: int
+    """The last record that the archive has, 0 if none."""
+    first: int
+    """The first record of the log."""
+    last: int
+    """The last one."""
+    problem: FoldmqError | None = None
+    """Why it cannot go into the archive."""
+
+    @property
+    def node(self) -> str:
+        """Name of the directory of the node."""
+        return node_folder(self.stream)
+
+    @property
+    def path(self) -> Path:
+        """The directory of the node."""
+        return self.directory / self.node
+
+    @property
+    def records(self) -> int:
+        """How many records are new."""
+        return self.last - max(self.archived, self.first - 1)
+
+
+def unchanged(one: Due) -> Archived:
+    """Return what an archive has of a log when nothing is to be added; raises as adding does."""
+    if one.problem is not None:
+        raise one.problem
+    with open_writer(one.directory, one.stream, one.node) as writer:
+        check_same(one.access, one.stream, writer.path, writer.ledger)
+        return writer.outcome
+
+
+def node_folder(stream: str) -> str:
+    """Return the name of the directory that a log has in an archive."""
+    return NODE + quote(stream.removeprefix(PREFIX), safe="")
+
+
+async def due(options: Mapping[str, str], directory: str) -> list[Due]:
+    """Return what is to be archived of the logs that options name.
+
+    Raises BadOption, NoLog or NatsUnavailable; what is wrong with one of the logs, or with what
+    the archive has of it, is its ``problem``.
+    """
+    wanted = replace(Options.read(options), archive=None)
+    path, access = local_path(directory), wanted.access
+    if access is None:
+        raise BadOption("an archive is made of logs in NATS: give option nats")
+    client = await access.open()
+    try:
+        found = await in_nats(client, access, wanted.streams)
+        logs = find_with(wanted, found, [])
+        return [await _compared(client, access, one, path) for one in found if one in logs]
+    finally:
+        await disconnect(client)
+
+
+def local_path(directory: str) -> Path:
+    """Return where an archive is written. Raises BadOption or NoHome for what is no such place."""
+    place = directory.removeprefix("file://")
+    if "://" in place:
+        raise BadOption(
+            f"an archive is written to a directory, not to {shown(directory)}: one that all "
+            "machines of the cluster have mounted; copy it from there, see docs/archive.md"
+        )
+    path = expanded(place).absolute()
+    if (path / NAME).exists():
+        raise BadOption(
+            f"{escaped(str(path), 4096)} is what an archive has of one node: give the directory "
+            "above it"
+        )
+    return path
+
+
+def check_same(access: Access, stream: str, path: Path, ledger: Ledger) -> NatsStored:
+    """Return the log as it is now. Raises OtherLog or CutBefore if it does not continue this.
+
+    Raises NoLog, CorruptLog or NatsUnavailable, too.
+    """
+    return run(_same(access, stream, path, ledger))
+
+
+async def _same(access: Access, stream: str, path: Path, ledger: Ledger) -> NatsStored:
+    client = await access.open()
+    try:
+        return await _checked(client, access, stream, path, ledger)
+    finally:
+        await disconnect(client)
+
+
+async def _compared(client: Client, access: Access, stored: NatsStored, directory: Path) -> Due:
+    one = Due(access, stored.stream, directory, 0, stored.first, stored.last)
+    try:
+        found = ledger_of(Folder(str(one.path))) if one.path.exists() else None
+        ledger = found or Ledger(stored.stream)
+        now = await _checked(client, access, stored.stream, one.path, ledger)
+    except FoldmqError as error:
+        return replace(one, problem=error)
+    return replace(one, archived=ledger.last, first=now.first, last=now.last)
+
+
+async def _checked(
+    client: Client, access: Access, stream: str, path: Path, ledger: Ledger
+) -> NatsStored:
+    """Return a log; raise NoLog, OtherLog or CutBefore unless it continues an archive."""
+    stored = await look_up(client, access, stream)
+    if stored is None:
+        raise NoLog(f"there is no log {stream} on {access.where} any more")
+    await _check(client, stored, Folder(str(path)), ledger)
+    return stored
+
+
+async def _check(client: Client, stored: NatsStored, archive: Folder, ledger: Ledger) -> None:
+    stream, last = stored.stream, ledger.last
+    elsewhere = "archive it into another directory"
+    if ledger.stream != stream:
+        raise OtherLog(f"the archive {archive} has log {escaped(ledger.stream)}, not {stream}")
+    if not last:
+        return
+    if stored.last < last:
+        raise OtherLog(
+            f"the archive {archive} reaches record {last}, but log {stream} ends with "
+            f"{stored.last}: it was lost, restored or begun anew; {elsewhere}"
+        )
+    if stored.first > last + 1:
+        raise CutBefore(
+            f"records {last + 1} to {stored.first - 1} of log {stream} were cut off before they "
+            f"were archived in {archive}: {elsewhere}, and set keep_until_archived in the broker"
+        )
+    if stored.first <= last:
+        same = (await _record(client, stream, last)).link.hex() == ledger.link
+    else:
+        same = (await _record(client, stream, last + 1)).previous.hex() == ledger.link
+    if not same:
+        raise OtherLog(
+            f"log {stream} has another record {last} than the archive {archive}: it was lost, "
+            f"restored or begun anew; {elsewhere}"
+        )
+
+
+async def _record(client: Client, stream: str, sequence: int) -> Record:
+    async for found, data in read_stored(client, stream, sequence, sequence):
+        if found == sequence:
+            return decode_record(sequence, data)
+    raise CorruptLog(sequence, f"is not in stream {stream} or cannot be read there")

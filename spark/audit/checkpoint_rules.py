@@ -1,0 +1,74 @@
+"""What cuts of the log must leave: messages that sessions still need are repeated. Native SQL."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import functions as F  # noqa: N812 - the name that everybody knows it by
+
+from spark.audit.facts.fact_schema import CARRIED, EFFECT, SENT, WILL
+from spark.audit.facts.marks import cuts_behind, cuts_within, with_marks
+from spark.audit.facts.outcome import CHECKPOINT
+from spark.audit.results import NEEDED
+from spark.audit.retained_rules import place, violations
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyspark.sql import DataFrame
+
+    from spark.audit.facts.fact_tables import Facts
+    from spark.audit.facts.log_summary import Whole
+
+_CUT: Final = ("cut", "first")
+
+
+def carried_otherwise(facts: Facts) -> DataFrame:
+    """Return messages that were repeated, but not as they were published."""
+    told = facts.of(CARRIED).select("node", "at", "ref", "topic", "check")
+    there = facts.of(EFFECT, SENT, WILL).select(
+        "node", "ref", F.col("topic").alias("was_topic"), F.col("check").alias("was")
+    )
+    other = told.join(there, ["node", "ref"]).where(
+        (F.col("topic") != F.col("was_topic")) | (F.col("check") != F.col("was"))
+    )
+    what = F.concat(F.lit("repeats message "), place("ref"), F.lit(" with another content"))
+    return violations(other.dropDuplicates(["node", "at"]), CHECKPOINT, "at", what)
+
+
+def not_carried(
+    facts: Facts, results: DataFrame, held: DataFrame | None, logs: Mapping[str, Whole]
+) -> DataFrame | None:
+    """Return messages that are needed behind a cut and were not repeated; None without cuts.
+
+    ``results`` are those of the sessions, ``held`` what was retained when.
+    """
+    rows = [
+        (node, cut.at, cut.first)
+        for node, log in logs.items()
+        for cut in log.cuts
+        if log.whole <= cut.at < log.trusted
+    ]
+    if not rows:
+        return None
+    needed = results.where(F.col("kind") == NEEDED).select(
+        "node", F.col("at").alias("cut"), "session", F.explode("refs").alias("ref")
+    )
+    if held is not None:
+        there = held.where(F.col("digest") != "").select("node", "at", "until", "ref")
+        retained = with_marks(there, rows, _CUT, cuts_within).where(
+            (F.col("at") < F.col("cut"))
+            & (F.col("until") > F.col("cut"))
+            & (F.col("ref") < F.col("first"))
+        )
+        nobody = F.lit(None).cast("string").alias("session")
+        needed = needed.unionByName(retained.select("node", "cut", nobody, "ref"))
+    carriers = facts.of(CARRIED).select("node", "at", "ref")
+    kept = (
+        with_marks(carriers, rows, _CUT, cuts_behind)
+        .where((F.col("at") >= F.col("first")) & (F.col("at") < F.col("cut")))
+        .select("node", "cut", "ref")
+    )
+    lost = needed.join(kept, ["node", "cut", "ref"], "left_anti")
+    what = F.concat(F.lit("cuts off message "), place("ref"), F.lit(", which is still needed"))
+    return violations(lost, CHECKPOINT, "cut", what)

@@ -1,0 +1,82 @@
+"""Deliveries that were not to be: whether the message had been delivered before."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+from pyspark.sql import functions as F  # noqa: N812 - the name that everybody knows it by
+
+from eventstore.format.events import Delivered, Queued
+from eventstore.format.positions import format_position, from_runs
+from spark.audit.facts.event_packing import unpack
+from spark.audit.facts.fact_schema import EVENTS
+from spark.audit.facts.outcome import DELIVERED_TWICE, NO_SUBSCRIPTION
+from spark.runtime.marked_errors import marked
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
+
+    from eventstore.format.positions import Position
+    from spark.audit.facts.fact_tables import Facts
+
+_DDL: Final = "node string, session string, ref bigint, at bigint"
+_SCHEMA: Final = pa.schema(
+    [("node", pa.string()), ("session", pa.string()), ("ref", pa.int64()), ("at", pa.int64())]
+)
+
+
+def classified(facts: Facts, found: Sequence[Any]) -> list[tuple[str, str]]:
+    """Return (rule, what) for deliveries that were not expected.
+
+    ``found`` are rows with node, session, at and ref. Their sessions are read once more.
+    """
+    wanted: dict[tuple[str, str], set[Position]] = {}
+    for row in found:
+        wanted.setdefault((row["node"], row["session"]), set()).add(row["ref"])
+    told = facts.of(EVENTS)
+    sessions = told.sparkSession.createDataFrame(list(wanted), "node string, session string")
+    rows = (
+        told.join(F.broadcast(sessions), ["node", "session"], "left_semi")
+        .select("node", "session", "data")
+        .mapInArrow(partial(_earlier, wanted), _DDL)
+        .groupBy("node", "session", "ref")
+        .agg(F.min("at").alias("at"))
+        .collect()
+    )
+    first = {(row["node"], row["session"], row["ref"]): row["at"] for row in rows}
+    keys = [(row["node"], row["session"], row["ref"]) for row in found]
+    return [_told(row["ref"], row["at"], first[key]) for row, key in zip(found, keys, strict=True)]
+
+
+def _told(ref: Position, at: Position, first: Position) -> tuple[str, str]:
+    message = f"message {format_position(ref)}"
+    if first < at:
+        before = format_position(first)
+        return DELIVERED_TWICE, f"{message} was delivered again, after it was at {before}"
+    return NO_SUBSCRIPTION, f"{message} was delivered, but matches no subscription of QoS 1 or 2"
+
+
+def _earlier(
+    wanted: Mapping[tuple[str, str], AbstractSet[Position]], batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Yield where the messages that are wanted were delivered or queued."""
+    with marked():
+        for batch in batches:
+            rows: list[tuple[Any, ...]] = []
+            columns = (batch.column(name).to_pylist() for name in ("node", "session", "data"))
+            for node, session, data in zip(*columns, strict=True):
+                refs = wanted[node, session]
+                for at, _, _, event in unpack(session, data):
+                    if isinstance(event, (Delivered, Queued)):
+                        for place, ref in enumerate(from_runs(event.refs), at):
+                            if ref in refs:
+                                rows.append((node, session, ref, place))
+            if rows:
+                arrays = [
+                    pa.array(column, one.type)
+                    for column, one in zip(zip(*rows, strict=True), _SCHEMA, strict=True)
+                ]
+                yield pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA)

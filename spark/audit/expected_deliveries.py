@@ -1,0 +1,261 @@
+"""Which messages each session had to get: joins of messages that took effect with subscriptions.
+
+They are native. Python sees each subscription once, and for filters with wildcards each topic once.
+
+A session subscribes to a filter from one position to another, and may do so a million times in the
+life of a log, each time for a moment. So that a message is compared with few of those, positions
+are cut into *bins*, as wide as a subscription to the filter lasts on average: then a subscription
+lies in about two of them, and a message in one. What counts are the turns: a subscription is there
+in the whole of each.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import groupby
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import pyarrow as pa
+from pyspark.sql import functions as F  # noqa: N812 - the name that everybody knows it by
+
+from eventstore.format.positions import INDEX_BITS
+from projections.audit.subscription_spans import SubscriptionSpans
+from protocol.mqtt.topic_trie import FilterTrie
+from spark.audit.facts.event_packing import unpack
+from spark.audit.facts.fact_schema import CARRIED, EFFECT, RELEASED, SENT, SPANS
+from spark.runtime.marked_errors import marked
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from pyspark.sql import Column, DataFrame
+
+    from eventstore.format.positions import Position
+    from projections.audit.subscription_spans import Span
+    from spark.audit.facts.fact_tables import Facts
+    from spark.audit.facts.log_summary import Whole
+
+_SPANS = (
+    "node string, session string, filter string, qos int, since bigint, until bigint, "
+    "begins bigint, ends bigint"
+)
+_SPANS_SCHEMA = pa.schema(
+    [
+        ("node", pa.string()),
+        ("session", pa.string()),
+        ("filter", pa.string()),
+        ("qos", pa.int32()),
+        ("since", pa.int64()),
+        ("until", pa.int64()),
+        ("begins", pa.int64()),
+        ("ends", pa.int64()),
+    ]
+)
+_PAIRS = "node string, topic string, filter string"
+_PAIRS_SCHEMA = pa.schema([(name, pa.string()) for name in ("node", "topic", "filter")])
+_ROWS = 8192
+
+
+class Sent(NamedTuple):
+    """What is known of messages."""
+
+    effects: DataFrame
+    """(node, at, turn, ref, time_ms, topic, level, origin): each time that one took effect.
+
+    ``turn`` is where that turn begins, ``level`` its QoS, 1 or 2, ``origin`` a hash of the client
+    identifier of its publisher."""
+    released: DataFrame | None
+    """Those of them that were released apart, with ``number`` and ``digest``; None: none was."""
+
+
+def sent(facts: Facts) -> Sent:
+    """Return where QoS 1 and 2 messages took effect."""
+    here = _effects(facts.of(EFFECT), "topic")
+    if not facts.has(RELEASED):
+        return Sent(here, None)
+    # What was said again after a cut may tell less: who had its payload tells what is retained.
+    told = F.max(F.struct("number", "digest", "topic")).alias("told")
+    waiting = (
+        facts.of(SENT, CARRIED).groupBy("node", "ref").agg(told).select("node", "ref", "told.*")
+    )
+    released = _effects(facts.of(RELEASED)).join(waiting, ["node", "ref"])
+    return Sent(here.unionByName(released.select(here.columns)), released)
+
+
+def _effects(told: DataFrame, *more: str) -> DataFrame:
+    part = F.shiftright("number", 2).cast("bigint")
+    sequence = F.shiftright("at", INDEX_BITS)
+    return told.select(
+        "node",
+        "at",
+        F.shiftleft(sequence - part, INDEX_BITS).alias("turn"),
+        "ref",
+        "time_ms",
+        F.col("number").bitwiseAND(3).alias("level"),
+        F.xxhash64("session").alias("origin"),
+        *more,
+    )
+
+
+def spans(facts: Facts, logs: Mapping[str, Whole], partitions: int) -> DataFrame:
+    """Return from where to where each filter of a session was subscribed to, at QoS 1 or 2."""
+    counts = (F.col("number") == 0) | (F.col("at") < position_of("whole", logs))
+    told = (
+        facts.of(SPANS)
+        .where(counts)
+        .select("node", "session", "at", "data")
+        .repartition(partitions, "node", "session")
+        .sortWithinPartitions("node", "session", "at")
+    )
+    known = {node: (log.whole, log.end) for node, log in logs.items()}
+    return told.mapInArrow(partial(_spans, known), _SPANS)
+
+
+def position_of(what: str, logs: Mapping[str, Whole]) -> Column:
+    """Return a field of ``Whole`` as a column, by the column ``node``; 0 for unknown nodes."""
+    nodes: dict[int, list[str]] = {}
+    for node, log in logs.items():
+        nodes.setdefault(getattr(log, what), []).append(node)
+    nothing = F.lit(0).cast("bigint")
+    found: Column | None = None
+    for value, some in nodes.items():
+        there, told = F.col("node").isin(some), F.lit(value).cast("bigint")
+        found = F.when(there, told) if found is None else found.when(there, told)
+    return nothing if found is None else found.otherwise(nothing)
+
+
+def _spans(
+    known: Mapping[str, tuple[int, int]], batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    rows: list[tuple[Any, ...]] = []
+    with marked():
+        for (node, session), some in groupby(_rows(batches), key=itemgetter(0, 1)):
+            whole, end = known[node]
+            held = SubscriptionSpans(session, whole)
+            for _, _, data in some:
+                for at, time_ms, part, event in unpack(session, data):
+                    held.take(event, at, time_ms, part)
+                rows += _span_rows(node, session, held.ended(), end)
+                if len(rows) >= _ROWS:
+                    yield _batch(rows, _SPANS_SCHEMA)
+                    rows.clear()
+            rows += _span_rows(node, session, held.finish(), end)
+        if rows:
+            yield _batch(rows, _SPANS_SCHEMA)
+
+
+def _span_rows(
+    node: str, session: str, spans: Iterable[Span], end: Position
+) -> Iterator[tuple[Any, ...]]:
+    """Yield the spans at QoS 1 or 2; those that go on do so to the end of the log."""
+    for topic_filter, qos, since, until, begins, ends in spans:
+        if not qos:
+            continue
+        if until is None or ends is None:
+            yield node, session, topic_filter, qos, since, end, begins, end
+        else:
+            yield node, session, topic_filter, qos, since, until, begins, ends
+
+
+def _rows(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[str, str, bytes]]:
+    for batch in batches:
+        columns = (batch.column(name).to_pylist() for name in ("node", "session", "data"))
+        yield from zip(*columns, strict=True)
+
+
+def _batch(rows: list[tuple[Any, ...]], schema: pa.Schema) -> pa.RecordBatch:
+    columns = zip(*rows, strict=True)
+    arrays = [pa.array(column, one.type) for column, one in zip(columns, schema, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+# ---------------------------------------------------------------------------- topics to filters
+
+
+def with_wildcard(name: str) -> Column:
+    """Return whether a filter has a wildcard: a legal one has these letters nowhere else."""
+    return F.col(name).contains("+") | F.col(name).contains("#")
+
+
+def topics_to_filters(topics: DataFrame, filters: DataFrame) -> DataFrame:
+    """Return (node, topic, filter) for all distinct topics and filters that match.
+
+    ``topics`` has the columns node and topic, ``filters`` node and filter, no row twice.
+    """
+    exact = filters.where(~with_wildcard("filter")).select(
+        "node", F.col("filter").alias("topic"), "filter"
+    )
+    wild: dict[str, list[str]] = {}
+    for row in filters.where(with_wildcard("filter")).collect():
+        wild.setdefault(row["node"], []).append(row["filter"])
+    if not wild:
+        return exact
+    shared = filters.sparkSession.sparkContext.broadcast(wild)
+
+    def matched(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return _matched(shared.value, batches)
+
+    return exact.unionByName(topics.select("node", "topic").mapInArrow(matched, _PAIRS))
+
+
+def _matched(
+    filters: Mapping[str, list[str]], batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    tries: dict[str, FilterTrie[str]] = {}
+    rows: list[tuple[Any, ...]] = []
+    for batch in batches:
+        columns = (batch.column(name).to_pylist() for name in ("node", "topic"))
+        for node, topic in zip(*columns, strict=True):
+            trie = tries.get(node)
+            if trie is None:
+                trie = tries[node] = FilterTrie()
+                for topic_filter in filters.get(node, ()):
+                    trie.insert(topic_filter, None, topic_filter)
+            rows += [(node, topic, topic_filter) for topic_filter in trie.match(topic)]
+            if len(rows) >= _ROWS:
+                yield _batch(rows, _PAIRS_SCHEMA)
+                rows.clear()
+    if rows:
+        yield _batch(rows, _PAIRS_SCHEMA)
+
+
+# -------------------------------------------------------------------------------- expectations
+
+
+OWED_FLAG: Final = 16
+"""In the number of an expectation; below are the QoS of the message, and that of the subscription
+shifted by two bits."""
+
+
+def expectations(effects: DataFrame, held: DataFrame) -> DataFrame:
+    """Return (node, session, at, ref, time_ms, topic, number, origin) for all that may be got.
+
+    That is each message and each subscription that was there in the turn in which it took effect,
+    once for every filter that matches. With ``OWED_FLAG`` it was there from before it took effect
+    to after the end of the turn: then the session had to get the message. ``held`` are spans; it is
+    read more than once.
+    """
+    lasted = F.col("ends") - F.col("begins")
+    widths = held.groupBy("node", "filter").agg(
+        F.greatest(F.lit(1), F.ceil(F.avg(lasted))).cast("bigint").alias("width")
+    )
+    filters = held.select("node", "filter").distinct()
+    topics = effects.select("node", "topic").distinct()
+    pairs = topics_to_filters(topics, filters).join(widths, ["node", "filter"])
+    bins = F.explode(F.expr("sequence(begins div width, ends div width)"))
+    binned = held.join(widths, ["node", "filter"]).select(
+        "node", "filter", "session", "qos", "since", "begins", "ends", bins.alias("bin")
+    )
+    owed = (F.col("since") < F.col("at")) & (F.col("turn") < F.col("ends"))
+    flag = F.when(owed, OWED_FLAG).otherwise(0)
+    number = F.col("level").bitwiseOR(F.shiftleft("qos", 2)).bitwiseOR(flag)
+    return (
+        effects.join(pairs, ["node", "topic"])
+        .withColumn("bin", F.expr("turn div width"))
+        .join(binned, ["node", "filter", "bin"])
+        .where((F.col("begins") <= F.col("turn")) & (F.col("turn") <= F.col("ends")))
+        .select(
+            "node", "session", "at", "ref", "time_ms", "topic", number.alias("number"), "origin"
+        )
+    )

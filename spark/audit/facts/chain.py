@@ -1,0 +1,148 @@
+"""Whether the records and turns of a log follow each other: rules ``chain`` and ``turn``.
+
+The scan sees pieces of a log, in order within each piece. It tells of each piece how it begins and
+ends, and of what does not follow inside; the driver puts the pieces together with the same
+comparison.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import orjson
+
+from eventstore.format.positions import Position, position
+from eventstore.format.records import GENESIS
+from spark.audit.facts.outcome import CHAIN, TURN
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+PIECE, PROBLEM, OPEN, BEGUN, COMPLETED, CUT, REPEATED, RATES, DROPS, COUNTS = (
+    "piece", "problem", "open", "begun", "completed", "cut", "repeated", "rates", "drops",
+    "counts",
+)  # fmt: skip
+"""What a note may be about. OPEN: the turn that begins there is not looked at to its end.
+COUNTS: how many facts there are of each kind."""
+
+
+class Note(NamedTuple):
+    """A fact about a log as a whole."""
+
+    node: str
+    at: Position
+    about: str
+    values: dict[str, Any]
+
+    @property
+    def data(self) -> bytes:
+        """Return what it says, as it travels."""
+        return orjson.dumps([self.about, self.values])
+
+    @classmethod
+    def read(cls, node: str, at: Position, data: bytes) -> Note:
+        """Return the note that travelled so."""
+        return cls(node, at, *orjson.loads(data))
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """What matters of a record for those beside it."""
+
+    sequence: int
+    link: str
+    """Empty when the record is damaged so that it is not known, as ``previous``."""
+    previous: str
+    part: int
+    """-1 when the record is damaged."""
+    last: bool
+    starts: bool
+    """A broker starts in it: turns before it may have been left unfinished."""
+
+
+class Break(NamedTuple):
+    """Something that does not follow what stands before it, or cannot be read."""
+
+    rule: str
+    at: Position
+    what: str
+
+
+def follow(one: Link, other: Link) -> Iterator[Break]:
+    """Yield what is wrong between a record and the next one that is there.
+
+    Whoever reads tells of records that are missing.
+    """
+    at = position(other.sequence, 0)
+    if other.sequence != one.sequence + 1:
+        return
+    if one.link and other.previous and other.previous != one.link:
+        yield Break(CHAIN, at, f"does not continue record {one.sequence}")
+        return
+    if one.part < 0 or other.part < 0:
+        return
+    if other.part == 0:
+        if not one.last and not other.starts:
+            what = "begins a turn, but the one before it was not ended and no broker started"
+            yield Break(TURN, at, what)
+    elif one.last or other.part != one.part + 1:
+        before = f"part {one.part}" + (", the last one" if one.last else "")
+        yield Break(TURN, at, f"is part {other.part} of a turn, behind {before}")
+
+
+@dataclass(slots=True)
+class Piece:
+    """Records that follow each other without a gap, each checked with the one before."""
+
+    first: Link
+    last: Link
+    begins_ms: int
+    ends_ms: int
+    records: int = 1
+    events: int = 0
+    entries: int = 0
+    bytes: int = 0
+
+    def values(self) -> dict[str, Any]:
+        """Return it as it travels."""
+        return asdict(self)
+
+    @classmethod
+    def read(cls, values: dict[str, Any]) -> Piece:
+        """Return the piece that travelled so."""
+        ends = {name: Link(**values[name]) for name in ("first", "last")}
+        return cls(**{**values, **ends})
+
+    def join(self, other: Piece) -> Piece:
+        """Return both as one."""
+        return replace(
+            self,
+            last=other.last,
+            ends_ms=other.ends_ms,
+            records=self.records + other.records,
+            events=self.events + other.events,
+            entries=self.entries + other.entries,
+            bytes=self.bytes + other.bytes,
+        )
+
+
+def joined(pieces: Iterable[Piece]) -> tuple[Piece, list[Break]]:
+    """Put the pieces of a log together, at least one; return the whole and what is wrong."""
+    whole: Piece | None = None
+    breaks: list[Break] = []
+    for piece in sorted(pieces, key=lambda one: one.first.sequence):
+        if whole is None:
+            whole = piece
+        else:
+            breaks += follow(whole.last, piece.first)
+            whole = whole.join(piece)
+    if whole is None:
+        raise ValueError("no pieces")
+    first = whole.first
+    at = position(first.sequence, 0)
+    if first.sequence == 1 and first.previous not in ("", GENESIS.hex()):
+        breaks.insert(0, Break(CHAIN, at, "is the first record, but continues another one"))
+    if first.part > 0:
+        breaks.insert(0, Break(TURN, at, f"begins the log with part {first.part} of a turn"))
+    return whole, breaks

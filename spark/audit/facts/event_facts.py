@@ -1,0 +1,316 @@
+"""What each type of event gives as facts, apart from those that travel to their session's audit."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+from zlib import crc32
+
+from eventstore.format.events import (
+    CheckpointBegun,
+    CheckpointCompleted,
+    Delivered,
+    LogCut,
+    MessageDropped,
+    MessagePublished,
+    MessagesCarried,
+    Queued,
+    Released,
+    RetainedCleared,
+    RetainedSnapshot,
+    SessionSnapshot,
+    Subscribed,
+    WillArmed,
+)
+from eventstore.format.positions import MAX_INDEX, from_runs, position
+from eventstore.format.records import payload_bounds
+from projections.audit.subscription_spans import TYPES as OF_SPANS
+from projections.state.digests import retained_digest
+from projections.state.retained import RetainedMessage
+from spark.audit.facts.chain import BEGUN, COMPLETED, CUT, REPEATED
+from spark.audit.facts.event_packing import item, pack
+from spark.audit.facts.fact_schema import CLEARED, REPEATED_SO, SET
+
+if TYPE_CHECKING:
+    from collections import Counter
+    from collections.abc import Callable, Iterable, Sequence
+
+    from eventstore.format.positions import Position, Run
+    from eventstore.format.records import Record
+    from spark.audit.facts.event_packs import Packs
+    from spark.audit.facts.fact_schema import Facts
+
+_SENT: Final = 65_536
+"""QoS 2 messages whose release is waited for; others are joined by Spark."""
+_MOST_REF: Final = 1 << 62
+_OF_SUBSCRIPTIONS: Final = frozenset({"generation", "clean", "connected", "subscriptions"})
+"""What of a session's snapshot tells of its subscriptions."""
+
+
+class Takers:
+    """Takes the events of one node's records; ``record`` and ``base`` are those of the record."""
+
+    def __init__(
+        self,
+        facts: Facts,
+        packs: Packs,
+        drops: Counter[str],
+        note: Callable[[Position, str, dict[str, Any]], None],
+    ) -> None:
+        self.record: Record
+        self._facts = facts
+        self._packs = packs
+        self._drops = drops
+        self._note = note
+        self._sent: dict[Position, tuple[Any, ...]] = {}
+        """QoS 2 messages that were not released yet, as rows of ``Facts.sent``."""
+        self._repeated = [0, 0]
+        """Sessions and retained messages that were repeated since this was noted last."""
+
+    def finish(self, last: Position) -> None:
+        """Give what is left; no more events follow until ``last``."""
+        self._give_sent()
+        self._note_repeated(last)
+
+    # Messages.
+
+    def _published(self, event: MessagePublished, at: Position) -> bool:
+        qos, count = event.qos, event.count
+        _check(event.pids)
+        if not qos and not event.retain:
+            return False
+        refs = range(at, at + count)
+        if count == 1 and qos and not event.retain and (qos == 1 or event.will):  # most frequent
+            (payload,) = self._payloads(event)
+            record, check = self.record, crc32(payload)
+            level = qos | record.part << 2
+            self._facts.effects.add(
+                event.session, at, at, record.time_ms, level, check, *_topics(event)
+            )
+            return False
+        topics, payloads = _topics(event), self._payloads(event)
+        checks = list(map(crc32, payloads))
+        times = [self.record.time_ms] * count
+        qoses = [qos] * count
+        digests = _digests(topics, payloads, qoses, refs) if event.retain else [""] * count
+        if qos == 2 and not event.will:
+            if len(self._sent) > _SENT:
+                self._give_sent()
+            flags = [int(event.retain)] * count
+            rows = zip(refs, refs, times, flags, checks, topics, digests, strict=True)
+            self._sent.update(zip(refs, rows, strict=True))
+            if event.retain:
+                self._with_payload(event, event.session, at, payloads)
+            return event.retain
+        if qos:
+            sessions, levels = [event.session] * count, [qos | self.record.part << 2] * count
+            self._facts.effects.extend(sessions, refs, refs, times, levels, checks, topics)
+        if event.retain:
+            nothing = [None] * count
+            kinds = [SET | qos << 2] * count
+            self._facts.retained.extend(refs, refs, kinds, nothing, topics, digests, nothing)
+        return False
+
+    def _released(self, event: Released, at: Position) -> None:
+        time_ms, facts, session = self.record.time_ms, self._facts, event.session
+        level = 2 | self.record.part << 2
+        _check(event.pids)
+        for place, ref in enumerate(_positions(event.refs), at):
+            row = self._sent.pop(ref, None)
+            if row is None:
+                facts.released.add(session, place, ref, time_ms, level)
+                continue
+            _, _, _, retained, check, topic, digest = row
+            facts.effects.add(session, place, ref, time_ms, level, check, topic)
+            if retained:
+                facts.retained.add(place, ref, SET | 2 << 2, None, topic, digest, None)
+
+    def _give_sent(self) -> None:
+        for row in self._sent.values():
+            self._facts.sent.add(*row)
+        self._sent.clear()
+
+    def _delivered(self, event: Delivered, at: Position) -> None:
+        _check(event.pids)
+        if event.retain and event.queued < 0:
+            self._replayed(event, at)
+
+    def _queued(self, event: Queued, at: Position) -> None:
+        if event.retain:
+            self._replayed(event, at)
+
+    def _replayed(self, event: Delivered | Queued, at: Position) -> None:
+        refs, record = _positions(event.refs), self.record
+        count = len(refs)
+        turn = position(record.sequence - record.part, 0)
+        places = range(at, at + count)
+        sessions, turns = [event.session] * count, [turn] * count
+        numbers, filters = [int(isinstance(event, Delivered))] * count, [event.filter] * count
+        self._facts.replays.extend(sessions, places, refs, turns, numbers, filters)
+
+    def _dropped(self, event: MessageDropped, _at: Position) -> None:
+        _check(event.refs)
+        self._drops[event.reason] += event.count
+
+    # Subscriptions.
+
+    def _of_span(self, event: Any, at: Position) -> None:
+        one = item(event, at, self.record.time_ms, self.record.part)
+        self._facts.spans.add(event.session, at, 0, pack([one]))
+
+    def _subscribed(self, event: Subscribed, at: Position) -> None:
+        self._of_span(event, at)
+        for topic_filter, qos in dict(event.filters).items():
+            if qos:
+                self._facts.grants.add(event.session, at, qos, topic_filter)
+
+    def _armed(self, event: WillArmed, at: Position) -> None:
+        self._of_span(event, at)
+        payload = self.record.payload[event.at : event.at + event.size]
+        self._facts.wills.add(at, at, crc32(payload), event.topic)
+
+    def _snapshot(self, event: SessionSnapshot, at: Position) -> None:
+        self._repeated[0] += event.last
+        state = {name: event.state[name] for name in event.state if name in _OF_SUBSCRIPTIONS}
+        short = SessionSnapshot(event.session, state, event.part, event.last)
+        one = item(short, at, self.record.time_ms, self.record.part)
+        self._facts.spans.add(event.session, at, 1, pack([one]))
+
+    # What is retained, and what is repeated.
+
+    def _repeated_messages(self, event: RetainedSnapshot, at: Position) -> None:
+        refs, payloads, count = _positions(event.refs), self._payloads(event), event.count
+        topics, qos = event.topics, event.qos
+        if not len(refs) == len(topics) == len(qos) == count:
+            raise IndexError("columns of different lengths")
+        before = _digests(topics, payloads, qos, refs)
+        new = range(at, at + count)
+        if event.session is None:
+            self._repeated[1] += count
+            digests = _digests(topics, payloads, qos, new)
+            kinds = [REPEATED_SO | level << 2 for level in qos]
+            self._facts.retained.extend(new, new, kinds, refs, topics, digests, before)
+            return
+        times, checks = [self.record.time_ms] * count, list(map(crc32, payloads))
+        self._facts.sent.extend(new, refs, times, [1] * count, checks, topics, before)
+        self._with_payload(event, event.session, at, payloads)
+
+    def _cleared(self, event: RetainedCleared, at: Position) -> None:
+        count = len(event.topics)
+        places, kinds, nothing = [at] * count, [CLEARED] * count, [None] * count
+        digests = [""] * count
+        self._facts.retained.extend(places, places, kinds, nothing, event.topics, digests, nothing)
+
+    def _carried(self, event: MessagesCarried, at: Position) -> None:
+        refs, topics, payloads = _positions(event.refs), _topics(event), self._payloads(event)
+        waiting = frozenset(_positions(event.waiting))
+        count = event.count
+        if len(refs) != count:
+            raise IndexError("columns of different lengths")
+        flags = [int(ref in waiting) for ref in refs]
+        digests = _digests(topics, payloads, [2] * count, refs) if waiting else [""] * count
+        times, checks = [self.record.time_ms] * count, list(map(crc32, payloads))
+        places = range(at, at + count)
+        self._facts.carried.extend(places, refs, times, flags, checks, topics, digests)
+
+    def _with_payload(
+        self,
+        event: MessagePublished | RetainedSnapshot,
+        session: str,
+        at: Position,
+        payloads: Iterable[memoryview],
+    ) -> None:
+        """Give an event to the fold of its session, with its payloads."""
+        one = item(event, at, self.record.time_ms, self.record.part)
+        self._packs.alone(session, one, b"".join(payloads))
+
+    # Checkpoints and cuts.
+
+    def _begun(self, event: CheckpointBegun, at: Position) -> None:
+        self._note_repeated(at)
+        previous, time_ms = self.record.previous.hex(), self.record.time_ms
+        values = {"checkpoint": event.checkpoint, "previous": previous, "time_ms": time_ms}
+        self._note(at, BEGUN, values)
+
+    def _completed(self, event: CheckpointCompleted, at: Position) -> None:
+        self._note_repeated(at)
+        fields = ("checkpoint", "begun", "sessions", "retained")
+        self._note(at, COMPLETED, {name: getattr(event, name) for name in fields})
+
+    def _note_repeated(self, at: Position) -> None:
+        sessions, retained = self._repeated
+        if sessions or retained:
+            self._note(at, REPEATED, {"sessions": sessions, "retained": retained})
+            self._repeated = [0, 0]
+
+    def _cut(self, event: LogCut, at: Position) -> None:
+        fields = ("first", "link", "begins_ms")
+        self._note(at, CUT, {name: getattr(event, name) for name in fields})
+
+    def _payloads(
+        self, event: MessagePublished | RetainedSnapshot | MessagesCarried
+    ) -> list[memoryview]:
+        area, bounds = self.record.payload, payload_bounds(event)
+        if len(bounds) != event.count + 1 or bounds[0] < 0 or bounds[-1] > len(area):
+            raise IndexError("payloads that the record does not hold")
+        return [area[start:stop] for start, stop in pairwise(bounds)]
+
+    OF: ClassVar[dict[type, Callable[[Takers, Any, Position], bool | None]]] = {
+        **dict.fromkeys(OF_SPANS, _of_span),
+        MessagePublished: _published,
+        Released: _released,
+        Delivered: _delivered,
+        Queued: _queued,
+        MessageDropped: _dropped,
+        Subscribed: _subscribed,
+        WillArmed: _armed,
+        SessionSnapshot: _snapshot,
+        RetainedSnapshot: _repeated_messages,
+        RetainedCleared: _cleared,
+        MessagesCarried: _carried,
+        CheckpointBegun: _begun,
+        CheckpointCompleted: _completed,
+        LogCut: _cut,
+    }
+    """Type of event -> what takes it; types that are not here give nothing.
+
+    What returns True has given the event to its session."""
+
+
+def _topics(event: MessagePublished | MessagesCarried) -> list[str]:
+    """Return the topic of each message."""
+    if event.which:
+        if len(event.which) != event.count:
+            raise IndexError("columns of different lengths")
+        return list(map(event.topics.__getitem__, event.which))
+    return [event.topics[0]] * event.count
+
+
+def _positions(runs: Sequence[Run]) -> list[Position]:
+    """Return positions; raise ValueError for what cannot be any, before it takes much memory."""
+    _check(runs)
+    found = from_runs(runs)
+    if found and not (min(found) >= 0 and max(found) < _MOST_REF):
+        raise ValueError("a position that is none")
+    return found
+
+
+def _check(runs: Iterable[Run]) -> None:
+    """Raise ValueError for runs that would take much memory."""
+    for run in runs:
+        if type(run) is not int and not 0 <= run[1] <= MAX_INDEX:  # type: ignore[index]
+            raise ValueError("a run that is too long")
+
+
+def _digests(
+    topics: Iterable[str],
+    payloads: Iterable[memoryview],
+    qos: Iterable[int],
+    refs: Iterable[Position],
+) -> list[str]:
+    """Return what stands for retained messages; empty for those that clear their topic."""
+    messages = zip(topics, payloads, qos, refs, strict=True)
+    return [
+        retained_digest(RetainedMessage(topic, bytes(payload), level, ref)) if payload else ""
+        for topic, payload, level, ref in messages
+    ]

@@ -1,0 +1,197 @@
+"""Takes the records of logs apart into facts, once: runs on the executors."""
+
+from __future__ import annotations
+
+import gc
+from collections import Counter
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+from eventstore.format.events import (
+    MessageDropped,
+    OperatorActed,
+    RetainedSnapshot,
+    UnknownEvent,
+    UnreadableEvent,
+    entries,
+    parse_event,
+)
+from eventstore.format.fast_parse import frequent
+from eventstore.format.positions import MAX_INDEX, position
+from eventstore.format.records import HEADER_FROM, link_of
+from spark.audit.facts.chain import (
+    COUNTS,
+    DROPS,
+    OPEN,
+    PIECE,
+    PROBLEM,
+    RATES,
+    Link,
+    Note,
+    Piece,
+    follow,
+)
+from spark.audit.facts.event_facts import Takers
+from spark.audit.facts.event_packing import item
+from spark.audit.facts.event_packs import Packs
+from spark.audit.facts.fact_schema import Facts
+from spark.audit.facts.histogram import LEAST_MS, Rates
+from spark.audit.facts.log_summary import BEYOND
+from spark.audit.facts.outcome import CHAIN, EVENT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pyarrow as pa
+
+    from eventstore.format.positions import Position
+    from eventstore.format.records import Record
+    from spark.storage.record_checks import Checked
+
+_YOUNG: Final = 50_000
+"""Objects after which garbage is looked for: nothing here forms cycles."""
+_PIECES: Final = 1000
+"""Pieces that a log may fall into before they are not told apart any more."""
+_ELSEWHERE: Final = frozenset({OperatorActed, RetainedSnapshot})
+"""Types that name a session and do not change it, or travel with their payload."""
+_MISFITS: Final = (ValueError, KeyError, IndexError, TypeError, OverflowError)
+
+
+@contextmanager
+def few_collections() -> Iterator[None]:
+    """Have garbage collected seldom."""
+    before = gc.get_threshold()
+    gc.set_threshold(_YOUNG, *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+
+
+class Scan:
+    """Takes records of one log, in order, up to the position ``end``.
+
+    What happened is counted in intervals of at least ``interval_ms``.
+    """
+
+    def __init__(self, node: str, end: Position | None = None, interval_ms: int = LEAST_MS) -> None:
+        self.node = node
+        self.facts = Facts(node)
+        self._end = BEYOND if end is None else end
+        self._piece: Piece | None = None
+        self._pieces = 0
+        self._rates = Rates(interval_ms)
+        self._drops: Counter[str] = Counter()
+        self._packs = Packs(self.facts)
+        self._takers = Takers(self.facts, self._packs, self._drops, self._note)
+
+    def take(self, found: Checked) -> None:
+        """Take the next record. Raises UnknownEvent for what a later foldmq wrote."""
+        record, data = found.record, found.data
+        if record is None:
+            self._problem(position(found.sequence, 0), CHAIN, f"record {found.damage}")
+            if data is not None:
+                known = link_of(data).hex() if len(data) > HEADER_FROM else ""
+                damaged = Link(found.sequence, known, "", -1, last=True, starts=False)
+                self._extend(damaged, 0, len(data))
+            return
+        raw, size = record.raw_events, len(data or b"")
+        link = Link(
+            record.sequence,
+            record.link.hex(),
+            record.previous.hex(),
+            record.part,
+            record.last,
+            starts=bool(raw) and raw[0].get("e") == "BrokerStarted",
+        )
+        self._extend(link, record.time_ms, size)
+        if not found.void:
+            self._take_events(record)
+            self._packs.counted(len(raw), size - len(record.payload))
+
+    def finish(self) -> Iterator[pa.RecordBatch]:
+        """Yield what is left."""
+        self._packs.give()
+        self._end_piece()
+        for point in self._rates.points():
+            self._note(0, RATES, point)
+        if self._drops:
+            self._note(0, DROPS, dict(self._drops))
+        yield from self.facts.rest()
+        self._note(0, COUNTS, {str(kind): count for kind, count in self.facts.counts.items()})
+        yield from self.facts.last()
+
+    def _take_events(self, record: Record) -> None:
+        takers, base, end = self._takers, position(record.sequence, 0), self._end
+        takers.record = record
+        time_ms, part = record.time_ms, record.part
+        counted = self._rates.of(time_ms)
+        packs = self._packs.items
+        count = index = 0
+        try:
+            for raw in record.raw_events:
+                at = base + index
+                if at > end:
+                    self._note(position(record.sequence - part, 0), OPEN, {})
+                    break
+                event = frequent(raw) or parse_event(raw)
+                kind = type(event)
+                size = entries(event)
+                if size > MAX_INDEX:
+                    raise IndexError("more entries than a record can have")
+                handle = Takers.OF.get(kind)
+                given = handle is not None and handle(takers, event, at)
+                session: str | None = getattr(event, "session", None)
+                if session is not None and not given and kind not in _ELSEWHERE:
+                    items = packs.get(session)
+                    if items is None:
+                        items = packs[session] = []
+                    items.append(item(event, at, time_ms, part))
+                if kind in counted:
+                    counted[kind] += event.count if isinstance(event, MessageDropped) else size
+                count += 1
+                index += size
+        except UnknownEvent as error:
+            raise UnknownEvent(f"record {record.sequence}, entry {index}: {error}") from None
+        except (UnreadableEvent, *_MISFITS) as error:
+            readable = isinstance(error, UnreadableEvent)
+            what = str(error) if readable else f"an event does not fit: {error!r:.100}"
+            self._problem(base + index, EVENT, what, part)
+        if self._piece is not None:
+            self._piece.events += count
+            self._piece.entries += index
+
+    # The log as a whole.
+
+    def _extend(self, link: Link, time_ms: int, size: int) -> None:
+        """Let the piece go on with a record, or begin a new one."""
+        piece = self._piece
+        if piece is None or (self._pieces < _PIECES and _parts(piece.last, link)):
+            self._end_piece()
+            self._pieces += 1
+            self._piece = Piece(link, link, time_ms, time_ms, bytes=size)
+            return
+        piece.last = link
+        piece.ends_ms = time_ms or piece.ends_ms
+        piece.records += 1
+        piece.bytes += size
+
+    def _end_piece(self) -> None:
+        piece = self._piece
+        if piece is not None:
+            self._takers.finish(position(piece.last.sequence + 1, 0) - 1)
+            self._note(position(piece.first.sequence, 0), PIECE, piece.values())
+            self._piece = None
+
+    def _note(self, at: Position, about: str, values: dict[str, Any]) -> None:
+        self.facts.notes.add(at, Note(self.node, at, about, values).data)
+
+    def _problem(self, at: Position, rule: str, what: str, part: int = 0) -> None:
+        """Note that something cannot be read, in a record that is that part of its turn."""
+        self._note(at, PROBLEM, {"rule": rule, "what": what, "part": part})
+
+
+def _parts(one: Link, other: Link) -> bool:
+    """Return whether a new piece begins with the second of two records."""
+    missing = other.sequence != one.sequence + 1
+    return missing or one.part < 0 or other.part < 0 or any(follow(one, other))

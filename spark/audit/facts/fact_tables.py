@@ -1,0 +1,44 @@
+"""The facts of an audit as Spark holds them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import reduce
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F  # noqa: N812 - the name that everybody knows it by
+
+from spark.audit.facts.fact_schema import MANY
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyspark.sql import DataFrame
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Tables of facts, both kept."""
+
+    all: DataFrame
+    few: DataFrame
+    """All but those of the kinds ``fact_schema.MANY``."""
+    counts: Mapping[int, int]
+    """How many there are of each kind."""
+
+    def has(self, kind: int) -> bool:
+        """Return whether there are any of a kind."""
+        return self.counts.get(kind, 0) > 0
+
+    def of(self, *kinds: int) -> DataFrame:
+        """Return those of some kinds."""
+        groups = [
+            (table, chosen)
+            for table, chosen in (
+                (self.all, [kind for kind in kinds if kind in MANY]),
+                (self.few, [kind for kind in kinds if kind not in MANY]),
+            )
+            if chosen
+        ]
+        tables = [table.where(F.col("kind").isin(*chosen)) for table, chosen in groups]
+        return reduce(lambda one, other: one.unionByName(other), tables)

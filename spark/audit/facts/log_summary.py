@@ -1,0 +1,240 @@
+"""What is known of each log as a whole, from the notes of the scan: small, for all executors."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from eventstore.format.positions import INDEX_BITS, Position, format_position, position
+from spark.audit.facts.chain import (
+    BEGUN,
+    COMPLETED,
+    CUT,
+    OPEN,
+    PIECE,
+    PROBLEM,
+    REPEATED,
+    Break,
+    Note,
+    Piece,
+    joined,
+)
+from spark.audit.facts.outcome import CHAIN, CHECKPOINT, TURN, NodeSummary
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+BEYOND = 1 << 62
+"""A position behind every log."""
+
+
+class Checkpoint(NamedTuple):
+    """A complete repetition of the state."""
+
+    begun: Position
+    completed: Position
+
+
+class Cut(NamedTuple):
+    """A place where the log says that it is cut."""
+
+    at: Position
+    first: Position
+    """What stands before this is cut off."""
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """One log."""
+
+    node: str
+    begin: Position
+    """Its first position."""
+    end: Position
+    """All of it is before this position."""
+    ends_ms: int
+    whole: Position
+    """Where the first checkpoint of a log that was cut is complete; 0 for one that begins with its
+    first record. Before it not all of the state is known."""
+    trusted: Position
+    """From here on nothing is judged: something is damaged or missing. ``BEYOND`` if nothing is."""
+    unsure: Position
+    """Here the turn begins of which the rest cannot be or was not looked at; else ``BEYOND``."""
+    checkpoints: tuple[Checkpoint, ...] = ()
+    cuts: tuple[Cut, ...] = ()
+
+
+@dataclass(slots=True)
+class Found:
+    """What the notes told."""
+
+    logs: dict[str, Whole] = field(default_factory=dict)
+    """By node."""
+    nodes: list[NodeSummary] = field(default_factory=list)
+    breaks: list[tuple[str, Break]] = field(default_factory=list)
+    """(node, what is wrong)."""
+    remarks: list[str] = field(default_factory=list)
+    checkpoints: int = 0
+    """Checkpoints and cuts that were looked at."""
+
+
+def wholes(notes: Iterable[Note]) -> Found:
+    """Put together what the notes tell."""
+    by_node: dict[str, dict[str, list[Note]]] = defaultdict(lambda: defaultdict(list))
+    for note in notes:
+        by_node[note.node][note.about].append(note)
+    found = Found()
+    for node in sorted(by_node):
+        if PIECE in by_node[node]:
+            _add(found, node, by_node[node])
+    return found
+
+
+def _add(found: Found, node: str, notes: dict[str, list[Note]]) -> None:
+    pieces = [Piece.read(note.values) for note in notes[PIECE]]
+    piece, breaks = joined(pieces)
+    breaks += [Break(note.values["rule"], note.at, note.values["what"]) for note in notes[PROBLEM]]
+    trusted = min((one.at for one in breaks if one.rule != TURN), default=BEYOND)
+    begin = position(piece.first.sequence, 0)
+    end = position(piece.last.sequence + 1, 0)
+    cuts = sorted(notes[CUT], key=_at)
+    if piece.first.sequence > 1:
+        breaks += _beginning(piece, cuts)
+    if trusted < BEYOND:
+        found.remarks.append(
+            f"node {node}: what stands from {format_position(trusted)} on is not judged, since "
+            "the log is not whole there"
+        )
+    begun = {note.at: note for note in notes[BEGUN]}
+    completed = sorted(notes[COMPLETED], key=_at)
+    checkpoints = [
+        Checkpoint(note.values["begun"], note.at)
+        for note in completed
+        if note.values["begun"] in begun
+    ]
+    whole = 0
+    if piece.first.sequence > 1:
+        whole = checkpoints[0].completed if checkpoints else end
+        if not checkpoints:
+            found.remarks.append(
+                f"node {node}: the log begins with record {piece.first.sequence} and has no whole "
+                "checkpoint, so that only sessions that began in it are judged"
+            )
+    breaks += _completions(completed, begun, notes[REPEATED], begin)
+    breaks += _cuts(cuts, begun, {one.begun for one in checkpoints}, begin)
+    found.checkpoints += len(completed) + len(cuts)
+    found.breaks += [(node, one) for one in breaks]
+    found.logs[node] = Whole(
+        node,
+        begin,
+        end,
+        piece.ends_ms,
+        whole,
+        trusted,
+        _unsure(pieces, notes, trusted),
+        tuple(checkpoints),
+        tuple(Cut(note.at, position(note.values["first"], 0)) for note in cuts),
+    )
+    found.nodes.append(
+        NodeSummary(
+            node,
+            piece.first.sequence,
+            piece.last.sequence,
+            piece.begins_ms,
+            piece.ends_ms,
+            piece.records,
+            piece.events,
+            piece.entries,
+            piece.bytes,
+        )
+    )
+
+
+def _at(note: Note) -> Position:
+    return note.at
+
+
+def _unsure(pieces: list[Piece], notes: dict[str, list[Note]], trusted: Position) -> Position:
+    """Return where the turn begins that is not there to its end."""
+    found = [note.at for note in notes[OPEN]]
+    found += [
+        trusted - (note.values["part"] << INDEX_BITS)
+        for note in notes[PROBLEM]
+        if note.at == trusted
+    ]
+    if trusted < BEYOND:
+        before = [one.last for one in pieces if one.last.sequence < trusted >> INDEX_BITS]
+        last = max(before, key=lambda one: one.sequence, default=None)
+        if last is not None and not last.last:
+            found.append(position(last.sequence - last.part, 0))
+    return min([trusted, *found])
+
+
+def _beginning(piece: Piece, cuts: list[Note]) -> list[Break]:
+    """Return what is wrong with a log that does not begin with its first record."""
+    first = piece.first
+    here = [note.values for note in cuts if note.values["first"] == first.sequence]
+    at = position(first.sequence, 0)
+    if not any(note.values["first"] >= first.sequence for note in cuts):
+        return [Break(CHAIN, at, "begins the log, and no cut before it is on record")]
+    if here and first.previous and here[0]["link"] != first.previous:
+        return [Break(CHAIN, at, "does not continue the record that was cut off before it")]
+    return []
+
+
+def _completions(
+    completed: list[Note], begun: dict[Position, Note], repeated: list[Note], begin: Position
+) -> list[Break]:
+    """Return what is wrong with the numbers that checkpoints tell of themselves."""
+    breaks: list[Break] = []
+    told = sorted(repeated, key=_at)
+    places = [one.at for one in told]
+    sums = {
+        what: list(accumulate((one.values[what] for one in told), initial=0))
+        for what in ("sessions", "retained")
+    }
+    for note in completed:
+        said: dict[str, Any] = note.values
+        if said["begun"] not in begun:
+            if said["begun"] >= begin:
+                what = f"completes checkpoint {said['checkpoint']}, which was not begun"
+                breaks.append(Break(CHECKPOINT, note.at, what))
+            continue
+        if begun[said["begun"]].values["checkpoint"] != said["checkpoint"]:
+            breaks.append(Break(CHECKPOINT, note.at, "completes a checkpoint of another number"))
+        last = bisect_right(places, note.at)
+        first = min(bisect_right(places, said["begun"]), last)
+        sessions, retained = (some[last] - some[first] for some in sums.values())
+        if (sessions, retained) != (said["sessions"], said["retained"]):
+            what = (
+                f"says that checkpoint {said['checkpoint']} has {said['sessions']:,} sessions and "
+                f"{said['retained']:,} retained messages, but it has {sessions:,} and {retained:,}"
+            )
+            breaks.append(Break(CHECKPOINT, note.at, what))
+    return breaks
+
+
+def _cuts(
+    cuts: list[Note], begun: dict[Position, Note], whole: set[Position], begin: Position
+) -> list[Break]:
+    """Return what is wrong with the places where the log says that it is cut."""
+    breaks: list[Break] = []
+    by_record = {at >> INDEX_BITS: at for at in sorted(whole, reverse=True)}
+    for note in cuts:
+        said = note.values
+        first = position(said["first"], 0)
+        if first < begin:
+            continue
+        beginning = by_record.get(said["first"])
+        if beginning is None:
+            what = f"cuts the log before record {said['first']}, where no whole checkpoint begins"
+            breaks.append(Break(CHECKPOINT, note.at, what))
+            continue
+        record = begun[beginning].values
+        if (said["link"], said["begins_ms"]) != (record["previous"], record["time_ms"]):
+            what = f"cuts the log before record {said['first']}, but describes another one"
+            breaks.append(Break(CHECKPOINT, note.at, what))
+    return breaks

@@ -1,0 +1,46 @@
+"""Sessions that two nodes had at the same time. Native SQL."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import Window
+from pyspark.sql import functions as F  # noqa: N812 - the name that everybody knows it by
+
+from eventstore.format.events import NATS_SESSION
+from spark.audit.facts.outcome import OWNERSHIP
+from spark.audit.results import CONNECTED
+from spark.audit.retained_rules import place, violations
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+SKEW_MS: Final = 1000
+"""By so much the clocks of two nodes may differ."""
+
+
+def owned_twice(results: DataFrame) -> DataFrame:
+    """Return connections that a session had to a node while it had one to another."""
+    # Every node has a session for what NATS clients publish there.
+    clients = F.col("session") != NATS_SESSION
+    told = results.where((F.col("kind") == CONNECTED) & clients).select(
+        "node", "session", "at", F.col("refs")[0].alias("begins"), F.col("refs")[1].alias("ends")
+    )
+    # Connections to one node do not overlap: of those before, only the one that ends last counts.
+    before = (
+        Window.partitionBy("session")
+        .orderBy("begins", "node", "at")
+        .rowsBetween(Window.unboundedPreceding, -1)
+    )
+    other = F.max(F.struct("ends", "node", F.col("at").alias("ref"))).over(before)
+    twice = told.withColumn("other", other).where(
+        (F.col("other.node") != F.col("node")) & (F.col("other.ends") > F.col("begins") + SKEW_MS)
+    )
+    what = F.concat(
+        F.lit("connected while it had a connection to node "),
+        F.col("other.node"),
+        F.lit(", since "),
+        place("other.ref"),
+    )
+    found = twice.withColumn("ref", F.lit(None).cast("bigint"))
+    return violations(found, OWNERSHIP, "at", what)

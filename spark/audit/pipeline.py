@@ -1,0 +1,361 @@
+"""Audits logs: whether a broker kept the promises of MQTT, and has the state of its log."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial, reduce
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+from pyspark import StorageLevel
+from pyspark.sql import Window
+from pyspark.sql import functions as F  # noqa: N812 - the name that everybody knows it by
+
+from eventstore.shown import name as shown
+from projections.audit.rules import UNEXPECTED
+from spark.audit import claims as claimed
+from spark.audit import retained_rules, statistics
+from spark.audit.checkpoint_rules import carried_otherwise, not_carried
+from spark.audit.duplicate_rule import classified
+from spark.audit.expected_deliveries import expectations, position_of, sent, spans
+from spark.audit.facts.chain import COUNTS, DROPS, RATES, Note
+from spark.audit.facts.fact_schema import CARRIED, EVENTS, GRANT, MANY, NODE, REPLAY, RETAINED
+from spark.audit.facts.fact_source import facts_of
+from spark.audit.facts.fact_tables import Facts
+from spark.audit.facts.histogram import merged
+from spark.audit.facts.log_summary import BEYOND, Found, wholes
+from spark.audit.facts.outcome import MOST, RULES, SESSION_CLAIM, Outcome, Violation
+from spark.audit.ownership_rule import owned_twice
+from spark.audit.results import DDL as OF_RESULTS
+from spark.audit.results import TOTALS, VIOLATION, Totals
+from spark.audit.session_rules import marks_of
+from spark.audit.session_tasks import CLAIMED, EXPECTED, HAPPENED, OWED, Plan, audit_sessions
+from spark.storage.node_names import check_known
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from pyspark.sql import DataFrame
+
+    from eventstore.format.positions import Position
+    from spark.audit.expected_deliveries import Sent
+    from spark.audit.facts.log_summary import Whole
+    from spark.audit.facts.outcome import Claim, Compared
+    from spark.datasource.log import Log
+
+_ENTRIES_PER_TASK: Final = 1_000_000
+_MOST_TASKS: Final = 10_000
+_ROW: Final = {
+    "node": "string", "session": "string", "at": "bigint", "rank": "int", "ref": "bigint",
+    "time_ms": "bigint", "topic": "string", "number": "int", "origin": "bigint", "data": "binary",
+    "payload": "binary",
+}  # fmt: skip
+"""What travels to the audit of sessions."""
+
+
+def audit(
+    log: Log,
+    claims: Iterable[Claim] | DataFrame | None = None,
+    *,
+    cluster: bool = True,
+    progress: Callable[[str], object] | None = None,
+) -> Outcome:
+    """Check all promises over whole logs, and claims about their state; return what was found.
+
+    ``cluster`` says that the nodes, where there are several, are one cluster: then a session may
+    belong to one of them at a time. ``progress`` is called with what is done next, in a few words.
+
+    The log is read once, as far as it goes now; what is made of it is kept on the disks of Spark
+    until this returns. Raises what reading a log raises: see ``spark.runtime.marked_errors.found``;
+    and BadOption for claims about nodes whose logs are not read.
+    """
+    with ExitStack() as kept:
+        return _Audit(log, claims, kept, progress or _silent, cluster=cluster).outcome()
+
+
+def _silent(_doing: str) -> None:
+    """Show nothing."""
+
+
+@dataclass(slots=True)
+class _Wrong:
+    """Violations, with those that are too many to be kept counted."""
+
+    kept: list[Violation] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+
+    def add(self, violation: Violation, count: int = 1) -> None:
+        self.kept.append(violation)
+        self.counts[violation.rule] += count
+
+    def first(self) -> tuple[Violation, ...]:
+        """Return at most so many of each rule, in order."""
+        order = {rule: number for number, rule in enumerate(RULES)}
+        found: list[Violation] = []
+        seen: Counter[str] = Counter()
+        for one in sorted(self.kept, key=lambda one: (order[one.rule], one.node, one.at)):
+            seen[one.rule] += 1
+            if seen[one.rule] <= MOST:
+                found.append(one)
+        return tuple(found)
+
+
+class _Audit:
+    """One audit, step by step."""
+
+    def __init__(
+        self,
+        log: Log,
+        claims: Iterable[Claim] | DataFrame | None,
+        kept: ExitStack,
+        progress: Callable[[str], object],
+        *,
+        cluster: bool,
+    ) -> None:
+        self._started = time.monotonic()
+        self._log = log
+        self._spark = log.spark
+        self._keeping = kept
+        self._tell = progress
+        self._cluster = cluster
+        self._claims = claimed.table(self._spark, claims)
+        self._compared: tuple[Compared, ...] = ()
+        self._complete: dict[str, list[tuple[Position, str]]] = {}
+        self._wrong = _Wrong()
+        self._totals = Totals()
+        self._retained = 0
+        """Times that something was retained, repeated or cleared."""
+
+    def outcome(self) -> Outcome:
+        """Do it."""
+        if self._claims is not None:
+            self._tell("looking at what is claimed")
+            self._compared = claimed.compared(self._claims)
+            check_known({one.node for one in self._compared}, self._log.bounds())
+        self._tell("reading the log")
+        facts = self._keep(facts_of(self._log))
+        few = self._keep(facts.where(~F.col("kind").isin(*MANY)))
+        # Both are made as soon as some of the few are asked for.
+        rows = few.where(F.col("kind") == NODE).select("node", "at", "data").collect()
+        notes = [Note.read(row["node"], row["at"], bytes(row["data"])) for row in rows]
+        counts: Counter[int] = Counter()
+        for note in notes:
+            if note.about == COUNTS:
+                counts.update({int(kind): count for kind, count in note.values.items()})
+        found = wholes(notes)
+        for node, (rule, at, what) in found.breaks:
+            self._wrong.add(Violation(rule, node, at, None, what))
+        if found.logs:
+            if any(log.trusted < BEYOND for log in found.logs.values()):
+                trusted = F.col("at") < position_of("trusted", found.logs)
+                facts, few = facts.where(trusted), few.where(trusted)
+            self._audit(Facts(facts, few, counts), found)
+        return self._told(notes, found, counts)
+
+    def _keep(self, table: DataFrame) -> DataFrame:
+        """Have Spark keep a table that is read more than once."""
+        table.persist(StorageLevel.DISK_ONLY)
+        self._keeping.callback(table.unpersist)
+        return table
+
+    def _audit(self, facts: Facts, found: Found) -> None:
+        logs = found.logs
+        if self._claims is not None:
+            self._complete = claimed.complete(self._claims)
+        messages = sent(facts)
+        held = None
+        if facts.has(RETAINED) or messages.released is not None or self._claims is not None:
+            held = self._keep(retained_rules.intervals(facts, messages.released))
+        self._tell("auditing sessions")
+        results = self._sessions(facts, messages, held, found)
+        self._tell("auditing what is retained and repeated")
+        self._natively(facts, held, results, logs)
+        if held is not None:
+            self._retained = held.count()
+
+    # Sessions.
+
+    def _sessions(
+        self,
+        facts: Facts,
+        messages: Sent,
+        held: DataFrame | None,
+        found: Found,
+    ) -> DataFrame:
+        logs = found.logs
+        tasks = self._tasks(found)
+        subscribed = self._keep(spans(facts, logs, tasks))
+        rows = [
+            _row(facts.of(EVENTS), HAPPENED),
+            _row(expectations(messages.effects, subscribed), EXPECTED),
+        ]
+        if held is not None and facts.has(GRANT):
+            rows.append(_row(retained_rules.owed(facts, held, logs), OWED))
+        if self._claims is not None:
+            rows.append(_row(self._claims_of_sessions(self._claims, logs), CLAIMED))
+        connections = self._cluster and len(logs) > 1
+        marks = {node: marks_of(log, self._complete.get(node, ())) for node, log in logs.items()}
+        plan = Plan(logs, marks, connections)
+        results = (
+            reduce(lambda one, other: one.unionByName(other), rows)
+            .repartition(tasks, "node", "session")
+            .sortWithinPartitions("node", "session", "at", "rank")
+            .mapInArrow(partial(audit_sessions, plan), OF_RESULTS)
+        )
+        if connections or any(log.cuts for log in logs.values()):
+            results = self._keep(results)
+        unexpected = []
+        for row in _told_of(results).collect():
+            if row["kind"] == TOTALS:
+                self._totals.merge(orjson.loads(bytes(row["data"])))
+            elif row["rule"] == UNEXPECTED:
+                unexpected.append(row)
+            else:
+                one = Violation(row["rule"], row["node"], row["at"], row["session"], row["what"])
+                self._wrong.add(one, 0)
+        self._count_wrong()
+        if unexpected:
+            self._classify(facts, unexpected)
+        return results
+
+    def _tasks(self, found: Found) -> int:
+        entries = sum(one.entries for one in found.nodes)
+        cores = self._spark.sparkContext.defaultParallelism
+        return min(_MOST_TASKS, max(cores, math.ceil(entries / _ENTRIES_PER_TASK)))
+
+    def _claims_of_sessions(self, claims: DataFrame, logs: Mapping[str, Whole]) -> DataFrame:
+        return claims.where(
+            (F.col("kind") == SESSION_CLAIM) & F.col("node").isin(list(logs))
+        ).select(
+            "node",
+            F.col("name").alias("session"),
+            F.col("bound").alias("at"),
+            F.col("where").alias("topic"),
+            F.col("digest").cast("binary").alias("data"),
+        )
+
+    def _count_wrong(self) -> None:
+        for what, count in self._totals.counts.items():
+            rule = what.removeprefix("wrong ")
+            if rule != what and rule != UNEXPECTED:
+                self._wrong.counts[rule] += count
+
+    def _classify(self, facts: Facts, unexpected: list[Any]) -> None:
+        """Say why deliveries were not expected; those that are not kept count as the most are."""
+        unexpected.sort(key=lambda row: (row["node"], row["at"]))
+        some = unexpected[:MOST]
+        rules: Counter[str] = Counter()
+        for row, (rule, what) in zip(some, classified(facts, some), strict=True):
+            rules[rule] += 1
+            self._wrong.add(Violation(rule, row["node"], row["at"], row["session"], what))
+        usual = rules.most_common(1)[0][0]
+        self._wrong.counts[usual] += self._totals.counts[f"wrong {UNEXPECTED}"] - len(some)
+
+    # All else.
+
+    def _natively(
+        self,
+        facts: Facts,
+        held: DataFrame | None,
+        results: DataFrame,
+        logs: Mapping[str, Whole],
+    ) -> None:
+        tables: list[DataFrame | None] = [not_carried(facts, results, held, logs)]
+        if facts.has(CARRIED):
+            tables.append(carried_otherwise(facts))
+        if held is not None:
+            tables += [retained_rules.repeated(held, logs), retained_rules.not_repeated(held, logs)]
+            if facts.has(REPLAY):
+                tables.append(retained_rules.replays(facts, held, logs))
+            if self._claims is not None:
+                tables.append(retained_rules.claims(self._claims, held, logs, self._complete))
+        if self._cluster and len(logs) > 1:
+            tables.append(owned_twice(results))
+        there = [table for table in tables if table is not None]
+        if not there:
+            return
+        ordered = Window.partitionBy("rule").orderBy("node", "at")
+        of_rule = Window.partitionBy("rule")
+        rows = (
+            reduce(lambda one, other: one.unionByName(other), there)
+            .withColumn("number", F.row_number().over(ordered))
+            .withColumn("count", F.count("*").over(of_rule))
+            .where(F.col("number") <= MOST)
+            .collect()
+        )
+        for row in rows:
+            what = row["what"]
+            if row["topic"] is not None:
+                what += f": topic {shown(row['topic'])}"
+            one = Violation(row["rule"], row["node"], row["at"], row["session"], what)
+            self._wrong.add(one, row["count"] if row["number"] == 1 else 0)
+
+    # What is told.
+
+    def _told(self, notes: list[Note], found: Found, counts: Mapping[int, int]) -> Outcome:
+        rates, interval_ms = merged(
+            (note.node, note.values) for note in notes if note.about == RATES
+        )
+        totals = self._totals
+        return Outcome(
+            nodes=tuple(found.nodes),
+            rules=statistics.rule_results(
+                found.nodes,
+                rates,
+                counts,
+                totals,
+                self._wrong.counts,
+                checkpoints=found.checkpoints,
+                retained=self._retained,
+                claims=self._claims is not None,
+                retained_claims=sum(one.retained for one in self._compared),
+            ),
+            violations=self._wrong.first(),
+            rates=rates,
+            interval_ms=interval_ms,
+            latencies=statistics.latencies(totals),
+            slowest=statistics.slowest(totals),
+            drops=statistics.drops(
+                (note.node, note.values) for note in notes if note.about == DROPS
+            ),
+            compared=self._compared,
+            seconds=time.monotonic() - self._started,
+            notes=(*found.remarks, *self._remarks()),
+        )
+
+    def _remarks(self) -> list[str]:
+        beyond = self._totals.counts["claims beyond"]
+        if not beyond:
+            return []
+        return [f"{beyond:,} claims about sessions are of a time that the log does not tell whole"]
+
+
+def _told_of(results: DataFrame) -> DataFrame:
+    """Return what the driver is told of sessions: totals, and the first violations of each rule.
+
+    Each task keeps so many of each, which together can be too many for one machine.
+    """
+    ordered = Window.partitionBy("kind", "rule").orderBy("node", "at")
+    return (
+        results.where(F.col("kind").isin(VIOLATION, TOTALS))
+        .withColumn("number", F.row_number().over(ordered))
+        .where((F.col("kind") == TOTALS) | (F.col("number") <= MOST))
+    )
+
+
+def _row(table: DataFrame, rank: int) -> DataFrame:
+    """Return what travels of a table; columns that it does not have are null."""
+    there = {*table.columns} - {"rank"}
+    columns = [
+        F.lit(rank).alias(name)
+        if name == "rank"
+        else F.col(name)
+        if name in there
+        else F.lit(None).cast(kind).alias(name)
+        for name, kind in _ROW.items()
+    ]
+    return table.select(*columns)

@@ -1,0 +1,368 @@
+"""What was retained on each topic, from when to when, and what was said about it: native SQL only.
+
+All functions return rows of violations with the columns of :data:`VIOLATION`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+from pyspark.sql import Window
+from pyspark.sql import functions as F  # noqa: N812 - the name that everybody knows it by
+
+from protocol.mqtt.topics import matches
+from spark.audit.expected_deliveries import position_of, topics_to_filters
+from spark.audit.facts.fact_schema import GRANT, REPEATED_SO, REPLAY, RETAINED, SET
+from spark.audit.facts.log_summary import BEYOND
+from spark.audit.facts.marks import next_checkpoint, with_marks
+from spark.audit.facts.outcome import (
+    BROKER,
+    CHECKPOINT,
+    NO_SUBSCRIPTION,
+    PROJECTIONS,
+    RETAINED_CLAIM,
+    STATE,
+)
+from spark.audit.facts.outcome import RETAINED as RULE
+from spark.runtime.marked_errors import marked
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from pyspark.sql import Column, DataFrame
+
+    from eventstore.format.positions import Position
+    from spark.audit.facts.fact_tables import Facts
+    from spark.audit.facts.log_summary import Whole
+
+VIOLATION: Final = ("rule", "node", "session", "at", "ref", "topic", "what")
+"""``ref`` and ``topic`` are of the message that it is about, null without one."""
+
+
+def place(column: str) -> Column:
+    """Return a position as people read it."""
+    index = F.col(column).bitwiseAND((1 << 20) - 1)
+    return F.format_string("%d.%d", F.shiftright(F.col(column), 20), index)
+
+
+def violations(found: DataFrame, rule: str, at: str, what: Column) -> DataFrame:
+    """Return rows as violations of a rule, at a column; what they do not have is null."""
+    null = {"session": "string", "topic": "string", "ref": "bigint"}
+    columns = [
+        F.col(name) if name in found.columns else F.lit(None).cast(kind).alias(name)
+        for name, kind in null.items()
+    ]
+    row = found.select(
+        F.lit(rule).alias("rule"), "node", F.col(at).alias("at"), what.alias("what"), *columns
+    )
+    return row.select(*VIOLATION)
+
+
+def intervals(facts: Facts, released: DataFrame | None) -> DataFrame:
+    """Return (node, topic, at, until, ref, digest, how, qos, old, before, previous, last).
+
+    The message of ``ref`` was retained from ``at`` to before ``until``; none if its digest is
+    empty. ``how`` it came is said in ``facts``; ``old`` and ``before`` are the position and digest
+    that a repetition names, ``previous`` and ``last`` those that there were.
+    """
+    told = facts.of(RETAINED).select(
+        "node",
+        "topic",
+        "at",
+        "ref",
+        F.col("number").bitwiseAND(3).alias("how"),
+        F.shiftright("number", 2).alias("qos"),
+        F.col("check").alias("old"),
+        "digest",
+        "before",
+    )
+    if released is not None:
+        later = released.where(F.col("number") == 1).select(
+            "node",
+            "topic",
+            "at",
+            "ref",
+            F.lit(SET).alias("how"),
+            F.lit(2).alias("qos"),
+            F.lit(None).cast("bigint").alias("old"),
+            "digest",
+            F.lit(None).cast("string").alias("before"),
+        )
+        told = told.unionByName(later)
+    history = Window.partitionBy("node", "topic").orderBy("at")
+    return told.select(
+        "*",
+        F.coalesce(F.lead("at").over(history), F.lit(BEYOND)).alias("until"),
+        F.lag("ref").over(history).alias("previous"),
+        F.lag("digest").over(history).alias("last"),
+    )
+
+
+def repeated(held: DataFrame, logs: Mapping[str, Whole]) -> DataFrame:
+    """Return repetitions by checkpoints that do not repeat what was retained last."""
+    same = F.col("previous").eqNullSafe(F.col("old")) & F.col("last").eqNullSafe(F.col("before"))
+    wrong = held.where(
+        (F.col("how") == REPEATED_SO) & (F.col("at") >= position_of("whole", logs)) & ~same
+    )
+    nothing = F.coalesce(F.col("last"), F.lit("")) == ""
+    what = F.when(
+        nothing,
+        F.concat(
+            F.lit("repeats message "), place("old"), F.lit(", but nothing is retained on its topic")
+        ),
+    ).otherwise(
+        F.concat(
+            F.lit("repeats message "),
+            place("old"),
+            F.lit(", but retained last on its topic was another one, "),
+            place("previous"),
+        )
+    )
+    return violations(wrong.withColumn("ref", F.col("old")), RULE, "at", what)
+
+
+def not_repeated(held: DataFrame, logs: Mapping[str, Whole]) -> DataFrame | None:
+    """Return retained messages that a checkpoint left out; None without checkpoints.
+
+    Each is told of once: at the first one that does not repeat it.
+    """
+    rows = [
+        (node, one.begun, one.completed)
+        for node, log in logs.items()
+        for one in log.checkpoints
+        if one.begun >= log.whole
+    ]
+    if not rows:
+        return None
+    there = held.where(F.col("digest") != "").select("node", "topic", "ref", "at", "until")
+    left = with_marks(there, rows, ("begun", "completed"), next_checkpoint).where(
+        F.col("until") > F.col("completed")
+    )
+    what = F.concat(F.lit("the checkpoint does not repeat the retained message "), place("ref"))
+    return violations(left, CHECKPOINT, "completed", what)
+
+
+# ------------------------------------------------------------------------------------ replays
+
+
+def replays(facts: Facts, held: DataFrame, logs: Mapping[str, Whole]) -> DataFrame:
+    """Return deliveries of retained messages that were not retained, or do not match.
+
+    What was retained when the turn began may go in it, before it is delivered.
+    """
+    told = (
+        facts.of(REPLAY)
+        .where(F.col("at") >= position_of("whole", logs))
+        .select(
+            "node",
+            "session",
+            "ref",
+            F.col("at").alias("place"),
+            F.col("time_ms").alias("turn"),
+            (F.col("number") == 1).alias("sent"),
+            F.col("topic").alias("filter"),
+        )
+    )
+    known = held.where(F.col("digest") != "").select("node", "topic", "ref", "at", "until")
+    both = told.join(known, ["node", "ref"], "left").where(
+        F.col("at").isNull() | ((F.col("at") < F.col("place")) & (F.col("until") > F.col("turn")))
+    )
+    matched = both.where(F.col("at").isNotNull())
+    lost = told.join(matched, ["node", "session", "ref", "place"], "left_anti")
+    what = F.concat(F.lit("message "), place("ref"), F.lit(" was sent as retained, but is not"))
+    wrong = violations(lost, RULE, "place", what)
+    # What is queued may wait for another filter, behind what it must not overtake.
+    sent = matched.where("sent")
+    pairs = sent.select("filter", "topic").distinct().mapInArrow(_unlike, _PAIRS)
+    strange = sent.join(F.broadcast(pairs), ["filter", "topic"], "left_semi")
+    what = F.concat(
+        F.lit("retained message "),
+        place("ref"),
+        F.lit(" does not match the filter it was sent for"),
+    )
+    return wrong.unionByName(violations(strange, NO_SUBSCRIPTION, "place", what))
+
+
+_PAIRS: Final = "filter string, topic string"
+
+
+def _unlike(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield the pairs of filter and topic that do not match."""
+    with marked():
+        for batch in batches:
+            columns = [batch.column(name).to_pylist() for name in ("filter", "topic")]
+            unlike = [not matches(*pair) for pair in zip(*columns, strict=True)]
+            yield batch.filter(pa.array(unlike, pa.bool_()))
+
+
+def owed(facts: Facts, held: DataFrame, logs: Mapping[str, Whole]) -> DataFrame:
+    """Return (node, session, at, ref, topic): messages of QoS 1 and 2 to be sent for a filter.
+
+    ``at`` is where the filter, which is called ``topic``, was granted: what was retained then on
+    topics that it matches is to be sent. Once for each filter.
+    """
+    grants = (
+        facts.of(GRANT)
+        .where(F.col("at") >= position_of("whole", logs))
+        .select("node", "session", "at", F.col("topic").alias("filter"))
+    )
+    asked = _asked(grants, _periods(held)).withColumn(
+        "is", F.lit(None).cast("struct<ref:bigint,there:boolean>")
+    )
+    known = held.select(
+        "node",
+        "topic",
+        "at",
+        *(F.lit(None).cast("string").alias(name) for name in ("session", "filter")),
+        F.struct("ref", _there().alias("there")).alias("is"),
+    )
+    before = (
+        Window.partitionBy("node", "topic").orderBy("at").rowsBetween(Window.unboundedPreceding, -1)
+    )
+    then = F.last("is", ignorenulls=True).over(before)
+    return (
+        asked.unionByName(known)
+        .withColumn("then", then)
+        .where(F.col("session").isNotNull() & F.col("then.there"))
+        .select(
+            "node", "session", "at", F.col("then.ref").alias("ref"), F.col("filter").alias("topic")
+        )
+    )
+
+
+def _there() -> Column:
+    return (F.col("digest") != "") & (F.col("qos") > 0)
+
+
+def _periods(held: DataFrame) -> DataFrame:
+    """Return (node, topic, begins, ends): when there was any message to be sent on a topic."""
+    history = Window.partitionBy("node", "topic").orderBy("at")
+    changes = (
+        held.select("node", "topic", "at", _there().alias("there"))
+        .withColumn("was", F.coalesce(F.lag("there").over(history), F.lit(False)))
+        .where(F.col("there") != F.col("was"))
+    )
+    return (
+        changes.withColumn("ends", F.coalesce(F.lead("at").over(history), F.lit(BEYOND)))
+        .where("there")
+        .select("node", "topic", F.col("at").alias("begins"), "ends")
+    )
+
+
+def _asked(grants: DataFrame, periods: DataFrame) -> DataFrame:
+    """Return (node, topic, at, session, filter) for each topic that had something at a grant.
+
+    The grants of each filter are numbered. Between which numbers a period lies is found by going
+    through both in order, so that no grant is compared with what was not retained then.
+    """
+    by_filter = ["node", "filter"]
+    filters = grants.select(*by_filter).distinct()
+    topics = periods.select("node", "topic").distinct()
+    matching = periods.join(topics_to_filters(topics, filters), ["node", "topic"])
+    nothing = F.lit(None).cast("string").alias("topic")
+    ends = F.explode(F.array("begins", "ends")).alias("at")
+    steps = matching.select(*by_filter, "topic", "begins", ends).unionByName(
+        grants.select(*by_filter, nothing, F.lit(None).cast("bigint").alias("begins"), "at")
+    )
+    in_order = Window.partitionBy(*by_filter).orderBy("at")
+    so_far = in_order.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    between = (
+        steps.withColumn("number", F.count_if(F.col("topic").isNull()).over(so_far))
+        .where(F.col("topic").isNotNull())
+        .groupBy(*by_filter, "topic", "begins")
+        .agg(F.min("number").alias("low"), F.max("number").alias("high"))
+        .where(F.col("low") < F.col("high"))
+        .select(*by_filter, "topic", F.explode(F.expr("sequence(low + 1, high)")).alias("number"))
+    )
+    numbered = grants.withColumn("number", F.row_number().over(in_order).cast("bigint"))
+    return numbered.join(between, [*by_filter, "number"]).select(
+        "node", "topic", "at", "session", "filter"
+    )
+
+
+# ------------------------------------------------------------------------------------- claims
+
+
+def claims(
+    said: DataFrame,
+    held: DataFrame,
+    logs: Mapping[str, Whole],
+    complete: Mapping[str, Sequence[tuple[Position, str]]],
+) -> DataFrame:
+    """Return claims about retained messages that are not so, and what is not claimed.
+
+    Projections tell where a message was published, not when it took effect, and may be newer than
+    their mark: for them it is enough that it was so later.
+    """
+    named = said.where(F.col("kind") == RETAINED_CLAIM).select(
+        "where", "node", F.col("name").alias("topic"), "bound", F.col("digest").alias("said")
+    )
+    judged = named.where(
+        (F.col("bound") >= position_of("whole", logs))
+        & (F.col("bound") <= F.least(position_of("end", logs), position_of("trusted", logs)))
+    )
+    known = held.where(F.col("digest") != "").select(
+        "node", "topic", "at", "until", F.col("digest").alias("known"), "ref"
+    )
+    by_topic = ["node", "topic"]
+    then = (F.col("at") < F.col("bound")) & (F.col("bound") <= F.col("until"))
+    both = judged.join(known, by_topic).where(then)
+    keys = ["where", "node", "topic", "bound"]
+    wrong = judged.join(both.select(*keys, "known", "ref"), keys, "left").where(
+        ~F.col("said").eqNullSafe(F.col("known"))
+    )
+    later = (
+        wrong.where(F.col("where") == PROJECTIONS)
+        .drop("known", "ref")
+        .join(known, by_topic)
+        .where((F.col("at") >= F.col("bound")) & (F.col("known") == F.col("said")))
+    )
+    wrong = wrong.join(later.select(keys), keys, "left_anti")
+    as_of = F.concat(F.lit(", as of "), place("bound"))
+    what = (
+        F.when(
+            F.col("said").isNull(), F.lit(" does not have a retained message that the log tells of")
+        )
+        .when(
+            F.col("known").isNull(), F.lit(" has a retained message that the log does not tell of")
+        )
+        .otherwise(F.lit(" has another retained message than the log tells of"))
+    )
+    told = F.concat(F.lit("the "), F.col("where"), what, as_of)
+    different = violations(wrong, STATE, "bound", told)
+    missing = _unclaimed(named, known, logs, complete)
+    return different if missing is None else different.unionByName(missing)
+
+
+def _unclaimed(
+    named: DataFrame,
+    known: DataFrame,
+    logs: Mapping[str, Whole],
+    complete: Mapping[str, Sequence[tuple[Position, str]]],
+) -> DataFrame | None:
+    """Return what was retained where somebody claims to have told of all, and did not."""
+    rows = [
+        (node, bound, where)
+        for node, some in complete.items()
+        for bound, where in some
+        if node in logs and logs[node].whole <= bound <= min(logs[node].end, logs[node].trusted)
+    ]
+    if not rows:
+        return None
+    marks = named.sparkSession.createDataFrame(rows, "node string, bound bigint, where string")
+    there = known.join(F.broadcast(marks), "node").where(
+        (F.col("at") < F.col("bound"))
+        & (F.col("bound") <= F.col("until"))
+        # What went later may have gone before the projections were read.
+        & ((F.col("where") == BROKER) | (F.col("until") == BEYOND))
+    )
+    keys = ["where", "node", "topic"]
+    left = there.join(named.select(keys).distinct(), keys, "left_anti")
+    what = F.concat(
+        F.lit("the "),
+        F.col("where"),
+        F.lit(" does not have a retained message that the log tells of, as of "),
+        place("bound"),
+    )
+    return violations(left, STATE, "bound", what)

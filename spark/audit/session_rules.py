@@ -1,0 +1,344 @@
+"""The audit of one session, with what only shows beside others: claims, cuts, other nodes."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import orjson
+
+from eventstore.format.events import (
+    Acked,
+    Completed,
+    Delivered,
+    Event,
+    MessageDropped,
+    MessagePublished,
+    Queued,
+    Received,
+    Redelivered,
+    Released,
+    SessionClosed,
+    SessionExpired,
+    SessionOpened,
+    SessionSnapshot,
+    SessionTakenOver,
+    Subscribed,
+    Unsubscribed,
+    WillArmed,
+)
+from eventstore.format.positions import INDEX_BITS, format_position, from_runs
+from projections.audit.rules import UNDELIVERED
+from projections.audit.session_audit import SessionAudit
+from projections.state.digests import digest
+from projections.state.snapshot import encode, expanded, reference_runs
+from spark.audit.expected_deliveries import OWED_FLAG
+from spark.audit.facts.event_packing import unpack
+from spark.audit.facts.log_summary import BEYOND
+from spark.audit.facts.outcome import BROKER, CHECKPOINT, OWNERSHIP, PROJECTIONS, STATE
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from eventstore.format.positions import Position
+    from projections.audit.rules import Violation
+    from projections.state.session import SessionState
+    from spark.audit.facts.event_packing import Packed
+    from spark.audit.facts.log_summary import Whole
+    from spark.audit.results import Results
+
+BEGUN, COMPLETED, CUT, ALL = "begun", "completed", "cut", "all"
+"""What a mark may be: a checkpoint begins or is complete, the log is cut, or somebody claims to
+have told of all that there is."""
+
+_OF_CONNECTIONS: Final = frozenset(
+    {
+        Acked,
+        Completed,
+        Delivered,
+        MessagePublished,
+        Received,
+        Redelivered,
+        Released,
+        Subscribed,
+        Unsubscribed,
+        WillArmed,
+    }
+)
+"""Events that only happen to a session that has a connection, but for wills."""
+_CHANGES: Final = frozenset({SessionOpened, SessionClosed, SessionTakenOver})
+
+
+_place: Final = attrgetter("at")
+
+
+class Mark(NamedTuple):
+    """A position at which something is to be looked at in every session."""
+
+    at: Position
+    """It is looked at when all before has happened."""
+    kind: str
+    value: Any
+    """CUT: the first position that stays. ALL: who claims."""
+
+
+def marks_of(log: Whole, complete: Sequence[tuple[Position, str]]) -> list[Mark]:
+    """Return the marks of a log; ``complete`` are claims (bound, where) of the kind ``all``."""
+    marks = [Mark(one.begun, BEGUN, None) for one in log.checkpoints]
+    marks += [Mark(one.completed, COMPLETED, None) for one in log.checkpoints]
+    marks += [Mark(one.at, CUT, one.first) for one in log.cuts]
+    marks += [Mark(bound, ALL, where) for bound, where in complete if bound <= log.end]
+    return sorted((one for one in marks if log.whole <= one.at < log.trusted), key=lambda m: m.at)
+
+
+class SessionRun:
+    """Takes all about one session, in order."""
+
+    def __init__(self, log: Whole, marks: Sequence[Mark], session: str, results: Results) -> None:
+        self._log = log
+        self._session = session
+        self._results = results
+        self._counts = results.totals.counts
+        self._audit = SessionAudit(session, log.whole, log.begin, self._found)
+        self._events: Sequence[Packed] = ()
+        self._next = 0
+        self._payload: bytes | None = None
+        self._marks = marks
+        self._mark = 0
+        self._mark_at = marks[0].at if marks else BEYOND
+        self._last_expected: Position = -1
+        self._repeating = False
+        """A checkpoint is on, and has not repeated it yet."""
+        self._existed: list[tuple[Position, str]] = []
+        """Where somebody claims to have told of all, and it was there."""
+        self._claimed: set[str] = set()
+        self._connection: tuple[Position, int] | None = None
+        self._owed: dict[Position, list[tuple[Position, str | None]]] = {}
+        """Retained messages to be sent in this turn -> where their filters were granted, and the
+        filters."""
+
+    # What comes.
+
+    def happened(self, data: bytes, payload: bytes | None) -> None:
+        """Take its next events, packed."""
+        self._advance(BEYOND)
+        self._events = unpack(self._session, data)
+        self._next = 0
+        self._payload = payload
+
+    def expected(
+        self, at: Position, ref: Position, topic: str, time_ms: int, number: int, origin: int
+    ) -> None:
+        """Take a message that took effect, once for each filter; see ``expectations``."""
+        if at != self._last_expected:
+            self._last_expected = at
+            self._advance(at)
+            self._counts["expected"] += 1
+        self._audit.expect(
+            at,
+            ref,
+            topic,
+            time_ms,
+            origin=origin,
+            qos=number & 3,
+            granted=number >> 2 & 3,
+            owed=bool(number & OWED_FLAG),
+        )
+
+    def owed(self, at: Position, ref: Position, topic_filter: str | None) -> None:
+        """Take a retained message that is to be sent for a filter that was granted."""
+        self._advance(at + 1)
+        if self._audit.fold.state is not None:
+            self._owed.setdefault(ref, []).append((at, topic_filter))
+            self._counts["owed"] += 1
+
+    def claimed(self, bound: Position, where: str, said: str | None) -> None:
+        """Compare it with what somebody says it was when all before a position had happened."""
+        self._claimed.add(where)
+        log = self._log
+        if not log.whole <= bound <= min(log.end, log.trusted):
+            self._counts["claims beyond"] += 1
+            return
+        self._advance(bound)
+        self._counts["claims"] += 1
+        known = self._digest(pending=where == BROKER)
+        if known == said:
+            return
+        if said is None:
+            what = f"the {where} does not have the session that the log tells of"
+        elif known is None:
+            what = f"the {where} has a session that the log does not tell of"
+        else:
+            what = f"the {where} has another state of the session than the log tells of"
+        self._tell(STATE, bound, f"{what}, as of {format_position(bound)}")
+
+    def finish(self) -> None:
+        """Take note that nothing more comes."""
+        self._advance(BEYOND)
+        self._pass_marks(BEYOND)
+        audit = self._audit
+        if audit.fold.state is not None:
+            self._overdue(BEYOND)
+        audit.finish()
+        state = audit.fold.state
+        for bound, where in self._existed:
+            # A session that ended meanwhile may have gone before the projections were read.
+            if where not in self._claimed and not (where == PROJECTIONS and state is None):
+                what = f"the {where} does not have the session that the log tells of"
+                self._tell(STATE, bound, f"{what}, as of {format_position(bound)}")
+        if self._connection is not None:
+            self._disconnected(None)
+        if audit.latencies:
+            totals = self._results.totals
+            totals.add_session(self._log.node, self._session, audit.latencies, audit.slowest_ms)
+        self._counts["sessions"] += 1
+
+    # Events.
+
+    def _advance(self, before: Position) -> None:
+        """Take the events that stand before a position."""
+        events, audit, log = self._events, self._audit, self._log
+        take, fold = audit.take, audit.fold
+        before = min(before, log.trusted)
+        for number in range(self._next, len(events)):
+            at, time_ms, part, event = events[number]
+            if at >= before:
+                self._next = number
+                return
+            if at >= self._mark_at:
+                self._pass_marks(at)
+            if self._owed:
+                self._pay(event, at, part)
+            kind = type(event)
+            state = fold.state
+            if kind in _CHANGES:
+                self._change(state, event, at, time_ms)
+            elif (
+                not (state.connected if state is not None else at < log.whole)
+                and kind in _OF_CONNECTIONS
+                and not (kind is MessagePublished and event.will)  # type: ignore[union-attr]
+            ):
+                self._tell(OWNERSHIP, at, f"{kind.__name__} without a connection")
+            elif kind is SessionSnapshot:
+                self._repeating = False
+                self._counts["snapshots"] += at >= log.whole
+            take(event, at, time_ms, self._payload, part)
+        self._next = len(events)
+
+    def _pay(self, event: Event, at: Position, part: int) -> None:
+        """Look whether an event is about a retained message that is owed, or comes too late."""
+        self._overdue((at >> INDEX_BITS) - part << INDEX_BITS)
+        if isinstance(event, (Delivered, Queued)):
+            paid = event.refs if event.retain and getattr(event, "queued", -1) < 0 else []
+        elif isinstance(event, MessageDropped):
+            paid = event.refs if event.queued < 0 else []
+        else:
+            if isinstance(event, (SessionClosed, SessionExpired, SessionOpened)):
+                self._owed.clear()  # the session may have ended before they were sent
+            elif isinstance(event, Subscribed):
+                self._cancel({topic_filter for topic_filter, _ in event.filters})
+            elif isinstance(event, Unsubscribed):
+                self._cancel(set(event.filters))
+            return
+        for ref in from_runs(paid):
+            places = self._owed.get(ref)
+            if places is not None:
+                places.pop()
+                if not places:
+                    del self._owed[ref]
+
+    def _cancel(self, filters: set[str]) -> None:
+        """Take note that filters were subscribed to anew, or no more, before they were sent."""
+        for ref, places in list(self._owed.items()):
+            places[:] = [one for one in places if one[1] not in filters]
+            if not places:
+                del self._owed[ref]
+
+    def _overdue(self, turn: Position) -> None:
+        """Tell of retained messages that were to be sent before a turn began."""
+        for ref, places in list(self._owed.items()):
+            late = [at for at, _ in places if at < turn]
+            if late:
+                del self._owed[ref]
+            if late and late[0] < self._log.unsure:
+                what = f"retained message {format_position(ref)} was not sent for a filter"
+                self._tell(UNDELIVERED, late[0], what)
+
+    def _found(self, violation: Violation) -> None:
+        rule, at, what, ref = violation
+        if rule != UNDELIVERED or at < self._log.unsure:
+            self._tell(rule, at, what, ref)
+
+    def _tell(self, rule: str, at: Position, what: str, ref: Position | None = None) -> None:
+        self._results.violation(rule, self._log.node, self._session, at, what, ref)
+
+    def _digest(self, *, pending: bool) -> str | None:
+        fold = self._audit.fold
+        if fold.state is None:
+            return None
+        texts = map(orjson.dumps, encode(fold.state))
+        return digest(texts, fold.pending.values() if pending else ())
+
+    # Connections.
+
+    def _change(self, state: SessionState | None, event: Any, at: Position, time_ms: int) -> None:
+        """Look at the beginning or end of a connection."""
+        kind = type(event)
+        if kind is SessionOpened:
+            self._counts["opened"] += 1
+            if state is not None:
+                if state.connected:
+                    what = "a connection was accepted while the one before it was not closed"
+                    self._tell(OWNERSHIP, at, what)
+                if event.generation != state.generation + 1:
+                    what = f"connection {event.generation} follows connection {state.generation}"
+                    self._tell(OWNERSHIP, at, what)
+                if not event.resumed:
+                    self._repeating = False
+            self._disconnected(time_ms)
+            self._connection = at, time_ms
+            return
+        if state is not None:
+            if not state.connected:
+                self._tell(OWNERSHIP, at, "a connection ended that there was not")
+            elif event.generation != state.generation:
+                what = f"connection {event.generation} ended, but it was {state.generation}"
+                self._tell(OWNERSHIP, at, what)
+        if kind is SessionClosed:
+            self._disconnected(time_ms)
+
+    def _disconnected(self, time_ms: int | None) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None and self._results.connections:
+            at, began_ms = connection
+            ended_ms = self._log.ends_ms if time_ms is None else time_ms
+            self._results.connected(self._log.node, self._session, at, began_ms, ended_ms)
+
+    # Marks.
+
+    def _pass_marks(self, here: Position) -> None:
+        """Look at what is to be looked at up to a position."""
+        marks = self._marks
+        if self._audit.fold.state is None:
+            # Marks say nothing of a session that there is not, and there may be many of both.
+            self._mark = bisect_right(marks, here, self._mark, key=_place)
+            self._repeating = False
+        while self._mark < len(marks) and marks[self._mark].at <= here:
+            self._pass(marks[self._mark], self._audit.fold.state)
+            self._mark += 1
+        self._mark_at = marks[self._mark].at if self._mark < len(marks) else BEYOND
+
+    def _pass(self, mark: Mark, state: SessionState | None) -> None:
+        if mark.kind == BEGUN:
+            self._repeating = state is not None
+        elif mark.kind == COMPLETED:
+            if self._repeating and state is not None:
+                self._tell(CHECKPOINT, mark.at, "the checkpoint does not repeat the session")
+            self._repeating = False
+        elif mark.kind == CUT:
+            if state is not None:
+                refs = expanded(reference_runs(state), mark.value)
+                self._results.needed(self._log.node, self._session, mark.at, refs)
+        elif state is not None:
+            self._existed.append((mark.at, mark.value))

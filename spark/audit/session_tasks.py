@@ -1,0 +1,76 @@
+"""The audit of sessions, one after the other: runs on the executors, over sorted Arrow batches.
+
+Of each session come in order its packed events, the messages that it had to get, and what is
+claimed of it. One session is in memory at a time, and of it what its state holds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from spark.audit.facts.fact_scan import few_collections
+from spark.audit.results import Results
+from spark.audit.session_rules import Mark, SessionRun
+from spark.runtime.marked_errors import marked
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    import pyarrow as pa
+
+    from spark.audit.facts.log_summary import Whole
+
+CLAIMED, EXPECTED, HAPPENED, OWED = range(4)
+"""Ranks of rows at the same position: the order in which they are taken."""
+
+COLUMNS: Final = (
+    "node", "session", "at", "rank", "ref", "time_ms", "topic", "number", "origin", "data",
+    "payload",
+)  # fmt: skip
+"""``topic`` of a claim is who claims, ``data`` what. What is owed are retained messages, ``topic``
+is the filter then. ``number`` and ``origin`` are those of ``expected_deliveries.expectations``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What every task knows."""
+
+    logs: Mapping[str, Whole]
+    marks: Mapping[str, Sequence[Mark]]
+    connections: bool
+    """To tell when sessions had connections."""
+
+
+def audit_sessions(plan: Plan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield what is found, see ``results``; rows come sorted by node, session, position, rank."""
+    with marked(), few_collections():
+        yield from _audited(plan, batches)
+
+
+def _audited(plan: Plan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    results = Results(connections=plan.connections)
+    run: SessionRun | None = None
+    of: tuple[str, str] | None = None
+    for batch in batches:
+        columns = [batch.column(name).to_pylist() for name in COLUMNS]
+        for node, session, at, rank, ref, time_ms, topic, number, origin, data, payload in zip(
+            *columns, strict=True
+        ):
+            if of != (node, session) or run is None:
+                if run is not None:
+                    run.finish()
+                of = node, session
+                run = SessionRun(plan.logs[node], plan.marks.get(node, ()), session, results)
+            if rank == HAPPENED:
+                run.happened(data, payload)
+            elif rank == EXPECTED:
+                run.expected(at, ref, topic, time_ms, number, origin)
+            elif rank == OWED:
+                run.owed(at, ref, topic)
+            else:
+                run.claimed(at, topic, None if data is None else data.decode())
+        yield from results.full()
+    if run is not None:
+        run.finish()
+    yield from results.rest()

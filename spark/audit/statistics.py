@@ -1,0 +1,125 @@
+"""What an audit tells besides violations: how much was looked at, latencies, the slowest, drops."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+from projections.audit.session_audit import BUCKETS
+from spark.audit.facts.fact_schema import REPLAY
+from spark.audit.facts.outcome import (
+    ACKNOWLEDGEMENT,
+    CHAIN,
+    CHECKPOINT,
+    DELIVERED_TWICE,
+    EVENT,
+    NO_SUBSCRIPTION,
+    ORDER,
+    OWNERSHIP,
+    PACKET_ID_REUSE,
+    QOS,
+    QUEUE,
+    RULES,
+    SESSION,
+    STATE,
+    TURN,
+    UNDELIVERED,
+    Drops,
+    Latency,
+    RuleResult,
+    SlowSession,
+)
+from spark.audit.facts.outcome import RETAINED as RETAINED_RULE
+from spark.audit.results import bounded, quantile
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from spark.audit.facts.outcome import NodeSummary, RatePoint
+    from spark.audit.results import Totals
+
+_UNITS: Final = {
+    CHAIN: "records",
+    TURN: "records",
+    CHECKPOINT: "checkpoints and cuts",
+    UNDELIVERED: "messages owed to sessions",
+    ACKNOWLEDGEMENT: "acknowledgements",
+    RETAINED_RULE: "retained messages",
+    SESSION: "sessions",
+    OWNERSHIP: "connections",
+    EVENT: "events",
+    STATE: "claims",
+}
+_DELIVERIES: Final = (PACKET_ID_REUSE, DELIVERED_TWICE, QOS, ORDER, NO_SUBSCRIPTION, QUEUE)
+
+
+def rule_results(
+    nodes: Sequence[NodeSummary],
+    rates: Iterable[RatePoint],
+    facts: Mapping[int, int],
+    totals: Totals,
+    violations: Mapping[str, int],
+    *,
+    checkpoints: int,
+    retained: int,
+    claims: bool,
+    retained_claims: int,
+) -> tuple[RuleResult, ...]:
+    """Return how much was looked at for each rule, and how much was wrong.
+
+    ``facts`` are counts by kind, ``checkpoints`` those and cuts, ``retained`` the changes of what
+    is retained.
+    """
+    delivered = completed = 0
+    for point in rates:
+        delivered += point.delivered
+        completed += point.completed
+    records = sum(one.records for one in nodes)
+    counts = totals.counts
+    checked = {
+        **dict.fromkeys(_DELIVERIES, delivered),
+        CHAIN: records,
+        TURN: records,
+        CHECKPOINT: checkpoints,
+        UNDELIVERED: counts["expected"] + counts["owed"],
+        ACKNOWLEDGEMENT: completed,
+        RETAINED_RULE: retained + facts.get(REPLAY, 0),
+        SESSION: counts["sessions"],
+        OWNERSHIP: counts["opened"],
+        EVENT: sum(one.events for one in nodes),
+        STATE: counts["claims"] + retained_claims,
+    }
+    return tuple(
+        RuleResult(rule, checked[rule], _UNITS.get(rule, "deliveries"), violations.get(rule, 0))
+        for rule in RULES
+        if claims or rule != STATE
+    )
+
+
+def latencies(totals: Totals) -> tuple[Latency, ...]:
+    """Return the latencies of each QoS."""
+    bounds = tuple(1 << number for number in range(BUCKETS))
+    found = []
+    for qos, buckets in sorted(totals.latencies.items()):
+        longest = totals.longest_ms[qos]
+        used = max((number for number, count in enumerate(buckets) if count), default=0) + 1
+        p50, p99 = (bounded(quantile(buckets, share), longest) for share in (0.5, 0.99))
+        found.append(Latency(qos, bounds[:used], tuple(buckets[:used]), p50, p99, longest))
+    return tuple(found)
+
+
+def slowest(totals: Totals) -> tuple[SlowSession, ...]:
+    """Return the slowest sessions, slowest first."""
+    return tuple(
+        SlowSession(node, session, completed, p50, p99, longest)
+        for p99, longest, p50, completed, node, session in sorted(totals.slowest, reverse=True)
+    )
+
+
+def drops(told: Iterable[tuple[str, Mapping[str, int]]]) -> tuple[Drops, ...]:
+    """Return what was dropped, of (node, count by reason), most first."""
+    sums: Counter[tuple[str, str]] = Counter()
+    for node, counts in told:
+        for reason, count in counts.items():
+            sums[node, reason] += count
+    return tuple(Drops(node, reason, count) for (node, reason), count in sums.most_common())

@@ -1,0 +1,92 @@
+"""Arrow arrays made of numpy arrays and of text.
+
+``pyarrow.array`` looks for pandas first, whose import takes half a second in each process: what is
+made here does without.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from numpy.typing import NDArray
+
+    from spark.columnar.integers import Flags
+    from spark.columnar.run_columns import Integers
+
+
+def of_numbers(values: NDArray[Any], kind: pa.DataType, valid: Flags | None = None) -> pa.Array:
+    """Return numbers as an array of a type with as many bytes as theirs."""
+    return pa.Array.from_buffers(kind, len(values), [_bits(valid), _buffer(values)])
+
+
+def of_flags(values: Flags, valid: Flags | None = None) -> pa.Array:
+    """Return truth values as an array."""
+    return pa.Array.from_buffers(pa.bool_(), len(values), [_bits(valid), _bits(values)])
+
+
+def indices(where: Integers) -> pa.Array:
+    """Return what ``take`` takes; where a number is negative, it gives null."""
+    missing = where < 0
+    return of_numbers(where, pa.int64(), ~missing if missing.any() else None)
+
+
+def of_texts(texts: Iterable[Any], valid: Flags | None = None) -> pa.Array:
+    """Return UTF-8 in pieces as an array of strings.
+
+    They are joined soon, not kept: many small ones of uneven size wear out the allocator.
+    """
+    some = list(texts)
+    lengths = np.fromiter(map(len, some), np.int64, len(some))
+    return of_joined(b"".join(some), lengths, valid)
+
+
+def of_joined(data: bytes, lengths: Integers, valid: Flags | None = None) -> pa.Array:
+    """Return UTF-8 that is joined, with the length of each piece, as an array of strings."""
+    offsets = np.zeros(len(lengths) + 1, np.int32)
+    np.cumsum(lengths, out=offsets[1:])
+    buffers = [_bits(valid), _buffer(offsets), pa.py_buffer(data)]
+    return pa.Array.from_buffers(pa.string(), len(lengths), buffers)
+
+
+def of_lists(lengths: Integers, values: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return the values, so many in each list, as an array of lists."""
+    offsets = np.zeros(len(lengths) + 1, np.int32)
+    np.cumsum(lengths, out=offsets[1:])
+    buffers = [None, _buffer(offsets)]
+    return pa.Array.from_buffers(kind, len(lengths), buffers, children=[values])
+
+
+def cut(data: pa.Buffer, begins: Integers, ends: Integers, kind: pa.DataType) -> pa.Array:
+    """Return pieces of some data, which stand in it in this order."""
+    # one array of the pieces and of the gaps between them, of which the pieces are taken
+    edges = np.empty(2 * len(begins) + 1, np.int32)
+    edges[0:-1:2] = begins
+    edges[1::2] = ends
+    edges[-1] = edges[-2] if len(begins) else 0
+    both = pa.Array.from_buffers(kind, 2 * len(begins), [None, _buffer(edges), data])
+    return both.take(of_numbers(np.arange(0, 2 * len(begins), 2), pa.int64()))
+
+
+def nulled(array: pa.Array, valid: Flags) -> pa.Array:
+    """Return an array without nulls with nulls where a value is not valid."""
+    buffers = [_bits(valid), *array.buffers()[1:]]
+    return pa.Array.from_buffers(array.type, len(array), buffers, offset=array.offset)
+
+
+def joined(arrays: Sequence[pa.Array]) -> pa.Array:
+    """Return arrays of one type, at least one, as one."""
+    return pa.concat_arrays(arrays) if len(arrays) > 1 else arrays[0]
+
+
+def _buffer(values: NDArray[Any]) -> pa.Buffer:
+    return pa.py_buffer(np.ascontiguousarray(values))
+
+
+def _bits(flags: Flags | None) -> pa.Buffer | None:
+    return None if flags is None else pa.py_buffer(np.packbits(flags, bitorder="little"))

@@ -1,0 +1,259 @@
+"""The fields of the events of one type in a batch of records, read column by column.
+
+A field that is needed is taken from all events at once; what is not needed is not looked at, but
+for how it begins. A field that is not as it must be is a Misfit.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from spark.columnar.arrays import nulled
+from spark.columnar.event_fields import SHAPES
+from spark.columnar.run_columns import Integers, Misfit, before, expand, numbers_within
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from spark.columnar.event_fields import Field
+    from spark.columnar.integers import Flags
+    from spark.columnar.json_scan import Scan
+
+_NULL: Final = b"null"
+_BRACE: Final = ord("{")
+_decode_runs = msgspec.json.Decoder(list[list[int | list[int]]]).decode
+_decode_integers = msgspec.json.Decoder(list[list[int]]).decode
+_decode_raw = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_decode_raws = msgspec.json.Decoder(list[list[msgspec.Raw] | None]).decode
+_decode_filters = msgspec.json.Decoder(list[list[tuple[str, int]]]).decode
+
+
+class Values:
+    """The fields of events of one type, in the order of the log."""
+
+    def __init__(self, kind: str, scan: Scan, numbers: Integers) -> None:
+        """Take the events with some numbers; raise Misfit if one is not written as usual."""
+        self.kind = kind
+        self.numbers = numbers
+        """The number of each event in the batch."""
+        self._scan = scan
+        self._fields = SHAPES[kind].fields
+        self._first = scan.first_key[numbers]
+        self._lists: dict[str, tuple[Integers, Integers]] = {}
+        self._check()
+
+    def _check(self) -> None:
+        scan, fields = self._scan, self._fields
+        if not (scan.key_count[self.numbers] == len(fields) + 2).all():
+            raise Misfit("with more or fewer fields")
+        for name, field in fields.items():
+            if not scan.has(self._key(field) - 1, field.literal).all():
+                raise Misfit(f"with another field than {name}")
+        tail = SHAPES[self.kind].tail
+        last = scan.key_at[self._first + len(fields)] - 1
+        if not (scan.has(last, tail) & (last + len(tail) == scan.ends[self.numbers])).all():
+            raise Misfit("of another version")
+
+    def __len__(self) -> int:
+        """Return the number of events."""
+        return len(self.numbers)
+
+    def has(self, name: str) -> bool:
+        """Return whether the events have a field."""
+        return name in self._fields
+
+    def _key(self, field: Field, more: int = 0) -> Integers:
+        """Return where the key of a field is in each event, or that of one after it."""
+        return self._scan.key_at[self._first + field.number + more]
+
+    def span(self, name: str) -> tuple[Integers, Integers]:
+        """Return where the value of a field begins and ends in each event."""
+        field = self._fields[name]
+        return self._key(field) + field.name_size, self._key(field, 1) - 1
+
+    def _strings_of(self, name: str) -> tuple[Integers, Integers]:
+        """Return in each event the number of a field's first string, and that of the next key."""
+        first = self._first + self._fields[name].number
+        return self._scan.keys[first] + 1, self._scan.keys[first + 1]
+
+    def string_span(self, name: str) -> tuple[Integers, Integers, Flags | None]:
+        """Return where a string begins and ends, quotes excluded, and where there is one.
+
+        None: everywhere; where there is none, it is empty.
+        """
+        begins, ends = self.span(name)
+        number, following = self._strings_of(name)
+        valid = None
+        if None in self._fields[name].kinds:
+            valid = following > number
+            null = self._scan.has(begins, _NULL) & (ends - begins == len(_NULL))
+            if not (valid | null).all():
+                raise Misfit(f"with a wrong {name}")
+        of = np.minimum(number, len(self._scan.closes) - 1)
+        wrong = (
+            (following - number != 1)
+            | (self._scan.opens[of] != begins)
+            | (self._scan.closes[of] + 1 != ends)
+        )
+        if (wrong if valid is None else wrong & valid).any():
+            raise Misfit(f"with a wrong {name}")
+        begins, ends = begins + 1, ends - 1
+        return begins, ends if valid is None else np.where(valid, ends, begins), valid
+
+    def strings(self, name: str) -> pa.Array:
+        """Return a field of strings of all events."""
+        begins, ends, valid = self.string_span(name)
+        found = self._scan.strings(begins, ends)
+        return found if valid is None else nulled(found, valid)
+
+    def integers(self, name: str) -> Integers:
+        """Return a field of integers of all events."""
+        values, right = self._scan.numbers(*self.span(name))
+        if not right.all():
+            raise Misfit(f"with a wrong {name}")
+        return values
+
+    def known_integers(self, name: str) -> tuple[Integers, Flags | None]:
+        """Return a field of integers, and which of them there are; None: all."""
+        if None not in self._fields[name].kinds:
+            return self.integers(name), None
+        begins, ends = self.span(name)
+        values, right = self._scan.numbers(begins, ends)
+        null = self._scan.has(begins, _NULL) & (ends - begins == len(_NULL))
+        if not (right | null).all():
+            raise Misfit(f"with a wrong {name}")
+        return values, right
+
+    def flags(self, name: str) -> Flags:
+        """Return a field of truth values of all events."""
+        begins, ends = self.span(name)
+        lengths = ends - begins
+        yes: Flags = self._scan.has(begins, b"true") & (lengths == len("true"))
+        no = self._scan.has(begins, b"false") & (lengths == len("false"))
+        if not (yes | no).all():
+            raise Misfit(f"with a wrong {name}")
+        return yes
+
+    def objects(self, name: str) -> pa.Array:
+        """Return a field of JSON objects, as text; null where there is none."""
+        begins, ends = self.span(name)
+        known = ~(self._scan.has(begins, _NULL) & (ends - begins == len(_NULL)))
+        if not known.any():
+            return pa.nulls(len(self), pa.string())
+        if not (self._scan.bytes[begins[known]] == _BRACE).all():
+            raise Misfit("a field that is no object")
+        self._decoded(_decode_raw, begins, ends)
+        return nulled(self._scan.raw(begins, ends), known)
+
+    def object_lists(self, name: str) -> list[list[msgspec.Raw | None] | None]:
+        """Return a field of lists of JSON objects; None where an event or the list has none."""
+        begins, ends = self.span(name)
+        if (self._scan.has(begins, _NULL) & (ends - begins == len(_NULL))).all():
+            return [None] * len(self)
+        found: list[Any] = self._decoded(_decode_raws, begins, ends)
+        return [None if some is None else list(map(_object, some)) for some in found]
+
+    def granted(self) -> list[list[tuple[str, int]]]:
+        """Return the filters of each event with their QoS."""
+        found: list[list[tuple[str, int]]] = self._decoded(_decode_filters, *self.span("filters"))
+        return found
+
+    def string_lists(self, name: str) -> tuple[Integers, pa.Array]:
+        """Return a field of lists of strings: how many in each event, and all of them."""
+        begins, ends = self.span(name)
+        number, following = self._strings_of(name)
+        lengths = following - number
+        which = np.repeat(number, lengths) + numbers_within(lengths)
+        opens, closes = self._scan.opens[which], self._scan.closes[which]
+        # Nothing but the strings, commas between them and brackets: so long is the list then.
+        sums = np.concatenate(([0], np.cumsum(closes - opens + 1)))
+        stops = np.cumsum(lengths)
+        sizes = sums[stops] - sums[stops - lengths] + np.maximum(lengths - 1, 0) + len("[]")
+        owners = np.repeat(np.arange(len(self)), lengths)
+        followed = closes[:-1][owners[:-1] == owners[1:]]
+        if not (
+            np.array_equal(sizes, ends - begins)
+            and self._scan.has(followed + 1, b',"').all()
+            and self._scan.has(ends - 1, b"]").all()
+        ):
+            raise Misfit(f"with wrong {name}")
+        return lengths, self._scan.strings(opens + 1, closes)
+
+    def longest(self, name: str) -> Integers:
+        """Return how long the longest string of a list is in each event, in bytes of JSON."""
+        number, following = self._strings_of(name)
+        lengths = following - number
+        which = np.repeat(number, lengths) + numbers_within(lengths)
+        found = np.zeros(len(self), np.int64)
+        owners = np.repeat(np.arange(len(self)), lengths)
+        np.maximum.at(found, owners, self._scan.closes[which] - self._scan.opens[which])
+        return found
+
+    def integer_lists(self, name: str) -> tuple[Integers, Integers]:
+        """Return a field of lists of integers: how many in each event, and all of them."""
+        return self._integers_in(name, _decode_integers)
+
+    def runs(self, name: str) -> tuple[Integers, Integers]:
+        """Return a column of runs: how many integers for each event, and all of them."""
+        return self._integers_in(name, _decode_runs)
+
+    def one_or_several(self, name: str) -> tuple[Integers | None, Integers]:
+        """Return a field that is an integer or a list of some: how many, and all of them.
+
+        It is -1 where the field is no list; None: nowhere it is.
+        """
+        begins, ends = self.span(name)
+        single, right = self._scan.numbers(begins, ends)
+        if right.all():
+            return None, single
+        lengths, values = self._expanded(_decode_integers, begins, ends, single, right)
+        return np.where(right, -1, lengths), values
+
+    def _integers_in(self, name: str, decode: Callable[[bytes], Any]) -> tuple[Integers, Integers]:
+        found = self._lists.get(name)
+        if found is None:
+            begins, ends = self.span(name)
+            # Most have one integer: these need not be decoded one by one.
+            single, right = self._scan.numbers(begins + 1, ends - 1)
+            right &= self._scan.has(ends - 1, b"]")
+            found = self._lists[name] = self._expanded(decode, begins, ends, single, right)
+        return found
+
+    def _expanded(
+        self,
+        decode: Callable[[bytes], Any],
+        begins: Integers,
+        ends: Integers,
+        single: Integers,
+        right: Flags,
+    ) -> tuple[Integers, Integers]:
+        """Return the integers of lists, those with a single one being known."""
+        lengths = right.astype(np.int64)
+        empty = self._scan.has(begins, b"[]") & (ends - begins == len("[]"))
+        some = np.flatnonzero(~(right | empty))
+        if not len(some):
+            return lengths, single[right]
+        lengths[some], several = expand(self._decoded(decode, begins[some], ends[some]))
+        values = np.empty(int(lengths.sum()), np.int64)
+        at = before(lengths)
+        values[at[right]] = single[right]
+        values[np.repeat(at[some], lengths[some]) + numbers_within(lengths[some])] = several
+        return lengths, values
+
+    def _decoded(self, decode: Callable[[bytes], Any], begins: Integers, ends: Integers) -> Any:
+        try:
+            return decode(b"[%b]" % b",".join(self._scan.slices(begins, ends)))
+        except msgspec.DecodeError as error:
+            raise Misfit(str(error)) from None
+
+
+def _object(text: msgspec.Raw) -> msgspec.Raw | None:
+    """Return the JSON of an object, None for null; raise Misfit for anything else."""
+    first = bytes(memoryview(text)[:1])
+    if first not in (b"{", b"n"):
+        raise Misfit("a field that is no object")
+    return text if first == b"{" else None

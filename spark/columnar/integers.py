@@ -1,0 +1,67 @@
+"""Integers in text, many at a time: eight digits by a few operations on a machine word."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from spark.columnar.run_columns import Integers
+
+Words: TypeAlias = "NDArray[np.uint64]"
+Flags: TypeAlias = "NDArray[np.bool_]"
+
+PAD: Final = 24
+"""Bytes that must stand before a text and behind it: words are read that reach beyond it."""
+_SHORT: Final = 16
+"""Digits that two words hold."""
+_MINUS, _ZERO = ord("-"), ord("0")
+_LOWEST, _BEYOND = -(1 << 63), 1 << 63
+
+
+def words_of(text: bytes) -> Words:
+    """Return for each byte of a text, but the last ones, the eight bytes that begin there."""
+    return np.ndarray((len(text) - 7,), "<u8", text, strides=(1,))
+
+
+def parse(text: bytes, begins: Integers, ends: Integers) -> tuple[Integers, Flags]:
+    """Return integers that are written in a text, and which of them are as JSON writes them.
+
+    What is none, or takes more than 64 bits, is any number.
+    """
+    first = np.frombuffer(text, np.uint8)
+    words = words_of(text)
+    signs = first[begins] == _MINUS
+    begins = begins + signs
+    lengths = ends - begins
+    values, right = _eight(words, ends, lengths)
+    right &= (lengths > 0) & ((first[begins] != _ZERO) | (lengths == 1))
+    long = np.flatnonzero(lengths > 8)
+    if len(long):
+        above, fits = _eight(words, ends[long] - 8, lengths[long] - 8)
+        values[long] += above * 10**8
+        right[long] &= fits
+    values[signs] *= -1
+    for at in np.flatnonzero(right & (lengths > _SHORT)).tolist():
+        digits = text[begins[at] : ends[at]]
+        value = int(digits) * (-1 if signs[at] else 1) if digits.isdigit() else _BEYOND
+        right[at] = inside = _LOWEST <= value < _BEYOND
+        values[at] = value if inside else 0
+    return values, right
+
+
+def _eight(words: Words, ends: Integers, lengths: Integers) -> tuple[Integers, Flags]:
+    """Return what the last eight of some digits say, and whether they are digits."""
+    digits = words[ends - 8] ^ 0x3030303030303030
+    # The first byte is the lowest one: what stands before the digits is shifted out and in again.
+    before = (np.maximum(8 - lengths, 0) * 8).astype(np.uint64)
+    digits = digits >> before << before
+    wrong = (digits | (digits + 0x7676767676767676)) & 0x8080808080808080
+    # Neighbours are joined: eight digits to four numbers, these to two, these to one.
+    digits = digits * 10 + (digits >> 8)
+    high = (digits & 0x000000FF000000FF) * 0x000F424000000064
+    low = (digits >> 16 & 0x000000FF000000FF) * 0x0000271000000001
+    return ((high + low) >> 32).view(np.int64), wrong == 0

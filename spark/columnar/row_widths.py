@@ -1,0 +1,67 @@
+"""How much memory rows take that repeat what their event says once.
+
+An event about 30 000 messages is short, and its rows each have its session and its filter, which
+may have 64 KiB. So what a batch is bounded by cannot be rows alone.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from spark.columnar.event_fields import SHAPES
+from spark.columnar.event_groups import MESSAGES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from spark.columnar.batch_layout import Made
+    from spark.columnar.event_groups import Group
+    from spark.columnar.run_columns import Integers
+
+ROWS: Final = 1 << 15
+"""Rows of an Arrow batch at most."""
+_BYTES: Final = 32 << 20
+"""Bytes of text that the rows of a batch may repeat."""
+
+
+_TEXTS: Final = {
+    kind: [name for name, field in shape.fields.items() if str in field.kinds]
+    for kind, shape in SHAPES.items()
+}
+"""Event type -> its fields of text, which all of its rows have."""
+
+
+def cut(made: Sequence[Made], start: int, stop: int) -> Iterator[tuple[int, int]]:
+    """Cut the rows from one to before another into ranges, each for one batch."""
+    sums = _sums(made, stop)
+    while start < stop:
+        end = min(start + ROWS, stop)
+        if sums is not None:
+            within = int(np.searchsorted(sums, sums[start] + _BYTES, "right")) - 1
+            end = max(start + 1, min(end, within))
+        yield start, end
+        start = end
+
+
+def _sums(made: Sequence[Made], stop: int) -> Integers | None:
+    """Return for each row what all before it repeat; None: together they do not repeat much."""
+    widths = [(one, _widths(one.group)) for one in made if not one.group.single]
+    if sum(int(width @ one.group.counts) for one, width in widths) <= _BYTES:
+        return None
+    sums = np.zeros(max(stop, *(int(one.rows[-1]) + 1 for one, _ in widths)) + 1, np.int64)
+    for one, width in widths:
+        sums[one.rows + 1] = width[one.group.event_of]
+    return np.cumsum(sums)
+
+
+def _widths(group: Group) -> Integers:
+    """Return the bytes that each row of an event has of it, about."""
+    widths = np.zeros(len(group), np.int64)
+    for name in _TEXTS[group.kind]:
+        begins, ends, _ = group.string_span(name)
+        widths += ends - begins
+    if group.kind in MESSAGES:
+        widths += group.longest("topics")
+    return widths

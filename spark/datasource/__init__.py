@@ -1,0 +1,1 @@
+"""The data source ``foldmq``: options, planning, pushdown, batches and streams."""

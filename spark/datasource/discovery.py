@@ -1,0 +1,231 @@
+"""The logs that options name: in NATS, in an archive, or in both as one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from eventstore.errors import CorruptLog
+from eventstore.format.records import link_of
+from eventstore.nats.connection import disconnect
+from eventstore.nats.discovery import list_logs
+from eventstore.shown import escaped
+from spark.runtime.marked_errors import BadOption, NoLog, OtherLog
+from spark.runtime.sync_calls import run
+from spark.storage.nats_log import look_up
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from nats.aio.client import Client
+
+    from protocol.errors import FoldmqError
+    from spark.datasource.options import Options
+    from spark.storage.archive_log import ArchivedStored
+    from spark.storage.nats_access import Access
+    from spark.storage.nats_log import NatsStored
+    from spark.storage.stored_log import Stored
+
+_LISTED: Final = 10
+_STEP_BYTES: Final = 4 << 20
+
+
+def find(options: Options) -> list[Stored]:
+    """Return the logs as they are now, each once, in the order of their names.
+
+    Raises NoLog, BadOption when it must be said which, NatsUnavailable, and what reading the
+    archive raises.
+    """
+    old = in_archive(options)
+    access = options.access
+    return find_with(options, [] if access is None else run(_ask(access, options.streams)), old)
+
+
+async def _ask(access: Access, wanted: Sequence[str]) -> list[NatsStored]:
+    client = await access.open()
+    try:
+        return await in_nats(client, access, wanted)
+    finally:
+        await disconnect(client)
+
+
+async def in_nats(client: Client, access: Access, wanted: Sequence[str]) -> list[NatsStored]:
+    """Return those of the wanted logs (all without a name) that are in NATS."""
+    names = [name for name in wanted if name != "*"]
+    if not wanted or "*" in wanted:
+        names += [name for name in await list_logs(client) if name not in names]
+    found = [await look_up(client, access, name) for name in names]
+    return [one for one in found if one is not None]
+
+
+def in_archive(options: Options) -> list[ArchivedStored]:
+    """Return the wanted logs that are in the archive, if there is one.
+
+    It is to be asked before NATS: what is archived goes on while we ask, so that an archive that
+    reaches further than NATS is one of another log.
+    """
+    if options.archive is None:
+        return []
+    from spark.storage import archive_log  # not before: Parquet takes long to import
+
+    wanted, found = options.streams, archive_log.plan(options.archive)
+    return [one for one in found if not wanted or "*" in wanted or one.stream in wanted]
+
+
+def find_with(
+    options: Options, stored: Iterable[NatsStored], old: Iterable[ArchivedStored]
+) -> list[Stored]:
+    """Return the wanted logs, of which some are in NATS, and old ones in the archive.
+
+    Raises as :func:`find`, and OtherLog.
+    """
+    wanted = [name for name in options.streams if name != "*"]
+    logs: dict[str, Stored] = {one.stream: one for one in stored}
+    for one in old:
+        new = logs.get(one.stream)
+        logs[one.stream] = one if new is None else _joined(_reaching(one, new, options), new)
+    for name in wanted:
+        if name not in logs:
+            raise NoLog(f"there is no log {escaped(name)} {_where(options)}")
+    if not logs:
+        raise NoLog(f"there is no foldmq log {_where(options)}")
+    if not options.streams and len(logs) > 1:
+        names = sorted(logs)
+        listed = ", ".join(names[:_LISTED]) + (", ..." if len(names) > _LISTED else "")
+        raise BadOption(
+            f"there are {len(logs)} logs {_where(options)}: give stream, one or several of "
+            f"{listed}, or * for all"
+        )
+    return [logs[name] for name in sorted(logs)]
+
+
+def _where(options: Options) -> str:
+    archive = None
+    if options.archive is not None:
+        from spark.storage.directories import shown
+
+        archive = f"in the archive {shown(options.archive)}"
+    nats = None if options.access is None else f"on {options.access.where}"
+    return " or ".join(place for place in (nats, archive) if place is not None)
+
+
+def _reaching(old: ArchivedStored, new: Stored, options: Options) -> ArchivedStored:
+    """Return the part of a log in the archive; as it is now if the other one begins behind it.
+
+    The broker may have cut its log since the archive was asked, for more is archived now.
+    """
+    if new.first <= old.last + 1:
+        return old
+    return next((one for one in in_archive(options) if one.stream == old.stream), old)
+
+
+def _joined(old: ArchivedStored, new: Stored) -> Stored:
+    """Return the log that both have; raises OtherLog if it is not one.
+
+    If the log goes on behind the archive, that shows where it does: in the chain.
+    """
+    advice = "it was lost, restored or begun anew; read one of both alone"
+    if new.last < old.last:
+        raise OtherLog(
+            f"the archive {old.folder} reaches record {old.last}, but log {new.stream} ends with "
+            f"{new.last}: {advice}"
+        )
+    if new.first <= old.last == new.last:
+        known = old.link_before(old.last + 1)
+        if any(link_of(data) != known for _, data in new.read(old.last, old.last)):
+            raise OtherLog(
+                f"log {new.stream} has another record {old.last} than the archive {old.folder}: "
+                f"{advice}"
+            )
+    return JoinedStored(old, new)
+
+
+@dataclass(frozen=True, slots=True)
+class JoinedStored:
+    """A log whose older records are in an archive, and whose newer ones are in NATS.
+
+    What is in both is read from the archive. That both are of one log shows in the chain.
+    """
+
+    older: Stored
+    newer: Stored
+
+    @property
+    def stream(self) -> str:
+        """The name of the log."""
+        return self.newer.stream
+
+    @property
+    def first(self) -> int:
+        """Sequence of the first record that one of both has."""
+        return min((one.first for one in self._with_records()), default=1)
+
+    @property
+    def last(self) -> int:
+        """Sequence of the last record that one of both has."""
+        return max((one.last for one in self._with_records()), default=0)
+
+    @property
+    def size(self) -> int:
+        """Bytes, about; what is in both counts once."""
+        newer, more = self.newer, self.newer.last - max(self.newer.first, self.older.last + 1) + 1
+        records = newer.last - newer.first + 1
+        return self.older.size + (newer.size * max(0, more) // records if records > 0 else 0)
+
+    @property
+    def borders(self) -> tuple[int, ...]:
+        """Sequences with which it is cheap to begin: of files, and often enough in NATS."""
+        newer = self.newer
+        records = newer.last - newer.first + 1
+        step = max(1, _STEP_BYTES * records // max(1, newer.size))
+        behind = range(max(newer.first, self.older.last + 1), newer.last + 1, step)
+        return (*self.older.borders, *behind)
+
+    def read(self, first: int, last: int) -> Iterator[tuple[int, bytes]]:
+        """Yield (sequence, bytes) between two sequences, each once."""
+        older, newer = self.older, self.newer
+        if older.last < older.first:
+            yield from newer.read(first, last)
+            return
+        for stored, low, high in (
+            (newer, first, min(last, older.first - 1)),
+            (older, max(first, older.first), min(last, older.last)),
+            (newer, max(first, older.last + 1), last),
+        ):
+            if low <= high and max(low, stored.first) <= min(high, stored.last):
+                yield from stored.read(low, high)
+
+    def link_before(self, sequence: int) -> bytes | None:
+        """Return the link of the record before one, None: it is not known unless that is read."""
+        if self.older.first <= sequence <= self.older.last + 1:
+            return self.older.link_before(sequence)
+        return self.newer.link_before(sequence)
+
+    def around(self, time_ms: int) -> tuple[int, int]:
+        """Return between which records the last one lies that is not later than a time."""
+        if self.older.last < self.older.first:
+            return self.newer.around(time_ms)
+        low, high = self.older.around(time_ms)
+        if low == self.older.last:
+            return low, self.last
+        return (self.first - 1 if high < self.older.first else low), high
+
+    def explain(self, sequence: int) -> FoldmqError | None:
+        """Return why a record is not there; None: it is missing."""
+        if self.older.last < sequence < self.newer.first:
+            return CorruptLog(
+                sequence,
+                f"and all up to {self.newer.first - 1} are neither in the archive, which ends with "
+                f"record {self.older.last}, nor in NATS, where the log begins with record "
+                f"{self.newer.first}",
+            )
+        return self.newer.explain(sequence) if sequence > self.older.last else None
+
+    def place(self, sequence: int) -> str:
+        """Name what has a record, for a person; empty: NATS."""
+        if self.older.first <= sequence <= self.older.last:
+            return self.older.place(sequence)
+        return self.newer.place(sequence)
+
+    def _with_records(self) -> list[Stored]:
+        return [one for one in (self.older, self.newer) if one.last >= one.first]

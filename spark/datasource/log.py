@@ -1,0 +1,138 @@
+"""A log as jobs and notebooks hold it: tables with the columns that they name."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from eventstore.format.positions import MAX_INDEX, format_position, position
+from spark.datasource.discovery import find
+from spark.datasource.options import Options
+from spark.datasource.planning import ranges
+from spark.datasource.source import register
+from spark.storage.node_names import nodes_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from spark.datasource.planning import Range
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Where a log begins and ends."""
+
+    stream: str
+    begins: int
+    """Sequence of the first record that there is: more than 1 if the log was cut."""
+    ends: int
+    """Sequence of the last one."""
+    first: int
+    """Sequence of the first record that is read."""
+    last: int
+    """Sequence of the last one."""
+    whole: bool
+    """That one is read to its end."""
+
+
+@dataclass(frozen=True)
+class Log:
+    """One or several logs: the options of the source, without ``rows`` and ``columns``."""
+
+    spark: SparkSession
+    options: Mapping[str, str] = field(repr=False)
+
+    def entries(self, *columns: str) -> DataFrame:
+        """Return a row for each position."""
+        return self._table("entries", columns)
+
+    def events(self, *columns: str) -> DataFrame:
+        """Return a row for each event."""
+        return self._table("events", columns)
+
+    def records(self, *columns: str) -> DataFrame:
+        """Return a row for each record."""
+        return self._table("records", columns)
+
+    def until(self, moment: str | int) -> Log:
+        """Return the log up to a position (``12``, ``12.3``) or an ISO time, both included."""
+        return self.having(until=str(moment))
+
+    def since(self, moment: str | int) -> Log:
+        """Return the log from a position or an ISO time on."""
+        return self.having(**{"from": str(moment)})
+
+    def only(
+        self, *, types: Iterable[str] | None = None, sessions: Iterable[str] | None = None
+    ) -> Log:
+        """Return the log with events of some types and sessions only; None: all.
+
+        Other than a filter of a query, this is not read at all. (Spark 4.3 can push filters into
+        the source as well, but then one DataFrame must not be used twice: see docs/spark.md.)
+        """
+        given = {"types": types, "sessions": sessions}
+        chosen = {name: json.dumps(list(few)) for name, few in given.items() if few is not None}
+        return self.having(**chosen)
+
+    def to_its_end(self) -> Log:
+        """Return the log up to where it ends whenever it is read, whatever :meth:`until` said."""
+        kept = {name: value for name, value in self.options.items() if name.lower() != "until"}
+        return replace(self, options=kept)
+
+    def having(self, **options: str) -> Log:
+        """Return the log with some options set otherwise; ``stream`` replaces ``node``."""
+        kept = {
+            name: value
+            for name, value in self.options.items()
+            if name.lower() != "node" or "stream" not in options
+        }
+        return replace(self, options={**kept, **options})
+
+    def pinned(self) -> Log:
+        """Return the log up to where it ends now, however often it is read from now on.
+
+        Raises NoLog, NatsUnavailable and others, as planning does.
+        """
+        ends = {}
+        for found in self.ranges():
+            until = found.until
+            end = position(found.last, MAX_INDEX) if until is None else until
+            ends[found.stored.stream] = format_position(end)
+        if not ends:
+            return self
+        return self.having(until=json.dumps(ends), stream=",".join(ends))
+
+    def ranges(self) -> list[Range]:
+        """Return what is read of each log as of now; a log without records is left out."""
+        options = Options.read(self.options)
+        return ranges(find(options), options, options.pushed)
+
+    def bounds(self) -> dict[str, Bounds]:
+        """Return from where to where each node's log is read as of now, by the node's name.
+
+        A log without records is left out. No job of Spark is run. Raises as :meth:`pinned`, and
+        BadOption when two logs are of one node.
+        """
+        ranges = self.ranges()
+        nodes = nodes_of(found.stored for found in ranges)
+        return {
+            nodes[found.stored.stream]: Bounds(
+                found.stored.stream,
+                found.stored.first,
+                found.stored.last,
+                found.first,
+                found.last,
+                whole=found.until is None,
+            )
+            for found in ranges
+        }
+
+    def _table(self, rows: str, columns: tuple[str, ...]) -> DataFrame:
+        register(self.spark)
+        options = {**self.options, "rows": rows}
+        if columns:
+            options["columns"] = ",".join(columns)
+        return self.spark.read.format("foldmq").options(**options).load()

@@ -1,0 +1,81 @@
+"""Up to where a batch of a stream goes: the ends of whole turns, within limits."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from eventstore.errors import CorruptLog
+from eventstore.format.records import decode_record
+from spark.storage.record_frames import frame_of
+from spark.storage.stored_log import Stored, opened
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_MORE: Final = 8
+"""By how many times as many records are looked at, if a turn did not end among the last ones."""
+
+
+def whole_end(stored: Stored, above: int, last: int) -> int:
+    """Return the last record up to a sequence with which a turn ends; ``above`` for none."""
+    count = 1
+    while last > above:
+        first = max(above + 1, last - count + 1)
+        found = above
+        for sequence, data in stored.read(first, last):
+            if _ends(sequence, data):
+                found = sequence
+        if found > above:
+            return found
+        last = first - 1
+        count *= _MORE
+    return above
+
+
+def _ends(sequence: int, data: bytes) -> bool:
+    """Return whether a turn ends with a record; a damaged one counts: a batch must tell of it."""
+    try:
+        return frame_of(sequence, data).last
+    except CorruptLog:
+        return True
+
+
+def within(stored: Stored, above: int, end: int, limits: Mapping[str, int]) -> int:
+    """Return up to where a batch may go that begins behind a sequence, at most to ``end``.
+
+    ``limits`` are ``records``, ``bytes`` (by their average) and ``events``; a turn that is larger
+    than they are is taken alone.
+    """
+    most = end
+    if "records" in limits:
+        most = min(most, above + limits["records"])
+    if "bytes" in limits:
+        average = max(1, stored.size // (stored.last - stored.first + 1))
+        most = min(most, above + max(1, limits["bytes"] // average))
+    if "events" in limits:
+        most = min(most, _of_events(stored, above, most, limits["events"]))
+    found = end if most >= end else whole_end(stored, above, most)
+    return found if found > above else _next_end(stored, most, end)
+
+
+def _of_events(stored: Stored, above: int, last: int, limit: int) -> int:
+    """Return the last record, but at least the first one, up to which there are not more events."""
+    seen = 0
+    with opened(stored, above + 1, last) as records:
+        for sequence, data in records:
+            try:
+                seen += len(decode_record(sequence, data).raw_events)
+            except CorruptLog:
+                seen += 1
+            if seen > limit:
+                return max(above + 1, sequence - 1)
+    return last
+
+
+def _next_end(stored: Stored, above: int, end: int) -> int:
+    """Return the first record behind a sequence with which a turn ends."""
+    with opened(stored, above + 1, end) as records:
+        for sequence, data in records:
+            if _ends(sequence, data):
+                return sequence
+    return end

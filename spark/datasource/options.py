@@ -1,0 +1,171 @@
+"""The options of the source, read and checked."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from eventstore.nats.discovery import PREFIX
+from eventstore.shown import escaped
+from spark.columnar.row_filter import Pushed
+from spark.datasource.moments import Moments
+from spark.runtime.marked_errors import BadOption
+from spark.schema.columns import Columns
+from spark.storage.nats_access import Access
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+FAILFAST, PERMISSIVE, DROPMALFORMED = "FAILFAST", "PERMISSIVE", "DROPMALFORMED"
+_MODES: Final = (FAILFAST, PERMISSIVE, DROPMALFORMED)
+_ACCESS: Final = ("nats", "user", "password", "token", "creds", "nkey", "ca", "cert", "key")
+_LIMITS: Final = ("maxrecordspertrigger", "maxbytespertrigger", "maxeventspertrigger")
+_OTHERS: Final = (
+    "stream",
+    "node",
+    "archive",
+    "rows",
+    "columns",
+    "until",
+    "from",
+    "partitions",
+    "types",
+    "sessions",
+    "pushdown",
+    "mode",
+    "clockskew",
+    "startingoffset",
+    *_LIMITS,
+)
+_CLOCK_SKEW: Final = 600
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What is to be read, and how."""
+
+    access: Access | None
+    """None: from an archive alone."""
+    streams: tuple[str, ...]
+    """Names of logs; ``*`` is all that there are, and none at all the only one."""
+    archive: str | None = field(repr=False)  # a URI may have a password in it
+    columns: Columns
+    start: Moments
+    until: Moments
+    partitions: int | None
+    pushed: Pushed
+    """What is left over of the rows by the options themselves."""
+    pushdown: bool
+    """Whether the filters of a query may be pushed down too."""
+    mode: str
+    clock_skew_ms: int
+    """By how much the clock of a broker may have been set back."""
+    limits: Mapping[str, int] = field(default_factory=dict)
+    """What one batch of a stream may hold at most: ``records``, ``bytes``, ``events``."""
+    starting: Mapping[str, int] = field(default_factory=dict)
+    """Where a stream begins: the last sequence of each log (``*``: of all) that is not to be read;
+    -1: the end as of then. Logs that are not named begin at their beginning."""
+
+    @classmethod
+    def read(cls, given: Mapping[str, str]) -> Options:
+        """Read options; raises BadOption. Their names may be written in any case."""
+        options = {name.lower(): value for name, value in given.items() if value}
+        options.pop("path", None)
+        for name in options:
+            if name not in _ACCESS and name not in _OTHERS:
+                known = ", ".join((*_ACCESS, *_OTHERS))
+                raise BadOption(f"there is no option {escaped(name)!r}: there are {known}")
+        access = None
+        if options.get("nats"):
+            access = Access({name: options[name] for name in _ACCESS if name in options})
+        archive = options.get("archive") or None
+        if access is None and archive is None:
+            raise BadOption(
+                "nothing to read: give option nats (a URL), archive (a directory) or both"
+            )
+        mode = options.get("mode", FAILFAST).upper()
+        if mode not in _MODES:
+            raise BadOption(f"mode = {escaped(mode)}: expected one of {', '.join(_MODES)}")
+        names = _list(options.get("columns", ""))
+        rows = options.get("rows", "entries")
+        if rows == "records" and ("types" in options or "sessions" in options):
+            raise BadOption("rows=records has neither types nor sessions: they are of events")
+        partitions = options.get("partitions")
+        return cls(
+            access,
+            _streams(options),
+            archive,
+            Columns.of(rows, names),
+            Moments.read("from", options.get("from")),
+            Moments.read("until", options.get("until")),
+            None if partitions is None else _positive("partitions", partitions),
+            Pushed(
+                types=_types(options.get("types")),
+                sessions=_names("sessions", options.get("sessions")),
+            ),
+            _boolean("pushdown", options.get("pushdown", "false")),
+            mode,
+            1000 * _positive("clockSkew", options.get("clockskew", str(_CLOCK_SKEW))),
+            {name[3:-10]: _positive(name, options[name]) for name in _LIMITS if name in options},
+            Moments.offsets(options.get("startingoffset")),
+        )
+
+
+def _list(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _streams(options: Mapping[str, str]) -> tuple[str, ...]:
+    if "stream" in options and "node" in options:
+        raise BadOption("stream and node exclude each other: give one")
+    names = _list(options.get("stream", ""))
+    if "node" in options:
+        names = tuple(PREFIX + node for node in _list(options["node"]))
+    for name in names:
+        if name != "*" and (not name.isprintable() or any(bad in name for bad in " .*>/\\")):
+            raise BadOption(f"not the name of a node or stream: {escaped(name)}")
+    return names
+
+
+def _names(option: str, text: str | None) -> frozenset[str] | None:
+    """Read names: with commas, or a JSON array of names that have commas themselves."""
+    if text is None:
+        return None
+    if not text.lstrip().startswith("["):
+        return frozenset(_list(text))
+    try:
+        names = json.loads(text)
+    except ValueError:
+        names = None
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise BadOption(f"{option} is not a JSON array of names")
+    return frozenset(names)
+
+
+def _types(text: str | None) -> frozenset[str] | None:
+    types = _names("types", text)
+    if not types:
+        return types
+    from eventstore.format.events import VERSIONS  # not before: it takes long to import
+
+    for name in types:
+        if name not in VERSIONS:
+            raise BadOption(f"there is no event type {escaped(name)}: see docs/events.md")
+    return types
+
+
+def _boolean(name: str, text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise BadOption(f"{name} = {escaped(text)}: expected true or false")
+    return text.lower() == "true"
+
+
+def _positive(name: str, text: str) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
+    if number < 1:
+        raise BadOption(f"{name} = {escaped(text)}: expected a number of 1 or more")
+    return number

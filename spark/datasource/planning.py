@@ -1,0 +1,212 @@
+"""Which ranges of which logs are read: by positions, times and filters, cut into partitions."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from eventstore.errors import CorruptLog
+from eventstore.format.positions import MAX_INDEX, index_of, sequence_of
+from eventstore.shown import escaped
+from spark.runtime.marked_errors import BadOption, CutOff, of_log
+from spark.storage.record_frames import frame_of
+from spark.storage.stored_log import opened
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Sequence
+
+    from eventstore.format.positions import Position
+    from spark.columnar.row_filter import Pushed
+    from spark.datasource.moments import Moments
+    from spark.datasource.options import Options
+    from spark.storage.stored_log import Stored
+
+_PARTITION_BYTES: Final = 32 << 20
+_NEAR: Final = 64
+_LISTED: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Records of a log that are read together, by one task."""
+
+    stored: Stored
+    first: int
+    last: int
+    """Sequences of the first and the last record, both included."""
+    horizon: int
+    """Sequence up to which the log is looked at: turns that do not end by then are not."""
+    start: Position = 0
+    """The first position that is wanted."""
+    until: Position | None = None
+    """The last one."""
+
+
+def ranges(found: Iterable[Stored], options: Options, pushed: Pushed) -> list[Range]:
+    """Return what of some logs is to be read, without those of which it is nothing.
+
+    Raises as :func:`plan`, and BadOption when an option names a log that is not among them.
+    """
+    logs = list(found)
+    names = [stored.stream for stored in logs]
+    for option, moments in (("until", options.until), ("from", options.start)):
+        check_named(option, moments.each, names)
+    planned = (plan(stored, options, pushed) for stored in logs)
+    return [one for one in planned if one is not None]
+
+
+def check_named(option: str, named: Iterable[str], logs: Collection[str]) -> None:
+    """Raise BadOption when an option names a log that is not read: its place would be ignored."""
+    for name in named:
+        if name not in logs:
+            listed = ", ".join(sorted(logs)[:_LISTED]) + (", ..." if len(logs) > _LISTED else "")
+            raise BadOption(
+                f"{option} names log {escaped(name)}, which is not read: there is {listed}"
+            )
+
+
+def plan(stored: Stored, options: Options, pushed: Pushed) -> Range | None:
+    """Return what of a log is to be read, None when there is nothing.
+
+    Raises CutOff for a position in a part of the log that was cut off, BadOption for one beyond
+    its end.
+    """
+    with of_log(stored.stream):
+        return _planned(stored, options, pushed)
+
+
+def _planned(stored: Stored, options: Options, pushed: Pushed) -> Range | None:
+    whole = Range(stored, stored.first, stored.last, stored.last)
+    if stored.last < stored.first or pushed.excludes(stored.stream):
+        return None
+    times = Times(stored)
+    found = _since(_until(whole, options.until, times), options.start, times)
+    skew_ms = options.clock_skew_ms
+    first = max(found.first, pushed.first_sequence)
+    last = found.last if pushed.last_sequence is None else min(found.last, pushed.last_sequence)
+    if pushed.since_ms is not None and first <= last:
+        first = max(first, times.last_until(pushed.since_ms - skew_ms - 1) + 1)
+    if pushed.until_ms is not None and first <= last:
+        last = min(last, times.last_until(pushed.until_ms + skew_ms))
+    return replace(found, first=first, last=last) if first <= last else None
+
+
+def _until(found: Range, until: Moments, times: Times) -> Range:
+    stored = found.stored
+    moment = until.of(stored.stream)
+    if moment is None:
+        return found
+    if moment.position is None:
+        last = times.last_until(moment.time_ms or 0)
+        return replace(found, last=last, horizon=last)
+    last = sequence_of(moment.position)
+    _check_within("until", moment.text, last, stored)
+    whole = index_of(moment.position) == MAX_INDEX
+    return replace(found, last=last, horizon=last, until=None if whole else moment.position)
+
+
+def _since(found: Range, start: Moments, times: Times) -> Range:
+    stored = found.stored
+    moment = start.of(stored.stream)
+    if moment is None:
+        return found
+    if moment.position is None:
+        first = times.last_until((moment.time_ms or 0) - 1) + 1
+        return replace(found, first=max(found.first, first))
+    first = sequence_of(moment.position)
+    _check_within("from", moment.text, first, stored)
+    return replace(found, first=max(found.first, first), start=moment.position)
+
+
+def _check_within(option: str, text: str, sequence: int, stored: Stored) -> None:
+    if sequence > stored.last:
+        raise BadOption(
+            f"{option} = {text} is beyond the end of log {stored.stream}, whose last record is "
+            f"{stored.last}"
+        )
+    if sequence < stored.first and stored.first > 1 and (sequence or option == "until"):
+        raise CutOff(
+            f"{option} = {text}: log {stored.stream} begins with record {stored.first}, what was "
+            "before it was cut off"
+        )
+
+
+class Times:
+    """The times of a log's records, looked up as they are needed."""
+
+    def __init__(self, stored: Stored) -> None:
+        self._stored = stored
+
+    def last_until(self, time_ms: int) -> int:
+        """Return the last record that is not later than a time; the one before the first if none.
+
+        Clocks may be set back: then it is one of those after which a later record comes.
+        """
+        low, high = self._stored.around(time_ms)
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self.of(middle) <= time_ms:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+    def of(self, sequence: int) -> int:
+        """Return the time of a record, Unix time in milliseconds.
+
+        For one that cannot be read it is that of a record soon behind it; raises CorruptLog when
+        none of those can be read.
+        """
+        time_ms = self._first(sequence, sequence)
+        if time_ms is None:
+            time_ms = self._first(sequence + 1, min(sequence + _NEAR, self._stored.last))
+        if time_ms is None:
+            raise CorruptLog(sequence, "is missing or cannot be read")
+        return time_ms
+
+    def _first(self, first: int, last: int) -> int | None:
+        """Return the time of the first record of some that can be read."""
+        with opened(self._stored, first, last) as records:
+            for sequence, data in records:
+                with suppress(CorruptLog):
+                    return frame_of(sequence, data).time_ms
+        return None
+
+
+def split(found: Sequence[Range], wanted: int | None) -> list[Range]:
+    """Cut ranges into partitions: as many as are wanted, or of some 32 MiB each."""
+    sizes = [_bytes(one) for one in found]
+    total = sum(sizes)
+    parts: list[Range] = []
+    for one, size in zip(found, sizes, strict=True):
+        if wanted is None:
+            count = -(-size // _PARTITION_BYTES)
+        else:
+            count = round(wanted * size / max(1, total))
+        parts += _pieces(one, max(1, count))
+    return parts
+
+
+def _bytes(one: Range) -> int:
+    stored = one.stored
+    return stored.size * (one.last - one.first + 1) // (stored.last - stored.first + 1)
+
+
+def _pieces(one: Range, count: int) -> Iterator[Range]:
+    records = one.last - one.first + 1
+    count = min(count, records)
+    firsts = {one.first + records * number // count for number in range(count)}
+    if borders := one.stored.borders:
+        inside = [one.first, *(border for border in borders if one.first < border <= one.last)]
+        firsts = {_nearest(inside, at) for at in firsts}
+    ordered = sorted(firsts)
+    for first, following in zip(ordered, [*ordered[1:], one.last + 1], strict=True):
+        yield replace(one, first=first, last=following - 1)
+
+
+def _nearest(borders: Sequence[int], sequence: int) -> int:
+    """Return the one of some borders in ascending order that is nearest to a sequence."""
+    at = bisect_left(borders, sequence)
+    return min(borders[max(0, at - 1) : at + 1], key=lambda border: abs(border - sequence))

@@ -1,0 +1,70 @@
+"""A connection that stays open while a stream runs: it is asked again and again."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import TYPE_CHECKING
+
+from eventstore.nats.connection import disconnect
+from spark.datasource.discovery import find_with, in_archive, in_nats
+
+if TYPE_CHECKING:
+    from nats.aio.client import Client
+
+    from spark.datasource.options import Options
+    from spark.storage.nats_access import Access
+    from spark.storage.nats_log import NatsStored
+    from spark.storage.stored_log import Stored
+
+
+class Standing:
+    """Looks up logs; connected from the first time on, until closed. What is pickled is not."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._client: Client | None = None
+
+    def find(self) -> list[Stored]:
+        """Return the logs as they are now; raises as ``discovery.find``."""
+        old = in_archive(self._options)
+        access = self._options.access
+        stored: list[NatsStored] = []
+        if access is not None:
+            stored = self._run(access)
+        return find_with(self._options, stored, old)
+
+    def close(self) -> None:
+        """Disconnect."""
+        loop, thread, client = self._loop, self._thread, self._client
+        self._loop = self._thread = self._client = None
+        if loop is None or thread is None:
+            return
+        if client is not None:
+            asyncio.run_coroutine_threadsafe(disconnect(client), loop).result()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+    def __getstate__(self) -> Options:
+        return self._options
+
+    def __setstate__(self, options: Options) -> None:
+        self.__init__(options)  # type: ignore[misc] # a reader in another process: not connected
+
+    def _run(self, access: Access) -> list[NatsStored]:
+        if self._loop is None:
+            # a loop of its own thread answers the server's pings between two questions
+            self._loop = asyncio.new_event_loop()
+            self._thread = threading.Thread(
+                target=self._loop.run_forever, name="foldmq-standing", daemon=True
+            )
+            self._thread.start()
+        return asyncio.run_coroutine_threadsafe(self._look(access), self._loop).result()
+
+    async def _look(self, access: Access) -> list[NatsStored]:
+        if self._client is None:
+            self._client = await access.open()
+        return await in_nats(self._client, access, self._options.streams)

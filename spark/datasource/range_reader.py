@@ -1,0 +1,171 @@
+"""Reading a range of a log into Arrow batches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from eventstore.errors import CorruptLog
+from eventstore.format.events import UnknownEvent, UnreadableEvent
+from eventstore.format.positions import position
+from eventstore.nats.discovery import PREFIX
+from spark.datasource.options import DROPMALFORMED, FAILFAST
+from spark.rows.decoder import Decoder, rows_of
+from spark.rows.records import record_rows
+from spark.runtime.marked_errors import of_log
+from spark.storage.record_checks import Checked, Checker
+from spark.storage.record_frames import frame_of, mentioning
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    import pyarrow as pa
+
+    from eventstore.format.records import Record
+    from spark.columnar.row_filter import Pushed
+    from spark.datasource.planning import Range
+    from spark.schema.columns import Columns
+
+_HEADERS: Final = 1536 << 10
+"""Bytes of headers that are decoded together: a batch costs something for each column."""
+_FEWEST: Final = 4 << 10
+_ROWS: Final = 1 << 15
+_BYTES: Final = 8 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How ranges are read."""
+
+    columns: Columns
+    pushed: Pushed
+    mode: str
+    """One of the modes of ``spark.datasource.options``."""
+
+    def read(self, part: Range) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a range in order.
+
+        Raises SparkFailure naming the log, for damage unless it is to be shown or dropped, and in
+        any case for what a later foldmq wrote.
+        """
+        with of_log(part.stored.stream):
+            yield from self._batches(part)
+
+    def _batches(self, part: Range) -> Iterator[pa.RecordBatch]:
+        found = Checker(part, frame_of, strict=self.mode == FAILFAST).records()
+        if self.mode == DROPMALFORMED:
+            found = (one for one in found if one.damage is None)
+        if self.columns.rows == "records":
+            return self._records(part, found)
+        return self._events(part, found)
+
+    def _records(self, part: Range, found: Iterator[Checked]) -> Iterator[pa.RecordBatch]:
+        for some in _gathered(found, _Bound()):
+            yield record_rows(_node(part), some, self.columns.names)
+
+    def _events(self, part: Range, found: Iterator[Checked]) -> Iterator[pa.RecordBatch]:
+        decoder = Decoder(self.columns, self.pushed.wanted(part.start, part.until))
+        mentions = mentioning(self.pushed.types, self.pushed.sessions)
+        bound = _Bound()
+        for some in _gathered(_wanted(found, mentions), bound):
+            rows = 0
+            for piece in _pieces(some):
+                for batch in (
+                    self._damage(part, piece)
+                    if isinstance(piece, Checked)
+                    else self._decoded(decoder, part, piece)
+                ):
+                    rows += batch.num_rows
+                    yield batch
+            bound.learn(some, rows)
+
+    def _decoded(
+        self, decoder: Decoder, part: Range, records: Sequence[Record]
+    ) -> Iterator[pa.RecordBatch]:
+        try:
+            yield from decoder.batches(records)
+        except UnknownEvent:
+            raise
+        except (CorruptLog, UnreadableEvent) as error:
+            if self.mode == FAILFAST:
+                raise
+            if len(records) > 1:
+                for record in records:
+                    yield from self._decoded(decoder, part, [record])
+            elif self.mode != DROPMALFORMED:
+                bad = records[0]
+                yield from self._damage(part, Checked(bad.sequence, None, bad, str(error)))
+
+    def _damage(self, part: Range, found: Checked) -> Iterator[pa.RecordBatch]:
+        """Yield the row that tells of a damaged record: it is of no type and no session."""
+        if self.pushed.types is None and self.pushed.sessions is None:
+            row: dict[str, object] = {
+                "node": _node(part),
+                "seq": found.sequence,
+                "index": 0,
+                "position": position(found.sequence, 0),
+                "damage": found.damage,
+            }
+            yield rows_of(self.columns, [row])
+
+
+def _node(part: Range) -> str:
+    return part.stored.stream.removeprefix(PREFIX)
+
+
+def _wanted(
+    found: Iterable[Checked], mentions: Callable[[bytes], bool] | None
+) -> Iterator[Checked]:
+    """Yield what may have rows: not what is void, nor what mentions nothing that is wanted."""
+    for one in found:
+        if one.void:
+            continue
+        if mentions is None or one.record is None or one.data is None or mentions(one.data):
+            yield one
+
+
+class _Bound:
+    """How many bytes of headers are decoded together: fewer if they stand for many rows."""
+
+    def __init__(self) -> None:
+        self.size = _HEADERS
+
+    def learn(self, some: Sequence[Checked], rows: int) -> None:
+        """Take how many rows some records have become."""
+        size = sum(map(_header_size, some))
+        self.size = max(_FEWEST, min(_HEADERS, _ROWS * size // max(rows, 1)))
+
+
+def _header_size(one: Checked) -> int:
+    return 0 if one.record is None or one.data is None else len(one.data) - len(one.record.payload)
+
+
+def _gathered(found: Iterable[Checked], bound: _Bound) -> Iterator[list[Checked]]:
+    """Yield records in groups that are bounded in what must be decoded, and in bytes."""
+    some: list[Checked] = []
+    headers = size = 0
+    for one in found:
+        some.append(one)
+        size += len(one.data or b"")
+        headers += _header_size(one)
+        if headers >= bound.size or size >= _BYTES:
+            yield some
+            some = []
+            headers = size = 0
+    if some:
+        yield some
+
+
+def _pieces(some: Sequence[Checked]) -> Iterator[list[Record] | Checked]:
+    """Yield what is damaged by itself, and what is not together, in order."""
+    records: list[Record] = []
+    for one in some:
+        if one.damage is None and one.record is not None:
+            records.append(one.record)
+            continue
+        if records:
+            yield records
+            records = []
+        yield one
+    if records:
+        yield records

@@ -1,0 +1,137 @@
+"""The data source ``foldmq`` of Spark: the event log as a table, read in parallel.
+
+    spark.read.format("foldmq").option("nats", "nats://127.0.0.1:4222").load()
+
+Options are described in ``docs/spark.md``. Spark finds the source by itself through the module
+``pyspark_foldmq``; :func:`register` makes it known where that is not on the path.
+
+Spark runs each step of planning in a process of its own, one after the other. So what a step needs
+is imported in that step: NATS, Arrow and pydantic take most of a second together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+)
+
+from spark.datasource.options import Options
+from spark.datasource.partitions import LogPartition, read
+from spark.runtime.marked_errors import BadOption, marked
+from spark.schema.columns import Columns
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+    from pyspark.sql.datasource import Filter
+    from pyspark.sql.types import StructType
+
+
+class FoldmqSource(DataSource):
+    """The event logs of foldmq brokers."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name of the format."""
+        return "foldmq"
+
+    def schema(self) -> str:
+        """Return the columns that the options ask for."""
+        with marked():
+            return Options.read(self.options).columns.ddl
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Return what reads the log as it is now."""
+        with marked():
+            return LogReader(with_columns(Options.read(self.options), schema))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        """Return what reads the log as it grows."""
+        from spark.datasource.streaming import LogStreamReader
+
+        with marked():
+            return LogStreamReader(with_columns(Options.read(self.options), schema))
+
+
+def register(session: SparkSession) -> None:
+    """Make the source known to a session."""
+    session.dataSource.register(FoldmqSource)
+
+
+class _Push:
+    """``pushFilters`` of a reader, in a form that asks nothing of the session.
+
+    Spark refuses a reader that overrides the method when pushing filters down is switched off, as
+    it is by default, and tells one by its ``__func__``. Without filters ours reads everything and
+    Spark filters: as right, only slower.
+    """
+
+    __func__ = staticmethod(DataSourceReader.pushFilters)
+
+    def __init__(self, reader: LogReader) -> None:
+        self._reader = reader
+
+    def __call__(self, filters: list[Filter]) -> Iterable[Filter]:
+        with marked():
+            return self._reader.push(filters)
+
+
+class LogReader(DataSourceReader):
+    """Reads logs as a table, from what they are at planning."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._pushed = options.pushed
+
+    @property
+    def pushFilters(self) -> Callable[[list[Filter]], Iterable[Filter]]:  # noqa: N802
+        """What takes the filters of a query and returns those that Spark must still apply."""
+        return _Push(self)
+
+    def push(self, filters: list[Filter]) -> list[Filter]:
+        """Take filters; return those that Spark must still apply."""
+        if not self._options.pushdown:
+            return filters
+        from spark.datasource.pushdown import push
+
+        self._pushed, rest = push(self._pushed, filters)
+        return rest
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Return the ranges that are to be read."""
+        from spark.datasource.discovery import find
+        from spark.datasource.planning import ranges, split
+
+        options = self._options
+        with marked():
+            found = ranges(find(options), options, self._pushed)
+            return [LogPartition(part) for part in split(found, options.partitions)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a range."""
+        return read(self._options, self._pushed, partition)
+
+
+def with_columns(options: Options, schema: StructType) -> Options:
+    """Return the options with the columns of a schema, which must be ones that there are."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    from spark.schema.arrow_types import schema_of
+
+    columns = Columns.of(options.columns.rows, schema.fieldNames())
+    given = to_arrow_schema(schema, timezone="UTC")
+    for field in schema_of(columns.rows, columns.names):
+        if given.field(field.name).type != field.type:
+            raise BadOption(
+                f"column {field.name} of the schema is {given.field(field.name).type}, in the log "
+                f"it is {field.type}"
+            )
+    return replace(options, columns=columns)

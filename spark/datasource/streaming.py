@@ -1,0 +1,166 @@
+"""The log as a stream: offsets are the sequences up to which each log was read.
+
+An offset is the end of a whole turn, so that no batch ends within one. What is between two offsets
+never changes: with a checkpoint every row is taken exactly once, however often a query is killed.
+"""
+
+# ruff: noqa: N802 - the names of the methods are Spark's
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from eventstore.shown import escaped
+from spark.datasource.offsets import whole_end, within
+from spark.datasource.partitions import LogPartition, read
+from spark.datasource.planning import Range, check_named, split
+from spark.datasource.polling_connection import Standing
+from spark.runtime.marked_errors import BadOption, CutOff, NoLog, marked
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import pyarrow as pa
+
+    from spark.datasource.options import Options
+    from spark.storage.stored_log import Stored
+
+
+class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads logs as they grow."""
+
+    def __init__(self, options: Options) -> None:
+        if options.until.given or options.start.given:
+            raise BadOption("a stream has no until and no from: it begins at startingOffset")
+        self._options = options
+        self._standing = Standing(options)
+        self._target: dict[str, int] | None = None
+
+    def initialOffset(self) -> dict[str, int]:
+        """Return where the stream begins."""
+        with marked():
+            found = self._standing.find()
+            named = self._options.starting.keys() - {"*"}
+            check_named("startingOffset", named, [stored.stream for stored in found])
+            return {stored.stream: self._begin(stored) for stored in found}
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Return a limit that stands for those of the options, which latestOffset knows."""
+        limits = self._options.limits
+        if "bytes" in limits:
+            return ReadMaxBytes(limits["bytes"])
+        if limits:
+            return ReadMaxRows(min(limits.values()))
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Remember where the logs end now: the query reads up to there."""
+        with marked():
+            logs = self._standing.find()
+            self._target = {one.stream: whole_end(one, 0, one.last) for one in logs}
+
+    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
+        """Return up to where the next batch goes: whole turns, and not more than the limits.
+
+        A log that is new since the last batch is read from the batch after this one on, and from
+        its beginning: ``startingOffset`` is about what there was when the stream began.
+        """
+        with marked():
+            found = self._standing.find()
+            logs = _logs(found, start)
+            end = dict(start)
+            ends = {name: self._end(stored, start[name]) for name, stored in logs.items()}
+            behind = [name for name, last in ends.items() if last > start[name]]
+            limits = {} if isinstance(limit, ReadAllAvailable) else self._options.limits
+            share = {what: max(1, most // len(behind)) for what, most in limits.items() if behind}
+            for name in behind:
+                end[name] = within(logs[name], start[name], ends[name], share)
+            for stored in found:
+                if stored.stream not in start and self._reaches(stored):
+                    end[stored.stream] = stored.first - 1
+            return end
+
+    def reportLatestOffset(self) -> dict[str, int]:
+        """Return where the logs end, for the progress of the query."""
+        with marked():
+            return {stored.stream: stored.last for stored in self._standing.find()}
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+        """Return the ranges between two offsets."""
+        with marked():
+            logs = _logs(self._standing.find(), start)
+            ranges = [
+                Range(logs[name], start[name] + 1, last, last)
+                for name, last in end.items()
+                if last > start.get(name, last)
+            ]
+            return [LogPartition(part) for part in split(ranges, self._options.partitions)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a range."""
+        return read(self._options, self._options.pushed, partition)
+
+    def commit(self, end: dict[str, int]) -> None:
+        """Do nothing: the log is not the reader's to cut."""
+
+    def stop(self) -> None:
+        """Disconnect."""
+        self._standing.close()
+
+    def _begin(self, stored: Stored) -> int:
+        """Return the last sequence of a log that is not read; raises BadOption or CutOff."""
+        starting = self._options.starting
+        begin = starting.get(stored.stream, starting.get("*"))
+        if begin is None:
+            return stored.first - 1
+        if begin < 0:
+            return whole_end(stored, stored.first - 1, stored.last)
+        _check(stored, begin)
+        return begin
+
+    def _reaches(self, stored: Stored) -> bool:
+        """Return whether the query goes on to a log: not if it came after where the query ends."""
+        return self._target is None or stored.stream in self._target
+
+    def _end(self, stored: Stored, start: int) -> int:
+        last = stored.last
+        if self._target is not None:
+            last = min(last, self._target.get(stored.stream, start))
+        return whole_end(stored, start, last)
+
+
+def _logs(stored: Sequence[Stored], start: dict[str, int]) -> dict[str, Stored]:
+    """Return the logs of an offset; raises NoLog or CutOff when what follows it is gone."""
+    found = {one.stream: one for one in stored}
+    for name, sequence in start.items():
+        if name not in found:
+            raise NoLog(
+                f"log {escaped(name)} is not there any more; the stream has read it up to record "
+                f"{sequence}"
+            )
+        _check(found[name], sequence)
+    return {name: found[name] for name in start}
+
+
+def _check(stored: Stored, sequence: int) -> None:
+    """Raise CutOff or BadOption unless a log goes on behind a sequence."""
+    if stored.first > sequence + 1:
+        raise CutOff(
+            f"log {stored.stream} was cut before the stream has read it: it has come to record "
+            f"{sequence}, and the log begins with record {stored.first}; read what is missing from "
+            "an archive (option archive), or begin anew with another checkpoint"
+        )
+    if sequence > stored.last:
+        raise BadOption(
+            f"log {stored.stream} ends with record {stored.last}, before record {sequence}, up to "
+            "which the stream has read it: is it the same log?"
+        )

@@ -1,0 +1,98 @@
+"""What somebody says that sessions and retained messages were, compared with what the log tells."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F  # noqa: N812 - its usual name
+
+from eventstore.format.positions import format_position
+from projections.state.digests import digest
+from spark.rebuild.retained import digest as digest_column
+from spark.rebuild.retained import effects
+from spark.rebuild.sessions import texts_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspark.sql import DataFrame
+
+    from eventstore.format.positions import Position
+    from projections.state.single_session import SessionFold
+    from spark.datasource.log import Log
+
+_BEYOND = 1 << 62
+"""Behind every position."""
+
+
+def retained_otherwise(log: Log, claimed: DataFrame, complete: DataFrame) -> DataFrame:
+    """Return where retained messages differ from what is claimed.
+
+    ``claimed`` has node, topic, bound (all before this position had happened) and said (a digest,
+    null: nothing is retained), ``complete`` node and bound: everything that was retained there is
+    claimed. Columns: node, topic, bound, said, known (digests).
+    """
+    digests = effects(log).select(
+        "node",
+        "topic",
+        "effect",
+        F.when(F.length("payload") > 0, digest_column()).alias("digest"),
+    )
+    here = F.col("effect") < F.col("bound")
+    known = F.max_by("digest", F.when(here, F.col("effect")))
+    wrong = (
+        claimed.join(digests, ["node", "topic"], "left")
+        .groupBy("node", "topic", "bound", "said")
+        .agg(known.alias("known"))
+        .where(~F.col("said").eqNullSafe(F.col("known")))
+    )
+    unclaimed = (
+        digests.join(F.broadcast(complete), "node")
+        .where(here)
+        .groupBy("node", "topic", "bound")
+        .agg(F.max_by("digest", "effect").alias("known"))
+        .where(F.col("known").isNotNull())
+        .join(claimed.select("node", "topic"), ["node", "topic"], "left_anti")
+        .select("node", "topic", "bound", F.lit(None).cast("string").alias("said"), "known")
+    )
+    return wrong.unionByName(unclaimed)
+
+
+class SessionClaims:
+    """Compares a session, as it is folded, with what its broker says of it."""
+
+    def __init__(self, fold: SessionFold, complete: Sequence[Position]) -> None:
+        self.findings: list[tuple[Position, str]] = []
+        self._fold = fold
+        self._complete = sorted(complete, reverse=True)
+        self._existed: Position | None = None
+        self._told = False
+
+    def reach(self, at: Position) -> None:
+        """Look, before what stands at a position, whether it was there where all is claimed."""
+        while self._complete and self._complete[-1] <= at:
+            bound = self._complete.pop()
+            if self._fold.state is not None and self._existed is None:
+                self._existed = bound
+
+    def compare(self, bound: Position, said: str | None) -> None:
+        """Compare its state as of now with a digest; None: there is no such session."""
+        self._told = True
+        texts = texts_of(self._fold)
+        known = None if texts is None else digest(texts, self._fold.pending.values())
+        if known == said:
+            return
+        if said is None:
+            what = "the broker does not have the session that the log tells of"
+        elif known is None:
+            what = "the broker has a session that the log does not tell of"
+        else:
+            what = "the broker has another state of the session than the log tells of"
+        self.findings.append((bound, f"{what}, as of {format_position(bound)}"))
+
+    def finish(self) -> None:
+        """Take note that nothing more comes."""
+        self.reach(_BEYOND)
+        if self._existed is not None and not self._told:
+            what = "the broker does not tell of the session that the log tells of"
+            self.findings.append((self._existed, f"{what}, as of {format_position(self._existed)}"))

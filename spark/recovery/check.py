@@ -1,0 +1,375 @@
+"""Proves from the log that a broker which was started again has the state that it must have.
+
+Everything that was acknowledged or on its way is in the log before the last ``BrokerStarted``. What
+the log tells from there on must continue it: the chain is whole, connections end and their wills
+are published once, sessions are resumed where they were, packets are sent again under their old
+identifiers. With claims of the running broker its memory is compared as well, both ways.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter, defaultdict
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+from pyspark import StorageLevel
+from pyspark.sql import Window
+from pyspark.sql import functions as F  # noqa: N812 - its usual name
+
+from eventstore.format.positions import format_position, index_of, position, sequence_of
+from eventstore.shown import name as shown
+from spark.audit.facts.outcome import (
+    ALL_CLAIM,
+    BROKER,
+    CHAIN,
+    MOST,
+    RETAINED_CLAIM,
+    SESSION_CLAIM,
+    STATE,
+    Compared,
+    Violation,
+)
+from spark.rebuild.arrow_batches import batches, ddl
+from spark.rebuild.beginning import beginnings
+from spark.rebuild.claim_comparison import SessionClaims, retained_otherwise
+from spark.rebuild.folding import fitting, parsed, session_events
+from spark.rebuild.session_groups import grouped, sorted_by_session
+from spark.recovery.session_check import SessionRecovery
+from spark.runtime.marked_errors import BadOption, marked_iterator
+from spark.storage.node_names import check_known
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from pyspark.sql import DataFrame
+
+    from eventstore.format.positions import Position
+    from spark.audit.facts.outcome import Claim
+    from spark.datasource.log import Bounds, Log
+    from spark.rebuild.beginning import Beginnings
+    from spark.rebuild.session_groups import Group
+
+RECOVERY: Final = "recovery"
+"""The rule for all that a broker must do when it is started again."""
+RULES: Final[Mapping[str, str]] = {
+    CHAIN: "the log goes on with a turn of its own, and what was not finished counts for nothing",
+    RECOVERY: "connections end, their wills are published once, sessions go on where they were",
+    STATE: "the broker has the state that the log tells of",
+}
+"""Rule -> what it promises, in the order in which they are told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """The last start of a node's broker."""
+
+    at: Position
+    """Position of its BrokerStarted."""
+    time_ms: int
+    crashed: bool
+    """The broker before it did not end as it was asked to."""
+    interrupted: bool
+    """It ended in the middle of writing a turn: what it had written of that is void."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRecovery:
+    """What a node had when its broker was started, and what became of it."""
+
+    node: str
+    start: Start | None
+    """None: the log does not tell of a start."""
+    sessions: int = 0
+    """Sessions there were; the numbers below are of these."""
+    connected: int = 0
+    """Those whose connections ended with the broker before."""
+    clean: int = 0
+    """Those that ended with their connections."""
+    wills: int = 0
+    """Wills that were published since their connections ended."""
+    inflight: int = 0
+    """Deliveries without PUBACK or PUBREC, kept with their packet identifiers."""
+    releasing: int = 0
+    """Deliveries without PUBCOMP."""
+    inbound: int = 0
+    """QoS 2 messages of clients without PUBREL."""
+    queued: int = 0
+    """Messages in queues."""
+    resumed: int = 0
+    """Sessions whose clients came back since, and that went on where they were."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryOutcome:
+    """What a recovery check found."""
+
+    nodes: tuple[NodeRecovery, ...]
+    violations: tuple[Violation, ...]
+    """At most ``MOST``, by node and position."""
+    counts: Mapping[str, int]
+    """Rule -> how many violations there are."""
+    compared: tuple[Compared, ...]
+    """What the broker claimed; empty when it was not asked."""
+    seconds: float
+
+    @property
+    def kept(self) -> bool:
+        """Nothing is wrong."""
+        return not any(self.counts.values())
+
+
+def recovery_check(
+    log: Log,
+    claims: Sequence[Claim] = (),
+    *,
+    tell: Callable[[str], object] = lambda _doing: None,
+) -> RecoveryOutcome:
+    """Look at the last start in each log; return what there was, and what is wrong.
+
+    ``claims`` are those of the running brokers (``where`` is ``broker``). ``tell`` is called with
+    what is done next, in a few words. The log is read as far as it goes now. Raises what reading a
+    log raises (``spark.runtime.marked_errors.found``), CutOff for a log whose state is not known
+    yet, and BadOption for claims about nodes whose logs are not read.
+    """
+    if any(claim.where != BROKER for claim in claims):
+        raise BadOption("a recovery is checked with what brokers say, not with projections")
+    began = time.monotonic()
+    pinned = log.pinned()
+    begin = beginnings(pinned)
+    bounds = pinned.bounds()
+    check_known({claim.node for claim in claims}, bounds)
+    tell("looking for the last start")
+    starts, wrong = _look_at_turns(pinned, bounds, _starts(pinned))
+    tell("folding the sessions")
+    nodes, found, counts = _sessions(pinned, bounds, begin, starts, claims)
+    if claims:
+        tell("comparing what is retained")
+        wrong += _retained(pinned, claims)
+    counts.update(one.rule for one in wrong)
+    violations = sorted(wrong + found, key=lambda one: (one.node, one.at, one.session or ""))
+    return RecoveryOutcome(
+        tuple(nodes),
+        tuple(violations[:MOST]),
+        counts,
+        tuple(_compared(claims)),
+        time.monotonic() - began,
+    )
+
+
+# ------------------------------------------------------------------------------- the start
+
+
+def _starts(log: Log) -> dict[str, Start]:
+    """Return the last start of each node that tells of one."""
+    lives = log.only(types=["BrokerStarted", "BrokerStopped"]).entries(
+        "node", "position", "time_ms", "type"
+    )
+    before = Window.partitionBy("node").orderBy("position")
+    last = (
+        lives.withColumn("before", F.lag("type").over(before))
+        .where(F.col("type") == "BrokerStarted")
+        .groupBy("node")
+        .agg(F.max_by(F.struct("position", "time_ms", "before"), "position").alias("last"))
+        .select("node", "last.*")
+    )
+    # Where the log was cut, the start before may be gone: but not the end behind it.
+    return {
+        row["node"]: Start(
+            row["position"],
+            row["time_ms"],
+            row["before"] != "BrokerStopped"
+            and (row["before"] is not None or sequence_of(row["position"]) > 1),
+            interrupted=False,
+        )
+        for row in last.collect()
+    }
+
+
+def _look_at_turns(
+    log: Log, bounds: Mapping[str, Bounds], starts: Mapping[str, Start]
+) -> tuple[dict[str, Start], list[Violation]]:
+    """Look at the records at the starts: the last one before each, and that of the start.
+
+    That each continues the one before it is checked whenever a log is read.
+    """
+    if not starts:
+        return {}, []
+    first, last = {}, {}
+    for node, start in starts.items():
+        if node not in bounds:
+            raise BadOption(f"records of node {shown(node)} are in the log of another node")
+        stream, sequence = bounds[node].stream, sequence_of(start.at)
+        first[stream] = str(max(bounds[node].first, sequence - 1))
+        last[stream] = str(sequence)
+    few = log.having(stream=",".join(last), until=json.dumps(last)).since(json.dumps(first))
+    rows = few.records("node", "seq", "part", "last").collect()
+    records = {(row["node"], row["seq"]): row for row in rows}
+    looked: dict[str, Start] = {}
+    wrong = []
+    for node, start in starts.items():
+        sequence = sequence_of(start.at)
+        before, record = records.get((node, sequence - 1)), records[node, sequence]
+        if record["part"] or index_of(start.at):
+            what = "the broker was started in the middle of a turn"
+            wrong.append(Violation(CHAIN, node, start.at, None, what))
+        interrupted = not record["part"] and before is not None and not before["last"]
+        looked[node] = replace(start, interrupted=interrupted)
+    return looked, wrong
+
+
+# ------------------------------------------------------------------------------- sessions
+
+_FINDINGS: Final = pa.list_(pa.struct({"rule": pa.string(), "at": pa.int64(), "what": pa.string()}))
+_NUMBERS: Final = (
+    "sessions", "connected", "clean", "wills", "inflight", "releasing", "inbound", "queued",
+    "resumed",
+)  # fmt: skip
+_RESULT: Final = pa.schema(
+    [
+        pa.field("node", pa.string()),
+        pa.field("session", pa.string()),
+        *(pa.field(name, pa.int64()) for name in _NUMBERS),
+        pa.field("findings", _FINDINGS),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What every task knows."""
+
+    begin: Beginnings
+    starts: Mapping[str, Start]
+    complete: Mapping[str, Sequence[Position]]
+    """By node, where everything that there was is claimed."""
+    torn: Mapping[str, Position]
+    """By node, where the record begins of which the rest is not looked at."""
+
+
+def _sessions(
+    log: Log,
+    bounds: Mapping[str, Bounds],
+    begin: Beginnings,
+    starts: Mapping[str, Start],
+    claims: Sequence[Claim],
+) -> tuple[list[NodeRecovery], list[Violation], Counter[str]]:
+    complete = defaultdict(list)
+    for claim in claims:
+        if claim.kind == ALL_CLAIM:
+            complete[claim.node].append(claim.bound)
+    happened = session_events(log, begin).withColumns(
+        {"rank": F.lit(1), "said": F.lit(None).cast("string")}
+    )
+    said = _claimed(log, claims, SESSION_CLAIM).select(
+        "node",
+        F.col("name").alias("session"),
+        F.col("bound").alias("position"),
+        F.lit(0).alias("rank"),  # it is about what was when all before had happened
+        "said",
+    )
+    rows = happened.unionByName(said, allowMissingColumns=True)
+    torn = {node: position(one.last, 0) for node, one in bounds.items() if not one.whole}
+    plan = _Plan(begin, dict(starts), dict(complete), torn)
+    results = sorted_by_session(rows, "rank").mapInArrow(partial(_check, plan), ddl(_RESULT))
+    kept = results.persist(StorageLevel.DISK_ONLY)
+    try:
+        sums = (
+            kept.na.fill(0, [*_NUMBERS])  # of sessions that there were not before the start
+            .groupBy("node")
+            .agg(*(F.sum(name).alias(name) for name in _NUMBERS))
+            .collect()
+        )
+        found = kept.select("node", "session", F.inline("findings"))
+        counts = found.groupBy("rule").count().collect()
+        first = found.orderBy("node", "at").limit(MOST).collect()
+    finally:
+        kept.unpersist()
+    numbers = {row["node"]: row for row in sums}
+    nodes = [
+        NodeRecovery(
+            node,
+            starts.get(node),
+            **{name: numbers[node][name] if node in numbers else 0 for name in _NUMBERS},
+        )
+        for node in sorted(bounds)
+    ]
+    violations = [
+        Violation(row["rule"], row["node"], row["at"], row["session"], row["what"]) for row in first
+    ]
+    return nodes, violations, Counter({row["rule"]: row["count"] for row in counts})
+
+
+def _check(plan: _Plan, found: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Check the sessions in sorted batches."""
+    rows = (_checked(plan, group) for group in grouped(found))
+    yield from marked_iterator(batches(rows, _RESULT))
+
+
+def _checked(plan: _Plan, group: Group) -> dict[str, Any]:
+    start = plan.starts.get(group.node)
+    at_start = start.at if start is not None else None
+    recovery = SessionRecovery(group.session, at_start, plan.begin.of(group.node))
+    claims = SessionClaims(recovery.fold, plan.complete.get(group.node, ()))
+    for node, _, at, time_ms, text, payload, rank, said in group.rows:
+        claims.reach(at)
+        if not rank:
+            claims.compare(at, said)
+            continue
+        with fitting(node, at):
+            recovery.take(parsed(text, node, at), at, time_ms, payload)
+    recovery.finish(plan.torn.get(group.node))
+    claims.finish()
+    before = recovery.before
+    findings = [(RECOVERY, one.at, one.what) for one in recovery.findings]
+    findings += [(STATE, at, what) for at, what in claims.findings]
+    return {
+        "node": group.node,
+        "session": group.session,
+        "sessions": int(before is not None),
+        **({} if before is None else before._asdict()),
+        "clean": int(before is not None and before.connected and before.clean),
+        "connected": int(before is not None and before.connected),
+        "wills": int(recovery.fired),
+        "resumed": int(recovery.resumed),
+        "findings": [dict(zip(("rule", "at", "what"), one, strict=True)) for one in findings],
+    }
+
+
+# ------------------------------------------------------------------------------- claims
+
+
+def _claimed(log: Log, claims: Sequence[Claim], kind: str) -> DataFrame:
+    """Return the claims of a kind as a table."""
+    rows = [(one.node, one.name, one.bound, one.digest) for one in claims if one.kind == kind]
+    return log.spark.createDataFrame(rows, "node string, name string, bound bigint, said string")
+
+
+def _retained(log: Log, claims: Sequence[Claim]) -> list[Violation]:
+    claimed = _claimed(log, claims, RETAINED_CLAIM).withColumnRenamed("name", "topic")
+    complete = _claimed(log, claims, ALL_CLAIM).select("node", "bound")
+    return [_otherwise(row) for row in retained_otherwise(log, claimed, complete).collect()]
+
+
+def _otherwise(row: Any) -> Violation:
+    if row["said"] is None:
+        what = "the broker does not have the retained message that the log tells of"
+    elif row["known"] is None:
+        what = "the broker has a retained message that the log does not tell of"
+    else:
+        what = "the broker has another retained message than the log tells of"
+    bound = row["bound"]
+    what += f", as of {format_position(bound)}: topic {shown(row['topic'])}"
+    return Violation(STATE, row["node"], bound, None, what)
+
+
+def _compared(claims: Sequence[Claim]) -> Iterator[Compared]:
+    """Yield how much each broker claimed."""
+    for node in sorted({claim.node for claim in claims}):
+        own = [claim for claim in claims if claim.node == node]
+        counts = Counter(claim.kind for claim in own if claim.digest is not None)
+        as_of = max(claim.bound for claim in own)
+        yield Compared(BROKER, node, counts[SESSION_CLAIM], counts[RETAINED_CLAIM], as_of)

@@ -1,0 +1,53 @@
+"""The report of an audit for machines."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from eventstore.format.positions import format_position
+from eventstore.shown import iso
+from spark.audit.facts.outcome import RULES
+from spark.report import findings
+
+if TYPE_CHECKING:
+    from spark.audit.facts.outcome import Outcome
+
+
+def report(outcome: Outcome) -> dict[str, Any]:
+    """Return the report as what JSON knows; names are as the clients chose them.
+
+    Positions are given as people write them (``position``) and packed (``at``), times in
+    milliseconds since 1970 and in ISO 8601.
+    """
+    several = len(outcome.nodes) > 1
+    return {
+        "kept": outcome.kept,
+        "seconds": round(outcome.seconds, 3),
+        "notes": list(outcome.notes),
+        "nodes": [
+            {
+                **asdict(node),
+                "begins": iso(node.begins_ms) if node.records else None,
+                "ends": iso(node.ends_ms) if node.records else None,
+            }
+            for node in outcome.nodes
+        ],
+        "rules": [{**asdict(rule), "promise": RULES.get(rule.rule, "")} for rule in outcome.rules],
+        "violations": [
+            {
+                **asdict(one),
+                "position": format_position(one.at),
+                "next": findings.next_step(one, several=several),
+            }
+            for one in outcome.violations
+        ],
+        "compared": [
+            {**asdict(one), "position": format_position(one.as_of)} for one in outcome.compared
+        ],
+        "latencies": [asdict(one) for one in outcome.latencies],
+        "slowest": [asdict(one) for one in outcome.slowest],
+        "drops": [asdict(one) for one in outcome.drops],
+        "interval_ms": outcome.interval_ms,
+        "rates": [asdict(one) for one in outcome.rates],
+    }

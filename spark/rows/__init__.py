@@ -1,0 +1,1 @@
+"""The rows of the tables: entries, events and records."""

@@ -1,0 +1,113 @@
+"""Records as Arrow batches: pure Python and Arrow, without Spark.
+
+Events are not made into objects on the way. An event that is not written as today's foldmq writes
+it (an older version, a field with a default, a wrong type) has the batch read again through
+``parse_event``, which upcasts it or says what is wrong with it and where.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+import pyarrow as pa
+
+from eventstore.format.events import UnreadableEvent
+from eventstore.format.records import decode_record, encode_record
+from spark.columnar.run_columns import Misfit
+from spark.rows.entries import Entries
+from spark.rows.events import Events
+from spark.schema.arrow_types import GRAINS, schema_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from eventstore.format.records import Record
+    from spark.columnar.row_filter import Wanted
+    from spark.schema.columns import Columns
+
+
+class Maker(Protocol):
+    """What makes rows from records."""
+
+    def batches(self, records: Sequence[Record]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows; raise Misfit, before the first, when an event is not as usual."""
+
+
+class Decoder:
+    """Makes the rows of entries or events from records whose checksums were right."""
+
+    def __init__(self, columns: Columns, wanted: Wanted) -> None:
+        self._maker: Maker = (Entries if columns.rows == "entries" else Events)(
+            columns.names, wanted
+        )
+
+    def batches(self, records: Sequence[Record]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of some records in order.
+
+        Raises UnreadableEvent, before the first batch, when an event is not as it must be, and
+        UnknownEvent for one that a later foldmq wrote.
+        """
+        try:
+            yield from self._maker.batches(records)
+        except Misfit:
+            yield from self._again(records)
+
+    def _again(self, records: Sequence[Record]) -> Iterator[pa.RecordBatch]:
+        records = [as_today(record) for record in records]
+        try:
+            yield from self._maker.batches(records)
+        except Misfit:
+            for record in records:
+                self._check(record)
+            yield from self._in_halves(records)
+
+    def _check(self, record: Record) -> None:
+        """Raise UnreadableEvent unless a record has rows when it is read alone."""
+        try:
+            for _ in self._maker.batches([record]):
+                return
+        except Misfit as misfit:
+            what = f"record {record.sequence} holds {_article(str(misfit))}"
+            raise UnreadableEvent(what) from None
+
+    def _in_halves(self, records: Sequence[Record]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of records, each right by itself, that together are more than a batch."""
+        middle = len(records) // 2
+        for some in (records[:middle], records[middle:]):
+            try:
+                yield from self._maker.batches(some)
+            except Misfit:
+                if len(some) == 1:
+                    raise
+                yield from self._in_halves(some)
+
+
+def _article(what: str) -> str:
+    return what if what.startswith(("a ", "an ")) else f"an event {what}"
+
+
+def as_today(record: Record) -> Record:
+    """Return the record with its events in today's versions and with all fields.
+
+    Raises CorruptLog when its header is none, UnreadableEvent, and UnknownEvent.
+    """
+    record = decode_record(record.sequence, cast("bytes", record.payload.obj))
+    events = [event for _, event in record.events()]
+    data = encode_record(
+        previous=record.previous,
+        node=record.node,
+        time_ms=record.time_ms,
+        events=events,
+        payloads=[bytes(record.payload)],
+        part=record.part,
+        last=record.last,
+    )
+    return replace(record, payload=memoryview(data)[len(data) - len(record.payload) :])
+
+
+def rows_of(columns: Columns, rows: Sequence[dict[str, Any]]) -> pa.RecordBatch:
+    """Return rows given by the few columns that are not null in them."""
+    known = GRAINS[columns.rows]
+    arrays = [pa.array([row.get(name) for row in rows], known[name]) for name in columns.names]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema_of(columns.rows, columns.names))

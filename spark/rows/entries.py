@@ -1,0 +1,221 @@
+"""Records as the rows of rows=entries: a row for each position, as Arrow batches.
+
+The events of a batch are grouped by type, each column is made once for each type that has it, and
+all types' cells are then brought into the order of the log by one ``take``: what a column costs
+depends on how many cells of it are not null.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from eventstore.format.positions import INDEX_BITS
+from spark.columnar.arrays import indices, joined, of_numbers
+from spark.columnar.batch_layout import KIND_NAMES, KIND_VERSIONS, Layout, Made
+from spark.columnar.event_groups import MESSAGES
+from spark.columnar.payloads import Areas
+from spark.columnar.row_widths import cut
+from spark.rows.entry_columns import MAKERS, Cells
+from spark.rows.single_message_events import as_json
+from spark.schema.arrow_types import ENTRIES, schema_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from eventstore.format.records import Record
+    from spark.columnar.event_groups import Group
+    from spark.columnar.row_filter import Wanted
+    from spark.columnar.run_columns import Integers
+
+
+class Entries:
+    """Makes the rows of rows=entries from records."""
+
+    def __init__(self, columns: Sequence[str], wanted: Wanted) -> None:
+        self._columns = tuple(columns)
+        self._wanted = wanted
+        self._schema = schema_of("entries", columns)
+
+    def batches(self, records: Sequence[Record]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of some records in order; raise Misfit when an event is not as usual."""
+        layout = Layout(records, self._wanted)
+        if not layout.total:
+            return
+        table = _Table(records, layout)
+        table.check(self._columns)
+        first, last = layout.between(self._wanted.first, self._wanted.last)
+        for start, stop in cut(layout.made, first, last):
+            piece = _Piece(table, start, stop)
+            arrays = [piece.column(name) for name in self._columns]
+            yield pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+
+class _Table:
+    """The cells of a batch of records, each made once when the first piece asks for it."""
+
+    def __init__(self, records: Sequence[Record], layout: Layout) -> None:
+        self.records = records
+        self.layout = layout
+        self.areas = Areas(records)
+        self._cells: dict[str, list[tuple[Made, Cells]]] = {}
+
+    def cells(self, column: str) -> list[tuple[Made, Cells]]:
+        """Return the cells of a column, of each type that has it."""
+        found = self._cells.get(column)
+        if found is None:
+            found = self._cells[column] = [
+                (made, maker(made.group))
+                for made in self.layout.made
+                if (maker := MAKERS[made.group.kind].get(column)) is not None
+            ]
+        return found
+
+    def payloads(self, made: Made) -> tuple[Integers, Integers, Integers] | None:
+        """Return of each payload of a group the record, where it begins there, and its size."""
+        group = made.group
+        owners = self.layout.record_of[group.numbers][group.event_of]
+        if group.kind in MESSAGES:
+            return owners, group.starts, group.sizes
+        if group.kind == "WillArmed":
+            return owners, group.integers("at"), group.integers("size")
+        return None
+
+    def check(self, columns: Sequence[str]) -> None:
+        """Raise Misfit unless every one of some columns can be made, before the first row is."""
+        for name in columns:
+            self.cells(name)
+        for made in self.layout.made:
+            if "json" in columns and not made.group.single:
+                as_json(self.layout, made.group, 0, 0)
+            if "payload" in columns and (found := self.payloads(made)) is not None:
+                self.areas.check(*found)
+
+
+class _Piece:
+    """The rows of a batch of records from one to before another."""
+
+    def __init__(self, table: _Table, start: int, stop: int) -> None:
+        self._table = table
+        self._layout = layout = table.layout
+        self._start, self._length = start, stop - start
+        self._event_of = layout.event_of[start:stop]
+        self._record_of = layout.record_of[self._event_of]
+        self._entry = np.arange(start, stop) - layout.first_row[self._event_of]
+        self._index = layout.index_of[self._event_of] + self._entry
+        self._sequence = layout.sequences[self._record_of]
+        self._within = {
+            id(made): (*np.searchsorted(made.rows, (start, stop)).tolist(),) for made in layout.made
+        }
+        self._nulls: dict[pa.DataType, pa.Array] = {}
+        self._takes: dict[tuple[tuple[int, int | None, int], ...], pa.Array] = {}
+
+    def column(self, name: str) -> pa.Array:
+        """Return a column of the rows."""
+        own = getattr(self, f"_of_{name}", None)
+        if own is not None:
+            array: pa.Array = own()
+            return array
+        return self._gather(name, self._table.cells(name))
+
+    def _nothing(self, name: str) -> pa.Array:
+        """Return a column without any value; most columns of most batches are such."""
+        kind = ENTRIES[name]
+        found = self._nulls.get(kind)
+        if found is None:
+            found = self._nulls[kind] = pa.nulls(self._length, kind)
+        return found
+
+    def _gather(self, name: str, cells: list[tuple[Made, Cells]]) -> pa.Array:
+        if not cells:
+            return self._nothing(name)
+        key = tuple(
+            (id(made), None if one.pick is None else id(one.pick), len(one.values))
+            for made, one in cells
+        )
+        take = self._takes.get(key)
+        if take is None:
+            where = np.full(self._length, -1, np.int64)
+            base = 0
+            for made, one in cells:
+                low, high = self._within[id(made)]
+                rows = made.rows[low:high] - self._start
+                if one.pick is None:
+                    where[rows] = np.arange(base + low, base + high)
+                else:
+                    pick = one.pick[low:high]
+                    where[rows] = np.where(pick < 0, -1, pick + base)
+                base += len(one.values)
+            take = self._takes[key] = indices(where)
+        return joined([one.values for _, one in cells]).take(take)
+
+    def _sliced(self, name: str, pieces: list[tuple[Made, pa.Array]]) -> pa.Array:
+        """Bring cells that were made for these rows only into their order."""
+        where = np.full(self._length, -1, np.int64)
+        base = 0
+        for made, _ in pieces:
+            low, high = self._within[id(made)]
+            where[made.rows[low:high] - self._start] = np.arange(base, base + high - low)
+            base += high - low
+        if not pieces:
+            return self._nothing(name)
+        return joined([values for _, values in pieces]).take(indices(where))
+
+    def _of_node(self) -> pa.Array:
+        return self._layout.nodes(self._record_of)
+
+    def _of_seq(self) -> pa.Array:
+        return of_numbers(self._sequence, pa.int64())
+
+    def _of_index(self) -> pa.Array:
+        return of_numbers(self._index.astype(np.int32), pa.int32())
+
+    def _of_position(self) -> pa.Array:
+        return of_numbers(self._sequence << INDEX_BITS | self._index, pa.int64())
+
+    def _of_time_ms(self) -> pa.Array:
+        return of_numbers(self._layout.times[self._record_of], pa.int64())
+
+    def _of_time(self) -> pa.Array:
+        return of_numbers(self._layout.times[self._record_of] * 1000, ENTRIES["time"])
+
+    def _of_type(self) -> pa.Array:
+        return KIND_NAMES.take(of_numbers(self._layout.codes[self._event_of], pa.int8()))
+
+    def _of_version(self) -> pa.Array:
+        return KIND_VERSIONS.take(of_numbers(self._layout.codes[self._event_of], pa.int8()))
+
+    def _of_entry(self) -> pa.Array:
+        return of_numbers(self._entry.astype(np.int32), pa.int32())
+
+    def _of_entries(self) -> pa.Array:
+        return of_numbers(self._layout.counts[self._event_of].astype(np.int32), pa.int32())
+
+    def _of_damage(self) -> pa.Array:
+        return self._nothing("damage")
+
+    def _of_payload(self) -> pa.Array:
+        pieces: list[tuple[Made, pa.Array]] = []
+        for made in self._layout.made:
+            low, high = self._within[id(made)]
+            if low < high and (found := self._table.payloads(made)) is not None:
+                payloads = self._table.areas.cut(*(part[low:high] for part in found))
+                pieces.append((made, payloads))
+        return self._sliced("payload", pieces)
+
+    def _of_json(self) -> pa.Array:
+        if self._layout.plain:
+            return self._layout.scan.events(slice(self._start, self._start + self._length))
+        pieces: list[tuple[Made, pa.Array]] = []
+        for made in self._layout.made:
+            low, high = self._within[id(made)]
+            if low < high:
+                pieces.append((made, self._json(made.group, low, high)))
+        return self._sliced("json", pieces)
+
+    def _json(self, group: Group, low: int, high: int) -> pa.Array:
+        if group.single:
+            return self._layout.scan.events(group.numbers[low:high])
+        return as_json(self._layout, group, low, high)

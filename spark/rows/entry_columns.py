@@ -1,0 +1,207 @@
+"""What the events of each type put into the columns of rows=entries.
+
+A *cell maker* gives the values that the events of one type have in one column, as one Arrow array
+for each event or each entry, never row by row where events share a value. Most makers follow from
+the fields of the event types; the rest, about messages, stands here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from spark.columnar.arrays import of_flags, of_lists, of_numbers, of_texts
+from spark.columnar.event_fields import SHAPES
+from spark.columnar.event_groups import COUNTED_BY, MESSAGES, Group
+from spark.columnar.run_columns import Integers, Misfit, integers
+from spark.schema.arrow_types import ENTRIES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from spark.columnar.integers import Flags
+
+
+class Cells(NamedTuple):
+    """The cells of one type of event in one column."""
+
+    values: pa.Array
+    pick: Integers | None
+    """For each entry, which of the values it has (-1: null); None: one each, in order."""
+
+
+Maker: TypeAlias = "Callable[[Group], Cells]"
+
+
+def _integers(values: Integers, column: str, valid: Flags | None = None) -> pa.Array:
+    if ENTRIES[column] == pa.int64():
+        return of_numbers(values, pa.int64(), valid)
+    narrow = values.astype(np.int32)
+    if not np.array_equal(narrow, values):
+        raise Misfit(f"{column} with a value that is too large")
+    return of_numbers(narrow, ENTRIES[column], valid)
+
+
+def of_events(group: Group, values: pa.Array) -> Cells:
+    """Return cells of which each event has one for all of its entries."""
+    return Cells(values, None if group.single else group.event_of)
+
+
+def _of_text(name: str) -> Maker:
+    return lambda group: of_events(group, group.strings(name))
+
+
+def _of_integers(name: str) -> Maker:
+    def make(group: Group) -> Cells:
+        values, valid = group.known_integers(name)
+        return of_events(group, _integers(values, name, valid))
+
+    return make
+
+
+def _of_flags(name: str) -> Maker:
+    return lambda group: of_events(group, of_flags(group.flags(name)))
+
+
+def _of_json(name: str) -> Maker:
+    return lambda group: of_events(group, group.objects(name))
+
+
+def _total(field: str, column: str) -> Maker:
+    """Make cells of a sum over an event: at its first entry, 0 at the others."""
+
+    def make(group: Group) -> Cells:
+        totals = group.integers(field)
+        each = totals[group.event_of]
+        each[(group.entry > 0) & (each > 0)] = 0
+        return Cells(_integers(each, column), None)
+
+    return make
+
+
+def _packet_ids(group: Group) -> Cells:
+    values, pick = group.pids()
+    return Cells(_integers(values, "packet_id"), pick)
+
+
+def _refs(group: Group) -> Cells:
+    return Cells(_integers(group.refs(), "ref"), None)
+
+
+def _sizes(group: Group) -> Cells:
+    return Cells(_integers(group.sizes, "size"), None)
+
+
+def _topics(group: Group) -> Cells:
+    return Cells(*group.topics())
+
+
+def _each_qos(group: Group) -> Cells:
+    return Cells(_integers(group.for_each("qos"), "qos"), None)
+
+
+def _waiting(group: Group) -> Cells:
+    return Cells(of_flags(group.waits()), None)
+
+
+def _each_properties(group: Group) -> Cells:
+    found = group.properties()
+    if found is None:
+        return Cells(pa.nulls(1, pa.string()), np.zeros(group.total, np.int64))
+    valid = np.array([one is not None for one in found], np.bool_)
+    return Cells(of_texts([b"" if one is None else one for one in found], valid), None)
+
+
+def _dropped_refs(group: Group) -> Cells:
+    counts, values = group.runs("refs")
+    kind = ENTRIES["refs"]
+    return of_events(group, of_lists(counts, of_numbers(values, pa.int64()), kind))
+
+
+def _granted(group: Group) -> Cells:
+    lists = group.granted()
+    names = of_texts(name.encode() for pairs in lists for name, _ in pairs)
+    granted = integers([qos for pairs in lists for _, qos in pairs])
+    lengths = np.fromiter(map(len, lists), np.int64, len(lists))
+    return _filters(group, lengths, names, _integers(granted, "qos"))
+
+
+def _taken(group: Group) -> Cells:
+    lengths, names = group.string_lists("filters")
+    return _filters(group, lengths, names, pa.nulls(len(names), ENTRIES["qos"]))
+
+
+def _filters(group: Group, lengths: Integers, names: pa.Array, qos: pa.Array) -> Cells:
+    kind = ENTRIES["filters"]
+    pairs = pa.Array.from_buffers(kind.value_type, len(names), [None], children=[names, qos])
+    return of_events(group, of_lists(lengths, pairs, kind))
+
+
+def _cleared(group: Group) -> Cells:
+    return of_events(group, of_lists(*group.string_lists("topics"), ENTRIES["topics"]))
+
+
+_OWN: Final[Mapping[tuple[str, str], Maker]] = {
+    **{(kind, "topic"): _topics for kind in MESSAGES},
+    **{(kind, "size"): _sizes for kind in MESSAGES},
+    **{
+        (kind, "packet_id"): _packet_ids
+        for kind in (*(set(COUNTED_BY) - {"Queued"}), "MessagePublished")
+    },
+    **{
+        (kind, "ref"): _refs
+        for kind in ("Delivered", "Queued", "Released", "RetainedSnapshot", "MessagesCarried")
+    },
+    ("RetainedSnapshot", "qos"): _each_qos,
+    ("MessagesCarried", "waiting"): _waiting,
+    ("MessagePublished", "properties"): _each_properties,
+    ("Delivered", "queued"): _total("queued", "queued"),
+    ("Queued", "queued_bytes"): _total("size", "queued_bytes"),
+    ("MessageDropped", "refs"): _dropped_refs,
+    ("Subscribed", "filters"): _granted,
+    ("Unsubscribed", "filters"): _taken,
+    ("RetainedCleared", "topics"): _cleared,
+}
+_ELSEWHERE: Final = frozenset(
+    {
+        *(
+            (kind, name)
+            for kind in MESSAGES
+            for name in ("which", "sizes", "at", "count", "topics")
+        ),
+        *((kind, name) for kind in COUNTED_BY for name in ("pids", "refs")),
+        ("MessagePublished", "pids"),
+        ("RetainedSnapshot", "refs"),
+        ("MessagesCarried", "refs"),
+        ("Queued", "size"),
+        ("WillArmed", "at"),
+    }
+)
+"""Fields that are in columns of another name or shape."""
+
+
+def _makers() -> dict[str, dict[str, Maker]]:
+    """Return for each event type what makes its columns: from its own fields, and the above."""
+    makers: dict[str, dict[str, Maker]] = {}
+    for kind, shape in SHAPES.items():
+        own = {column: maker for (name, column), maker in _OWN.items() if name == kind}
+        for name, field in shape.fields.items():
+            if name in own or name not in ENTRIES or (kind, name) in _ELSEWHERE:
+                continue
+            if (maker := _BY_KIND.get(field.kinds - {None})) is not None:
+                own[name] = maker(name)
+        makers[kind] = own
+    return makers
+
+
+_BY_KIND: Final[Mapping[frozenset[type], Callable[[str], Maker]]] = {
+    frozenset({str}): _of_text,
+    frozenset({int}): _of_integers,
+    frozenset({bool}): _of_flags,
+    frozenset({dict}): _of_json,
+}
+"""The types of a field's values -> what makes what makes its column."""
+MAKERS: Final[Mapping[str, Mapping[str, Maker]]] = _makers()
+"""Event type -> column -> what makes its cells."""

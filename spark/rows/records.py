@@ -1,0 +1,73 @@
+"""Records as the rows of rows=records, with their bytes as they are stored."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from spark.columnar.batch_layout import Layout
+from spark.columnar.row_filter import Wanted
+from spark.columnar.run_columns import Misfit
+from spark.rows.decoder import as_today
+from spark.schema.arrow_types import RECORDS, schema_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from eventstore.format.records import Record
+    from spark.storage.record_checks import Checked
+
+NEED_EVENTS: Final = frozenset({"events", "entries"})
+"""Columns for which the events must be read."""
+
+
+def record_rows(node: str, found: Sequence[Checked], columns: Sequence[str]) -> pa.RecordBatch:
+    """Return a row for each record that was found; raises UnreadableEvent."""
+    rows = [_row(node, one) for one in found]
+    if NEED_EVENTS & set(columns):
+        records = [one.record for one in found if one.record is not None]
+        counts = {
+            record.sequence: count for record, count in zip(records, _counts(records), strict=True)
+        }
+        for row, one in zip(rows, found, strict=True):
+            row["events"], row["entries"] = counts.get(one.sequence, (None, None))
+    arrays = [pa.array([row.get(name) for row in rows], RECORDS[name]) for name in columns]
+    schema = schema_of("records", columns)
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _row(node: str, found: Checked) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "node": node,
+        "seq": found.sequence,
+        "data": found.data,
+        "damage": found.damage,
+    }
+    if found.data is not None:
+        row["bytes"] = len(found.data)
+    record = found.record
+    if record is not None:
+        row |= {
+            "node": record.node,
+            "time": record.time_ms * 1000,
+            "time_ms": record.time_ms,
+            "link": record.link.hex(),
+            "previous": record.previous.hex(),
+            "part": record.part,
+            "last": record.last,
+            "void": found.void,
+        }
+    return row
+
+
+def _counts(records: Sequence[Record]) -> Sequence[tuple[int, int]]:
+    """Return how many events and entries each record has."""
+    try:
+        layout = Layout(records, Wanted())
+    except Misfit:
+        layout = Layout([as_today(record) for record in records], Wanted())
+    events = np.bincount(layout.record_of, minlength=len(records))
+    entries = np.bincount(layout.record_of, layout.counts, minlength=len(records))
+    return list(zip(events.tolist(), entries.astype(np.int64).tolist(), strict=True))

@@ -1,0 +1,144 @@
+"""An event about many messages as events about one message each, in JSON.
+
+Folding these one after the other gives what folding the event gives: totals (the bytes that
+entered or left a queue) stand in the first one and are 0 in the others.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import orjson
+import pyarrow as pa
+from pyarrow import compute
+
+from spark.columnar.arrays import indices, joined, of_numbers, of_texts
+from spark.columnar.event_groups import MESSAGES, Group
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from spark.columnar.batch_layout import Layout
+    from spark.columnar.json_scan import Scan
+    from spark.columnar.run_columns import Integers
+
+_TOTALS: Final = {"Delivered": "queued", "Queued": "size"}
+
+
+def as_json(layout: Layout, group: Group, first: int, last: int) -> pa.Array:
+    """Return the entries of a group from one to before another, each as an event of its own.
+
+    Raises Misfit as the group does.
+    """
+    scan = layout.scan
+    events = group.event_of[first:last]
+    shared = group.counts[events] > 1
+    several, alone = np.flatnonzero(shared), np.flatnonzero(~shared)
+    make = _messages if group.kind in MESSAGES else _of_runs
+    made = make(group, _Raws(scan, group.numbers), first + several)
+    if not len(alone):
+        return made
+    where = np.empty(last - first, np.int64)
+    where[several] = np.arange(len(several))
+    where[alone] = len(several) + np.arange(len(alone))
+    return joined([made, scan.events(group.numbers[events[alone]])]).take(indices(where))
+
+
+class _Raws(dict[int, dict[str, Any]]):
+    """The events of a group as JSON objects, each parsed when it is asked for."""
+
+    def __init__(self, scan: Scan, numbers: Integers) -> None:
+        super().__init__()
+        self._scan = scan
+        self._numbers = numbers
+
+    def __missing__(self, event: int) -> dict[str, Any]:
+        self[event] = raw = orjson.loads(self._scan.event(int(self._numbers[event])))
+        return raw  # type: ignore[no-any-return]
+
+
+def _of_runs(group: Group, raws: _Raws, chosen: Integers) -> pa.Array:
+    """Return entries of which each has its integers in the place of its event's runs."""
+    names = [name for name in ("pids", "refs") if group.has(name)]
+    columns = [group.pids()[0] if name == "pids" else group.refs() for name in names]
+    events, which = np.unique(group.event_of[chosen], return_inverse=True)
+    total = _TOTALS.get(group.kind)
+    pieces = [piece for event in events.tolist() for piece in _pieces(raws[event], names, total)]
+    pick = indices(2 * which + (group.entry[chosen] > 0))
+    parts: list[pa.Array] = []
+    for number in range(len(names) + 1):
+        parts.append(of_texts(piece[number].encode() for piece in pieces).take(pick))
+        if number < len(names):
+            parts.append(of_numbers(columns[number][chosen], pa.int64()).cast(pa.string()))
+    return compute.binary_join_element_wise(*parts, of_texts([b""])[0])
+
+
+def _pieces(
+    raw: dict[str, Any], names: list[str], total: str | None
+) -> tuple[list[str], list[str]]:
+    """Return the JSON of an event, cut where the numbers of one entry are put.
+
+    Once for its first entry, which has the total, and once for all others.
+    """
+    one: dict[str, Any] = {name: [0] if name in names else raw[name] for name in raw}
+    if [name for name in raw if name in names] != names:  # nobody writes it so
+        one = {name: one[name] for name in (*(one.keys() - set(names)), *names)}
+    first = _split(one, names)
+    if total is None or raw[total] <= 0:
+        return first, first
+    return first, _split({**one, total: 0}, names)
+
+
+def _split(one: dict[str, Any], names: Sequence[str]) -> list[str]:
+    """Cut JSON at the single number that each of some arrays has; they follow in this order."""
+    pieces: list[str] = []
+    rest = orjson.dumps(one).decode()
+    for name in names:  # in a string the quotes of such a name would be escaped
+        piece, mark, rest = rest.partition(f'"{name}":[0')
+        pieces.append(piece + mark[:-1])
+    return [*pieces, rest]
+
+
+def _messages(group: Group, raws: _Raws, chosen: Integers) -> pa.Array:
+    """Return the entries of events that bring messages."""
+    found_topics, pick = group.topics()
+    topics = found_topics.to_pylist()
+    each: dict[str, Sequence[Any]] = {}
+    if group.kind == "MessagePublished":
+        values, which = group.pids()
+        pids = values.tolist()
+        of = chosen if which is None else which[chosen]
+        each["pids"] = [[pids[at]] if at >= 0 else [] for at in of.tolist()]
+        each["properties"] = _properties(group, raws, chosen)
+    else:
+        refs: list[int] = group.refs()[chosen].tolist()
+        each["refs"] = [[ref] for ref in refs]
+        if group.kind == "MessagesCarried":
+            waits = group.waits()[chosen].tolist()
+            each["waiting"] = [[ref] if wait else [] for ref, wait in zip(refs, waits, strict=True)]
+        else:
+            each["qos"] = [[qos] for qos in group.for_each("qos")[chosen].tolist()]
+    where = chosen if pick is None else pick[chosen]
+    each["topics"] = [[topics[at]] for at in where.tolist()]
+    each["sizes"] = group.sizes[chosen].tolist()
+    each["at"] = group.starts[chosen].tolist()
+    names = list(each)
+    found: list[bytes] = []
+    for event, *parts in zip(group.event_of[chosen].tolist(), *each.values(), strict=True):
+        one = {**raws[event], "count": 1}
+        if "which" in one:
+            one["which"] = []
+        one.update(zip(names, parts, strict=True))
+        found.append(orjson.dumps(one))
+    return of_texts(found)
+
+
+def _properties(group: Group, raws: _Raws, chosen: Integers) -> list[Any]:
+    """Return the properties of each message, in a list of their own."""
+    group.properties()  # as many as there are messages
+    places = zip(group.event_of[chosen].tolist(), group.entry[chosen].tolist(), strict=True)
+    return [
+        None if (each := raws[event].get("properties")) is None else [each[entry]]
+        for event, entry in places
+    ]

@@ -1,0 +1,1 @@
+"""Spark itself: sessions, Java, and errors on their way through the JVM."""

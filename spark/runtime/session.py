@@ -1,0 +1,317 @@
+"""Spark sessions: one that foldmq starts on this machine or a cluster, or the one there is.
+
+What `spark-submit` or a notebook has started is used as it is.
+"""
+
+import atexit
+import contextlib
+import importlib.util
+import logging
+import os
+import re
+import sys
+import warnings
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from protocol.errors import FoldmqError
+from spark.runtime.errors import NOT_INSTALLED, BadSetting, NoSpark, SparkError, disk_failed
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from spark.runtime.jvm import Jvm
+
+APP_NAME = "foldmq"
+
+_LOCAL = re.compile(r"local(?:\[(\*|[1-9][0-9]*)(?:,[0-9]+)?\])?")
+_CLUSTER = re.compile(r"spark://.|yarn$|k8s://.|local-cluster\[")
+_MEMORY = re.compile(r"[1-9][0-9]*[kmgtKMGT]?b?")
+_NEEDED = ("pyspark", "pyarrow", "pandas", "msgspec")
+_PARTITIONS_PER_CORE = 4
+# What comes in Arrow batches is made by Arrow itself: Java need not check each cell's bounds again.
+_JAVA_OPTIONS = (
+    "-XX:-UsePerfData -Darrow.enable_unsafe_memory_access=true "
+    "-Darrow.enable_null_check_for_get=false"
+)
+_TOP_PAD = 64 << 20
+"""Bytes of memory that glibc takes at once, and keeps; others do not know the setting."""
+_OF_EVERY_SESSION = {"spark.sql.session.timeZone": "UTC"}
+"""What the jobs count on; to be set in any session, also one that was started by others."""
+
+_jvm: "Jvm | None" = None
+"""The JVM that this process started."""
+
+
+def spark_session(
+    master: str = "local[*]",
+    memory: str = "2g",
+    conf: Mapping[str, str] | None = None,
+    *,
+    verbose: bool = False,
+) -> "SparkSession":
+    """Return the session that is there, or start one.
+
+    ``master`` is where Spark runs, ``memory`` what a JVM may use for its heap (``2g``): the one of
+    this process if Spark runs in it (``local``), else the driver and each executor. ``conf`` goes
+    before all settings of ours. ``verbose`` lets Spark's own logs through to stderr.
+
+    Raises NoJava, NoSpark or BadSetting.
+    """
+    require_pyspark()
+    check_settings(master, memory)
+    if not verbose:
+        _quieten()
+    from pyspark.sql import SparkSession
+
+    session = SparkSession.getActiveSession()
+    if session is None and is_submitted():
+        session = SparkSession.builder.appName(APP_NAME).getOrCreate()
+    if session is None:
+        return _started(master, memory, conf or {}, verbose=verbose)
+    for key, value in _OF_EVERY_SESSION.items():
+        session.conf.set(key, value)
+    return session
+
+
+@contextlib.contextmanager
+def running_session(
+    master: str = "local[*]",
+    memory: str = "2g",
+    conf: Mapping[str, str] | None = None,
+    *,
+    verbose: bool = False,
+) -> Iterator["SparkSession"]:
+    """Give a session as `spark_session` does, and end it with its JVM; at once after Ctrl-C.
+
+    What Spark raises inside comes out as the FoldmqError that says what it means.
+    """
+    session = spark_session(master, memory, conf, verbose=verbose)
+    with _ended_by_errors():
+        yield session
+        session.stop()
+    _end()
+
+
+@contextlib.contextmanager
+def named_errors() -> Iterator[None]:
+    """Raise what Spark raises inside as the FoldmqError that says what it means, and let Spark be.
+
+    If Spark has ended, its errors are left as they are: nothing more can be done with it then.
+    """
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except (Py4JError, PySparkException, OSError) as error:
+        if isinstance(error, BrokenPipeError) or not _works():
+            raise
+        raise _meant(error) from error
+
+
+def _works() -> bool:
+    """Tell whether Spark answers."""
+    from py4j.protocol import Py4JError
+    from pyspark import SparkContext
+
+    context = SparkContext._active_spark_context  # noqa: SLF001
+    try:
+        return context is not None and not context._jsc.sc().isStopped()  # noqa: SLF001
+    except (Py4JError, OSError):
+        return False
+
+
+def abandon() -> None:
+    """Kill the JVM that this process started, if any: whatever waits for Spark fails at once."""
+    if _jvm is not None:
+        _jvm.abandon()
+
+
+def is_submitted() -> bool:
+    """Tell whether `spark-submit` runs this process: it says where Spark is, and with what."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+def is_local(master: str) -> bool:
+    """Tell whether Spark is to run in one process on this machine."""
+    return _LOCAL.fullmatch(master) is not None
+
+
+def check_settings(master: str, memory: str) -> None:
+    """Raise BadSetting for what Spark could not mean."""
+    if not is_local(master) and not _CLUSTER.match(master):
+        raise BadSetting(
+            f"not a master of Spark: {master!r}; expected one such as local[4], "
+            "spark://HOST:7077, yarn or k8s://https://HOST"
+        )
+    if not _MEMORY.fullmatch(memory):
+        raise BadSetting(f"not a size of memory: {memory!r}; expected one such as 2g or 900m")
+
+
+def require_pyspark() -> None:
+    """Raise NoSpark unless PySpark and what it needs in Python are installed."""
+    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+    if "pyspark" in missing:
+        raise NoSpark(NOT_INSTALLED)
+    if missing:
+        raise NoSpark(f"Spark needs the package {missing[0]}: pip install 'foldmq[spark]'")
+
+
+def _started(master: str, memory: str, conf: Mapping[str, str], *, verbose: bool) -> "SparkSession":
+    global _jvm
+    from pyspark import SparkConf
+    from pyspark.sql import SparkSession
+
+    from spark.runtime.jvm import Jvm
+
+    jvm = _jvm = Jvm(verbose=verbose)
+    atexit.register(jvm.kill)
+    settings = SparkConf(loadDefaults=False)
+    level = {"spark.log.level": "INFO"} if verbose else {}
+    for key, value in {**_settings(master, memory, jvm.directory), **level, **conf}.items():
+        settings.set(key, value)
+    with _ended_by_errors():
+        return SparkSession(jvm.launch(settings, _environment(master, jvm.directory)))
+
+
+def _settings(master: str, memory: str, directory: Path) -> dict[str, str]:
+    settings = {
+        "spark.master": master,
+        "spark.app.name": APP_NAME,
+        "spark.driver.memory": memory,
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.catalogImplementation": "in-memory",
+        "spark.sql.warehouse.dir": str(directory / "warehouse"),
+        "spark.sql.adaptive.enabled": "true",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        **_OF_EVERY_SESSION,
+    }
+    if not is_local(master):
+        return {**settings, "spark.executor.memory": memory}
+    return {
+        **settings,
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.local.dir": str(directory),
+        "spark.driver.extraJavaOptions": f'"-Djava.io.tmpdir={directory}" {_JAVA_OPTIONS}',
+        "spark.sql.shuffle.partitions": str(_PARTITIONS_PER_CORE * _cores(master)),
+    }
+
+
+def _environment(master: str, directory: Path) -> dict[str, str | None]:
+    """Return what the JVM's environment must differ in from ours.
+
+    ``directory`` is of this session alone.
+    """
+    import pyspark
+
+    if not is_local(master):
+        return {
+            "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable),
+            "PYSPARK_DRIVER_PYTHON": sys.executable,
+        }
+    own = Path(pyspark.__file__).parent
+    bundled = (own / "jars").is_dir()
+    return {
+        # The workers are to be what this process is, whatever is first in PATH.
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        # Another Spark would not understand this PySpark.
+        "SPARK_HOME": str(_home(own, directory)) if bundled else os.environ.get("SPARK_HOME"),
+        # Spark looks for the address of its host's name otherwise: without a DNS that takes long.
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        # It would go before spark.local.dir.
+        "SPARK_LOCAL_DIRS": None,
+        # The workers' batches would have memory be returned to the system and taken anew each time.
+        "MALLOC_TOP_PAD_": str(_TOP_PAD),
+    }
+
+
+def _home(own: Path, directory: Path) -> Path:
+    """Make a home for Spark that has its programs and its jars, but no PySpark in a zip file.
+
+    From there Spark's workers would import it, which is compiled anew each time: half a second in
+    each of the eight processes of a first job. So they find the installed one.
+    """
+    home = directory / "home"
+    home.mkdir()
+    for name in ("bin", "jars"):
+        (home / name).symlink_to(own / name)
+    return home
+
+
+def _cores(master: str) -> int:
+    found = _LOCAL.fullmatch(master)
+    wanted = found[1] if found is not None else None
+    if wanted is None:
+        return 1
+    return (os.cpu_count() or 1) if wanted == "*" else int(wanted)
+
+
+def _quieten() -> None:
+    """Silence what PySpark says in this process; what matters comes as an exception."""
+    # Warnings name the caller's module, which may be anybody's.
+    warnings.simplefilter("ignore", FutureWarning)
+    warnings.filterwarnings("ignore", module=r"(pyspark|py4j|pandas|pyarrow)(\..*)?")
+    logging.getLogger("py4j").setLevel(logging.CRITICAL + 1)
+    root = logging.getLogger()
+    if _not_of_py4j not in root.filters:
+        root.addFilter(_not_of_py4j)
+
+
+def _not_of_py4j(record: logging.LogRecord) -> bool:
+    """Tell whether a line of the root logger is not one of Py4J, which logs there, too."""
+    return "py4j" not in record.pathname
+
+
+@contextlib.contextmanager
+def _ended_by_errors() -> Iterator[None]:
+    """End the JVM at once with whatever is raised; say of errors of Spark what they mean."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except (Py4JError, PySparkException, OSError) as error:
+        said, gone = _last_words()
+        if isinstance(error, BrokenPipeError) and not gone:  # who read our output has gone
+            _end(quickly=True)
+            raise
+        meant = _meant(error, said, gone=gone)  # it may ask the JVM: before that is ended
+        _end(quickly=True)
+        raise meant from error
+    except BaseException:
+        _end(quickly=True)
+        raise
+
+
+def _meant(error: Exception, said: str = "", *, gone: bool = False) -> FoldmqError:
+    """Return what an error of Spark means, or one of the disk on which PySpark works."""
+    from spark.runtime.explain_failure import explained
+
+    meant = explained(error, said, gone)
+    if not isinstance(error, OSError) or isinstance(error, ConnectionError):
+        return meant
+    return disk_failed(error) if type(meant) is SparkError and error.errno is not None else meant
+
+
+def _last_words() -> tuple[str, bool]:
+    """Return what the JVM of this process said last, and whether it has ended by itself."""
+    if _jvm is None:
+        return "", False
+    return _jvm.said, _jvm.gateway is not None and not _jvm.running
+
+
+def _end(*, quickly: bool = False) -> None:
+    global _jvm
+    if _jvm is None:
+        return
+    if quickly:
+        _jvm.kill()
+    else:
+        _jvm.end()
+    atexit.unregister(_jvm.kill)
+    _jvm = None

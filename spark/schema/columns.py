@@ -1,0 +1,152 @@
+"""The columns of the tables that a log is read as, with their types as Spark calls them.
+
+A log can be read by the record, by the event or by the entry: a row for each position.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from spark.runtime.marked_errors import BadOption
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+RECORDS: Final[Mapping[str, str]] = {
+    "node": "string",
+    "seq": "bigint",
+    "time": "timestamp",
+    "time_ms": "bigint",
+    "link": "string",
+    "previous": "string",
+    "part": "int",
+    "last": "boolean",
+    "void": "boolean",
+    "events": "int",
+    "entries": "int",
+    "bytes": "int",
+    "data": "binary",
+    "damage": "string",
+}
+"""A row for each record."""
+
+EVENTS: Final[Mapping[str, str]] = {
+    "node": "string",
+    "seq": "bigint",
+    "index": "int",
+    "position": "bigint",
+    "entries": "int",
+    "time": "timestamp",
+    "time_ms": "bigint",
+    "type": "string",
+    "version": "int",
+    "session": "string",
+    "part": "int",
+    "json": "string",
+    "payload": "binary",
+    "damage": "string",
+}
+"""A row for each event as it was written."""
+
+ENTRIES: Final[Mapping[str, str]] = {
+    "node": "string",
+    "seq": "bigint",
+    "index": "int",
+    "position": "bigint",
+    "time": "timestamp",
+    "time_ms": "bigint",
+    "type": "string",
+    "version": "int",
+    "session": "string",
+    "entry": "int",
+    "entries": "int",
+    "topic": "string",
+    "filter": "string",
+    "qos": "int",
+    "retain": "boolean",
+    "packet_id": "int",
+    "ref": "bigint",
+    "size": "int",
+    "payload": "binary",
+    "will": "boolean",
+    "waiting": "boolean",
+    "reason": "string",
+    "cause": "string",
+    "count": "bigint",
+    "queued": "bigint",
+    "queued_bytes": "bigint",
+    "refs": "array<bigint>",
+    "filters": "array<struct<filter:string,qos:int>>",
+    "topics": "array<string>",
+    "software": "string",
+    "resumed": "boolean",
+    "clean": "boolean",
+    "level": "int",
+    "keep_alive": "int",
+    "generation": "bigint",
+    "address": "string",
+    "user": "string",
+    "expiry": "bigint",
+    "delay": "bigint",
+    "checkpoint": "bigint",
+    "begun": "bigint",
+    "sessions": "bigint",
+    "retained": "bigint",
+    "state": "string",
+    "part": "int",
+    "last": "boolean",
+    "first": "bigint",
+    "link": "string",
+    "begins_ms": "bigint",
+    "through": "bigint",
+    "where": "string",
+    "action": "string",
+    "by": "string",
+    "target": "string",
+    "outcome": "string",
+    "name": "string",
+    "role": "string",
+    "first_ms": "bigint",
+    "properties": "string",
+    "json": "string",
+    "damage": "string",
+}
+"""A row for each entry: an event about 50 messages has 50 of them."""
+
+GRAINS: Final[Mapping[str, Mapping[str, str]]] = {
+    "entries": ENTRIES,
+    "events": EVENTS,
+    "records": RECORDS,
+}
+"""What option ``rows`` may be, and the columns that there are then."""
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """The columns that are asked for, in order, of one way to read a log."""
+
+    rows: str
+    """``entries``, ``events`` or ``records``."""
+    names: tuple[str, ...]
+
+    @classmethod
+    def of(cls, rows: str, names: Sequence[str] = ()) -> Columns:
+        """Return the columns with these names, all there are without; raises BadOption."""
+        known = GRAINS.get(rows)
+        if known is None:
+            raise BadOption(f"rows = {rows!r}: expected one of {', '.join(GRAINS)}")
+        wrong = [name for name in names if name not in known]
+        if wrong:
+            raise BadOption(
+                f"there is no column {wrong[0]!r} in rows={rows}: there are {', '.join(known)}"
+            )
+        if len(set(names)) < len(names):
+            raise BadOption(f"a column is named twice in {', '.join(names)!r}")
+        return cls(rows, tuple(names) or tuple(known))
+
+    @property
+    def ddl(self) -> str:
+        """The schema as Spark reads it."""
+        known = GRAINS[self.rows]
+        return ", ".join(f"`{name}` {known[name]}" for name in self.names)

@@ -1,0 +1,140 @@
+"""Logs in an archive, as the source reads them: no Spark is needed for it, and no JVM.
+
+An archive is a directory with one for each node in it, ``node=<node>``; each of them is whole by
+itself and may be read alone. See ``docs/archive.md``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from heapq import merge
+from typing import TYPE_CHECKING, Final
+
+from eventstore.shown import escaped
+from spark.storage import parquet_files
+from spark.storage.directories import Folder
+from spark.storage.ledger import NAME, Ledger, NoArchive, parse
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+NODE: Final = "node="
+
+
+@dataclass(frozen=True, slots=True)
+class ArchivedStored:
+    """The records of one log in an archive, up to what it had when that was looked up.
+
+    Where they are is read from the ledger on each machine that needs it: what a ledger has once
+    said it goes on saying.
+    """
+
+    folder: Folder
+    """The directory of the node."""
+    stream: str
+    first: int
+    last: int
+    size: int
+
+    @property
+    def borders(self) -> tuple[int, ...]:
+        """Sequences of the first records of files."""
+        return tuple(one.first for one in self._ledger().between(self.first, self.last))
+
+    def read(self, first: int, last: int) -> Iterator[tuple[int, bytes]]:
+        """Yield (sequence, bytes) between two sequences, both included, in order, each once.
+
+        Raises ArchiveDamaged, which names the file and the record.
+        """
+        first, last = max(first, self.first), min(last, self.last)
+        for segment in self._ledger().between(first, last):
+            parts = [
+                parquet_files.read(self.folder, file.name, first, last, file.size)
+                for file in segment.files
+            ]
+            try:
+                yield from parts[0] if len(parts) == 1 else merge(*parts)
+            finally:
+                for part in parts:
+                    part.close()
+
+    def link_before(self, sequence: int) -> bytes | None:
+        """Return the link of the record before one where files meet; there the ledger has it."""
+        for segment in self._ledger().between(sequence - 1, sequence):
+            if segment.first == sequence:
+                return bytes.fromhex(segment.previous)
+            if segment.last == sequence - 1:
+                return bytes.fromhex(segment.link)
+        return None
+
+    def around(self, time_ms: int) -> tuple[int, int]:
+        """Return between which records the last one lies that is not later than a time.
+
+        Only that file needs to be looked into whose times are around it.
+        """
+        for segment in reversed([*self._ledger().between(self.first, self.last)]):
+            if segment.begins_ms <= time_ms:
+                last = min(segment.last, self.last)
+                return (last if segment.ends_ms <= time_ms else segment.first - 1), last
+        return self.first - 1, self.first - 1
+
+    def explain(self, _sequence: int) -> None:
+        """Return why a record is not there: an archive has all between its first and its last."""
+
+    def place(self, sequence: int) -> str:
+        """Name the file that has a record."""
+        for segment in self._ledger().between(sequence, sequence):
+            files = [parquet_files.shown(self.folder, file.name) for file in segment.files]
+            return f"file {' or '.join(files)} of the archive"
+        return f"the archive {self.folder}"
+
+    def _ledger(self) -> Ledger:
+        return _ledger_up_to(self.folder, self.last)
+
+
+def plan(directory: str) -> list[ArchivedStored]:
+    """Return the logs that are in an archive.
+
+    ``directory`` is a path or a URI that Arrow knows, of an archive or of one node's part of it.
+    Raises NoArchive, NoFolder, ArchiveDamaged or LaterArchive.
+    """
+    folder = Folder(directory)
+    found = _look(folder)
+    if found is not None:
+        return [found]
+    parts = [folder.within(name) for name in folder.folders() if name.startswith(NODE)]
+    logs = [found for part in parts if (found := _look(part)) is not None]
+    if not logs:
+        raise NoArchive(f"there is no archive in {folder}: 'foldmq spark archive' writes one")
+    return logs
+
+
+def ledger_of(folder: Folder) -> Ledger | None:
+    """Return the ledger in the directory of a node, None if there is none, or nothing in it."""
+    data = folder.read(NAME)
+    if data is None:
+        return None
+    try:
+        return parse(data, f"{folder}/{NAME}")
+    except NoArchive:
+        return None
+
+
+def _look(folder: Folder) -> ArchivedStored | None:
+    ledger = ledger_of(folder)
+    if ledger is None or not ledger.segments:
+        return None
+    return ArchivedStored(folder, ledger.stream, ledger.first, ledger.last, ledger.size)
+
+
+@lru_cache(maxsize=16)
+def _ledger_up_to(folder: Folder, last: int) -> Ledger:
+    """Return the ledger of a directory, which is known to reach a record."""
+    ledger = ledger_of(folder)
+    if ledger is None or ledger.last < last:
+        raise NoArchive(
+            f"the archive {folder} does not have record {escaped(str(last))} any more: was it "
+            "replaced, or is it another directory on another machine?"
+        )
+    return ledger

@@ -1,0 +1,107 @@
+"""Logs in NATS: which there are, and reading them ahead of who decodes."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from eventstore.errors import CorruptLog, LostLog
+from eventstore.log.jetstream_log import LogUnavailable, ask, read_bounds, read_stored
+from eventstore.nats.connection import disconnect
+from spark.runtime.marked_errors import CutMeanwhile
+from spark.runtime.sync_calls import run
+from spark.storage.read_ahead import read_ahead
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+    from nats.aio.client import Client
+
+    from protocol.errors import FoldmqError
+    from spark.storage.nats_access import Access
+
+_SECONDS: Final = 10.0
+_TRIES: Final = 3
+"""How often in a row reading may break off without anything having come."""
+
+
+@dataclass(frozen=True, slots=True)
+class NatsStored:
+    """A log in a JetStream stream."""
+
+    access: Access
+    stream: str
+    first: int
+    last: int
+    size: int
+    borders: tuple[int, ...] = ()
+
+    def read(self, first: int, last: int) -> Iterator[tuple[int, bytes]]:
+        """Yield what is stored between two sequences, over a connection of its own.
+
+        Raises NatsUnavailable when NATS does not answer any more.
+        """
+        return read_ahead(lambda: self._stored(first, last))
+
+    def link_before(self, _sequence: int) -> None:
+        """Return that the link of a record is not known before it is read."""
+
+    def around(self, _time_ms: int) -> tuple[int, int]:
+        """Return all records: none of their times is known."""
+        return self.first - 1, self.last
+
+    def explain(self, sequence: int) -> FoldmqError | None:
+        """Return what says that the broker cut the record off meanwhile; None: it is missing."""
+        first = run(self._first_now())
+        if first <= sequence:
+            return None
+        return CutMeanwhile(
+            f"log {self.stream} was cut while it was read: it begins with record {first} now, and "
+            f"record {sequence} was still to be read; read it again, or from an archive"
+        )
+
+    def place(self, _sequence: int) -> str:
+        """Name what has a record: nothing more than the log."""
+        return ""
+
+    async def _first_now(self) -> int:
+        client = await self.access.open()
+        try:
+            return (await read_bounds(client, self.stream, _SECONDS))[0]
+        finally:
+            await disconnect(client)
+
+    async def _stored(self, first: int, last: int) -> AsyncIterator[tuple[int, bytes]]:
+        client = await self.access.open()
+        try:
+            failures = 0
+            while True:
+                try:
+                    stored = read_stored(client, self.stream, first, last)
+                    async with aclosing(stored):  # type: ignore[type-var] # an async generator
+                        async for sequence, data in stored:
+                            first, failures = sequence + 1, 0
+                            yield sequence, data
+                except LogUnavailable:
+                    # the connection broke, and with it what was on its way; nats-py makes another
+                    failures += 1
+                    if failures == _TRIES:
+                        raise
+                else:
+                    return
+        finally:
+            await disconnect(client)
+
+
+async def look_up(client: Client, access: Access, stream: str) -> NatsStored | None:
+    """Return a log as it is now, None when there is none; raises CorruptLog if it was emptied."""
+    try:
+        answer = await ask(client, stream, f"STREAM.INFO.{stream}", None, _SECONDS)
+    except LostLog:
+        return None
+    state = answer["state"]
+    first, last = state["first_seq"], state["last_seq"]
+    if first > last > 0:
+        raise CorruptLog(1, f"is gone with all others: stream {stream} was emptied")
+    return NatsStored(access, stream, max(1, first), last, state["bytes"])

@@ -1,0 +1,77 @@
+"""Which node wrote a log: its records say so, whatever the stream is called that they are in."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from eventstore.errors import CorruptLog
+from eventstore.nats.discovery import PREFIX
+from eventstore.shown import escaped
+from eventstore.shown import name as shown
+from spark.runtime.marked_errors import BadOption, of_log
+from spark.storage.record_frames import frame_of
+from spark.storage.stored_log import opened
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+    from spark.storage.stored_log import Stored
+
+_NEAR: Final = 64
+"""Records that are looked at when the first one is damaged or missing."""
+_LISTED: Final = 10
+
+
+def node_of(stored: Stored) -> str:
+    """Return the node that wrote a log, as its first record says that can be read.
+
+    If none can, that after which the stream is called. Raises what reading raises.
+    """
+    begin, last = stored.first, stored.last
+    with of_log(stored.stream):
+        for first, until in ((begin, begin), (begin + 1, begin + _NEAR)):
+            found = _first_node(stored, first, min(until, last))
+            if found is not None:
+                return found
+    return stored.stream.removeprefix(PREFIX)
+
+
+def _first_node(stored: Stored, first: int, last: int) -> str | None:
+    if first <= last:
+        with opened(stored, first, last) as records:
+            for sequence, data in records:
+                with suppress(CorruptLog):
+                    return frame_of(sequence, data).node
+    return None
+
+
+def nodes_of(logs: Iterable[Stored]) -> dict[str, str]:
+    """Return the node of each log, by the names of their streams.
+
+    Raises BadOption when two are of the same node: what is in both would have happened twice.
+    """
+    found: dict[str, str] = {}
+    by_node: dict[str, str] = {}
+    for stored in logs:
+        node = node_of(stored)
+        other = by_node.setdefault(node, stored.stream)
+        if other != stored.stream:
+            raise BadOption(
+                f"{escaped(other)} and {escaped(stored.stream)} are both logs of node "
+                f"{shown(node)}: read one of them"
+            )
+        found[stored.stream] = node
+    return found
+
+
+def check_known(claimed: Iterable[str], nodes: Collection[str]) -> None:
+    """Raise BadOption for claims about a node whose log is not read: nothing would test them."""
+    for node in sorted(claimed):
+        if node not in nodes:
+            names = [shown(one) for one in sorted(nodes)[:_LISTED]]
+            listed = ", ".join(names) + (", ..." if len(nodes) > _LISTED else "")
+            raise BadOption(
+                f"something is claimed of node {shown(node)}, whose log is not read: there is "
+                f"{listed or 'none'}"
+            )

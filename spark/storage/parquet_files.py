@@ -1,0 +1,138 @@
+"""The Parquet files of an archive: records in order, read in bounded memory, and looked through.
+
+A row is a record: ``seq`` its stream sequence, ``data`` its bytes as they were in the log. What is
+in ``time``, ``part``, ``last`` and ``bytes`` is for whoever reads the files without foldmq.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import pyarrow as pa
+from pyarrow import parquet
+
+from eventstore.errors import CorruptLog
+from eventstore.shown import escaped
+from spark.storage.directories import without_secrets
+from spark.storage.ledger import ArchiveDamaged
+from spark.storage.record_frames import frame_of
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator
+
+    from spark.storage.directories import Folder
+
+_AT_ONCE: Final = 4 * 1024 * 1024
+"""Bytes of records that are decoded at once, about."""
+_BUFFER: Final = 1024 * 1024
+"""Bytes that are read from a file at once."""
+_SENTENCE: Final = 200
+_UNREADABLE: Final = (OSError, pa.ArrowException, LookupError, ValueError, TypeError, OverflowError)
+"""What reading a file raises that is not what was written; its footer may say anything then."""
+
+
+class Run(NamedTuple):
+    """Consecutive records of a file: checked, and each continues the one before."""
+
+    file: str
+    first: int
+    last: int
+    previous: str
+    """Link of the record before the first, in hexadecimal."""
+    link: str
+    begins_ms: int
+    ends_ms: int
+    size: int
+    """Bytes of the records."""
+
+
+def read(
+    folder: Folder, name: str, first: int, last: int, size: int | None = None
+) -> Generator[tuple[int, bytes]]:
+    """Yield (sequence, bytes) of the records of a file between two sequences, in order.
+
+    What the statistics of the file say is not between them is not read. ``size`` is what the file
+    must have, in bytes. Raises ArchiveDamaged, which names the file and the first record that
+    cannot be read.
+    """
+    behind = first - 1
+    try:
+        with folder.open(name) as source:
+            _check_size(source, size)
+            for sequence, data in _rows(source, first, last):
+                yield sequence, data
+                behind = sequence
+    except FileNotFoundError:
+        raise ArchiveDamaged(f"file {shown(folder, name)} of the archive is missing") from None
+    except _UNREADABLE as error:
+        why = without_secrets(str(error), folder.where)
+        raise ArchiveDamaged(
+            f"file {shown(folder, name)} of the archive is damaged: it cannot be read from record "
+            f"{behind + 1} on: {escaped(' '.join(why.split()), _SENTENCE)}"
+        ) from None
+
+
+def shown(folder: Folder, name: str) -> str:
+    """Name a file in a message."""
+    return f"{folder}/{escaped(name)}"
+
+
+def _check_size(source: pa.NativeFile, size: int | None) -> None:
+    if size is not None and source.size() != size:
+        raise ValueError(f"it has {source.size()} bytes in place of {size}")
+
+
+def _rows(source: pa.NativeFile, first: int, last: int) -> Iterator[tuple[int, bytes]]:
+    with parquet.ParquetFile(
+        source, buffer_size=_BUFFER, pre_buffer=False, page_checksum_verification=True
+    ) as file:
+        for group in _groups(file, first, last):
+            batches = file.iter_batches(_rows_at_once(file, group), [group], ["seq", "data"])
+            for batch in batches:
+                records = batch.column("data")
+                for at, sequence in enumerate(batch.column("seq").to_pylist()):
+                    if first <= sequence <= last:
+                        yield sequence, records[at].as_py()
+
+
+def _groups(file: parquet.ParquetFile, first: int, last: int) -> Iterator[int]:
+    """Yield the row groups that may have records between two sequences."""
+    column = file.schema_arrow.get_field_index("seq")
+    for group in range(file.metadata.num_row_groups):
+        known = file.metadata.row_group(group).column(column).statistics
+        if known is None or not known.has_min_max or (known.max >= first and known.min <= last):
+            yield group
+
+
+def _rows_at_once(file: parquet.ParquetFile, group: int) -> int:
+    about = file.metadata.row_group(group)
+    return max(1, int(about.num_rows * _AT_ONCE / max(1, about.total_byte_size)))
+
+
+def look_through(folder: Folder, name: str) -> Iterator[Run]:
+    """Check every record of a file and yield the runs that it has.
+
+    Raises ArchiveDamaged, or CorruptLog for a record that is not as it was written.
+    """
+    run: Run | None = None
+    for sequence, data in read(folder, name, 1, 1 << 62):
+        record = frame_of(sequence, data)
+        previous, link = record.previous.hex(), record.link.hex()
+        if run is not None and sequence == run.last + 1:
+            if previous != run.link:
+                raise CorruptLog(sequence, f"does not continue record {run.last}")
+            run = run._replace(
+                last=sequence,
+                link=link,
+                begins_ms=min(run.begins_ms, record.time_ms),
+                ends_ms=max(run.ends_ms, record.time_ms),
+                size=run.size + len(data),
+            )
+            continue
+        if run is not None:
+            yield run
+        run = Run(
+            name, sequence, sequence, previous, link, record.time_ms, record.time_ms, len(data)
+        )
+    if run is not None:
+        yield run

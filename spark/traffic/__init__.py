@@ -1,0 +1,1 @@
+"""Traffic statistics of a log, and their report."""
