@@ -21,8 +21,8 @@ from typing import Self
 from brokers import ROOT, BenchError
 from client import CONNACK, PUBACK, SUBACK, Client, connect, publish, session_name, subscribe
 
-from cli.operator.inspecting import open_broker
-from cli.sourceflags import SourceFlags
+from cli.live.broker_client import open_broker
+from cli.logsource.source_flags import SourceFlags
 from protocol.errors import FoldmqError
 
 _AT_ONCE, _SOURCES = 200, 20  # connections made at a time, and the addresses they come from

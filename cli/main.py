@@ -8,11 +8,14 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from cli import aclcommand, hidden, logcommands, passwdcommand, version
-from cli.flags import with_settings_flags
-from cli.operator import commands as operatorcommands
-from cli.sparkjobs import commands as sparkcommands
-from cli.web import command as webcommand
+from cli import version
+from cli.common import argv_secrets
+from cli.history import log_commands
+from cli.operator import operator_commands as operatorcommands
+from cli.settings.setting_flags import with_settings_flags
+from cli.sparkjobs import spark_commands as sparkcommands
+from cli.users import acl_command, passwd_command
+from cli.web import web_command as webcommand
 from protocol.errors import FoldmqError
 
 app = typer.Typer(
@@ -61,7 +64,7 @@ Qos = Annotated[int, typer.Option("-q", "--qos", min=0, max=2, help="Quality of 
 
 def main() -> NoReturn:
     """Run the command; an error foldmq can name is one line on stderr and its exit code."""
-    hidden.hide(sys.argv)
+    argv_secrets.hide(sys.argv)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             # What clients chose may not exist in the encoding of the terminal.
@@ -121,9 +124,9 @@ def _serve(config: Path | None, flags: dict[str, object]) -> None:
     SIGTERM drains and ends.
     """
     # The broker's packages are not loaded for the other commands.
-    from cli import serve
+    from cli.serve import service
 
-    serve.run(flags, config)
+    service.run(flags, config)
 
 
 @app.command("pseudonym")
@@ -134,9 +137,9 @@ def _pseudonym(
     ] = Path("foldmq-data"),
 ) -> None:
     """Show what stands for a client id where the broker has pseudonyms = true."""
-    from cli import access
+    from cli.serve import auth_factory
 
-    typer.echo(access.pseudonym_of(client, data_dir))
+    typer.echo(auth_factory.pseudonym_of(client, data_dir))
 
 
 @app.command("salvage")
@@ -150,17 +153,17 @@ def _salvage(
 
     DIR is only read. NEWDIR needs room for twice the log while this runs.
     """
-    from cli import salvage
+    from cli.history import salvage
 
     salvage.run(data_dir, to)
 
 
-logcommands.register(app)
+log_commands.register(app)
 operatorcommands.register(app)
 webcommand.register(app)
 sparkcommands.register(app)
-aclcommand.register(app)
-passwdcommand.register(app)
+acl_command.register(app)
+passwd_command.register(app)
 
 
 @app.command("pub")
@@ -189,7 +192,8 @@ def _pub(
     insecure: Insecure = False,
 ) -> None:
     """Publish; ends well when the broker has acknowledged everything (QoS 1 and 2)."""
-    from cli import client, pub
+    from cli.clients import connection as client
+    from cli.clients import pub
 
     source = sys.stdin.buffer if lines else None
     payloads = pub.payloads(message, file, null=null, lines=source)
@@ -232,7 +236,8 @@ def _sub(
     insecure: Insecure = False,
 ) -> None:
     """Print messages as they come; connects again when the broker was away."""
-    from cli import client, sub
+    from cli.clients import connection as client
+    from cli.clients import sub
 
     files = client.TlsFiles(cafile, cert, key, insecure)
     style: sub.Style = "json" if as_json else "verbose" if verbose else "payload"

@@ -15,7 +15,7 @@ from typing import get_args
 
 import pytest
 
-from cli.settings import Settings
+from cli.settings.settings import Settings
 from eventstore.format.events import Event
 
 ROOT = Path(__file__).parent.parent

@@ -81,7 +81,7 @@ def test_spark_is_loaded_for_its_jobs_alone() -> None:
         ("projections", "from time import monotonic"),
         ("projections", "if True:\n    from actors import auth"),
         ("eventstore", "import projections"),
-        ("actors", "from cli.settings import Settings"),
+        ("actors", "from cli.settings.settings import Settings"),
         ("actors", "from . import auth"),
         ("actors", "import spark.datasource.log"),
         ("spark", "from actors.maintenance.attestation import digest"),

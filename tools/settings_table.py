@@ -1,4 +1,4 @@
-"""Writes docs/configuration.md: every setting of ``foldmq serve``, from cli/settings.py.
+"""Writes docs/configuration.md: every setting of ``foldmq serve``, from cli/settings/settings.py.
 
 Names, bounds, defaults and descriptions are the code's own.
 
@@ -12,9 +12,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cli.flags import size_shown, time_shown
-from cli.settings import OTHER_VARIABLES, PREFIX, RELOADABLE, Settings, flag
-from cli.units import Address, seconds, size
+from cli.common.units import Address, seconds, size
+from cli.settings.setting_flags import size_shown, time_shown
+from cli.settings.settings import OTHER_VARIABLES, PREFIX, RELOADABLE, Settings, flag
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
@@ -27,7 +27,7 @@ _BOOLEANS: tuple[object, ...] = (bool, bool | None)
 INTRODUCTION = """\
 # Settings of `foldmq serve`
 
-Written by `tools/settings_table.py` from `cli/settings.py`; do not edit.
+Written by `tools/settings_table.py` from `cli/settings/settings.py`; do not edit.
 
 A setting has one name. It is given as a flag (`--max-ack-pending 100`), in the environment
 (`FOLDMQ_MAX_ACK_PENDING=100`) or in a TOML file (`max_ack_pending = 100`). A flag goes before the

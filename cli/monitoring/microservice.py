@@ -18,7 +18,7 @@ import structlog
 
 from actors.inspection.requests import Refused, TooLarge
 from actors.tracing.tracer import Tracer
-from cli.operator.inspecting import SERVICE, SUBJECTS
+from cli.live.broker_client import SERVICE, SUBJECTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine

@@ -6,12 +6,12 @@ import os
 import sys
 from pathlib import Path
 
-from cli import text
-from cli.moments import parse_moment
-from cli.sourceflags import UsageError
+from cli.common import text
+from cli.logsource.moments import parse_moment
+from cli.logsource.source_flags import UsageError
 from cli.sparkjobs.claims import Claims, of_brokers, of_nobody, of_projections
-from cli.sparkjobs.flags import SparkFlags
-from cli.sparkjobs.running import Job, run, write
+from cli.sparkjobs.job_runner import Job, run, write
+from cli.sparkjobs.spark_flags import SparkFlags
 from spark.audit.facts.outcome import Outcome
 from spark.audit.pipeline import audit
 from spark.report import json_report, page

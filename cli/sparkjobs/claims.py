@@ -3,12 +3,12 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from cli import text
-from cli.attested import Asking, Attested, NoBroker, Unanswered
-from cli.operator.inspecting import NoLiveBroker
-from cli.projected import Held, ProjectionReader, Projections
-from cli.source import Source
-from cli.sparkjobs.place import Found
+from cli.common import text
+from cli.compare.live_state import Asking, Attested, NoBroker, Unanswered
+from cli.compare.stored_projections import Held, ProjectionReader, Projections
+from cli.live.broker_client import NoLiveBroker
+from cli.logsource.source import Source
+from cli.sparkjobs.log_location import Found
 from eventstore.format.positions import Position, position
 from eventstore.nats.discovery import PREFIX
 from spark.audit.facts.outcome import ALL_CLAIM as ALL

@@ -21,11 +21,11 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from cli import text
-from cli.operator.tables import Column, Table
-from cli.sourceflags import UsageError
-from cli.sparkjobs.place import absolute
-from cli.sparkjobs.running import Job, write
+from cli.common import text
+from cli.common.tables import Column, Table
+from cli.logsource.source_flags import UsageError
+from cli.sparkjobs.job_runner import Job, write
+from cli.sparkjobs.log_location import absolute
 from eventstore.format.positions import (
     INDEX_BITS,
     MAX_INDEX,

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 from pyspark.sql import Row
 
-from cli import text
-from cli.moments import parse_moment
-from cli.operator.tables import Column
-from cli.sparkjobs.flags import SparkFlags
+from cli.common import text
+from cli.common.tables import Column
+from cli.logsource.moments import parse_moment
+from cli.sparkjobs.job_runner import Job, nothing, run
 from cli.sparkjobs.output import as_of, put, target
-from cli.sparkjobs.running import Job, nothing, run
+from cli.sparkjobs.spark_flags import SparkFlags
 from eventstore.format.positions import format_position
 from spark.rebuild import rebuild
 

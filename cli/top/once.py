@@ -8,18 +8,18 @@ import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from cli import text
-from cli.top.columns import ACTORS, TOPICS, Column, Row, cells_of, fitting, head, topic_rows
-from cli.top.history import History
-from cli.top.questions import Questions
-from cli.top.rates import between
-from cli.top.spans import plain
-from cli.top.summary import Frame, header, health, summary, troubles
+from cli.common import text
+from cli.top.data.top_queries import Questions
+from cli.top.text.columns import ACTORS, TOPICS, Column, Row, cells_of, fitting, head, topic_rows
+from cli.top.text.rate_history import History
+from cli.top.text.rates import between
+from cli.top.text.styled_text import plain
+from cli.top.text.summary import Frame, header, health, summary, troubles
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from cli.top.link import Link
+    from cli.top.data.broker_link import Link
 
 _ROWS = 20
 """Rows of each table."""

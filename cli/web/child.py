@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Self
 
 import structlog
 
-from cli.listening import ListenError, bind, excuse
-from cli.settings import PREFIX, Settings
-from cli.units import Address
-from cli.web.access import TOKEN_FILE, TokenError, find_token
+from cli.common.units import Address
+from cli.settings.bind import ListenError, bind, excuse
+from cli.settings.settings import PREFIX, Settings
+from cli.web.auth.own_token import TOKEN_FILE, TokenError, find_token
 from eventstore.server.process import end_process
 
 if TYPE_CHECKING:

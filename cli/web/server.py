@@ -14,15 +14,15 @@ from pathlib import Path
 import structlog
 from aiohttp import web
 
-from cli import logs
-from cli.hosts import Hosts, is_wildcard
-from cli.listening import bind
-from cli.settings import load
-from cli.sourceflags import SourceFlags, UsageError
-from cli.units import Address, address
-from cli.web.access import TOKEN_FILE, Token, find_token
-from cli.web.app import make_app
-from cli.web.tokens import TOKENS_FILE, Tokens
+from cli.common import logging_setup
+from cli.common.allowed_hosts import Hosts, is_wildcard
+from cli.common.units import Address, address
+from cli.logsource.source_flags import SourceFlags, UsageError
+from cli.settings.bind import bind
+from cli.settings.settings import load
+from cli.web.auth.own_token import TOKEN_FILE, Token, find_token
+from cli.web.auth.tokens import TOKENS_FILE, Tokens
+from cli.web.web_app import make_app
 
 log = structlog.get_logger("foldmq")
 
@@ -46,7 +46,7 @@ def run(
     TokenError.
     """
     settings = load(flags.settings, os.environ, flags.config)
-    logs.configure(settings.log_level, settings.log_format)
+    logging_setup.configure(settings.log_level, settings.log_format)
     # What is wrong with somebody's HTTP is not for the broker's log.
     logging.getLogger("aiohttp").setLevel(logging.CRITICAL + 1)
     token = find_token(_token_file(settings.data_dir, token_file))

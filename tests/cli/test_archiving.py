@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from cli.operator.inspecting import NoAnswer, NoLiveBroker, Refused
-from cli.sourceflags import SourceFlags
-from cli.sparkjobs import archiving
-from cli.sparkjobs.archiving import Brokers, Report, run_archive
-from cli.sparkjobs.flags import SparkFlags
-from cli.sparkjobs.place import Found
+from cli.live.broker_client import NoAnswer, NoLiveBroker, Refused
+from cli.logsource.source_flags import SourceFlags
+from cli.sparkjobs import archive as archiving
+from cli.sparkjobs.archive import Brokers, Report, run_archive
+from cli.sparkjobs.log_location import Found
+from cli.sparkjobs.spark_flags import SparkFlags
 from protocol.errors import FoldmqError
 from spark.storage.archive_directory import Archived
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from harness.certs import Authority
 
-from cli.flags import with_settings_flags
-from cli.ready import Facts, announce
-from cli.settings import RELOADABLE, ConfigError, Settings, load
-from cli.store import bridge_access, check_files, nats_tls, nats_users
-from cli.units import Address
+from cli.common.units import Address
+from cli.logsource.log_store import bridge_access, check_files, nats_tls, nats_users
+from cli.serve.banner import Facts, announce
+from cli.settings.setting_flags import with_settings_flags
+from cli.settings.settings import RELOADABLE, ConfigError, Settings, load
 from eventstore.nats.connection import ConnectionOptions
 from eventstore.server.client_tls import ServerTls
 from eventstore.server.users_file import NatsUsersError

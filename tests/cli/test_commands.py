@@ -15,8 +15,8 @@ import pytest
 from fakebroker import CONNACK_OK, fake_broker
 from harness import forkserver
 
-from cli import client, sub
-from cli.units import Address
+from cli.clients import connection, sub
+from cli.common.units import Address
 
 ROOT = Path(__file__).resolve().parents[2]
 MOSQUITTO = shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin")
@@ -266,25 +266,25 @@ def test_connection_lost_before_the_acknowledgement() -> None:
 
 
 def test_target_from_url() -> None:
-    target = client.find_target("ignored", 1, None, None, "mqtt://ann:p%40ss@[::1]:1884")
-    assert target == client.Target(Address("::1", 1884), "ann", "p@ss")
-    target = client.find_target("ignored", 1, "ann", "pass", "mqtt://localhost")
-    assert target == client.Target(Address("localhost", 1883), "ann", "pass")
+    target = connection.find_target("ignored", 1, None, None, "mqtt://ann:p%40ss@[::1]:1884")
+    assert target == connection.Target(Address("::1", 1884), "ann", "p@ss")
+    target = connection.find_target("ignored", 1, "ann", "pass", "mqtt://localhost")
+    assert target == connection.Target(Address("localhost", 1883), "ann", "pass")
 
 
 @pytest.mark.parametrize("url", ["mqtts://ann:sesame@[::1", "mqtt://ann:sesame@[x]:1", "mqtt://"])
 def test_a_url_that_is_none_is_not_shown(url: str) -> None:
-    with pytest.raises(client.BadArgumentError, match="--url must look like") as raised:
-        client.find_target("ignored", 1, None, None, url)
+    with pytest.raises(connection.BadArgumentError, match="--url must look like") as raised:
+        connection.find_target("ignored", 1, None, None, url)
     assert "sesame" not in str(raised.value)
 
 
 @pytest.mark.parametrize("where", [("a..b", 1883), ("x" * 64, 1883), ("127.0.0.1", 0)])
 def test_what_is_no_host_and_port_is_said_in_a_line(where: tuple[str, int]) -> None:
-    target = client.find_target(*where, None, None, None)
-    made = client.new_client(target, None, persistent=False, reconnect=False)
-    with pytest.raises(client.BadArgumentError, match="is no host and port"):
-        client.connect(made, target)
+    target = connection.find_target(*where, None, None, None)
+    made = connection.new_client(target, None, persistent=False, reconnect=False)
+    with pytest.raises(connection.BadArgumentError, match="is no host and port"):
+        connection.connect(made, target)
 
 
 def test_a_terminal_is_not_driven_by_a_payload() -> None:

@@ -22,9 +22,9 @@ import pytest
 from harness import packets as p
 from simulation.world import World, simulate
 
+from cli.common.units import seconds
 from cli.monitoring.metrics import METRICS
-from cli.settings import load
-from cli.units import seconds
+from cli.settings.settings import load
 from eventstore.errors import CorruptLog
 from protocol.errors import FoldmqError
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 from structlog.testing import capture_logs
 
-from cli.listeners import Listeners
-from cli.listening import ListenError
-from cli.settings import Settings, load
+from cli.serve.listener_factory import Listeners
+from cli.settings.bind import ListenError
+from cli.settings.settings import Settings, load
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

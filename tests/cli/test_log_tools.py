@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
-from cli import text
-from cli.fold import AsOf
-from cli.moments import Cut, parse_moment
-from cli.replay import summary_lines, totals
-from cli.source import CutMeanwhile, Source
-from cli.sourceflags import UsageError
-from cli.topics import TopicBook, topic_matcher
-from cli.verify import Verifier
-from cli.why import story_lines
-from cli.words import as_object, words
+from cli.common import text
+from cli.history.replay import summary_lines, totals
+from cli.history.verify_log import Verifier
+from cli.history.why import story_lines
+from cli.logsource.event_text import as_object, words
+from cli.logsource.moments import Cut, parse_moment
+from cli.logsource.replay_fold import AsOf
+from cli.logsource.source import CutMeanwhile, Source
+from cli.logsource.source_flags import UsageError
+from cli.logsource.topic_lookup import TopicBook, topic_matcher
 from eventstore.errors import CorruptLog
 from eventstore.format.events import (
     Acked,
@@ -480,8 +480,8 @@ def test_a_log_that_is_cut_while_it_is_read(
     async def bounds(*_: object) -> tuple[int, int]:
         return first, 5
 
-    monkeypatch.setattr("cli.source.read_records", read)
-    monkeypatch.setattr("cli.source.read_bounds", bounds)
+    monkeypatch.setattr("cli.logsource.source.read_records", read)
+    monkeypatch.setattr("cli.logsource.source.read_bounds", bounds)
     client: Any = None
     source = Source(client, "s", "here", live, 1, 5, None)
 

@@ -9,7 +9,7 @@ import pytest
 import structlog
 from freezegun import freeze_time
 
-from cli import logs
+from cli.common import logging_setup
 
 HOSTILE = "a\x1b[2J\x07\n2026-01-01 forged\r\x9b1m\x7f\u202e\u2028\x00z"
 
@@ -27,7 +27,7 @@ def lines(stream: io.StringIO) -> list[str]:
 
 @freeze_time("2026-01-31 12:00:00")
 def test_text_line(stream: io.StringIO) -> None:
-    logs.configure("info", "text", stream)
+    logging_setup.configure("info", "text", stream)
     structlog.get_logger("foldmq").info(
         "client connected", client="a1", topic="a/+ b", clean=True, will=None, payload=b"x\xff"
     )
@@ -39,7 +39,7 @@ def test_text_line(stream: io.StringIO) -> None:
 
 @freeze_time("2026-01-31 12:00:00")
 def test_json_line(stream: io.StringIO) -> None:
-    logs.configure("info", "json", stream)
+    logging_setup.configure("info", "json", stream)
     structlog.get_logger("foldmq").warning("client refused", client="ä", code=4, payload=b"x")
     assert json.loads(stream.getvalue()) == {
         "timestamp": "2026-01-31T12:00:00.000000Z",
@@ -52,8 +52,8 @@ def test_json_line(stream: io.StringIO) -> None:
 
 
 @pytest.mark.parametrize("format_", ["text", "json"])
-def test_control_characters_are_escaped(stream: io.StringIO, format_: logs.Format) -> None:
-    logs.configure("info", format_, stream)
+def test_control_characters_are_escaped(stream: io.StringIO, format_: logging_setup.Format) -> None:
+    logging_setup.configure("info", format_, stream)
     log = structlog.get_logger("foldmq")
     log.info("client connected", client=HOSTILE, raw=HOSTILE.encode())
     log.info(HOSTILE)
@@ -64,34 +64,34 @@ def test_control_characters_are_escaped(stream: io.StringIO, format_: logs.Forma
 
 
 def test_json_gives_back_what_was_escaped(stream: io.StringIO) -> None:
-    logs.configure("info", "json", stream)
+    logging_setup.configure("info", "json", stream)
     structlog.get_logger("foldmq").info("client connected", client=HOSTILE)
     assert json.loads(stream.getvalue())["client"] == HOSTILE
 
 
 def test_levels_filter_and_change_for_loggers_in_use(stream: io.StringIO) -> None:
-    logs.configure("warning", "text", stream)
+    logging_setup.configure("warning", "text", stream)
     log = structlog.get_logger("foldmq")
     log.debug("one")
     log.info("two")
     log.warning("three")
-    logs.set_level("debug")
+    logging_setup.set_level("debug")
     log.debug("four")
-    logs.set_level("error")
+    logging_setup.set_level("error")
     log.warning("five")
     log.error("six")
     assert [line.split()[2] for line in lines(stream)] == ["three", "four", "six"]
 
 
 def test_bound_values_are_kept(stream: io.StringIO) -> None:
-    logs.configure("info", "json", stream)
+    logging_setup.configure("info", "json", stream)
     structlog.get_logger("foldmq").bind(client="a").info("client connected", qos=1)
     written = json.loads(stream.getvalue())
     assert (written["client"], written["qos"]) == ("a", 1)
 
 
 def test_exception_in_text_is_indented_and_escaped(stream: io.StringIO) -> None:
-    logs.configure("info", "text", stream)
+    logging_setup.configure("info", "text", stream)
     try:
         int(HOSTILE)
     except ValueError:
@@ -104,13 +104,13 @@ def test_exception_in_text_is_indented_and_escaped(stream: io.StringIO) -> None:
 
 
 def test_exception_in_json_is_a_value(stream: io.StringIO) -> None:
-    logs.configure("info", "json", stream)
+    logging_setup.configure("info", "json", stream)
     structlog.get_logger("foldmq").error("actor failed", exc_info=ValueError("lost"))
     assert json.loads(stream.getvalue())["exception"] == "ValueError: lost"
 
 
 def test_libraries_log_into_the_same_output(stream: io.StringIO) -> None:
-    logs.configure("info", "json", stream)
+    logging_setup.configure("info", "json", stream)
     logging.getLogger("aiohttp.server").warning("slow %s", "consumer")
     logging.getLogger("asyncio").info("not shown")
     (line,) = lines(stream)
@@ -121,7 +121,7 @@ def test_libraries_log_into_the_same_output(stream: io.StringIO) -> None:
 
 def test_a_reader_that_went_away_does_not_stop_the_broker() -> None:
     stream = io.StringIO()
-    logs.configure("info", "text", stream)
+    logging_setup.configure("info", "text", stream)
     stream.close()
     structlog.get_logger("foldmq").info("still here")
     structlog.reset_defaults()
@@ -135,12 +135,12 @@ class Terminal(io.StringIO):
 def test_colour_only_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
     for stream, coloured in ((Terminal(), True), (io.StringIO(), False)):
-        logs.configure("info", "text", stream)
+        logging_setup.configure("info", "text", stream)
         structlog.get_logger("foldmq").info("ready")
         assert ("\x1b[" in stream.getvalue()) is coloured
     monkeypatch.setenv("NO_COLOR", "1")
     plain = Terminal()
-    logs.configure("info", "text", plain)
+    logging_setup.configure("info", "text", plain)
     structlog.get_logger("foldmq").info("ready")
     assert "\x1b[" not in plain.getvalue()
     structlog.reset_defaults()
@@ -148,9 +148,9 @@ def test_colour_only_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("format_", ["text", "json"])
 def test_values_longer_than_anybody_reads_are_cut(
-    stream: io.StringIO, format_: logs.Format
+    stream: io.StringIO, format_: logging_setup.Format
 ) -> None:
-    logs.configure("info", format_, stream)
+    logging_setup.configure("info", format_, stream)
     structlog.get_logger("foldmq").info("client connected", client="x" * 60_000)
     assert len(stream.getvalue()) < 1200
     assert "(60000 characters)" in stream.getvalue()

@@ -17,11 +17,11 @@ from actors.authn.credentials import Anonymous
 from actors.broker import Broker
 from actors.kernel.clock import SystemClock
 from actors.options.broker_options import Options
-from cli.listening import ListenError
-from cli.monitoring import monitor as module
-from cli.monitoring.monitor import MOST_CONNECTIONS, Monitor
-from cli.settings import ConfigError, Settings, load
-from cli.units import Address
+from cli.common.units import Address
+from cli.monitoring import http_monitor as module
+from cli.monitoring.http_monitor import MOST_CONNECTIONS, Monitor
+from cli.settings.bind import ListenError
+from cli.settings.settings import ConfigError, Settings, load
 from eventstore.log.jetstream_log import LogUnavailable
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from harness.broker import Broker, free_port, until
 
-from cli.monitoring.notify import Notifier
+from cli.monitoring.systemd_notify import Notifier
 from protocol.errors import FoldmqError
 
 

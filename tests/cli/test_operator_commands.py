@@ -22,17 +22,19 @@ from actors.inspection import views
 from actors.inspection.inspector import Inspector
 from actors.session.session import Session
 from actors.session.subscription import Subscription
-from cli import text
-from cli.operator import actorlist, asking, inspecting, receivers, removing, retained, tables, tail
-from cli.operator.actorlist import STATES, TYPES, check_order, gather_top, id_order
-from cli.operator.actorpage import ask_session, connection_rates, read_session
-from cli.operator.actortree import Tree
-from cli.operator.inspecting import LiveBroker, NoLiveBroker, Refused, TooLarge, open_broker
-from cli.operator.receivers import outcome_lines
-from cli.operator.removing import remove_offline
-from cli.operator.sessionlist import selection
-from cli.operator.sessionpage import json_object, session_lines, subscription_lines
-from cli.sourceflags import SourceFlags, UsageError
+from cli.common import tables, text
+from cli.inspection import actor_list, receivers, retained, tail
+from cli.inspection.actor_list import STATES, TYPES, check_order, gather_top, id_order
+from cli.inspection.actor_page import ask_session, connection_rates, read_session
+from cli.inspection.actor_tree import Tree
+from cli.inspection.receivers import outcome_lines
+from cli.inspection.session_list import selection
+from cli.inspection.session_page import json_object, session_lines, subscription_lines
+from cli.live import broker_client
+from cli.live.broker_client import LiveBroker, NoLiveBroker, Refused, TooLarge, open_broker
+from cli.logsource.source_flags import SourceFlags, UsageError
+from cli.operator import bulk_change, remove
+from cli.operator.remove import remove_offline
 from eventstore.datadir import DataDir
 from eventstore.format.positions import position
 
@@ -191,7 +193,7 @@ def test_actors_are_in_the_order_of_their_numbers() -> None:
 # ---------------------------------------------------------------------------------- asking
 
 
-ASK = asking.Manner(yes=False, dry_run=False)
+ASK = bulk_change.Manner(yes=False, dry_run=False)
 
 
 @pytest.fixture
@@ -209,7 +211,7 @@ async def test_a_question_is_answered_with_yes(
     answer: str, type_in: Callable[[str], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
     type_in(answer)
-    assert await asking.confirmed(["  one"], "remove 1 session", ASK)
+    assert await bulk_change.confirmed(["  one"], "remove 1 session", ASK)
     assert capsys.readouterr() == ("", "  one\nRemove 1 session? [y/N] ")
 
 
@@ -219,7 +221,7 @@ async def test_all_else_is_no(
 ) -> None:
     type_in(answer)  # \x04 is the end of input
     with pytest.raises(typer.Exit) as ended:
-        await asking.confirmed([], "remove 1 session", ASK)
+        await bulk_change.confirmed([], "remove 1 session", ASK)
     assert ended.value.exit_code == 1
     assert capsys.readouterr().err.endswith("foldmq: nothing was changed\n")
 
@@ -227,13 +229,13 @@ async def test_all_else_is_no(
 async def test_nobody_to_ask_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
     with pytest.raises(UsageError, match="give --yes to remove 1 session"):
-        await asking.confirmed([], "remove 1 session", ASK)
+        await bulk_change.confirmed([], "remove 1 session", ASK)
 
 
 async def test_a_dry_run_lists_all_and_wins_over_yes(capsys: pytest.CaptureFixture[str]) -> None:
     lines = [f"  {number}" for number in range(30)]
-    manner = asking.Manner(yes=True, dry_run=True)
-    assert not await asking.confirmed(lines, "remove 30 sessions", manner)
+    manner = bulk_change.Manner(yes=True, dry_run=True)
+    assert not await bulk_change.confirmed(lines, "remove 30 sessions", manner)
     shown = capsys.readouterr()
     assert shown.out.splitlines() == lines
     assert shown.err == "foldmq: dry run, nothing was changed: would remove 30 sessions\n"
@@ -243,29 +245,35 @@ async def test_a_question_names_the_first_ones(
     type_in: Callable[[str], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
     type_in("y\n")
-    await asking.confirmed([f"  {number}" for number in range(30)], "remove", ASK)
+    await bulk_change.confirmed([f"  {number}" for number in range(30)], "remove", ASK)
     lines = capsys.readouterr().err.splitlines()
     assert lines[19:] == ["  19", "  and 10 more (--dry-run lists all)", "Remove? [y/N] "]
 
 
 def test_portions_fit_into_a_request() -> None:
-    assert list(asking.portions([])) == []
-    assert [len(one) for one in asking.portions(str(n) for n in range(1201))] == [500, 500, 201]
+    assert list(bulk_change.portions([])) == []
+    assert [len(one) for one in bulk_change.portions(str(n) for n in range(1201))] == [
+        500,
+        500,
+        201,
+    ]
     long = ["\x01" * 60_000 + str(number) for number in range(3)]  # each 360 kB as JSON
-    assert list(asking.portions(long)) == [[one] for one in long]
+    assert list(bulk_change.portions(long)) == [[one] for one in long]
 
 
 def test_what_was_done_and_refused_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    done = asking.Done()
+    done = bulk_change.Done()
     done.take({"done": ["a", "b"], "refused": [[HOSTILE, "came back\n"]], "position": None})
     done.take({"done": ["c"], "refused": [], "position": position(12, 3)})
     with pytest.raises(typer.Exit):
-        asking.tell(done, "removed", "session", ASK)
+        bulk_change.tell(done, "removed", "session", ASK)
     assert capsys.readouterr() == (
         "removed 3 sessions, recorded at 12.3\n",
         "foldmq: a\\u001b[2J\\n\\u202e<b>: came back\\n\n",
     )
-    asking.tell(asking.Done(), "removed", "session", asking.Manner(yes=True, dry_run=True))
+    bulk_change.tell(
+        bulk_change.Done(), "removed", "session", bulk_change.Manner(yes=True, dry_run=True)
+    )
     assert capsys.readouterr() == ("", "")
 
 
@@ -276,7 +284,7 @@ async def test_a_purge_spares_who_was_seen_offline_later() -> None:
     """Each portion is bound by the latest end of a session in it."""
     rows = [{"client": f"c{number}", "closed_ms": 1000 + number} for number in range(700)]
     broker = FakeBroker(lambda _, request: {"done": request["clients"], "refused": []})
-    done = asking.Done()
+    done = bulk_change.Done()
     await remove_offline(broker, rows, done)
     assert [
         (len(request["clients"]), request["offline_before_ms"]) for _, request in broker.asked
@@ -285,7 +293,7 @@ async def test_a_purge_spares_who_was_seen_offline_later() -> None:
         (200, 1699),
     ]
     assert {request["do"] for _, request in broker.asked} == {"remove_sessions"}
-    assert {request["by"] for _, request in broker.asked} == {asking.by()}
+    assert {request["by"] for _, request in broker.asked} == {bulk_change.by()}
     assert len(done.done) == 700
 
 
@@ -325,7 +333,7 @@ async def test_a_change_without_an_answer_may_be_done() -> None:
     with pytest.raises(NoLiveBroker, match=r"does not answer: time-out$"):
         await broker.ask("status")
     with pytest.raises(NoLiveBroker) as said:
-        await asking.change(broker, "kick", asking.Done(), client="c")
+        await bulk_change.change(broker, "kick", bulk_change.Done(), client="c")
     assert str(said.value) == (
         "the broker of node n1 on here does not answer: time-out; what was asked for may still be "
         "done"
@@ -340,7 +348,7 @@ async def test_a_change_that_nobody_got_is_not_done() -> None:
 
     broker = LiveBroker("n1", "here", cast("Client", Nobody()))
     with pytest.raises(NoLiveBroker, match=r"answers on here: does it run\?$"):
-        await asking.change(broker, "kick", asking.Done(), client="c")
+        await bulk_change.change(broker, "kick", bulk_change.Done(), client="c")
 
 
 @pytest.mark.parametrize(
@@ -437,7 +445,7 @@ def test_the_words_for_actors_are_those_of_the_broker() -> None:
 )
 def test_words_are_checked_before_anything_is_asked(wanted: dict[str, str], said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        actorlist.run(SourceFlags(), wanted, None, None, as_json=False)
+        actor_list.run(SourceFlags(), wanted, None, None, as_json=False)
 
 
 @pytest.mark.parametrize("topic", ["a/+", "#", ""])
@@ -453,7 +461,7 @@ def test_filters_are_checked(topic_filter: str) -> None:
     with pytest.raises(UsageError, match="filter"):
         retained.run_list(SourceFlags(), topic_filter, None, as_json=False)
     with pytest.raises(UsageError, match="filter"):
-        removing.clear(SourceFlags(), topic_filter, ASK)
+        remove.clear(SourceFlags(), topic_filter, ASK)
     with pytest.raises(UsageError, match="filter"):
         tail.target(None, None, topic_filter)
 
@@ -650,10 +658,10 @@ def test_receivers_are_summed_up() -> None:
 
 
 def test_who_asks_is_the_user_at_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert asking.by().count("@") == 1
+    assert bulk_change.by().count("@") == 1
     monkeypatch.setattr(os, "getuid", lambda: 4_000_000_000)
-    assert asking.by().startswith("4000000000@")
+    assert bulk_change.by().startswith("4000000000@")
 
 
 def test_the_subjects_are_those_of_the_service() -> None:
-    assert (inspecting.SERVICE, inspecting.SUBJECTS) == ("foldmq", "foldmq.inspect")
+    assert (broker_client.SERVICE, broker_client.SUBJECTS) == ("foldmq", "foldmq.inspect")

@@ -18,9 +18,9 @@ from harness.broker import environment
 
 from actors.authn.credentials import Credentials
 from actors.authn.passwords import PasswordFile
-from cli import linefiles, passwd
-from cli.passwd import Imported
-from cli.settings import ConfigError
+from cli.settings.settings import ConfigError
+from cli.users import line_files, passwd
+from cli.users.passwd import Imported
 
 # As mosquitto_passwd writes them: -H sha512-pbkdf2 and -H sha512, of the password "secret ä".
 PBKDF2 = (
@@ -142,7 +142,7 @@ def test_who_may_not_give_a_file_away_changes_it_all_the_same(
 
 
 def test_two_at_once_lose_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write = linefiles.write
+    write = line_files.write
     others: list[threading.Thread] = []
 
     def slowly(file: Path, lines: list[str]) -> None:
@@ -154,7 +154,7 @@ def test_two_at_once_lose_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -
         write(file, lines)
 
     path.write_text("# users\n")
-    monkeypatch.setattr(linefiles, "write", slowly)
+    monkeypatch.setattr(line_files, "write", slowly)
     passwd.set_user(path, "ann", b"a")
     others[0].join(30)
     assert [line.split(":")[0] for line in path.read_text().splitlines()] == [
@@ -183,7 +183,7 @@ def test_who_cannot_have_the_lock_says_so(
     path = real if through == "file" else link
     passwd.set_user(path, "ann", b"x")
     before = real.read_bytes()
-    monkeypatch.setattr(linefiles, "PATIENCE", 0.1)
+    monkeypatch.setattr(line_files, "PATIENCE", 0.1)
     held = os.open(real, os.O_RDONLY)
     fcntl.flock(held, fcntl.LOCK_EX)
     try:
@@ -205,7 +205,7 @@ def test_who_cannot_have_the_lock_says_so(
 def test_who_makes_a_file_waits_for_others_who_do(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(linefiles, "PATIENCE", 0.1)
+    monkeypatch.setattr(line_files, "PATIENCE", 0.1)
     held = os.open(path.parent, os.O_RDONLY)
     fcntl.flock(held, fcntl.LOCK_EX)
     try:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.settings import load
+from cli.settings.settings import load
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text("utf-8")

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from structlog.testing import capture_logs
 
-from cli.serve import Service
-from cli.settings import ConfigError, Settings, load
+from cli.serve.service import Service
+from cli.settings.settings import ConfigError, Settings, load
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

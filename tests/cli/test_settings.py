@@ -9,12 +9,12 @@ import pytest
 
 from actors.options.broker_options import Options
 from actors.options.limit_options import LimitOptions
-from cli.bounds import bounds
-from cli.flags import size_shown, time_shown, with_settings_flags
-from cli.listenersettings import PER_LISTENER
-from cli.ready import admitted
-from cli.settings import OTHER_VARIABLES, RELOADABLE, ConfigError, Settings, load
-from cli.units import Address
+from cli.common.units import Address
+from cli.serve.banner import admitted
+from cli.serve.limits_factory import bounds
+from cli.settings.listener_settings import PER_LISTENER
+from cli.settings.setting_flags import size_shown, time_shown, with_settings_flags
+from cli.settings.settings import OTHER_VARIABLES, RELOADABLE, ConfigError, Settings, load
 from eventstore.server.binary import BINARY_VARIABLE
 
 

@@ -16,10 +16,10 @@ from harness import forkserver
 from harness.broker import environment
 from typer.testing import CliRunner
 
-from cli.attested import Attested, Page
+from cli.compare.live_state import Attested, Page
+from cli.compare.stored_projections import Held, Projections
+from cli.logsource.source_flags import UsageError
 from cli.main import app
-from cli.projected import Held, Projections
-from cli.sourceflags import UsageError
 from eventstore.errors import CorruptLog
 from eventstore.format.positions import position
 from eventstore.paths import NoHome
@@ -412,9 +412,9 @@ def test_executors_elsewhere_cannot_read_a_data_directory(tmp_path: Path) -> Non
     import asyncio
     import contextlib
 
-    from cli.sourceflags import SourceFlags
-    from cli.sparkjobs.flags import SparkFlags
-    from cli.sparkjobs.place import find
+    from cli.logsource.source_flags import SourceFlags
+    from cli.sparkjobs.log_location import find
+    from cli.sparkjobs.spark_flags import SparkFlags
 
     async def look(flags: SparkFlags) -> None:
         async with contextlib.AsyncExitStack() as stack:
@@ -426,7 +426,7 @@ def test_executors_elsewhere_cannot_read_a_data_directory(tmp_path: Path) -> Non
 
 
 def test_a_path_as_spark_is_told_it() -> None:
-    from cli.sparkjobs.place import absolute
+    from cli.sparkjobs.log_location import absolute
 
     assert absolute("a") == str(Path("a").absolute())
     assert absolute("~/a") == str(Path.home() / "a")

@@ -7,7 +7,7 @@ import io
 import pytest
 from pyspark.sql import Row
 
-from cli.operator.tables import Table
+from cli.common.tables import Table
 from cli.sparkjobs.rebuild import _VIEWS
 
 WILL = Row(node="n", session="s", topic="w", qos=1, retain=False, ref=5, delay=None, size=3)

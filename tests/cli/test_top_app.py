@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from topsamples import actor, status
 
-from cli.operator.inspecting import LiveBroker, NoLiveBroker, Refused, TooLarge
-from cli.operator.tracing import Portion
-from cli.top import once, tracepage
-from cli.top.app import Top
-from cli.top.help import TEXT
-from cli.top.link import Link, NotUnderstood
-from cli.top.questions import ACTORS_ASKED, Questions
+from cli.live.broker_client import LiveBroker, NoLiveBroker, Refused, TooLarge
+from cli.live.trace_client import Portion
+from cli.top import once
+from cli.top.data.broker_link import Link, NotUnderstood
+from cli.top.data.top_queries import ACTORS_ASKED, Questions
+from cli.top.top_app import Top
+from cli.top.views import trace_view
+from cli.top.views.help_view import TEXT
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -351,7 +352,7 @@ async def test_a_connection_is_shown_with_its_client(
 async def test_an_answer_that_does_not_come_counts_as_none(
     broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cli.top.link.ANSWER_SECONDS", 0.05)
+    monkeypatch.setattr("cli.top.data.broker_link.ANSWER_SECONDS", 0.05)
     async with shown(broker) as screen:
         never = asyncio.Event()
 
@@ -497,7 +498,7 @@ def unknown(number: int) -> dict[str, Any]:
 @pytest.fixture
 def trace(monkeypatch: pytest.MonkeyPatch) -> FakeTrace:
     made = FakeTrace()
-    monkeypatch.setattr(tracepage, "open_trace", made.opened)
+    monkeypatch.setattr(trace_view, "open_trace", made.opened)
     return made
 
 
@@ -617,7 +618,7 @@ async def test_a_strange_answer_is_named() -> None:
     broker.status = {"received": [1, 2]}
     broker.answers = {}
     broker.actors = [{"id": 1}]
-    from cli.top.link import understood
+    from cli.top.data.broker_link import understood
 
     with pytest.raises(NotUnderstood, match="another version"), understood():
         await once.run(Link(broker.find), 0.01, "recent", 80, as_json=False)

@@ -12,12 +12,21 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from topsamples import status
 
-from cli.top import figures
-from cli.top.columns import ACTORS, TOPICS, as_glob, cells_of, fitting, head, holding, topic_rows
-from cli.top.history import History, area, spark
-from cli.top.rates import between, difference, percentile
-from cli.top.spans import cells, fit, plain, width_of, wrapped
-from cli.top.summary import WIDE, Frame, summary
+from cli.top.text import figures
+from cli.top.text.columns import (
+    ACTORS,
+    TOPICS,
+    as_glob,
+    cells_of,
+    fitting,
+    head,
+    holding,
+    topic_rows,
+)
+from cli.top.text.rate_history import History, area, spark
+from cli.top.text.rates import between, difference, percentile
+from cli.top.text.styled_text import cells, fit, plain, width_of, wrapped
+from cli.top.text.summary import WIDE, Frame, summary
 
 BOUNDS = (0.001, 0.002, 0.004, 0.008, 0.5)
 SHARES = (0.0, 0.01, 0.5, 0.9, 0.99, 1.0)

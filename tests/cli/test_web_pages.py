@@ -13,22 +13,22 @@ from typing import Any, cast
 
 import pytest
 
-from cli.hosts import Hosts
-from cli.operator.inspecting import Refused, TooLarge
-from cli.ready import Facts, announce
-from cli.settings import load
-from cli.sourceflags import UsageError
-from cli.units import Address
-from cli.web import guard
-from cli.web.access import TokenError, find_token
-from cli.web.charts import HEIGHT, WIDTH, bars, chart
+from cli.common.allowed_hosts import Hosts
+from cli.common.units import Address
+from cli.live.broker_client import Refused, TooLarge
+from cli.logsource.source_flags import UsageError
+from cli.serve.banner import Facts, announce
+from cli.settings.settings import load
+from cli.web.auth.own_token import TokenError, find_token
 from cli.web.child import environment_for
-from cli.web.guard import _local
-from cli.web.link import Link
-from cli.web.listings import PAGE_ROWS, Listings, Order
-from cli.web.lists import _pattern
-from cli.web.render import environment, name, url
-from cli.web.samples import Samples
+from cli.web.live.broker_connection import Link
+from cli.web.live.samples import Samples
+from cli.web.live.svg_charts import HEIGHT, WIDTH, bars, chart
+from cli.web.pages import middleware
+from cli.web.pages.cursors import PAGE_ROWS, Listings, Order
+from cli.web.pages.lists import _pattern
+from cli.web.pages.middleware import _local
+from cli.web.pages.render import environment, name, url
 from eventstore.datadir import DataDir
 
 # ------------------------------------------------------------------------------- access
@@ -346,7 +346,7 @@ def test_a_list_is_put_in_order_before_it_has_pages() -> None:
 def test_a_list_that_is_too_long_to_be_sorted_is_shown_and_says_so(
     monkeypatch: pytest.MonkeyPatch, wanted: dict[str, Any], asked: int
 ) -> None:
-    monkeypatch.setattr("cli.web.listings.MOST_SORTED", 1000)
+    monkeypatch.setattr("cli.web.pages.cursors.MOST_SORTED", 1000)
 
     async def much() -> None:
         lists, link = listings(1001)
@@ -408,7 +408,7 @@ def test_a_pattern_that_costs_too_much_is_refused(given: str) -> None:
 
 
 def test_a_list_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cli.web.listings._MOST_ROWS", 1000)
+    monkeypatch.setattr("cli.web.pages.cursors._MOST_ROWS", 1000)
 
     async def bounded() -> None:
         lists, link = listings(5000)
@@ -502,7 +502,7 @@ def test_there_are_rates_at_the_first_look() -> None:
 
 def colours() -> dict[str, dict[str, str]]:
     """The colours of the style sheet, light and dark."""
-    sheet = (Path(guard.__file__).parent / "static" / "page.css").read_text()
+    sheet = (Path(middleware.__file__).parents[1] / "static" / "page.css").read_text()
     light, dark = re.findall(r":root \{(.*?)\}", sheet, re.DOTALL)[:2]
     found = {}
     for scheme, text in (("light", light), ("dark", dark)):

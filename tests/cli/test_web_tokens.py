@@ -14,10 +14,10 @@ from harness import forkserver
 from harness.broker import environment
 from structlog.testing import capture_logs
 
-from cli import linefiles
-from cli.web import tokens as module
-from cli.web.access import Token, cookie_of, find_token
-from cli.web.tokens import BadTokens, Grant, Role, Tokens, mark_of, parse, read
+from cli.users import line_files
+from cli.web.auth import tokens as module
+from cli.web.auth.own_token import Token, cookie_of, find_token
+from cli.web.auth.tokens import BadTokens, Grant, Role, Tokens, mark_of, parse, read
 
 NOW = 1_700_000_000
 SECRET = "a-token-of-the-tests"
@@ -38,7 +38,7 @@ def grant(name: str, secret: str, role: Role = Role.VIEW, expires: int | None = 
 
 
 def put(file: Path, *grants: Grant) -> None:
-    linefiles.write(file, ["# tokens", "", *(one.line for one in grants)])
+    line_files.write(file, ["# tokens", "", *(one.line for one in grants)])
 
 
 # ------------------------------------------------------------------------------- who gets in
@@ -231,7 +231,7 @@ def test_a_new_file_belongs_to_whom_its_directory_does(
     """Root makes a token for a broker that runs as another user."""
     given: list[tuple[int, int]] = []
     monkeypatch.setattr(os, "fchown", lambda handle, user, group: given.append((user, group)))
-    linefiles.write(file, [], as_directory=True)
+    line_files.write(file, [], as_directory=True)
     owner = file.parent.stat()
     assert given == [(owner.st_uid, owner.st_gid)]
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from cli.web import trail as module
-from cli.web.link import Away
-from cli.web.tokens import Grant, Role
-from cli.web.trail import MOST_SERIES, WINDOW, Entry, Gathering, Trail
+from cli.web.auth import audit_trail as module
+from cli.web.auth.audit_trail import MOST_SERIES, WINDOW, Entry, Gathering, Trail
+from cli.web.auth.tokens import Grant, Role
+from cli.web.live.broker_connection import Away
 
 ANN = Grant("ann", Role.VIEW, "0" * 64)
 BOB = Grant("bob", Role.OPERATE, "1" * 64)

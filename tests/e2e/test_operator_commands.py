@@ -14,7 +14,7 @@ from harness.broker import Broker, environment, until
 from harness.fixtures import EXTERNAL, Clients
 from harness.packets import Pubrec, Pubrel, Will
 
-from cli import text
+from cli.common import text
 from e2e.terminal import Terminal
 from e2e.tools import HOSTILE_ID, HOSTILE_TOPIC, refused, run
 

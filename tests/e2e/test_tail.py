@@ -16,8 +16,8 @@ from harness.broker import Broker, environment, until
 from harness.fixtures import Clients
 from harness.packets import Publish
 
-from cli.operator.inspecting import open_broker
-from cli.sourceflags import SourceFlags
+from cli.live.broker_client import open_broker
+from cli.logsource.source_flags import SourceFlags
 from e2e.tools import HOSTILE_ID, HOSTILE_PAYLOAD, HOSTILE_TOPIC, refused, run
 
 if TYPE_CHECKING:

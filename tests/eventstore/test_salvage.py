@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cli.salvage import Progress, report
+from cli.history.salvage import Progress, report
 from eventstore.datadir import DataDir, take_lock
 from eventstore.errors import CorruptLog, DataDirBusy, DataDirError, DiskFull, UnknownLogFormat
 from eventstore.format.events import (

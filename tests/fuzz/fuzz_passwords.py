@@ -12,7 +12,7 @@ sys.path.insert(0, str(ROOT))
 import argon2  # noqa: E402 (the target is loaded from anywhere)
 
 from actors.authn import mosquitto_hashes, passwords  # noqa: E402
-from cli import linefiles, passwd  # noqa: E402
+from cli.users import line_files, passwd  # noqa: E402
 
 FILE = Path("users")
 CHEAP = 100_000
@@ -30,7 +30,7 @@ def one(data: bytes) -> None:
         assert len(message) < 2000
         assert message.startswith(f"{FILE}:")
         return
-    lines = linefiles.lines_of(text)
+    lines = line_files.lines_of(text)
     for user, stored in users.items():
         assert user
         assert passwords.kind(stored).isprintable()

@@ -6,13 +6,13 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, NamedTuple
 
-from cli.fold import Replay
-from cli.moments import Cut
-from cli.settings import load
-from cli.source import connect_to, find_place
-from cli.sourceflags import SourceFlags
+from cli.logsource.moments import Cut
+from cli.logsource.replay_fold import Replay
+from cli.logsource.source import connect_to, find_place
+from cli.logsource.source_flags import SourceFlags
+from cli.settings.settings import load
 from cli.sparkjobs.claims import of_brokers
-from cli.sparkjobs.place import Found, _access
+from cli.sparkjobs.log_location import Found, _access
 from eventstore.format.events import BrokerStarted
 from harness.staterows import assert_same, rebuilt_rows, state_rows, will_payloads
 from projections.state.digests import retained_digest, session_digest
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from cli.source import Source
+    from cli.logsource.source import Source
     from harness.broker import Broker
     from harness.staterows import Row
     from projections.state.node import NodeState

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from test_fold_determinism import NAMES
 from test_session_history import MANY, FakeSource, as_source, played
 
-from cli.logtool import Selection
-from cli.moments import parse_moment
-from cli.web import logpage
-from cli.web.logpage import find_page
+from cli.history.log_events import Selection
+from cli.logsource.moments import parse_moment
+from cli.web.pages import log
+from cli.web.pages.log import find_page
 from eventstore.format.events import Queued, Subscribed
 from eventstore.format.positions import format_position, position, sequence_of
 
@@ -87,7 +87,7 @@ def test_the_pages_together_are_the_log(
 ) -> None:
     fake = FakeSource(played(steps, max_record))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(logpage, "_LOOK_BACK", 2)
+        patch.setattr(log, "_LOOK_BACK", 2)
         wanted = Selection(session=session, types=kinds)
         found = all_pages(fake, wanted, count, backwards=backwards, step=step)
     names = {kind.__name__ for kind in kinds}

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from specification import snapshot
 from test_fold_determinism import NAMES, STEPS, Node
 
-from cli.fold import _head, fold
-from cli.web import history as module
-from cli.web.history import SessionHistory
+from cli.logsource.replay_fold import _head, fold
+from cli.web.history import session_history as module
+from cli.web.history.session_history import SessionHistory
 from eventstore.format.positions import INDEX_BITS, MAX_INDEX, index_of, position, sequence_of
 from eventstore.format.records import decode_record
 from projections.state.node import NodeState
@@ -21,7 +21,7 @@ from projections.state.node import NodeState
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Iterator
 
-    from cli.source import Source
+    from cli.logsource.source import Source
     from eventstore.format.positions import Position
     from eventstore.format.records import Record
     from projections.state.session import SessionState

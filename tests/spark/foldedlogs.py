@@ -14,7 +14,7 @@ from harness.staterows import Row, state_rows, will_payloads
 from simulation.chaos import Chaos, errors_of_the_broker, small_checkpoints
 from simulation.loop import simulate
 
-from cli.fold import _head
+from cli.logsource.replay_fold import _head
 from eventstore.format.positions import MAX_INDEX, index_of, position, sequence_of
 from eventstore.format.records import Record, decode_record, link_of
 from projections.state.node import NodeState

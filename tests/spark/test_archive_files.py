@@ -16,10 +16,10 @@ from archives import DAY_MS, NODE, archived, publish, stage
 from harness.logs import BEGIN_MS, LogBuilder
 from pyarrow import parquet
 
-from cli.moments import parse_moment
-from cli.sourceflags import SourceFlags, UsageError
-from cli.sparkjobs.flags import SparkFlags
-from cli.sparkjobs.place import Found, find, since, until
+from cli.logsource.moments import parse_moment
+from cli.logsource.source_flags import SourceFlags, UsageError
+from cli.sparkjobs.log_location import Found, find, since, until
+from cli.sparkjobs.spark_flags import SparkFlags
 from eventstore.errors import CorruptLog
 from eventstore.format.records import decode_record
 from eventstore.shown import iso

@@ -10,11 +10,11 @@ import pytest
 from harness.drill import SEED, Drill
 from harness.fixtures import make_broker
 
-from cli.settings import load
-from cli.source import connect_to, find_place
-from cli.sourceflags import SourceFlags
+from cli.logsource.source import connect_to, find_place
+from cli.logsource.source_flags import SourceFlags
+from cli.settings.settings import load
 from cli.sparkjobs.claims import of_brokers, of_projections
-from cli.sparkjobs.place import Found, _access
+from cli.sparkjobs.log_location import Found, _access
 from spark.audit.facts.outcome import BROKER, PROJECTIONS, UNDELIVERED
 from spark.audit.pipeline import audit
 from spark.datasource.log import Log

@@ -10,8 +10,8 @@ import pytest
 from harness.logs import LogBuilder
 from harness.nats import PASSWORD, USER
 
-from cli.source import Place, connect_to
-from cli.sparkjobs.place import _logs
+from cli.logsource.source import Place, connect_to
+from cli.sparkjobs.log_location import _logs
 from eventstore.datadir import DataDir
 from eventstore.errors import CorruptLog
 from eventstore.format.events import Acked, BrokerStarted

@@ -1,0 +1,1 @@
+"""The MQTT clients ``foldmq pub`` and ``foldmq sub``."""

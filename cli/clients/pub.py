@@ -1,0 +1,170 @@
+"""``foldmq pub``: publish messages and wait until the broker has acknowledged them."""
+
+import threading
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO, Self
+
+import paho.mqtt.client as mqtt
+from paho.mqtt.properties import Properties
+from paho.mqtt.reasoncodes import ReasonCode
+
+from cli.clients.connection import (
+    CONNACK_TIMEOUT,
+    BadArgumentError,
+    ClientError,
+    Target,
+    connect,
+    new_client,
+    refusal,
+)
+
+# Messages handed to the client library and not acknowledged yet.
+WINDOW = 1000
+
+
+def payloads(
+    message: str | None, file: Path | None, *, null: bool, lines: BinaryIO | None
+) -> Iterable[bytes]:
+    """Give the payloads to publish from the one source that was named.
+
+    Raises BadArgumentError when there is not exactly one, or the file cannot be read.
+    """
+    named = [message is not None, file is not None, null, lines is not None]
+    if sum(named) != 1:
+        raise BadArgumentError("say what to publish with exactly one of -m, -f, -n and -l")
+    if message is not None:
+        return [message.encode("utf-8", "surrogateescape")]
+    if file is not None:
+        try:
+            return [file.read_bytes()]
+        except OSError as error:
+            raise BadArgumentError(f"{file}: cannot read: {error.strerror}") from None
+    return _lines(lines) if lines is not None else [b""]
+
+
+def _lines(file: BinaryIO) -> Iterator[bytes]:
+    for line in file:
+        yield line.removesuffix(b"\n").removesuffix(b"\r")
+
+
+class Publisher:
+    """A connected client; leaving its ``with`` block waits for every acknowledgement."""
+
+    def __init__(self, target: Target, client_id: str | None, *, persistent: bool) -> None:
+        """Do not connect yet; raises BadArgumentError if ``persistent`` without client id."""
+        self._target = target
+        self._changed = threading.Condition()
+        self._connected = False
+        self._failure: ClientError | None = None
+        self._sent = 0
+        self._acknowledged = 0
+        self._client = new_client(target, client_id, persistent=persistent, reconnect=False)
+        self._client.max_inflight_messages_set(WINDOW)
+        self._client.on_connect = self._on_connect
+        self._client.on_disconnect = self._on_disconnect
+        self._client.on_publish = self._on_publish
+
+    def __enter__(self) -> Self:
+        """Connect; raises ClientError when there is no broker or it refuses."""
+        connect(self._client, self._target)
+        self._client.loop_start()
+        try:
+            self._wait_connected()
+        except BaseException:
+            self._client.loop_stop()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Wait for the acknowledgements unless there is an error already, and disconnect."""
+        try:
+            if error is None:
+                self._wait_below(1)
+        finally:
+            self._client.disconnect()
+            self._client.loop_stop()
+
+    def publish(self, topic: str, payload: bytes, qos: int, *, retain: bool) -> None:
+        """Send one message; raises BadArgumentError for what MQTT does not allow, ClientError."""
+        self._wait_below(WINDOW)
+        with self._changed:
+            self._sent += 1
+        try:
+            info = self._client.publish(topic, payload, qos, retain)
+        except ValueError as error:
+            raise BadArgumentError(f"cannot publish to {topic!r}: {error}") from None
+        if info.rc not in (mqtt.MQTT_ERR_SUCCESS, mqtt.MQTT_ERR_NO_CONN):
+            raise ClientError(f"cannot publish to {topic!r}: {mqtt.error_string(info.rc)}")
+
+    def _wait_connected(self) -> None:
+        with self._changed:
+            if not self._changed.wait_for(self._connected_or_failed, CONNACK_TIMEOUT):
+                raise ClientError(f"{self._target.address} does not answer")
+        self._raise_failure()
+
+    def _wait_below(self, limit: int) -> None:
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._failure is not None or self._sent - self._acknowledged < limit
+            )
+        if self._sent > self._acknowledged:
+            self._raise_failure()
+
+    def _connected_or_failed(self) -> bool:
+        return self._connected or self._failure is not None
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    def _on_connect(
+        self,
+        _client: mqtt.Client,
+        _userdata: object,
+        _flags: mqtt.ConnectFlags,
+        code: ReasonCode,
+        _properties: Properties | None,
+    ) -> None:
+        with self._changed:
+            if code.is_failure:
+                self._failure = refusal(self._target, code)
+            self._connected = not code.is_failure
+            self._changed.notify_all()
+
+    def _on_disconnect(
+        self,
+        _client: mqtt.Client,
+        _userdata: object,
+        _flags: mqtt.DisconnectFlags,
+        _code: ReasonCode,
+        _properties: Properties | None,
+    ) -> None:
+        with self._changed:
+            if self._failure is None:
+                lost = f"connection to {self._target.address} lost"
+                open_ = self._sent - self._acknowledged
+                if not self._sent:
+                    lost = f"connection to {self._target.address} lost before it was accepted"
+                self._failure = ClientError(
+                    f"{lost}, messages not acknowledged: {open_}" if open_ else lost
+                )
+            self._changed.notify_all()
+
+    def _on_publish(
+        self,
+        _client: mqtt.Client,
+        _userdata: object,
+        _mid: int,
+        _code: ReasonCode,
+        _properties: Properties | None,
+    ) -> None:
+        with self._changed:
+            self._acknowledged += 1
+            self._changed.notify_all()

@@ -1,0 +1,205 @@
+"""``foldmq sub``: print the messages of subscriptions, acknowledging each once it is printed."""
+
+import base64
+import contextlib
+import os
+import socket
+import sys
+import time
+from typing import BinaryIO, Literal
+
+import orjson
+import paho.mqtt.client as mqtt
+from paho.mqtt.properties import Properties
+from paho.mqtt.reasoncodes import ReasonCode
+
+from cli.clients.connection import (
+    CONNACK_TIMEOUT,
+    BadArgumentError,
+    ClientError,
+    Target,
+    connect,
+    new_client,
+    refusal,
+)
+from cli.common.logging_setup import printable
+
+TIMED_OUT = 27  # the exit code of mosquitto_sub for it
+RETRY = 1.0  # seconds between attempts to connect again
+LINGER = 2.0  # seconds the broker has to close the connection
+
+Style = Literal["payload", "verbose", "json"]
+
+
+def render(message: mqtt.MQTTMessage, style: Style, *, terminal: bool) -> bytes:
+    """Give the line for ``message``, without a line end.
+
+    On a terminal control characters are escaped; otherwise the payload is given as it came.
+    """
+    if style == "json":
+        return _as_json(message)
+    payload = bytes(message.payload)
+    if terminal:
+        text = payload.decode("utf-8", "backslashreplace")
+        payload = "\n".join(printable(line) for line in text.split("\n")).encode()
+    if style == "payload":
+        return payload
+    topic = printable(message.topic) if terminal else message.topic
+    return topic.encode() + b" " + payload
+
+
+def _as_json(message: mqtt.MQTTMessage) -> bytes:
+    fields: dict[str, object] = {
+        "topic": message.topic,
+        "qos": message.qos,
+        "retain": message.retain,
+    }
+    try:
+        fields["payload"] = message.payload.decode("utf-8")
+    except UnicodeDecodeError:
+        fields["payload_base64"] = base64.b64encode(message.payload).decode("ascii")
+    return orjson.dumps(fields)
+
+
+class Subscriber:
+    """Subscribes and prints until told enough; connects again when the connection is lost.
+
+    Everything happens in the calling thread, so that a reader that stops reading stops the
+    broker from sending more.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        filters: list[tuple[str, int]],
+        client_id: str | None,
+        *,
+        persistent: bool,
+        out: BinaryIO,
+        style: Style,
+    ) -> None:
+        """Do not connect yet; raises BadArgumentError if ``persistent`` without client id."""
+        self._target = target
+        self._filters = filters
+        self._out = out
+        self._style = style
+        self._left: int | None = None
+        self._failure: ClientError | None = None
+        self._lost = False
+        self._ready = False
+        self._client = new_client(target, client_id, persistent=persistent, reconnect=False)
+        self._client.on_connect = self._on_connect
+        self._client.on_disconnect = self._on_disconnect
+        self._client.on_subscribe = self._on_subscribe
+        self._client.on_message = self._on_message
+
+    def run(self, count: int | None, timeout: float | None) -> None:
+        """Print ``count`` messages (None: for ever), for at most ``timeout`` seconds.
+
+        Raises ClientError: nobody answers, refused, or timed out (exit code 27).
+        """
+        self._left = count
+        connect(self._client, self._target)
+        started = time.monotonic()
+        deadline = None if timeout is None else started + timeout
+        try:
+            while self._left is None or self._left > 0:
+                now = time.monotonic()
+                if deadline is not None and now >= deadline:
+                    raise ClientError(f"timed out after {timeout:g} s", TIMED_OUT)
+                if not self._ready and now - started > CONNACK_TIMEOUT:
+                    raise ClientError(f"{self._target.address} does not answer")
+                wait = 1.0 if deadline is None else min(1.0, deadline - now)
+                self._client.loop(wait)
+                if self._failure is not None:
+                    raise self._failure
+                if self._lost:
+                    started = self._connect_again(deadline)
+        finally:
+            self._leave()
+
+    def _leave(self) -> None:
+        """Disconnect, then read until the broker closes too.
+
+        To close over messages that were not read would reset the connection, and the reset can
+        overtake the last acknowledgements.
+        """
+        connection = self._client.socket()
+        if connection is None:
+            return
+        # Of TLS and WebSocket what lies below is read; that it ends is all that matters.
+        with socket.socket(fileno=os.dup(connection.fileno())) as rest:
+            self._client.disconnect()
+            rest.settimeout(LINGER)
+            end = time.monotonic() + LINGER
+            with contextlib.suppress(OSError):
+                while rest.recv(65536) and time.monotonic() < end:
+                    continue
+
+    def _connect_again(self, deadline: float | None) -> float:
+        """Try until there is a connection or the deadline is over; give when it was made."""
+        sys.stderr.write(f"foldmq: connection to {self._target.address} lost, trying again\n")
+        self._ready = False
+        while deadline is None or time.monotonic() < deadline:
+            time.sleep(RETRY)
+            try:
+                connect(self._client, self._target)
+            except ClientError:
+                continue
+            self._lost = False
+            break
+        return time.monotonic()
+
+    def _on_connect(
+        self,
+        client: mqtt.Client,
+        _userdata: object,
+        _flags: mqtt.ConnectFlags,
+        code: ReasonCode,
+        _properties: Properties | None,
+    ) -> None:
+        if code.is_failure:
+            self._failure = refusal(self._target, code)
+            return
+        try:
+            client.subscribe(self._filters)
+        except ValueError as error:
+            self._failure = BadArgumentError(f"cannot subscribe: {error}")
+
+    def _on_disconnect(
+        self,
+        _client: mqtt.Client,
+        _userdata: object,
+        _flags: mqtt.DisconnectFlags,
+        _code: ReasonCode,
+        _properties: Properties | None,
+    ) -> None:
+        self._lost = True
+
+    def _on_subscribe(
+        self,
+        _client: mqtt.Client,
+        _userdata: object,
+        _mid: int,
+        codes: list[ReasonCode],
+        _properties: Properties | None,
+    ) -> None:
+        self._ready = True
+        for (topic_filter, _), code in zip(self._filters, codes, strict=False):
+            if code.is_failure:
+                self._failure = ClientError(
+                    f"{self._target.address} refused the subscription to {topic_filter!r}"
+                )
+
+    def _on_message(
+        self, client: mqtt.Client, _userdata: object, message: mqtt.MQTTMessage
+    ) -> None:
+        if self._left == 0:
+            # Not acknowledged: a session that is kept gets it again next time.
+            return
+        self._out.write(render(message, self._style, terminal=self._out.isatty()) + b"\n")
+        self._out.flush()
+        if message.qos:
+            client.ack(message.mid, message.qos)
+        if self._left is not None:
+            self._left -= 1

@@ -1,0 +1,159 @@
+"""Lists as tables: cut to the width of a terminal, with whole names elsewhere."""
+
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TextIO, TypeVar
+
+from rich.cells import cell_len, set_cell_size
+from rich.console import Console
+from rich.text import Text
+
+from cli.common import text
+
+T = TypeVar("T")
+Cell = str | int | None
+
+_BLOCK = 500
+"""Rows that are gathered before their widths are known."""
+_GAP = "  "
+_LEAST = 12
+"""Cells that a name gets at least."""
+_PADDED = 40
+"""A longer name is not padded for where there is no terminal."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column(Generic[T]):
+    """What a column shows of a row."""
+
+    title: str
+    cell: Callable[[T], Cell]
+    """None is shown as a dash."""
+    right: bool = False
+    name: bool = False
+    """What clients chose: escaped, and cut to what room there is."""
+    wide: bool = False
+    """Left out on a terminal of less than a hundred cells."""
+    ready: bool = False
+    """Escaped already."""
+
+
+class Table(Generic[T]):
+    """Prints rows as they come, in blocks; columns become wider when a later block needs it."""
+
+    def __init__(self, columns: Sequence[Column[T]], out: TextIO | None = None) -> None:
+        self._out = out or sys.stdout
+        self.terminal = self._out.isatty()
+        self._width = shutil.get_terminal_size().columns if self.terminal else 0
+        roomy = not self.terminal or self._width >= 100
+        self._columns = [column for column in columns if roomy or not column.wide]
+        self._widths = [len(column.title) for column in self._columns]
+        self._block: list[list[str]] = []
+        self.rows = 0
+
+    def add(self, row: T) -> None:
+        """Take a row."""
+        self._block.append([self._shown(column, row) for column in self._columns])
+        self.rows += 1
+        if len(self._block) >= _BLOCK:
+            self._flush()
+
+    def close(self) -> None:
+        """Print what was not printed yet."""
+        if self._block:
+            self._flush()
+        self._out.flush()
+
+    def _shown(self, column: Column[T], row: T) -> str:
+        value = column.cell(row)
+        if value is None:
+            return "-"
+        if isinstance(value, int):
+            return f"{value:,}" if self.terminal else str(value)
+        if column.ready:
+            return value
+        if not column.name:
+            return text.escaped(value)
+        if not self.terminal:
+            return text.name(value, len(value))
+        shown = text.name(value[: self._width], self._width)
+        return shown + "…" if len(value) > self._width else shown
+
+    def _flush(self) -> None:
+        first = self.rows == len(self._block)
+        for number, column in enumerate(self._columns):
+            most = max(cell_len(cells[number]) for cells in self._block)
+            if column.name and not self.terminal:
+                most = min(most, _PADDED)
+            self._widths[number] = max(self._widths[number], most)
+        widths = self._fitted()
+        if first:
+            self._heading(self._line([column.title for column in self._columns], widths))
+        for cells in self._block:
+            self._out.write(self._line(cells, widths) + "\n")
+        self._block.clear()
+
+    def _fitted(self) -> list[int]:
+        """Return the widths, those of names reduced so that a line fits on the terminal."""
+        widths = list(self._widths)
+        if not self.terminal:
+            return widths
+        names = [number for number, column in enumerate(self._columns) if column.name]
+        over = sum(widths) + len(_GAP) * (len(widths) - 1) - self._width
+        while over > 0 and names:
+            longest = max(names, key=widths.__getitem__)
+            if widths[longest] <= _LEAST:
+                break
+            widths[longest] -= 1
+            over -= 1
+        return widths
+
+    def _line(self, cells: list[str], widths: list[int]) -> str:
+        shown = []
+        for column, cell, width in zip(self._columns, cells, widths, strict=True):
+            if self.terminal and column.name:
+                cell = cut(cell, width)
+            pad = " " * (width - cell_len(cell))
+            shown.append(pad + cell if column.right else cell + pad)
+        return _GAP.join(shown).rstrip()
+
+    def _heading(self, line: str) -> None:
+        if self.terminal:
+            console = Console(file=self._out, highlight=False)
+            console.print(Text(line, style="bold"), soft_wrap=True)
+        else:
+            self._out.write(line + "\n")
+
+
+def cut(shown: str, width: int) -> str:
+    """Cut a text that is on one line to a width in cells."""
+    if cell_len(shown) <= width:
+        return shown
+    return set_cell_size(shown, max(0, width - 1)).rstrip() + "…"
+
+
+def span(milliseconds: float) -> str:
+    """Give a short span of time for a table: with a decimal below ten milliseconds or seconds."""
+    if milliseconds < 1000:
+        return f"{milliseconds:.1f} ms" if milliseconds < 10 else f"{milliseconds:.0f} ms"
+    return f"{milliseconds / 1000:.1f} s" if milliseconds < 10_000 else whole_span(milliseconds)
+
+
+def whole_span(milliseconds: float) -> str:
+    """Give a span of time in its largest unit, seconds at least."""
+    for unit, length in (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000)):
+        if milliseconds >= length:
+            return f"{milliseconds // length:.0f} {unit}"
+    return f"{milliseconds // 1000:.0f} s"
+
+
+def ago(then_ms: int | None, now_ms: int) -> str | None:
+    """Give how long ago something was, for a table."""
+    return None if then_ms is None else f"{whole_span(max(0, now_ms - then_ms))} ago"
+
+
+def idle(then_ms: int | None, now_ms: int) -> str | None:
+    """Give for how long nothing was done since, for a table."""
+    return None if then_ms is None else whole_span(max(0, now_ms - then_ms))

@@ -1,0 +1,1 @@
+"""``foldmq verify``: the state of a broker compared with its log."""

@@ -1,0 +1,1 @@
+"""Scripts that other programs run: ``spark-submit``."""

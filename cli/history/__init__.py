@@ -1,0 +1,1 @@
+"""The commands that read the log: ``log``, ``replay``, ``diff``, ``why`` and ``salvage``."""

@@ -1,0 +1,209 @@
+"""``foldmq diff``: what differs between the states of two moments."""
+
+import asyncio
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from cli.common import text
+from cli.logsource.moments import cut_at, parse_moment
+from cli.logsource.replay_fold import AsOf, Origins, Replay
+from cli.logsource.source import open_source
+from cli.logsource.source_flags import SourceFlags, UsageError
+from eventstore.format.positions import MAX_INDEX, Position
+from projections.state.node import NodeState
+from projections.state.session import SessionState
+
+
+@dataclass(frozen=True, slots=True)
+class SessionFacts:
+    """What is compared of a session."""
+
+    connected: bool
+    subscriptions: dict[str, int]
+    in_flight: frozenset[tuple[int, Position]]
+    """Packet identifier and message of what was sent and is not complete."""
+    queue: tuple[int, int, dict[str, tuple[Position, Position]]]
+    """Messages, bytes, and for each filter the ends of its queue."""
+    inbound: frozenset[int]
+    will: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is compared of a node."""
+
+    sessions: dict[str, SessionFacts]
+    retained: dict[str, tuple[Position, int]]
+    """Position and size of the retained message of each topic."""
+    entries: int
+
+
+def run(flags: SourceFlags, before: str, after: str, session: str | None, *, as_json: bool) -> None:
+    """Print what differs between two moments, the earlier one first."""
+    asyncio.run(_run(flags, before, after, session, as_json=as_json))
+
+
+async def _run(
+    flags: SourceFlags, before: str, after: str, session: str | None, *, as_json: bool
+) -> None:
+    moments = [parse_moment(before), parse_moment(after)]
+    async with open_source(flags) as source:
+        first, second = [await cut_at(source, one) for one in moments]
+        if (first.sequence, first.index) > (second.sequence, second.index):
+            raise UsageError(f"{before} is later than {after}: give the earlier moment first")
+        replay = Replay(source, second.sequence, session)
+        from_moment = await replay.to(first)
+        old = facts(replay.state, session, replay.origins)
+        if first.index != MAX_INDEX:  # a state in the middle of a record goes no further
+            replay = Replay(source, second.sequence, session)
+        to_moment = await replay.to(second)
+        new = facts(replay.state, session, replay.origins)
+    if session is not None and session not in old.sessions and session not in new.sessions:
+        raise UsageError(f"no session {text.name(session)} at either moment")
+    if as_json:
+        found = as_object(old, new)
+        ends = {"from": from_moment.fields(), "to": to_moment.fields()}
+        sys.stdout.write(text.json_line({**ends, **found}) + "\n")
+        return
+    for line in lines(old, new, from_moment, to_moment):
+        sys.stdout.write(line + "\n")
+
+
+def facts(state: NodeState, session: str | None, origins: Origins) -> Facts:
+    """Return what is compared of a state, of one session only if it is named.
+
+    A retained message that a checkpoint repeated is the same as before.
+    """
+    chosen = {
+        name: session_facts(held)
+        for name, held in state.sessions.items()
+        if session is None or name == session
+    }
+    retained = {}
+    if session is None:
+        retained = {
+            message.topic: (origins.of(message.ref), len(message.payload))
+            for message in state.retained.all()
+        }
+    return Facts(chosen, retained, state.entries)
+
+
+def session_facts(state: SessionState) -> SessionFacts:
+    """Return what is compared of a session."""
+    sent = [(pid, one.ref) for pid, one in state.inflight.items()]
+    sent += [(pid, one.ref) for pid, one in state.releasing.items()]
+    ends = {
+        one.filter: ends
+        for one in state.subscriptions.values()
+        if one.queue is not None and (ends := one.queue.ends()) is not None
+    }
+    return SessionFacts(
+        state.connected,
+        {one.filter: one.qos for one in state.active()},
+        frozenset(sent),
+        (state.queued, state.queued_bytes, ends),
+        frozenset(state.inbound),
+        None if state.will is None else state.will.topic,
+    )
+
+
+def lines(old: Facts, new: Facts, before: AsOf, after: AsOf) -> Iterator[str]:
+    """Yield the differences for a person."""
+    yield f"from {before}"
+    yield f"  to {after}: {new.entries - old.entries:,} entries"
+    same = True
+    for name in sorted(old.sessions.keys() | new.sessions.keys()):
+        one, other = old.sessions.get(name), new.sessions.get(name)
+        if one == other:
+            continue
+        same = False
+        if one is None:
+            yield f"+ session {text.name(name)}"
+        elif other is None:
+            yield f"- session {text.name(name)}"
+        else:
+            yield f"~ session {text.name(name)}"
+        yield from (f"    {line}" for line in session_lines(one or _NOTHING, other or _NOTHING))
+    for mark, topic, size in _retained_changes(old.retained, new.retained):
+        same = False
+        yield f"{mark} retained {text.name(topic)}, {text.size(size)}"
+    if same:
+        yield "nothing differs"
+
+
+_NOTHING = SessionFacts(False, {}, frozenset(), (0, 0, {}), frozenset(), None)
+
+
+def session_lines(old: SessionFacts, new: SessionFacts) -> Iterator[str]:
+    """Yield what differs in a session."""
+    if old.connected != new.connected:
+        yield "connected" if new.connected else "not connected any more"
+    for topic_filter in sorted(old.subscriptions.keys() | new.subscriptions.keys()):
+        was, now = old.subscriptions.get(topic_filter), new.subscriptions.get(topic_filter)
+        if was is None:
+            yield f"+ subscription {text.name(topic_filter)} QoS {now}"
+        elif now is None:
+            yield f"- subscription {text.name(topic_filter)} QoS {was}"
+        elif was != now:
+            yield f"~ subscription {text.name(topic_filter)} QoS {was} -> {now}"
+    if old.in_flight != new.in_flight:
+        gone, come = len(old.in_flight - new.in_flight), len(new.in_flight - old.in_flight)
+        yield (
+            f"in flight {len(old.in_flight):,} -> {len(new.in_flight):,} "
+            f"({gone:,} done, {come:,} sent)"
+        )
+    if old.queue != new.queue:
+        yield (
+            f"queued {old.queue[0]:,} -> {new.queue[0]:,} messages, "
+            f"{text.size(old.queue[1])} -> {text.size(new.queue[1])}"
+        )
+    if old.inbound != new.inbound:
+        yield f"inbound QoS 2 {len(old.inbound):,} -> {len(new.inbound):,} messages"
+    if old.will != new.will:
+        yield "no will any more" if new.will is None else f"will {text.name(new.will)}"
+
+
+def _retained_changes(
+    old: Mapping[str, tuple[Position, int]], new: Mapping[str, tuple[Position, int]]
+) -> Iterator[tuple[str, str, int]]:
+    for topic in sorted(old.keys() | new.keys()):
+        was, now = old.get(topic), new.get(topic)
+        if was == now:
+            continue
+        if now is None:
+            yield "-", topic, was[1] if was is not None else 0
+        else:
+            yield "+" if was is None else "~", topic, now[1]
+
+
+def as_object(old: Facts, new: Facts) -> dict[str, object]:
+    """Give the differences as a JSON object."""
+    changed = {}
+    for name in sorted(old.sessions.keys() & new.sessions.keys()):
+        one, other = old.sessions[name], new.sessions[name]
+        if one != other:
+            changed[name] = {"from": _session_object(one), "to": _session_object(other)}
+    kinds = {"+": "added", "-": "removed", "~": "replaced"}
+    retained: dict[str, list[str]] = {kind: [] for kind in kinds.values()}
+    for mark, topic, _ in _retained_changes(old.retained, new.retained):
+        retained[kinds[mark]].append(topic)
+    return {
+        "entries": new.entries - old.entries,
+        "sessions_added": sorted(new.sessions.keys() - old.sessions.keys()),
+        "sessions_removed": sorted(old.sessions.keys() - new.sessions.keys()),
+        "sessions_changed": changed,
+        "retained": retained,
+    }
+
+
+def _session_object(one: SessionFacts) -> dict[str, object]:
+    return {
+        "connected": one.connected,
+        "subscriptions": one.subscriptions,
+        "in_flight": sorted(pid for pid, _ in one.in_flight),
+        "queued": one.queue[0],
+        "queued_bytes": one.queue[1],
+        "inbound": sorted(one.inbound),
+        "will": one.will,
+    }

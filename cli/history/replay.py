@@ -1,0 +1,314 @@
+"""``foldmq replay``: the state as of a moment, of everything, one session or some topics."""
+
+import asyncio
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from heapq import nsmallest
+from itertools import chain, islice
+
+from cli.common import text
+from cli.logsource.moments import Moment, cut_at, parse_moment
+from cli.logsource.replay_fold import AsOf, Replay
+from cli.logsource.source import open_source
+from cli.logsource.source_flags import SourceFlags, UsageError
+from cli.logsource.topic_lookup import TopicBook, topic_matcher
+from eventstore.format.positions import Position, format_position
+from projections.state.node import NodeState
+from projections.state.retained import RetainedMessage
+from projections.state.session import InFlight, SessionState, SubscriptionState
+from projections.state.waiting_queue import FLAG_BITS, QOS_MASK
+
+_LISTED = 20
+_OLDEST = 3
+_SUMMED = (
+    "connected",
+    "subscriptions",
+    "in_flight",
+    "queued",
+    "queued_bytes",
+    "inbound",
+    "wills",
+)
+
+
+def run(
+    flags: SourceFlags, at: str | None, session: str | None, topic: str | None, *, as_json: bool
+) -> None:
+    """Print the state as of a moment; raises UsageError for a session that there was not."""
+    moment = parse_moment(at) if at is not None else None
+    if topic is not None:
+        topic_matcher(topic)
+        if session is not None:
+            raise UsageError("--session and --topic exclude each other: give one")
+    asyncio.run(_run(flags, moment, session, topic, as_json=as_json))
+
+
+async def _run(
+    flags: SourceFlags,
+    moment: Moment | None,
+    session: str | None,
+    topic: str | None,
+    *,
+    as_json: bool,
+) -> None:
+    async with open_source(flags) as source:
+        cut = await cut_at(source, moment)
+        replay = Replay(source, cut.sequence, session)
+        as_of = await replay.to(cut)
+        state = replay.state
+        now_ms = _until(as_of, moment)
+        if topic is not None:
+            lines = _retained(state, topic, as_of, as_json=as_json)
+        elif session is not None:
+            found = state.sessions.get(session)
+            if found is None:
+                raise UsageError(f"no session {text.name(session)} as of {as_of}")
+            topics = TopicBook(source, state.carried)
+            await topics.load(_refs(found))
+            if as_json:
+                lines = iter([text.json_line({**as_of.fields(), **session_object(found, topics)})])
+            else:
+                lines = session_lines(found, as_of, topics, now_ms)
+        elif as_json:
+            lines = _everything(state, as_of)
+        else:
+            lines = summary_lines(state, as_of)
+        for line in lines:
+            sys.stdout.write(line + "\n")
+
+
+def _until(as_of: AsOf, moment: Moment | None) -> int:
+    """Return the time that ages are counted up to, Unix time in milliseconds."""
+    if moment is None:
+        return round(time.time() * 1000)
+    return as_of.record_ms if moment.time_ms is None else moment.time_ms
+
+
+def _refs(state: SessionState) -> list[Position]:
+    """Return the messages whose topics are shown for a session."""
+    sent = [one.ref for one in chain(state.inflight.values(), state.releasing.values())]
+    heads = [ref for held in state.subscriptions.values() for ref in islice(_queued(held), _OLDEST)]
+    return [*sent, *heads, *state.inbound.values()]
+
+
+def _queued(held: SubscriptionState) -> Iterator[Position]:
+    return (waiting >> FLAG_BITS for waiting in held.queue or ())
+
+
+# ----------------------------------------------------------------------------- everything
+
+
+def totals(state: NodeState) -> dict[str, int]:
+    """Return the numbers that sum a state up."""
+    sums = dict.fromkeys(_SUMMED, 0)
+    for one in state.sessions.values():
+        sums["connected"] += one.connected
+        sums["subscriptions"] += len(one.active())
+        sums["in_flight"] += len(one.inflight) + len(one.releasing)
+        sums["queued"] += one.queued
+        sums["queued_bytes"] += one.queued_bytes
+        sums["inbound"] += len(one.inbound)
+        sums["wills"] += one.will is not None
+    retained = {"retained": len(state.retained), "retained_bytes": state.retained.size}
+    return {"sessions": len(state.sessions), **sums, **retained}
+
+
+def summary_lines(state: NodeState, as_of: AsOf) -> Iterator[str]:
+    """Yield the state of a node for a person, the sessions that hold most first."""
+    all_of = totals(state)
+    yield f"state as of {as_of} ({state.entries:,} entries folded)"
+    away = all_of["sessions"] - all_of["connected"]
+    here = all_of["connected"]
+    yield f"  sessions       {all_of['sessions']:,}: {here:,} connected, {away:,} away"
+    yield f"  subscriptions  {all_of['subscriptions']:,}"
+    yield f"  in flight      {text.counted(all_of['in_flight'], 'message')}"
+    queued = text.counted(all_of["queued"], "message")
+    yield f"  queued         {queued}, {text.size(all_of['queued_bytes'])}"
+    yield f"  inbound QoS 2  {text.counted(all_of['inbound'], 'message')}"
+    yield f"  wills          {all_of['wills']:,}"
+    retained = text.counted(all_of["retained"], "topic")
+    yield f"  retained       {retained}, {text.size(all_of['retained_bytes'])}"
+    if not state.sessions:
+        return
+    listed = nsmallest(_LISTED, state.sessions.values(), key=_weight)
+    yield ""
+    yield f"  {'session':<32} {'':<9} {'subscr.':>9} {'in flight':>9} {'queued':>10}"
+    for one in listed:
+        sent = len(one.inflight) + len(one.releasing)
+        state_word = "connected" if one.connected else "away"
+        yield (
+            f"  {text.name(one.session, 32):<32} {state_word:<9} {len(one.active()):>9,} "
+            f"{sent:>9,} {one.queued:>10,}"
+        )
+    if len(state.sessions) > len(listed):
+        yield f"  and {len(state.sessions) - len(listed):,} more sessions (--json lists all)"
+
+
+def _weight(state: SessionState) -> tuple[int, int, bool, str]:
+    sent = len(state.inflight) + len(state.releasing)
+    return -state.queued, -sent, not state.connected, state.session
+
+
+def _everything(state: NodeState, as_of: AsOf) -> Iterator[str]:
+    """Yield JSON objects: the sums, every session, and every retained message."""
+    head = {"kind": "state", **as_of.fields(), "entries": state.entries, **totals(state)}
+    yield text.json_line(head)
+    for one in state.sessions.values():
+        yield text.json_line({"kind": "session", **session_object(one, None)})
+    for message in state.retained.all():
+        yield text.json_line({"kind": "retained", **_retained_object(message)})
+
+
+# ----------------------------------------------------------------------------- one session
+
+
+def session_lines(
+    state: SessionState, as_of: AsOf, topics: TopicBook, now_ms: int
+) -> Iterator[str]:
+    """Yield all of a session for a person."""
+    yield f"session {text.name(state.session)} as of {as_of}"
+    if state.connected:
+        yield f"  connected (connection {state.generation})"
+    else:
+        since = text.duration(now_ms - state.closed_ms)
+        yield f"  away since {text.clock(state.closed_ms)} ({since})"
+    user = f", user {text.name(state.user)}" if state.user is not None else ""
+    yield f"  {'clean' if state.clean else 'persistent'} session{user}"
+    yield from _subscription_lines(state, topics)
+    yield from _in_flight_lines("in flight, no answer yet", state.inflight, topics, now_ms)
+    yield from _in_flight_lines("PUBREC came, PUBCOMP has not", state.releasing, topics, now_ms)
+    if state.inbound:
+        yield f"  received at QoS 2, PUBREL has not come: {len(state.inbound):,}"
+        for pid, ref in state.inbound.items():
+            yield f"    packet {pid:<6} {_message(ref, topics)}"
+    if state.will is not None:
+        retained = " retained" if state.will.retain else ""
+        yield (
+            f"  will {text.name(state.will.topic)} QoS {state.will.qos}{retained} "
+            f"(position {format_position(state.will.ref)})"
+        )
+
+
+def _subscription_lines(state: SessionState, topics: TopicBook) -> Iterator[str]:
+    if not state.subscriptions:
+        yield "  no subscriptions"
+        return
+    yield f"  subscriptions: {len(state.active()):,}"
+    for held in state.subscriptions.values():
+        granted = f"QoS {held.qos}" if held.active else "unsubscribed, but not all is done"
+        yield f"    {text.name(held.filter)}  {granted}"
+        if held.queue:
+            count = text.counted(len(held.queue), "message")
+            yield f"      queued: {count}, {text.size(held.queued_bytes)}; the oldest:"
+            for ref in islice(_queued(held), _OLDEST):
+                yield f"        {_message(ref, topics)}"
+
+
+def _in_flight_lines(
+    title: str, table: dict[int, InFlight], topics: TopicBook, now_ms: int
+) -> Iterator[str]:
+    if not table:
+        return
+    yield f"  {title}: {len(table):,}"
+    for pid, sent in table.items():
+        age = text.duration(now_ms - sent.sent_ms)
+        qos = sent.flags & QOS_MASK
+        yield f"    packet {pid:<6} {_message(sent.ref, topics)}, QoS {qos}, sent {age} ago"
+
+
+def _message(ref: Position, topics: TopicBook) -> str:
+    known = topics.get(ref)
+    about = f" {text.name(known.topic)}, {text.size(known.size)}" if known is not None else ""
+    return f"message {format_position(ref)}{about}"
+
+
+def session_object(state: SessionState, topics: TopicBook | None) -> dict[str, object]:
+    """Give a session as a JSON object; topics of its messages only with ``topics``."""
+    will = state.will
+    return {
+        "session": state.session,
+        "connected": state.connected,
+        "closed": None if state.connected else text.iso(state.closed_ms),
+        "clean": state.clean,
+        "generation": state.generation,
+        "level": state.level,
+        "user": state.user,
+        "subscriptions": [_subscription_object(one) for one in state.subscriptions.values()],
+        "in_flight": _sent_objects(state.inflight, topics),
+        "releasing": _sent_objects(state.releasing, topics),
+        "inbound": [
+            {"packet_id": pid, **_message_object(ref, topics)} for pid, ref in state.inbound.items()
+        ],
+        "queued": state.queued,
+        "queued_bytes": state.queued_bytes,
+        "will": None
+        if will is None
+        else {
+            "topic": will.topic,
+            "qos": will.qos,
+            "retain": will.retain,
+            "position": format_position(will.ref),
+        },
+    }
+
+
+def _subscription_object(held: SubscriptionState) -> dict[str, object]:
+    oldest = next(_queued(held), None)
+    return {
+        "filter": held.filter,
+        "qos": held.qos,
+        "active": held.active,
+        "queued": len(held.queue or ()),
+        "queued_bytes": held.queued_bytes,
+        "oldest": None if oldest is None else format_position(oldest),
+    }
+
+
+def _sent_objects(table: dict[int, InFlight], topics: TopicBook | None) -> list[dict[str, object]]:
+    return [
+        {
+            "packet_id": pid,
+            **_message_object(sent.ref, topics),
+            "qos": sent.flags & QOS_MASK,
+            "sent": text.iso(sent.sent_ms),
+        }
+        for pid, sent in table.items()
+    ]
+
+
+def _message_object(ref: Position, topics: TopicBook | None) -> dict[str, object]:
+    known = topics.get(ref) if topics is not None else None
+    topic = {} if known is None else {"topic": known.topic, "size": known.size}
+    return {"position": format_position(ref), **topic}
+
+
+# ----------------------------------------------------------------------------- retained
+
+
+def _retained(state: NodeState, topic_filter: str, as_of: AsOf, *, as_json: bool) -> Iterator[str]:
+    found = state.retained.match(topic_filter)
+    if as_json:
+        yield from (text.json_line(_retained_object(message)) for message in found)
+        return
+    yield (
+        f"{text.counted(len(found), 'retained message')} on {text.name(topic_filter)} as of {as_of}"
+    )
+    yield from _retained_lines(found)
+
+
+def _retained_lines(found: Iterable[RetainedMessage]) -> Iterator[str]:
+    for message in found:
+        yield (
+            f"  {format_position(message.ref):>9}  {text.name(message.topic)}  QoS {message.qos}, "
+            f"{text.size(len(message.payload))}: {text.payload_text(message.payload)}"
+        )
+
+
+def _retained_object(message: RetainedMessage) -> dict[str, object]:
+    return {
+        "topic": message.topic,
+        "qos": message.qos,
+        "position": format_position(message.ref),
+        **text.payload_field(message.payload),
+    }

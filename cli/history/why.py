@@ -1,0 +1,323 @@
+"""``foldmq why``: what became of a message."""
+
+import asyncio
+import sys
+from collections.abc import Iterator
+
+from cli.common import text
+from cli.common.progress import progress
+from cli.history.log_events import refs_of
+from cli.logsource.moments import parse_moment
+from cli.logsource.source import CutOff, Source, open_source
+from cli.logsource.source_flags import SourceFlags, UsageError
+from cli.logsource.topic_lookup import topic_matcher
+from eventstore.errors import CorruptLog
+from eventstore.format.events import MessagePublished, MessagesCarried, RetainedSnapshot, entries
+from eventstore.format.positions import Position, format_position, from_runs, index_of, sequence_of
+from eventstore.format.records import Record
+from projections.audit.message_story import Copy, Explainer, Step, Story
+from projections.state.turns import Turns
+
+_UPDATE_EVERY = 16
+_LISTED = 10
+_REPEATING = (b'"MessagesCarried"', b'"will":[')
+"""What the records have in them that repeat messages, or tell of wills."""
+_FATES = {
+    "queued": "still queued",
+    "in_flight": "in flight: sent, no answer yet",
+    "releasing": "in flight: received (PUBREC), PUBCOMP has not come",
+    "acknowledged": "acknowledged",
+    "dropped": "dropped",
+    "gone": "not delivered: the session ended first",
+}
+
+_FOUND = {
+    "queued": "queued",
+    "in_flight": "sent, no answer yet",
+    "releasing": "received (PUBREC), PUBCOMP has not come",
+}
+"""How a checkpoint found what was published before the log begins."""
+
+
+def run(
+    flags: SourceFlags,
+    client: str | None,
+    topic: str | None,
+    where: str | None,
+    last: int,
+    *,
+    as_json: bool,
+) -> None:
+    """Print the story of messages; raises UsageError when there are none."""
+    if (topic is None) == (where is None):
+        raise UsageError("give --topic (with --client), or --position: one of both")
+    if topic is not None and client is None:
+        raise UsageError("--topic needs --client: whose messages?")
+    asyncio.run(_run(flags, client, topic, where, last, as_json=as_json))
+
+
+async def _run(
+    flags: SourceFlags,
+    client: str | None,
+    topic: str | None,
+    where: str | None,
+    last: int,
+    *,
+    as_json: bool,
+) -> None:
+    wanted = topic_matcher(topic) if topic is not None else None
+    place = _position(where) if where is not None else None
+    async with open_source(flags) as source:
+        source.require_whole()
+        ref = await _message_at(source, place) if place is not None else None
+        explainer = Explainer(wanted=wanted, last=last, ref=ref, client=client, begin=source.begin)
+        await _read(source, explainer)
+    stories = [story for story in explainer.stories.values() if story.known]
+    if not stories and ref is not None:
+        raise CutOff(
+            f"nothing is left of position {format_position(ref)}, and nothing refers to it: "
+            f"{source.beginning()}"
+        )
+    if not stories:
+        cut = f"; {source.beginning()}" if source.cut is not None else ""
+        raise UsageError(
+            f"nothing was published to {text.name(topic or '')} that the log records{cut}"
+        )
+    for number, story in enumerate(stories):
+        if as_json:
+            sys.stdout.write(text.json_line(story_object(story, client)) + "\n")
+            continue
+        if number:
+            sys.stdout.write("\n")
+        for line in story_lines(story, client):
+            sys.stdout.write(line + "\n")
+
+
+def _position(where: str) -> Position:
+    moment = parse_moment(where)
+    if moment.position is None:
+        raise UsageError(f'not a position: "{text.escaped(where)}"; expected one such as 12.3')
+    if "." not in moment.text:
+        return moment.position & ~((1 << 20) - 1)
+    return moment.position
+
+
+async def _message_at(source: Source, place: Position) -> Position:
+    """Return the message that is, or that is dealt with, at a position; raises UsageError.
+
+    A retained message that a checkpoint repeated is traced back as far as the log goes.
+    """
+    sequence = sequence_of(place)
+    if not 1 <= sequence <= source.last:
+        raise UsageError(
+            f"position {format_position(place)} is beyond the log, whose last record is "
+            f"{source.last}"
+        )
+    if sequence < source.first:
+        return place
+    record = next(one for one in await source.some([sequence]) if one.sequence == sequence)
+    for index, event in record.events():
+        offset = index_of(place) - index
+        if not 0 <= offset < entries(event):
+            continue
+        if isinstance(event, MessagePublished):
+            return place
+        refs = refs_of(event)
+        if isinstance(event, (MessagesCarried, RetainedSnapshot)):
+            refs = from_runs(event.refs)
+        if offset < len(refs) and refs[offset] < place:
+            return await _message_at(source, refs[offset])
+        raise UsageError(
+            f"position {format_position(place)} is no message but {event.e}: foldmq log --from "
+            f"{format_position(place)} -n 1 shows it"
+        )
+    raise UsageError(
+        f"there is no position {format_position(place)}: record {sequence} ends before"
+    )
+
+
+async def _read(source: Source, explainer: Explainer) -> None:
+    if source.begin > 1:
+        with progress("looking for messages from before the cut", source.last) as update:
+            async for record in source.records_with(_REPEATING, update):
+                explainer.look_ahead(record)
+    turns = Turns()
+    with progress("reading", source.last) as update:
+        async for record in source.records(source.begin, source.last):
+            for part in turns.take(record)[1]:
+                _take(explainer, part)
+            if record.sequence % _UPDATE_EVERY == 0:
+                update(record.sequence)
+
+
+def _take(explainer: Explainer, record: Record) -> None:
+    try:
+        explainer.take(record)
+    except (ValueError, KeyError, IndexError, TypeError) as error:
+        what = f"holds an event that does not fit: {type(error).__name__}"
+        raise CorruptLog(record.sequence, what) from error
+
+
+def story_lines(story: Story, client: str | None) -> Iterator[str]:
+    """Yield the story of a message for a person; copies of other sessions in short."""
+    yield _message(story)
+    by = _publisher(story)
+    if story.before:
+        yield f"  published{by} before the log begins, which is with record {story.before}"
+    else:
+        yield f"  {text.stamp(story.ref, story.time_ms or 0)}  published{by}"
+    for step in story.steps:
+        yield f"  {text.stamp(step.at, step.time_ms)}  {_own_step(step)}"
+    if story.effective:
+        yield _matched(story)
+    elif not any(step.what == "discarded" for step in story.steps):
+        yield "  waits for the PUBREL of its publisher: nobody gets it before"
+    mine = [copy for copy in story.copies if client is None or copy.session == client]
+    if client is not None and story.effective and not any(not copy.retain for copy in mine):
+        yield f"  {text.name(client)} {_reason(story)}"
+    for copy in mine[:_LISTED] if client is None else mine:
+        yield from copy_lines(copy)
+
+
+def _message(story: Story) -> str:
+    parts = [f"message {format_position(story.ref)}"]
+    parts[0] += f" on {text.name(story.topic)}" if story.topic is not None else ""
+    if story.qos is not None:
+        parts.append(f"QoS {story.qos}{' retained' if story.retain else ''}")
+    if story.size is not None:
+        parts.append(text.size(story.size))
+    return ", ".join(parts)
+
+
+def _publisher(story: Story) -> str:
+    if story.session is None:
+        return ""
+    if story.will:
+        return f" as the will of {text.name(story.session)}"
+    return f" by {text.name(story.session)}" + (f" as packet {story.pid}" if story.pid else "")
+
+
+def _own_step(step: Step) -> str:
+    if step.what == "released":
+        return f"released (PUBREL of packet {step.pid}): it takes effect"
+    if step.what == "carried":
+        return "repeated before the log was cut: somebody still needs it"
+    if step.what == "repeated":
+        return f"repeated in a checkpoint: retained as {format_position(step.at)} from here on"
+    return "discarded: the session of its publisher ended before the PUBREL"
+
+
+def _matched(story: Story) -> str:
+    if not story.copies and story.before:
+        return "  nothing is recorded of whom it was sent to since the log begins"
+    if not story.copies:
+        return "  recorded for no session (deliveries at QoS 0 are not recorded)"
+    shown = (f"{text.name(copy.session, 40)} ({_short(copy)})" for copy in story.copies[:_LISTED])
+    more = len(story.copies) - _LISTED
+    rest = f" and {more:,} more" if more > 0 else ""
+    return f"  recorded for {', '.join(shown)}{rest}"
+
+
+def _short(copy: Copy) -> str:
+    return "in flight" if copy.fate in ("in_flight", "releasing") else copy.fate
+
+
+def _reason(story: Story) -> str:
+    """Say why nothing is recorded of a message for the session that is asked for."""
+    standing = story.standing
+    if standing is None:
+        return "has nothing on record from when it was published: that was cut off"
+    if not standing.known:
+        return "had no session at that moment"
+    if not standing.filters:
+        there = "was connected but" if standing.connected else "was away and"
+        return f"{there} had no subscription that matches"
+    granted = ", ".join(f"{text.name(one)} QoS {qos}" for one, qos in standing.filters)
+    if story.qos and any(qos for _, qos in standing.filters):
+        return f"was subscribed ({granted}), but nothing is recorded for it"
+    if not standing.connected:
+        return f"was subscribed ({granted}) but away: messages at QoS 0 do not wait"
+    return f"was subscribed ({granted}) and connected: sent at QoS 0, which is not recorded"
+
+
+def copy_lines(copy: Copy) -> Iterator[str]:
+    """Yield what happened to one copy of a message."""
+    origin = "as a retained message, " if copy.retain else ""
+    granted = f" at QoS {copy.qos}" if copy.qos else ""
+    held = f", subscription {text.name(copy.filter)}" if copy.filter else ""
+    fate = _FATES[copy.fate]
+    if copy.fate == "dropped" and copy.steps:
+        fate += f": {text.escaped(copy.steps[-1].detail)}"
+    yield f"  for {text.name(copy.session)}{held}{granted}: {origin}{fate}"
+    for step in copy.steps:
+        yield f"    {text.stamp(step.at, step.time_ms)}  {_copy_step(step)}"
+
+
+def _copy_step(step: Step) -> str:
+    match step.what:
+        case "held":
+            packet = f" under packet {step.pid}" if step.pid else ""
+            return f"found by a checkpoint: {_FOUND[step.detail]}{packet}"
+        case "queued":
+            return "queued"
+        case "delivered":
+            return f"sent as packet {step.pid}"
+        case "redelivered":
+            return f"sent again as packet {step.pid}: {text.escaped(step.detail)}"
+        case "acked":
+            return f"acknowledged: PUBACK of packet {step.pid}"
+        case "received":
+            return f"received: PUBREC of packet {step.pid}"
+        case "completed":
+            return f"complete: PUBCOMP of packet {step.pid}"
+        case "dropped":
+            return f"dropped: {text.escaped(step.detail)}"
+    return "the session ended"
+
+
+def story_object(story: Story, client: str | None) -> dict[str, object]:
+    """Give the story of a message as a JSON object, with the copies of all sessions."""
+    standing = story.standing
+    return {
+        "position": format_position(story.ref),
+        "time": None if story.time_ms is None else text.iso(story.time_ms),
+        "before_record": story.before or None,
+        "topic": story.topic,
+        "qos": story.qos,
+        "retain": story.retain,
+        "will": story.will,
+        "size": story.size,
+        "session": story.session,
+        "packet_id": story.pid or None,
+        "effective": story.effective,
+        "steps": [_step_object(step) for step in story.steps],
+        "client": client,
+        "standing": None
+        if standing is None
+        else {
+            "known": standing.known,
+            "connected": standing.connected,
+            "subscriptions": [{"filter": one, "qos": qos} for one, qos in standing.filters],
+        },
+        "copies": [
+            {
+                "session": copy.session,
+                "filter": copy.filter,
+                "qos": copy.qos,
+                "retain": copy.retain,
+                "fate": copy.fate,
+                "steps": [_step_object(step) for step in copy.steps],
+            }
+            for copy in story.copies
+        ],
+    }
+
+
+def _step_object(step: Step) -> dict[str, object]:
+    return {
+        "position": format_position(step.at),
+        "time": text.iso(step.time_ms),
+        "what": step.what,
+        **({"packet_id": step.pid} if step.pid else {}),
+        **({"detail": step.detail} if step.detail else {}),
+    }

@@ -1,0 +1,1 @@
+"""The commands that show a running broker: actors, sessions, retained messages and traces."""

@@ -1,0 +1,200 @@
+"""``foldmq actors ls``: the actors of a running broker as a list."""
+
+import asyncio
+import contextlib
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from typing import Any
+
+from cli.common import text
+from cli.common.progress import progress
+from cli.common.tables import Column, Table, idle, span
+from cli.inspection.session_page import json_object
+from cli.live.broker_client import LiveBroker, TooLarge, open_broker
+from cli.logsource.source_flags import SourceFlags, UsageError
+
+Row = Mapping[str, Any]
+
+_BY_NUMBER = {
+    "busy": "busy_us",
+    "recent": "recent_us_per_s",
+    "handled": "handled",
+    "mailbox": "mailbox",
+    "high_water": "high_water",
+    "last_active": "last_active_ms",
+}
+_BY_NAME = ("id", "name", "state", "type")
+ORDERS = (*_BY_NUMBER, *_BY_NAME)
+"""What a list of actors can be sorted by."""
+TYPES = ("broker", "inspector", "session", "connection", "subscription")
+"""The types of actors."""
+STATES = (
+    *("connected", "offline", "loading", "rebuilding"),
+    *("connecting", "open", "paused", "closing"),
+    *("running", "suspended"),
+)
+"""The states of sessions, of connections and of the others."""
+_MOST_AT_TOP = 500
+"""How many the broker sorts out."""
+
+
+def run(
+    flags: SourceFlags,
+    wanted: Mapping[str, str | None],
+    sort: str | None,
+    limit: int | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Print the actors that are wanted; raises UsageError for an unknown type, state or order."""
+    check_order(sort, ORDERS)
+    check_word("type", wanted.get("type"), TYPES)
+    check_word("state", wanted.get("state"), STATES)
+    given = {key: value for key, value in wanted.items() if value is not None}
+    asyncio.run(_run(flags, given, sort, limit, as_json=as_json))
+
+
+def check_word(what: str, given: str | None, known: Sequence[str]) -> None:
+    """Raise UsageError unless a word is one of those that there are."""
+    if given is not None and given not in known:
+        raise UsageError(f'no {what} "{text.escaped(given)}": one of {", ".join(known)}')
+
+
+def check_order(sort: str | None, known: Sequence[str]) -> None:
+    """Raise UsageError unless a list can be sorted so."""
+    if sort is not None and sort not in known:
+        raise UsageError(f'cannot sort by "{text.escaped(sort)}": one of {", ".join(known)}')
+
+
+async def _run(
+    flags: SourceFlags,
+    wanted: dict[str, Any],
+    sort: str | None,
+    limit: int | None,
+    *,
+    as_json: bool,
+) -> None:
+    rows, total = await fetch(flags, "actors", wanted, sort, _BY_NUMBER, limit)
+    if sort is not None:
+        rows.sort(key=_key(sort), reverse=sort in _BY_NUMBER)
+    show(rows[:limit], total, "actor", columns(), as_json=as_json)
+
+
+async def fetch(
+    flags: SourceFlags,
+    endpoint: str,
+    wanted: dict[str, Any],
+    sort: str | None,
+    by_broker: Collection[str],
+    limit: int | None,
+) -> tuple[list[dict[str, Any]], int]:
+    """Return rows to be sorted by ``sort``, which the broker does if it is in ``by_broker``."""
+    async with open_broker(flags) as broker:
+        if flags.verbose:
+            say_where(broker)
+        if sort is None:
+            return await gather(broker, endpoint, limit, **wanted)
+        by = sort if sort in by_broker else None
+        return await gather_top(broker, endpoint, by, limit, **wanted)
+
+
+def say_where(broker: LiveBroker) -> None:
+    """Tell on stderr which broker is asked."""
+    sys.stderr.write(f"foldmq: asking the broker of node {broker.node} on {broker.where}\n")
+
+
+async def gather(
+    broker: LiveBroker, endpoint: str, limit: int | None, /, **request: Any
+) -> tuple[list[dict[str, Any]], int]:
+    """Return the rows of a list, at least ``limit`` if there are more, and how many there are.
+
+    The number counts also those that were not asked for.
+    """
+    rows: list[dict[str, Any]] = []
+    pages = broker.pages(endpoint, **request)
+    first = await anext(pages)
+    total = first.get("total", 0)
+    with progress("asking the broker", total, "rows") as update:
+        async for page in _again(first, pages):
+            rows += page["rows"]
+            update(len(rows))
+            if limit is not None and len(rows) >= limit:
+                break
+    return rows, total
+
+
+async def gather_top(
+    broker: LiveBroker, endpoint: str, by: str | None, limit: int | None, /, **request: Any
+) -> tuple[list[dict[str, Any]], int]:
+    """Return the rows of a list, or the first ones by a figure if the broker can choose them."""
+    if by is not None and limit is not None and limit <= _MOST_AT_TOP:
+        with contextlib.suppress(TooLarge):
+            return await gather(broker, endpoint, None, top={"by": by, "count": limit}, **request)
+    return await gather(broker, endpoint, None, **request)
+
+
+async def _again(
+    first: dict[str, Any], others: AsyncIterator[dict[str, Any]]
+) -> AsyncIterator[dict[str, Any]]:
+    yield first
+    async for page in others:
+        yield page
+
+
+def _key(sort: str) -> Callable[[Row], Any]:
+    if sort == "id":
+        return id_order
+    field = _BY_NUMBER.get(sort, sort)
+    if sort in _BY_NUMBER:
+        return lambda row: row[field] or 0
+    return lambda row: str(row[field])
+
+
+def id_order(row: Row) -> tuple[str, int]:
+    """Return what puts actors in order: their type, then their number."""
+    kind, _, number = str(row["id"]).partition(":")
+    return kind, int(number) if number.isdecimal() else 0
+
+
+def show(
+    rows: list[dict[str, Any]],
+    total: int,
+    noun: str,
+    columns: list[Column[Row]],
+    *,
+    as_json: bool,
+) -> None:
+    """Print rows, and on a terminal how many others there are."""
+    if as_json:
+        for row in rows:
+            sys.stdout.write(text.json_line(json_object(row)) + "\n")
+        return
+    table = Table(columns)
+    for row in rows:
+        table.add(row)
+    table.close()
+    if table.terminal and len(rows) < total:
+        shown = f"{len(rows):,} of " if rows else "none of "
+        sys.stdout.write(f"{shown}{text.counted(total, noun)}\n")
+
+
+def columns() -> list[Column[Row]]:
+    """Return what is shown of an actor."""
+    now_ms = round(time.time() * 1000)
+    return [
+        Column("TYPE:ID", lambda row: row["id"]),
+        Column("STATE", lambda row: row["state"]),
+        Column("MAILBOX", lambda row: f"{row['mailbox']}/{row['high_water']}", right=True),
+        Column("HANDLED", lambda row: row["handled"], right=True),
+        Column("IDLE", lambda row: idle(row["last_active_ms"], now_ms), right=True),
+        Column("BUSY", lambda row: span(row["busy_us"] / 1000), right=True),
+        Column("LOAD", lambda row: f"{row['recent_us_per_s'] / 1e4:.1f} %", right=True, wide=True),
+        Column("CLIENT", _client, name=True, wide=True),
+        Column("NAME", lambda row: row["name"], name=True),
+    ]
+
+
+def _client(row: Row) -> str | None:
+    client: str | None = row["client"] if row["type"] != "session" else None
+    return client

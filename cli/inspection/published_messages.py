@@ -1,0 +1,53 @@
+"""What the log knows of the messages that a session of a running broker holds."""
+
+import contextlib
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+from cli.live.broker_client import LiveBroker
+from cli.logsource.source import source_on
+from cli.logsource.topic_lookup import TopicBook
+from protocol.errors import FoldmqError
+
+_READ = 1000
+"""Messages that are read from the log at most."""
+
+
+async def add_published(broker: LiveBroker, found: dict[str, Any], *, thorough: bool) -> None:
+    """Add to the messages of a session when they were published: ``published_ms``, or None.
+
+    Topics that the broker does not have in memory any more are added as well. ``thorough`` looks
+    for these also in what was repeated before the log was cut.
+    """
+    for row in _messages(found):
+        row["published_ms"] = None
+    rows = list(islice(_messages(found), _READ))
+    if not rows:
+        return
+    # Without it the page is nearly as good: the broker may cut the log meanwhile.
+    with contextlib.suppress(FoldmqError):
+        source = await source_on(broker.client, f"FOLDMQ_LOG_{broker.node}", broker.where)
+        book = TopicBook(source)
+        await book.load(row["ref"] for row in rows)
+        _take(book, rows)
+        unknown = [row for row in rows if row["topic"] is None]
+        if thorough and unknown:
+            # Most often there are none, and the whole log need not be read.
+            book = TopicBook(source, thorough=True)
+            await book.load(row["ref"] for row in unknown)
+            _take(book, unknown)
+
+
+def _messages(found: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    if found["oldest"] is not None:
+        yield found["oldest"]
+    for name in ("inflight", "releasing", "inbound"):
+        yield from found[name]["rows"]
+
+
+def _take(book: TopicBook, rows: list[dict[str, Any]]) -> None:
+    for row in rows:
+        known = book.get(row["ref"])
+        if known is not None:
+            row["topic"], row["published_ms"] = known.topic, known.time_ms

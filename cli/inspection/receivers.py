@@ -1,0 +1,77 @@
+"""``foldmq subscriptions``: who would get a message on a topic, and why."""
+
+import asyncio
+import sys
+
+from cli.common import text
+from cli.common.tables import Column, Table
+from cli.inspection.actor_list import Row, say_where
+from cli.inspection.session_page import json_object
+from cli.live.broker_client import open_broker
+from cli.logsource.source_flags import SourceFlags
+from cli.logsource.topic_lookup import check_topic
+from eventstore.format.positions import format_position
+
+OUTCOMES = {
+    "sent": "sent",
+    "queued": "queued: offline",
+    "offline_qos0": "no: offline, QoS 0",
+    "overlapped": "no: another filter",
+}
+"""What becomes of a message for a subscription that matches."""
+
+
+def run(flags: SourceFlags, topic: str, *, as_json: bool) -> None:
+    """Print a line for each subscription that matches; raises UsageError for a bad topic."""
+    check_topic(topic)
+    asyncio.run(_run(flags, topic, as_json=as_json))
+
+
+async def _run(flags: SourceFlags, topic: str, *, as_json: bool) -> None:
+    rows: list[Row] = []
+    retained: Row | None = None
+    async with open_broker(flags) as broker:
+        if flags.verbose:
+            say_where(broker)
+        async for page in broker.pages("subscriptions", topic=topic):
+            rows += page["rows"]
+            retained = page["retained"]
+    if as_json:
+        found = {"topic": topic, "retained": retained, "subscriptions": rows}
+        sys.stdout.write(text.json_line(json_object(found)) + "\n")
+        return
+    if rows:
+        order = list(OUTCOMES)
+        rows.sort(key=lambda row: order.index(row["why"]) if row["why"] in order else len(order))
+        _table(rows)
+    for line in outcome_lines(topic, rows, retained):
+        sys.stdout.write(line + "\n")
+
+
+def _table(rows: list[Row]) -> None:
+    table: Table[Row] = Table(
+        [
+            Column("GETS IT", lambda row: OUTCOMES.get(row["why"], row["why"])),
+            Column("QOS", lambda row: row["qos"], right=True),
+            Column("FILTER", lambda row: row["filter"], name=True),
+            Column("CLIENT", lambda row: row["client"], name=True),
+        ]
+    )
+    for row in rows:
+        table.add(row)
+    table.close()
+
+
+def outcome_lines(topic: str, rows: list[Row], retained: Row | None) -> list[str]:
+    """Give in sentences what would become of a message on a topic."""
+    sent = sum(row["why"] == "sent" for row in rows)
+    queued = sum(row["why"] == "queued" for row in rows)
+    lines = [f"{text.name(topic)}: sent to {text.counted(sent, 'client')}, queued for {queued:,}"]
+    if retained is None:
+        lines.append("nothing is retained on it")
+    else:
+        lines.append(
+            f"retained: message {format_position(retained['ref'])}, QoS {retained['qos']}, "
+            f"{text.size(retained['size'])}; who subscribes gets it first"
+        )
+    return lines

@@ -1,0 +1,80 @@
+"""``foldmq retained ls`` and ``foldmq retained get``."""
+
+import asyncio
+import base64
+import sys
+from typing import Any
+
+from cli.common import text
+from cli.common.logging_setup import printable
+from cli.common.tables import Column
+from cli.inspection.actor_list import Row, gather, say_where, show
+from cli.live.broker_client import LiveBroker, open_broker
+from cli.logsource.source import NoLog, source_on
+from cli.logsource.source_flags import SourceFlags
+from cli.logsource.topic_lookup import check_filter, check_topic
+from eventstore.format.positions import Position, format_position, sequence_of
+from eventstore.log.message_store import messages_of
+
+
+def run_list(flags: SourceFlags, topic_filter: str, limit: int | None, *, as_json: bool) -> None:
+    """Print the retained messages that a filter matches; raises UsageError for a bad filter."""
+    check_filter(topic_filter)
+    asyncio.run(_list(flags, topic_filter, limit, as_json=as_json))
+
+
+def run_get(flags: SourceFlags, topic: str, *, newline: bool, as_json: bool) -> None:
+    """Write the payload of a retained message.
+
+    Raises Refused when there is none, UsageError for what is no topic.
+    """
+    check_topic(topic)
+    asyncio.run(_get(flags, topic, newline=newline, as_json=as_json))
+
+
+async def _list(flags: SourceFlags, topic_filter: str, limit: int | None, *, as_json: bool) -> None:
+    async with open_broker(flags) as broker:
+        if flags.verbose:
+            say_where(broker)
+        rows, total = await gather(broker, "retained", None, filter=topic_filter)
+    rows.sort(key=lambda row: str(row["topic"]))
+    columns: list[Column[Row]] = [
+        Column("POSITION", lambda row: format_position(row["ref"]), right=True),
+        Column("QOS", lambda row: row["qos"], right=True),
+        Column("SIZE", lambda row: text.size(row["size"]), right=True),
+        Column("TOPIC", lambda row: row["topic"], name=True),
+    ]
+    show(rows[:limit], total, "retained message", columns, as_json=as_json)
+
+
+async def _get(flags: SourceFlags, topic: str, *, newline: bool, as_json: bool) -> None:
+    async with open_broker(flags) as broker:
+        if flags.verbose:
+            say_where(broker)
+        found = await broker.ask("retained.get", topic=topic)
+        payload = await _payload(broker, found)
+    if as_json:
+        about = {"topic": topic, "qos": found["qos"], "position": format_position(found["ref"])}
+        line = text.json_line({**about, "size": found["size"], **text.payload_field(payload)})
+        sys.stdout.write(line + "\n")
+        return
+    out = sys.stdout.buffer
+    if out.isatty():
+        shown = payload.decode("utf-8", "backslashreplace")
+        payload = "\n".join(map(printable, shown.split("\n"))).encode()
+    out.write(payload + (b"\n" if newline else b""))
+    out.flush()
+
+
+async def _payload(broker: LiveBroker, found: dict[str, Any]) -> bytes:
+    """Return the payload, from the log if it is too large for an answer."""
+    encoded = found["payload_base64"]
+    if encoded is not None:
+        return base64.b64decode(encoded)
+    ref: Position = found["ref"]
+    source = await source_on(broker.client, f"FOLDMQ_LOG_{broker.node}", broker.where)
+    for record in await source.some([sequence_of(ref)]):
+        for stored in messages_of(record):
+            if 0 <= ref - stored.first < len(stored.payloads):
+                return stored.payloads[ref - stored.first]
+    raise NoLog(f"message {format_position(ref)} is not in the log any more: ask again")

@@ -1,0 +1,94 @@
+"""``foldmq sessions ls``: the sessions of a running broker as a list."""
+
+import asyncio
+import time
+from typing import Any
+
+from cli.common import text
+from cli.common.tables import Column, ago, whole_span
+from cli.common.units import seconds
+from cli.inspection.actor_list import Row, check_order, fetch, show
+from cli.logsource.source_flags import SourceFlags, UsageError
+
+_BY_BROKER = ("queued", "queued_bytes", "inflight", "subscriptions")
+_ORDERS = [*_BY_BROKER, "offline", "client"]
+
+
+def run(
+    flags: SourceFlags,
+    match: str | None,
+    connected: bool | None,
+    older_than: str | None,
+    sort: str | None,
+    limit: int | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Print the sessions that are wanted; raises UsageError."""
+    check_order(sort, _ORDERS)
+    if connected and older_than is not None:
+        raise UsageError("--connected and --older-than exclude each other: give one")
+    wanted = selection(match, connected, older_than)
+    asyncio.run(_run(flags, wanted, sort, limit, as_json=as_json))
+
+
+def selection(match: str | None, connected: bool | None, older_than: str | None) -> dict[str, Any]:
+    """Return how the broker is asked for such sessions; raises UsageError."""
+    wanted: dict[str, Any] = {}
+    if match is not None:
+        wanted["match"] = match
+    if connected is not None:
+        wanted["connected"] = connected
+    if older_than is not None:
+        wanted["offline_s"] = age(older_than)
+    return wanted
+
+
+def age(given: str) -> float:
+    """Read a span of time in seconds; raises UsageError saying what is expected."""
+    try:
+        found = seconds(given)
+    except ValueError as error:
+        raise UsageError(f'--older-than "{text.escaped(given)}" {error}') from None
+    if not isinstance(found, float):
+        raise UsageError(f'--older-than "{text.escaped(given)}" is no time')
+    return found
+
+
+async def _run(
+    flags: SourceFlags,
+    wanted: dict[str, Any],
+    sort: str | None,
+    limit: int | None,
+    *,
+    as_json: bool,
+) -> None:
+    rows, total = await fetch(flags, "sessions", wanted, sort, _BY_BROKER, limit)
+    if sort in (None, "client"):
+        rows.sort(key=lambda row: str(row["client"]))
+    elif sort == "offline":
+        rows.sort(key=lambda row: (row["closed_ms"] is None, row["closed_ms"]))
+    elif sort is not None:
+        rows.sort(key=lambda row: row[sort], reverse=True)
+    show(rows[:limit], total, "session", columns(), as_json=as_json)
+
+
+def columns() -> list[Column[Row]]:
+    """Return what is shown of a session."""
+    now_ms = round(time.time() * 1000)
+    return [
+        Column("STATE", lambda row: "connected" if row["connected"] else "offline"),
+        Column("SINCE", lambda row: ago(row["closed_ms"], now_ms), right=True),
+        Column("SUBSCR.", lambda row: row["subscriptions"], right=True),
+        Column("IN FLIGHT", lambda row: row["inflight"], right=True),
+        Column("QUEUED", lambda row: row["queued"], right=True),
+        Column("BYTES", lambda row: text.size(row["queued_bytes"]), right=True),
+        Column("EXPIRES", lambda row: _left(row["expires_ms"], now_ms), right=True, wide=True),
+        Column("ADDRESS", lambda row: row["address"], wide=True),
+        Column("USER", lambda row: row["user"], name=True, wide=True),
+        Column("CLIENT", lambda row: row["client"], name=True),
+    ]
+
+
+def _left(then_ms: int | None, now_ms: int) -> str | None:
+    return None if then_ms is None else f"in {whole_span(max(0, then_ms - now_ms))}"

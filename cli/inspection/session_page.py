@@ -1,0 +1,207 @@
+"""A session, a connection or a subscription of a running broker, for a person."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from cli.common import text
+from cli.common.tables import idle, span
+from eventstore.format.positions import format_position
+
+Found = Mapping[str, Any]
+
+_PROTOCOLS = {3: "MQTT 3.1", 4: "MQTT 3.1.1", 5: "MQTT 5"}
+_FULL = "--full shows all"
+_LOAD = 1000.0
+"""Microseconds of work in a second that are worth a word."""
+
+
+def session_lines(found: Found, rates: Found | None, now_ms: int) -> Iterator[str]:
+    """Yield all of a session, as the broker answers it."""
+    actor = f" ({text.escaped(found['actor'])})" if found["actor"] is not None else ""
+    yield f"session {text.name(found['client'])}{actor}, as of {format_position(found['position'])}"
+    connection = found["connection"]
+    if connection is not None:
+        yield from connection_lines(connection, rates, now_ms)
+    elif found["connected"]:
+        yield "  connected"
+    else:
+        yield f"  offline since {_since(found['closed_ms'], now_ms)}"
+    yield f"  {_kind(found, now_ms)}"
+    yield from _subscriptions(found["subscriptions"])
+    yield from _sent("in flight, no answer yet", found["inflight"], now_ms)
+    yield from _sent("PUBREC came, PUBCOMP has not", found["releasing"], now_ms)
+    inbound = found["inbound"]
+    if inbound["total"]:
+        yield f"  received at QoS 2, PUBREL has not come: {inbound['total']:,}"
+        for row in inbound["rows"]:
+            yield f"    packet {row['pid']:<6} {_message(row)}{_waits(row, now_ms)}"
+        yield from _more(inbound)
+    if found["queued"]:
+        oldest = found["oldest"]
+        first = ""
+        if oldest is not None:
+            first = f"; the oldest: {_message(oldest)}{_waits(oldest, now_ms)}"
+        count = text.counted(found["queued"], "message")
+        yield f"  queue: {count}, {text.size(found['queued_bytes'])}{first}"
+    will = found["will"]
+    if will is not None:
+        retained = " retained" if will["retain"] else ""
+        yield (
+            f"  will: {text.name(will['topic'])} QoS {will['qos']}{retained} "
+            f"(position {format_position(will['ref'])})"
+        )
+    if found["actors"]:
+        yield "  actors:"
+        for row in found["actors"]:
+            yield f"    {actor_words(row, now_ms)}"
+        yield from _more(found["subscriptions"])
+
+
+def connection_lines(found: Found, rates: Found | None, now_ms: int) -> Iterator[str]:
+    """Yield what there is to know of a connection, without a heading."""
+    protocol = _PROTOCOLS.get(found["level"] or 0, f"level {found['level']}")
+    address, actor = text.escaped(found["address"]), text.escaped(found["id"])
+    if found["connected_ms"] is None:
+        yield f"  from {address} ({actor}), not logged in yet"
+    else:
+        lasted = text.duration(now_ms - found["connected_ms"])
+        keep = f"keep alive {found['keep_alive']} s" if found["keep_alive"] else "no keep alive"
+        yield f"  connected for {lasted} from {address} ({actor})"
+        yield f"  {protocol}, {keep}"
+    for way in ("in", "out"):
+        yield f"  {way:<4}{_traffic(found, rates, way)}"
+    waits = []
+    if found["unsent"]:
+        waits.append(f"{text.size(found['unsent'])} not read by the client")
+    if found["gated"]:
+        waits.append(f"{text.size(found['gated'])} wait for the disk")
+    if found["paused"]:
+        why = ", ".join(text.escaped(one).replace("_", " ") for one in found["paused"])
+        waits.append(f"not read now: {why}")
+    if waits:
+        yield f"  {'; '.join(waits)}"
+
+
+def _traffic(found: Found, rates: Found | None, way: str) -> str:
+    count, size = found[f"messages_{way}"], text.size(found[f"bytes_{way}"])
+    total = f"{text.counted(count, 'message')}, {size} in all"
+    if rates is None:
+        return total
+    messages, size = rates[f"messages_{way}_per_s"], text.size(round(rates[f"bytes_{way}_per_s"]))
+    return f"{messages:,.1f} messages/s, {size}/s; {total}"
+
+
+def subscription_lines(found: Found, _now_ms: int) -> Iterator[str]:
+    """Yield what there is to know of the subscription of a connected session."""
+    yield f"  of {text.name(found['client'])}, filter {text.name(found['filter'])}"
+    if "qos" in found:
+        parts = [f"QoS {found['qos']}"]
+        if found["qos"] or found["outstanding"]:
+            parts.append(f"{_window(found)} in flight")
+        if found["qos"] or found["queued"]:
+            parts.append(_queued(found))
+        yield f"  {', '.join(parts)}"
+    yield (
+        f"  {text.counted(found['matched'], 'message')} matched, {found['replayed']:,} retained "
+        "ones sent at the beginning"
+    )
+
+
+def actor_words(row: Found, now_ms: int) -> str:
+    """Give an actor's counters on a line."""
+    last = idle(row["last_active_ms"], now_ms)
+    load = f" ({row['recent_us_per_s'] / 1e4:.1f} %)" if row["recent_us_per_s"] >= _LOAD else ""
+    return (
+        f"{text.escaped(row['id'])}  {text.escaped(row['state'])}, {row['handled']:,} handled, "
+        f"mailbox {row['mailbox']:,}/{row['high_water']:,}, "
+        f"{'never active' if last is None else f'idle {last}'}, "
+        f"busy {span(row['busy_us'] / 1000)}{load}"
+    )
+
+
+def _since(then_ms: int, now_ms: int) -> str:
+    return f"{text.clock(then_ms)} ({text.duration(now_ms - then_ms)})"
+
+
+def _kind(found: Found, now_ms: int) -> str:
+    user = f", user {text.name(found['user'])}" if found["user"] is not None else ""
+    if found["clean"]:
+        return f"clean session{user}: it ends with its connection"
+    expires = found["expires_ms"]
+    if expires is not None:
+        return (
+            f"persistent session{user}, expires {text.clock(expires)} "
+            f"(in {text.duration(max(0, expires - now_ms))})"
+        )
+    return f"persistent session{user}" + ("" if found["connected"] else ", does not expire")
+
+
+def _subscriptions(found: Found) -> Iterator[str]:
+    if not found["total"]:
+        yield "  no subscriptions"
+        return
+    yield f"  subscriptions: {found['total']:,}"
+    for row in found["rows"]:
+        granted = f"QoS {row['qos']}" if row["active"] else "unsubscribed, but not all is done"
+        parts = [granted]
+        if row["qos"] or row["outstanding"]:
+            parts.append(f"{_window(row)} in flight")
+        if row["queued"]:
+            parts.append(_queued(row))
+            if row["oldest"] is not None:
+                parts.append(f"the oldest is message {format_position(row['oldest'])}")
+        yield f"    {text.name(row['filter'])}  {', '.join(parts)}"
+    yield from _more(found)
+
+
+def _window(row: Found) -> str:
+    return f"{row['outstanding']:,} of {row['window']:,}"
+
+
+def _queued(row: Found) -> str:
+    if not row["queued"]:
+        return "nothing queued"
+    return f"{row['queued']:,} queued ({text.size(row['queued_bytes'])})"
+
+
+def _sent(title: str, found: Found, now_ms: int) -> Iterator[str]:
+    if not found["total"]:
+        return
+    yield f"  {title}: {found['total']:,}"
+    for row in found["rows"]:
+        sent = f"last sent {text.duration(now_ms - row['sent_ms'])} ago"
+        if row.get("published_ms") is not None:
+            sent = f"published {text.duration(now_ms - row['published_ms'])} ago, {sent}"
+        retained = " retained" if row["retain"] else ""
+        yield (
+            f"    packet {row['pid']:<6} {_message(row)}, QoS {row['qos']}{retained}, "
+            f"for {text.name(row['filter'])}, {sent}"
+        )
+    yield from _more(found)
+
+
+def _message(row: Found) -> str:
+    topic = f" {text.name(row['topic'])}" if row["topic"] is not None else ""
+    return f"message {format_position(row['ref'])}{topic}"
+
+
+def _waits(row: Found, now_ms: int) -> str:
+    then_ms = row.get("published_ms")
+    return "" if then_ms is None else f", waiting for {text.duration(now_ms - then_ms)}"
+
+
+def _more(found: Found) -> Iterator[str]:
+    hidden = found["total"] - len(found["rows"])
+    if hidden > 0:
+        yield f"    and {hidden:,} more ({_FULL})"
+
+
+def json_object(found: object, key: str = "") -> object:
+    """Give an answer with positions as people and the other tools write them: ``12.3``."""
+    if isinstance(found, Mapping):
+        return {name: json_object(value, name) for name, value in found.items()}
+    if isinstance(found, Iterable) and not isinstance(found, str):
+        return [json_object(one) for one in found]
+    if isinstance(found, int) and key in ("position", "ref", "oldest"):
+        return format_position(found)
+    return found

@@ -1,0 +1,124 @@
+"""``foldmq actors tail``: what an actor, a client or messages are about, as it happens."""
+
+import asyncio
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from cli.common import text
+from cli.inspection.actor_list import say_where
+from cli.inspection.actor_page import ACTOR_ID
+from cli.inspection.session_page import json_object
+from cli.live.broker_client import NoLiveBroker, Refused, open_broker
+from cli.live.trace_client import LiveTrace, Portion, open_trace
+from cli.live.trace_text import TraceWords
+from cli.logsource.source_flags import SourceFlags, UsageError
+from cli.logsource.topic_lookup import check_filter
+
+
+def target(which: str | None, client: str | None, topic: str | None) -> dict[str, str]:
+    """Return what is to be traced; raises UsageError unless it is one thing that there can be."""
+    given = {"actor": which, "client": client, "topic": topic}
+    wanted = {key: value for key, value in given.items() if value is not None}
+    if len(wanted) != 1:
+        raise UsageError("give one of ID, --client and --topic")
+    if which is not None and not ACTOR_ID.fullmatch(which):
+        raise UsageError(f"not the id of an actor: {text.name(which)}; for a client give --client")
+    if topic is not None:
+        check_filter(topic)
+    return wanted
+
+
+def run(
+    flags: SourceFlags,
+    wanted: Mapping[str, str],
+    rate: int | None,
+    count: int | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Print a trace until it ends, or until ``count`` lines were printed.
+
+    Raises Refused when there cannot be such a trace, NoLiveBroker when the broker ends.
+    """
+    asyncio.run(_run(flags, wanted, rate, _Printer(count, who="topic" in wanted, as_json=as_json)))
+
+
+async def _run(
+    flags: SourceFlags, wanted: Mapping[str, str], rate: int | None, printer: "_Printer"
+) -> None:
+    async with open_broker(flags) as broker:
+        if flags.verbose:
+            say_where(broker)
+        asked: dict[str, Any] = {**wanted}
+        if rate is not None:
+            asked["rate"] = rate
+        async with open_trace(broker, **asked) as trace:
+            _say(_begun(wanted, trace))
+            async for portion in trace.portions():
+                if printer.full(portion):
+                    return
+                if portion.cause == "broker":
+                    raise NoLiveBroker(f"the broker of node {broker.node} has ended")
+                if portion.cause == "lease":
+                    raise Refused(f"the trace has ended: {text.escaped(str(portion.ended))}")
+                if portion.ended is not None:
+                    _say(f"the trace has ended: {text.escaped(portion.ended, 400)}")
+
+
+def _begun(wanted: Mapping[str, str], trace: LiveTrace) -> str:
+    """Say what is traced."""
+    ((kind, value),) = wanted.items()
+    if kind != "client":
+        return f"tracing {kind} {text.name(value)}"
+    about = trace.about
+    if about.get("connected"):
+        return f"tracing client {text.name(value)}: {', '.join(map(str, about['actors'][:3]))}"
+    away = "is away" if about.get("known") else "is not known yet"
+    return f"tracing client {text.name(value)}, which {away}: waiting for it"
+
+
+def _say(what: str) -> None:
+    sys.stderr.write(f"foldmq: {what}\n")
+    sys.stderr.flush()
+
+
+class _Printer:
+    """Prints lines, up to a number of them."""
+
+    def __init__(self, count: int | None, *, who: bool, as_json: bool) -> None:
+        self._left = count
+        self._words = TraceWords(who=who)
+        self._as_json = as_json
+
+    def full(self, portion: Portion) -> bool:
+        """Print what came; tell whether that is all that is wanted."""
+        if portion.lost:
+            self._tell("lost", "some lines were lost on their way")
+        for line in portion.lines:
+            sys.stdout.write(self._shown(line) + "\n")
+            if self._left is not None:
+                self._left -= 1
+                if not self._left:
+                    sys.stdout.flush()
+                    return True
+        if portion.skipped:
+            self._tell(
+                "skipped",
+                f"skipped {text.counted(portion.skipped, 'line')}: there was more than is shown",
+                count=portion.skipped,
+            )
+        sys.stdout.flush()
+        return False
+
+    def _shown(self, line: dict[str, Any]) -> str:
+        if not self._as_json:
+            return self._words.text(line)
+        time_ms = line.pop("ms", None)
+        stamp = {"time": text.iso(time_ms)} if isinstance(time_ms, int) else {}
+        return text.json_line({**stamp, **{key: json_object(line[key], key) for key in line}})
+
+    def _tell(self, kind: str, said: str, **about: int) -> None:
+        """Say that something is missing, where it is missing."""
+        line = text.json_line({"kind": kind, **about}) if self._as_json else f"... {said}"
+        sys.stdout.write(line + "\n")

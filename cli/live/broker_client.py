@@ -1,0 +1,304 @@
+"""The running broker, asked over NATS: how the operator's tools find it and talk to it.
+
+A broker answers as the micro service ``foldmq``, on ``foldmq.inspect.<node>.<endpoint>``. One
+that keeps its log in the data directory is found there, with the credentials of its NATS server.
+On a foreign NATS the node is given, or the only one that answers.
+"""
+
+import contextlib
+import json
+import os
+import re
+import socket
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from fcntl import LOCK_NB, LOCK_SH, flock
+from typing import Any
+
+import nats.errors
+import orjson
+from nats.aio.client import Client
+
+from cli.common.text import escaped, name
+from cli.logsource.log_store import foreign_access
+from cli.logsource.source_flags import SourceFlags, UsageError
+from cli.settings.settings import Settings, load
+from eventstore.datadir import DataDir
+from eventstore.nats.connection import ConnectionOptions, connect, disconnect
+from eventstore.nats.discovery import PREFIX
+from protocol.errors import FoldmqError
+
+SERVICE = "foldmq"
+"""Name of the micro service that every broker is an instance of."""
+SUBJECTS = "foldmq.inspect"
+ASK_SECONDS = 10.0
+"""How long an answer may take."""
+
+_NODE = re.compile(r"[A-Za-z0-9_-]{1,32}")
+_FOUND_SECONDS = 2.0
+"""How long the first broker may take to make itself known on a foreign NATS."""
+_QUIET_SECONDS = 0.3
+"""All have answered when nothing came for so long."""
+_LISTED = 10
+_SENTENCE = 1000
+
+
+class NoLiveBroker(FoldmqError):  # noqa: N818 - named for the condition, as in eventstore.errors
+    """No broker runs there, or it does not answer."""
+
+    exit_code = 69
+
+
+class NoAnswer(NoLiveBroker):
+    """It may have got what was asked, but does not answer."""
+
+
+class Refused(FoldmqError):  # noqa: N818
+    """The broker answered that it does not; the text is its sentence."""
+
+    exit_code = 1
+
+
+class TooLarge(Refused):
+    """The answer does not fit into a message of NATS: less can be asked for at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class LiveBroker:
+    """A running broker."""
+
+    node: str
+    where: str
+    """The place, for a person."""
+    client: Client
+
+    async def ask(self, endpoint: str, /, **request: Any) -> dict[str, Any]:
+        """Return the broker's answer.
+
+        Raises Refused with its sentence when it refuses, TooLarge when the answer would be too
+        large, NoLiveBroker when it is not there, NoAnswer when it may be and does not answer.
+        """
+        subject = f"{SUBJECTS}.{self.node}.{endpoint}"
+        try:
+            data = orjson.dumps(request)
+        except orjson.JSONEncodeError:
+            raise UsageError("a name that was given is not UTF-8 text: nothing has it") from None
+        try:
+            reply = await self.client.request(subject, data, timeout=ASK_SECONDS)
+        except nats.errors.NoRespondersError:
+            raise NoLiveBroker(
+                f"no broker of node {name(self.node)} answers on {self.where}: does it run?"
+            ) from None
+        except (TimeoutError, nats.errors.Error, OSError) as error:
+            why = "time-out" if isinstance(error, TimeoutError) else escaped(str(error))
+            raise NoAnswer(
+                f"the broker of node {name(self.node)} on {self.where} does not answer: {why}"
+            ) from None
+        answer = _as_object(reply.data)
+        if answer is None:
+            raise NoAnswer(
+                f"the broker of node {name(self.node)} on {self.where} answers what this foldmq "
+                "does not understand: is it of another version?"
+            )
+        if "error" in answer:
+            refusal = TooLarge if answer.get("too_large") else Refused
+            raise refusal(_sentence(str(answer["error"])))
+        return answer
+
+    async def pages(self, endpoint: str, /, **request: Any) -> AsyncIterator[dict[str, Any]]:
+        """Yield the pages of a list: the answers, of which each has some of the ``rows``."""
+        page = await self.ask(endpoint, **request)
+        yield page
+        while page.get("more"):
+            page = await self.ask("page", cursor=page["cursor"])
+            yield page
+
+    async def rows(self, endpoint: str, /, **request: Any) -> AsyncIterator[dict[str, Any]]:
+        """Yield the rows of a list, of all its pages."""
+        async for page in self.pages(endpoint, **request):
+            for row in page["rows"]:
+                yield row
+
+
+def _as_object(data: bytes) -> dict[str, Any] | None:
+    try:
+        answer = orjson.loads(data)
+    except orjson.JSONDecodeError:
+        return None
+    return answer if isinstance(answer, dict) else None
+
+
+def _sentence(said: str) -> str:
+    """Give the broker's own words harmless; it escapes the names in them as the tools do."""
+    return said[:_SENTENCE] if said.isprintable() else escaped(said, _SENTENCE)
+
+
+@contextlib.asynccontextmanager
+async def open_broker(flags: SourceFlags) -> AsyncIterator[LiveBroker]:
+    """Find the running broker that the flags name and give what asks it.
+
+    Raises NoLiveBroker, which says what to do, NatsUnavailable, ConfigError or UsageError.
+    """
+    settings = load(flags.settings, os.environ, flags.config)
+    node = _named(flags)
+    async with contextlib.AsyncExitStack() as stack:
+        if settings.nats_url is None:
+            broker = await _in_directory(stack, settings, node)
+        else:
+            broker = await _on_foreign(stack, settings, node)
+        yield broker
+
+
+async def _in_directory(
+    stack: contextlib.AsyncExitStack, settings: Settings, node: str | None
+) -> LiveBroker:
+    datadir = DataDir(settings.data_dir)
+    try:
+        port = _embedded_port(datadir)
+    except PermissionError:
+        raise NoLiveBroker(
+            f"data directory {datadir.path} cannot be read: only the user of the broker may ask it"
+        ) from None
+    if port is None or not (_accepts(port) and _in_use(datadir)):
+        raise NoLiveBroker(_not_there(datadir, port))
+    known = datadir.credentials()
+    access = ConnectionOptions(
+        urls=(f"nats://127.0.0.1:{port}",), user=known.user, password=known.password
+    )
+    client = await _connect(stack, access)
+    return LiveBroker(node or datadir.node(), str(datadir.path), client)
+
+
+def _not_there(datadir: DataDir, port: int | None) -> str:
+    """Say why there is nobody to ask by a data directory."""
+    if not (_holder_lives(datadir) and _in_use(datadir)):
+        return (
+            f"no broker runs on {datadir.path}: start it (foldmq serve), or say with --data-dir "
+            "or --nats-url where it is"
+        )
+    if port is None:
+        return (
+            f"the broker on {datadir.path} keeps its log in a NATS server of its own: give "
+            "--nats-url"
+        )
+    return (
+        f"the broker on {datadir.path} has no embedded NATS server that answers: it is starting "
+        "or ending, or keeps its log in a NATS server of its own: then give --nats-url"
+    )
+
+
+def _holder_lives(datadir: DataDir) -> bool:
+    """Tell whether the process that had the directory last is there.
+
+    Only then its lock is looked at: who takes it at that very moment is not to find it taken.
+    """
+    try:
+        os.kill(int((datadir.path / "foldmq.lock").read_text("ascii")), 0)
+    except PermissionError:
+        return True
+    except (OSError, ValueError, OverflowError):
+        return False
+    return True
+
+
+def _embedded_port(datadir: DataDir) -> int | None:
+    """Return the port that the NATS server of a data directory was last started with.
+
+    Raises PermissionError when that is not for us to know.
+    """
+    if not datadir.nats_credentials.is_file() or not (datadir.path / "node").is_file():
+        return None
+    try:
+        return int(json.loads(datadir.nats_config.read_text("utf-8"))["port"])
+    except PermissionError:
+        raise
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _accepts(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=2):
+        return True
+    return False
+
+
+def _in_use(datadir: DataDir) -> bool:
+    """Tell whether a process has the directory; whoever else listens gets no password from us."""
+    try:
+        held = os.open(datadir.path / "foldmq.lock", os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        flock(held, LOCK_SH | LOCK_NB)
+    except BlockingIOError:
+        return True
+    else:
+        return False
+    finally:
+        os.close(held)
+
+
+async def _on_foreign(
+    stack: contextlib.AsyncExitStack, settings: Settings, node: str | None
+) -> LiveBroker:
+    access = foreign_access(settings)
+    where = f"NATS at {access.where}"
+    client = await _connect(stack, access)
+    datadir = DataDir(settings.data_dir)
+    if node is None and "data_dir" in settings.model_fields_set:
+        node = datadir.node() if (datadir.path / "node").is_file() else None
+    if node is None:
+        node = _only(await find_nodes(client), where)
+    return LiveBroker(node, where, client)
+
+
+async def find_nodes(client: Client) -> list[str]:
+    """Return the nodes whose brokers answer on a NATS server."""
+    inbox = client.new_inbox()
+    answers = await client.subscribe(inbox)
+    found: set[str] = set()
+    wait = _FOUND_SECONDS
+    try:
+        await client.publish(f"$SRV.INFO.{SERVICE}", b"", reply=inbox)
+        while True:
+            message = await answers.next_msg(timeout=wait)
+            if not message.data and (message.headers or {}).get("Status") == "503":
+                break
+            node = ((_as_object(message.data) or {}).get("metadata") or {}).get("node")
+            if isinstance(node, str) and _NODE.fullmatch(node):
+                found.add(node)
+            wait = _QUIET_SECONDS
+    except (TimeoutError, nats.errors.Error):
+        pass
+    finally:
+        with contextlib.suppress(nats.errors.Error, OSError):
+            await answers.unsubscribe()
+    return sorted(found)
+
+
+def _only(nodes: list[str], where: str) -> str:
+    if not nodes:
+        raise NoLiveBroker(f"no broker answers on {where}: does one run, and may we ask it?")
+    if len(nodes) > 1:
+        listed = ", ".join(nodes[:_LISTED]) + (", ..." if len(nodes) > _LISTED else "")
+        raise UsageError(f"{where} has {len(nodes)} brokers: give --node, one of {listed}")
+    return nodes[0]
+
+
+def _named(flags: SourceFlags) -> str | None:
+    if flags.stream is not None and flags.node is not None:
+        raise UsageError("--node and --stream exclude each other: give one")
+    node = flags.node
+    if flags.stream is not None:
+        node = flags.stream.removeprefix(PREFIX)
+        if node == flags.stream:
+            raise UsageError(f"no broker is known by its stream {name(flags.stream)}: give --node")
+    if node is not None and not _NODE.fullmatch(node):
+        raise UsageError(f"not the name of a node: {name(node)}")
+    return node
+
+
+async def _connect(stack: contextlib.AsyncExitStack, access: ConnectionOptions) -> Client:
+    client = await connect(access)
+    stack.push_async_callback(disconnect, client)
+    return client

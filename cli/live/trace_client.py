@@ -1,0 +1,150 @@
+"""A live trace of a running broker, as its tools follow it."""
+
+import asyncio
+import contextlib
+import secrets
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+import nats.errors
+import orjson
+
+from cli.live.broker_client import LiveBroker, NoLiveBroker, Refused
+from protocol.errors import FoldmqError
+
+_SUBJECTS = "foldmq.trace"
+_KEEP_SECONDS = 4.0
+"""How often the broker is asked to go on; it forgets a trace after 15 s."""
+_WAIT_SECONDS = 0.25
+_AWAY_SECONDS = 3.0
+"""How long the NATS server may be away, and an answer may take."""
+_STOP_SECONDS = 2.0
+_TOKEN_BYTES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Portion:
+    """Some lines of a trace, and what else is to be told."""
+
+    lines: list[dict[str, Any]]
+    """As ``docs/inspector.md`` describes them."""
+    skipped: int = 0
+    """What the broker did not show: there was more than the trace may give."""
+    lost: bool = False
+    """Lines before these were lost on their way."""
+    ended: str | None = None
+    """Why nothing more comes, in words."""
+    cause: str | None = None
+    """The same as a code: actor, broker, lease or stopped."""
+
+
+class LiveTrace:
+    """A trace that goes on until it is closed; see :func:`open_trace`."""
+
+    def __init__(self, broker: LiveBroker, token: str) -> None:
+        self._broker = broker
+        self._token = token
+        self._queue: asyncio.Queue[bytes] = asyncio.Queue()
+        self._number = 0
+        self._kept = time.monotonic()
+        self._heard = time.monotonic()
+        self.about: dict[str, Any] = {}
+        """What the broker answered: the actors that are covered, and the like."""
+
+    async def portions(self) -> AsyncIterator[Portion]:
+        """Yield what comes, as it comes; the last one says why it is the last.
+
+        Raises NoLiveBroker when the broker is gone, Refused when it does not know the trace.
+        """
+        while True:
+            data = await self._next()
+            if data is not None:
+                portion = self._read(data)
+                yield portion
+                if portion.ended is not None:
+                    return
+            elif time.monotonic() - self._kept >= _KEEP_SECONDS:
+                await self._keep()
+
+    async def _next(self) -> bytes | None:
+        due = self._kept + _KEEP_SECONDS - time.monotonic()
+        if due <= 0:
+            # Lines that come without a pause must not keep us from asking for more.
+            return None
+        try:
+            async with asyncio.timeout(min(due, _WAIT_SECONDS)):
+                return await self._queue.get()
+        except TimeoutError:
+            pass
+        now = time.monotonic()
+        if self._broker.client.is_connected:
+            self._heard = now
+        elif now - self._heard > _AWAY_SECONDS:
+            raise self._gone()
+        return None
+
+    def _gone(self) -> NoLiveBroker:
+        return NoLiveBroker(f"the broker of node {self._broker.node} is gone")
+
+    async def _keep(self) -> None:
+        self._kept = time.monotonic()
+        try:
+            async with asyncio.timeout(_AWAY_SECONDS):
+                await self._broker.ask("trace.keep", token=self._token)
+        except TimeoutError:
+            raise self._gone() from None
+        except Refused:
+            # It has ended; what it says of that may still be on its way.
+            if self._queue.empty():
+                await asyncio.sleep(_WAIT_SECONDS)
+            if self._queue.empty():
+                raise
+
+    def _read(self, data: bytes) -> Portion:
+        try:
+            found = orjson.loads(data)
+            number = int(found["number"])
+            lines = [line for line in found["lines"] if isinstance(line, dict)]
+            skipped = int(found["skipped"])
+        except (ValueError, KeyError, TypeError):
+            raise NoLiveBroker(
+                "the broker sends lines that this foldmq does not understand: is it of another "
+                "version?"
+            ) from None
+        lost, self._number = number != self._number + 1, number
+        return Portion(lines, skipped, lost, found.get("ended"), found.get("cause"))
+
+    async def open(self, **wanted: Any) -> None:
+        """Begin; raises Refused or NoLiveBroker."""
+        client = self._broker.client
+
+        async def take(message: Any) -> None:
+            self._queue.put_nowait(message.data)
+
+        await client.subscribe(f"{_SUBJECTS}.{self._broker.node}.{self._token}", cb=take)
+        with contextlib.suppress(nats.errors.Error):
+            await client.flush()
+        self.about = await self._broker.ask("trace", token=self._token, **wanted)
+        self._kept = self._heard = time.monotonic()
+
+    async def stop(self) -> None:
+        """Have the broker end it, if that can be had soon."""
+        with contextlib.suppress(FoldmqError, TimeoutError):
+            async with asyncio.timeout(_STOP_SECONDS):
+                await self._broker.ask("trace.stop", token=self._token)
+
+
+@contextlib.asynccontextmanager
+async def open_trace(broker: LiveBroker, **wanted: Any) -> AsyncIterator[LiveTrace]:
+    """Begin a trace of ``actor``, ``client`` or ``topic``, ``rate`` lines a second; end it at last.
+
+    Raises Refused when there cannot be such a trace, NoLiveBroker.
+    """
+    trace = LiveTrace(broker, secrets.token_hex(_TOKEN_BYTES))
+    await trace.open(**wanted)
+    try:
+        yield trace
+    finally:
+        await trace.stop()

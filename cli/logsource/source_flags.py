@@ -1,0 +1,132 @@
+"""The flags that name the log which a tool reads: those of ``foldmq serve``, and a few more."""
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from cli.settings.settings import Settings, flag
+from protocol.errors import FoldmqError
+
+_FROM_SETTINGS = {
+    "data_dir": "DIR",
+    "nats_url": "URL",
+    "nats_user": "TEXT",
+    "nats_password": "TEXT",
+    "nats_password_file": "FILE",
+    "nats_creds": "FILE",
+    "nats_nkey": "FILE",
+    "nats_ca": "FILE",
+    "nats_cert": "FILE",
+    "nats_key": "FILE",
+}
+_HELP = {
+    "data_dir": "Data directory of the broker, running or not. [default: foldmq-data]",
+    "nats_url": "NATS server that has the log. Default: the embedded one of --data-dir.",
+}
+_OTHERS = (
+    ("config", Path | None, ("--config",), "FILE", "TOML file with the settings of the broker."),
+    ("node", str | None, ("--node",), "ID", "Node whose log it is, if there are several."),
+    ("stream", str | None, ("--stream",), "NAME", "Stream that is the log, whatever its name."),
+)
+_VERBOSE = "Say where the log is read."
+_LIVE = {
+    "data_dir": "Data directory of the broker. [default: foldmq-data]",
+    "nats_url": "NATS server of the broker. Default: the embedded one of --data-dir.",
+    "node": "Node of the broker, if there are several.",
+    "verbose": "Say which broker is asked.",
+}
+"""What is said otherwise where a running broker is asked."""
+
+
+class UsageError(FoldmqError):
+    """What was asked for makes no sense, or not for this log."""
+
+    exit_code = 2
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFlags:
+    """Which log is to be read, as it was asked for."""
+
+    settings: dict[str, object] = field(default_factory=dict)
+    config: Path | None = None
+    node: str | None = None
+    stream: str | None = None
+    verbose: bool = False
+
+    def over(self, other: "SourceFlags") -> "SourceFlags":
+        """Give these flags, and of another set those that are not given here."""
+        return SourceFlags(
+            {**other.settings, **self.settings},
+            self.config or other.config,
+            self.node or other.node,
+            self.stream or other.stream,
+            self.verbose or other.verbose,
+        )
+
+
+def with_source_flags(
+    command: Callable[..., None], *, verbose: str = _VERBOSE
+) -> Callable[..., None]:
+    """Give ``command``, whose first parameter is a SourceFlags, the flags that make one.
+
+    ``verbose`` is the help of the flag of that name.
+    """
+    return _with_flags(command, _HELP, _OTHERS, verbose)
+
+
+def with_broker_flags(command: Callable[..., None]) -> Callable[..., None]:
+    """Do the same for a command that asks a running broker: a stream alone would not name it."""
+    others = [
+        (key, kind, decls, metavar, _LIVE.get(key, text))
+        for key, kind, decls, metavar, text in _OTHERS
+        if key != "stream"
+    ]
+    return _with_flags(command, _LIVE, others, _LIVE["verbose"])
+
+
+def _with_flags(
+    command: Callable[..., None],
+    helps: Mapping[str, str],
+    others: Iterable[tuple[str, object, tuple[str, ...], str, str]],
+    verbose_help: str,
+) -> Callable[..., None]:
+    def run(**values: Any) -> None:
+        settings = {key: values.pop(key) for key in _FROM_SETTINGS}
+        source = SourceFlags(
+            {key: value for key, value in settings.items() if value is not None},
+            config=values.pop("config"),
+            node=values.pop("node"),
+            stream=values.pop("stream", None),
+            verbose=values.pop("verbose"),
+        )
+        command(source, **values)
+
+    own = list(inspect.signature(command).parameters.values())[1:]
+    parameters = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own]
+    for key, metavar in _FROM_SETTINGS.items():
+        text = helps.get(key) or Settings.model_fields[key].description or ""
+        parameters.append(_parameter(key, str | None, (flag(key),), metavar, text))
+    parameters += [_parameter(*other) for other in others]
+    verbose = _parameter("verbose", bool, ("-v", "--verbose"), None, verbose_help)
+    parameters.append(verbose.replace(default=False))
+    # typer reads the signature and the annotations to build its command.
+    made: Any = functools.wraps(command)(run)
+    made.__signature__ = inspect.Signature(parameters)
+    made.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    wrapped: Callable[..., None] = made
+    return wrapped
+
+
+def _parameter(
+    key: str, kind: object, decls: tuple[str, ...], metavar: str | None, text: str
+) -> inspect.Parameter:
+    option = typer.Option(*decls, help=text, show_default=False, metavar=metavar)
+    return inspect.Parameter(
+        key, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind, option]
+    )

@@ -1,0 +1,198 @@
+"""Answers over HTTP how the broker is: ``/metrics`` for Prometheus, ``/healthz`` and ``/readyz``.
+
+It runs in the broker's process, on its event loop: that it answers says that the loop turns. It
+answers from before recovery until the broker has ended. Nothing that it does holds up the loop:
+metrics are written in slices. Whoever connects gets one answer, within some seconds.
+
+A browser that was led here under another name (see ``cli.common.allowed_hosts``) gets no metrics
+and no reasons. Whether the broker lives and is ready it is told: that is worth nothing to its page,
+and a health check that fails because of a name would have a healthy broker restarted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import TYPE_CHECKING, Any
+
+import structlog
+from aiohttp import web
+
+from actors.inspection.status import status
+from cli.common.allowed_hosts import Hosts
+from cli.common.units import Address
+from cli.monitoring.prometheus import CONTENT_TYPE, families, process_families, text
+from cli.settings.bind import ListenError, excuse
+from eventstore.shown import escaped
+from protocol.errors import FoldmqError
+
+if TYPE_CHECKING:
+    import contextlib
+
+    from actors.broker import Broker
+    from cli.settings.settings import Settings
+
+_log = structlog.get_logger("foldmq")
+
+MOST_CONNECTIONS = 128
+LONGEST = 10.0
+"""Seconds that a connection may last."""
+_LONGEST_LINE = 4096
+"""Bytes of the request line, and of each header."""
+_SLICE = 0.0005
+"""Seconds of writing metrics in one go."""
+_PATIENCE = 5.0
+"""Seconds that the broker's own account of itself may take."""
+_REFUSAL_EVERY = 60.0
+"""Seconds between log lines about a name that is not allowed."""
+_INDEX = "foldmq: /metrics for Prometheus, /healthz, /readyz\n"
+
+# What is wrong with somebody's HTTP is not for the broker's log.
+_quiet = logging.getLogger("foldmq.http")
+_quiet.setLevel(logging.CRITICAL + 1)
+
+
+class Monitor:
+    """The HTTP server; tell it the broker once there is one, and when that listens."""
+
+    def __init__(self) -> None:
+        """Begin as a broker that is starting."""
+        self.broker: Broker | None = None
+        self.listening = False
+        """Clients can connect."""
+        self._hosts = Hosts([])
+        self._refusal_told = -_REFUSAL_EVERY
+
+    async def serve(self, stack: contextlib.AsyncExitStack, settings: Settings) -> Address | None:
+        """Answer until ``stack`` ends, where the settings say; return the address, if any.
+
+        Raises ListenError when an address was asked for and cannot be had.
+        """
+        if settings.metrics is None:
+            return None
+        self._hosts = Hosts([settings.metrics], settings.metrics_hosts, literals=True)
+        try:
+            return await self._listen(stack, settings.metrics)
+        except ListenError as error:
+            excuse(settings, "metrics", error)
+            return None
+
+    async def _listen(self, stack: contextlib.AsyncExitStack, place: Address) -> Address:
+        http = web.Server(
+            self._answer,
+            access_log=None,
+            logger=_quiet,
+            max_line_size=_LONGEST_LINE,
+            max_field_size=_LONGEST_LINE,
+            lingering_time=0,
+        )
+        loop = asyncio.get_running_loop()
+
+        def accept() -> asyncio.BaseProtocol:
+            if len(http.connections) >= MOST_CONNECTIONS:
+                return _Refusal()
+            handler = http()
+            loop.call_later(LONGEST, _cut, handler)
+            return handler
+
+        try:
+            server = await loop.create_server(accept, place.host, place.port)
+        except OSError as error:
+            raise ListenError(place, error, "metrics") from None
+        stack.push_async_callback(http.shutdown, 0)
+        stack.callback(server.close)
+        name = server.sockets[0].getsockname()
+        return Address(name[0], name[1])
+
+    def trouble(self) -> list[str]:
+        """Return why the broker is not ready; empty: it is."""
+        if self.broker is None:
+            return ["starting"]
+        return self.broker.trouble() or ([] if self.listening else ["not listening yet"])
+
+    async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        try:
+            response = await self._respond(request)
+        except Exception as error:  # noqa: BLE001 - whoever asks is to be told, and so are we
+            _log.error("monitoring request failed", error=f"{type(error).__name__}: {error}")
+            response = web.Response(status=500, text="failed, see the log of the broker\n")
+        response.headers["Server"] = "foldmq"
+        # One answer for each connection: none lies idle, and none is in the way of an end.
+        response.force_close()
+        return response
+
+    async def _respond(self, request: web.BaseRequest) -> web.Response:
+        if request.method not in ("GET", "HEAD"):
+            return web.Response(status=405, headers={"Allow": "GET, HEAD"})
+        path = request.rel_url.raw_path
+        # What sends no Host at all is no browser.
+        foreign = [
+            host for host in request.headers.getall("Host", []) if not self._hosts.allows(host)
+        ]
+        if path == "/metrics" and foreign:
+            return self._misdirected(foreign[0])
+        if path == "/metrics":
+            return web.Response(body=await self._metrics(), headers={"Content-Type": CONTENT_TYPE})
+        if path == "/healthz":
+            return web.json_response({"alive": True})
+        if path == "/readyz":
+            trouble = self.trouble()
+            found = {"ready": not trouble, "reasons": [] if foreign else trouble}
+            return web.json_response(found, status=503 if trouble else 200)
+        return web.Response(status=200 if path == "/" else 404, text=_INDEX)
+
+    def _misdirected(self, host: str) -> web.Response:
+        now = time.monotonic()
+        if now - self._refusal_told >= _REFUSAL_EVERY:
+            self._refusal_told = now
+            _log.warning(
+                "metrics refused: this name is not in metrics_hosts", host=escaped(host, 80)
+            )
+        text = (
+            "foldmq: metrics are not served under the name in this request; ask by address, or add "
+            "the name to metrics_hosts\n"
+        )
+        return web.Response(status=421, text=text)
+
+    async def _metrics(self) -> bytes:
+        """Write the metrics, a few at a time."""
+        found = await self._status()
+        clock = time.perf_counter
+        parts: list[bytes] = []
+        began = clock()
+        for family in families(found):
+            parts.append(text(family))
+            if clock() - began > _SLICE:
+                await asyncio.sleep(0)
+                began = clock()
+        parts += map(text, await asyncio.to_thread(process_families))
+        return b"".join(parts)
+
+    async def _status(self) -> dict[str, Any]:
+        """Return what the broker says of itself, with what sessions hold if it can be had."""
+        broker = self.broker
+        ready = not self.trouble()
+        if broker is None:
+            return {"ready": ready}
+        try:
+            asking = broker.inspector.ask_for("status")
+            found = await asyncio.wait_for(asking, _PATIENCE)
+        except (FoldmqError, TimeoutError) as error:
+            _log.warning("metrics are not complete", reason=str(error) or "no answer in time")
+            found = status(broker)
+        return {**found, "ready": ready}
+
+
+class _Refusal(asyncio.Protocol):
+    """One connection too many."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Close it."""
+        transport.close()
+
+
+def _cut(handler: web.RequestHandler) -> None:
+    """End a connection, whether or not its answer was read."""
+    if handler.transport is not None:
+        handler.transport.abort()

@@ -1,0 +1,136 @@
+"""What ``foldmq serve`` tells the service manager: systemd's notification protocol.
+
+A service that systemd starts with ``Type=notify`` finds a datagram socket in ``NOTIFY_SOCKET`` and
+writes lines of ``NAME=value`` to it. Without such a socket nothing is done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import time
+from typing import TYPE_CHECKING
+
+from cli.common.text import escaped
+from protocol.errors import FoldmqError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, MutableMapping
+
+_SOCKET, _WATCHDOG, _WATCHED = "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"
+_PINGS = 3
+"""Signs of life in the time after which systemd believes a service to be dead."""
+_STATUS_EVERY = 5.0
+"""Seconds between looks whether the status has changed, where no watchdog asks for fewer."""
+_LONGEST_START = 60
+"""Seconds that a start may take, counted from each word of progress."""
+_LONGEST_STATUS = 500
+
+
+class Notifier:
+    """Tells the service manager how the broker is; does nothing when there is none.
+
+    Takes what it needs out of the environment: processes that the broker starts are not to speak
+    in its name. All is said within :meth:`telling`.
+    """
+
+    def __init__(self, environment: MutableMapping[str, str] | None = None) -> None:
+        """Read ``environment``, by default that of the process."""
+        variables = os.environ if environment is None else environment
+        self._address = variables.pop(_SOCKET, "")
+        watched = variables.pop(_WATCHED, "")
+        limit = variables.pop(_WATCHDOG, "")
+        self._socket: socket.socket | None = None
+        if self._address and hasattr(socket, "AF_UNIX"):
+            self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+            self._socket.setblocking(False)
+        if self._address.startswith("@"):
+            # An abstract address: it has a name and no file.
+            self._address = "\0" + self._address[1:]
+        mine = not watched or watched == str(os.getpid())
+        self.watchdog = int(limit) / 1e6 if limit.isdecimal() and mine else 0.0
+        """Seconds without a sign of life after which the service manager steps in; 0: never."""
+        self._status = ""
+        self._describe: Callable[[], str] | None = None
+        """What tells the status; None until the broker serves."""
+        self._timer: asyncio.TimerHandle | None = None
+
+    @contextlib.contextmanager
+    def telling(self) -> Iterator[None]:
+        """Give signs of life from the running event loop.
+
+        A loop that does not turn gives none: that is what the watchdog is for. The error that
+        ends the context is told as the reason of the end.
+        """
+        if self._socket is None:
+            yield
+            return
+        self.starting("starting")
+        self._beat()
+        try:
+            yield
+        except FoldmqError as error:
+            self.stopping(f"failed: {error}")
+            raise
+        finally:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._socket.close()
+            self._socket = None
+
+    def starting(self, what: str) -> None:
+        """Say how far the start has come, and that it may take another minute."""
+        self._tell(f"EXTEND_TIMEOUT_USEC={_LONGEST_START * 1_000_000}", _status(what))
+
+    def ready(self, describe: Callable[[], str]) -> None:
+        """Say that clients are served, and from now on what ``describe`` returns."""
+        self._describe = describe
+        self._tell("READY=1", *self._news())
+
+    def reloading(self) -> None:
+        """Say that the settings are being read again; :meth:`reloaded` must follow."""
+        microseconds = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
+        self._tell("RELOADING=1", f"MONOTONIC_USEC={microseconds}")
+
+    def reloaded(self) -> None:
+        """Say that this is done, well or not."""
+        self._tell("READY=1")
+
+    def stopping(self, what: str) -> None:
+        """Say that the broker ends, and why."""
+        self._describe = None
+        self._tell("STOPPING=1", _status(what))
+
+    def _beat(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(self._interval, self._beat)
+        lines = self._news()
+        if self.watchdog:
+            lines.append("WATCHDOG=1")
+        self._tell(*lines)
+
+    @property
+    def _interval(self) -> float:
+        return min(self.watchdog / _PINGS, _STATUS_EVERY) if self.watchdog else _STATUS_EVERY
+
+    def _news(self) -> list[str]:
+        """Return the line of the status if it is another one than the last."""
+        status = _status(self._describe()) if self._describe is not None else ""
+        if not status or status == self._status:
+            return []
+        self._status = status
+        return [status]
+
+    def _tell(self, *lines: str) -> None:
+        if self._socket is None or not lines:
+            return
+        try:
+            self._socket.sendto("\n".join(lines).encode(), self._address)
+        except OSError:
+            # A manager that does not listen, or not now, must not disturb the service.
+            return
+
+
+def _status(text: str) -> str:
+    return f"STATUS={escaped(text, _LONGEST_STATUS)}"

@@ -1,0 +1,143 @@
+"""What changes a running broker: asked for first, done in portions, told at the end."""
+
+import asyncio
+import os
+import pwd
+import socket
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import typer
+
+from cli.common import text
+from cli.live.broker_client import LiveBroker, NoAnswer
+from cli.logsource.source_flags import UsageError
+from eventstore.format.positions import format_position
+
+PORTION = 500
+"""Names in one request."""
+_PORTION_BYTES = 256 * 1024
+_LISTED = 20
+_REASON = 400
+
+
+@dataclass(frozen=True, slots=True)
+class Manner:
+    """How a change is to be made."""
+
+    yes: bool
+    """Do not ask."""
+    dry_run: bool
+    """Show only what would be done."""
+
+
+@dataclass(slots=True)
+class Done:
+    """What became of a change."""
+
+    done: list[str] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
+    """What was not, and why."""
+    position: int | None = None
+    """Where the last of it stands in the log."""
+
+    def take(self, answer: dict[str, Any]) -> None:
+        """Add what the broker says of a portion."""
+        self.done += answer["done"]
+        self.refused += [
+            f"{text.name(name)}: {text.escaped(why, _REASON)}" for name, why in answer["refused"]
+        ]
+        if answer.get("position") is not None:
+            self.position = answer["position"]
+
+
+def by() -> str:
+    """Return who asks, for the event in the log: the user of this process at this machine."""
+    try:
+        user = pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}"
+
+
+async def confirmed(lines: Sequence[str], what: str, manner: Manner) -> bool:
+    """Show what would be done, and ask unless it is to be done anyway.
+
+    ``lines`` name all that is concerned; a dry run prints them all and ``what`` would be done, and
+    is not confirmed. Raises UsageError when nobody can be asked, typer.Exit when the answer is no.
+    """
+    if manner.dry_run:
+        for line in lines:
+            sys.stdout.write(line + "\n")
+        sys.stdout.flush()
+        sys.stderr.write(f"foldmq: dry run, nothing was changed: would {what}\n")
+        return False
+    if manner.yes:
+        return True
+    if not sys.stdin.isatty():
+        raise UsageError(f"there is no terminal to ask on: give --yes to {what}")
+    for line in lines[:_LISTED]:
+        sys.stderr.write(line + "\n")
+    if len(lines) > _LISTED:
+        sys.stderr.write(f"  and {len(lines) - _LISTED:,} more (--dry-run lists all)\n")
+    sys.stderr.write(f"{what[0].upper()}{what[1:]}? [y/N] ")
+    sys.stderr.flush()
+    if (await _line_typed()).strip().casefold() in ("y", "yes"):
+        return True
+    sys.stderr.write("foldmq: nothing was changed\n")
+    raise typer.Exit(1)
+
+
+async def _line_typed() -> str:
+    """Return what is typed on the terminal; the connection to the broker is looked after."""
+    loop = asyncio.get_running_loop()
+    typed = asyncio.Event()
+    loop.add_reader(sys.stdin, typed.set)
+    try:
+        await typed.wait()
+    finally:
+        loop.remove_reader(sys.stdin)
+    return sys.stdin.readline()
+
+
+async def change(broker: LiveBroker, what: str, done: Done, /, **request: Any) -> None:
+    """Have the broker do something; ``done`` takes what it says.
+
+    Raises Refused, NoLiveBroker, and NoAnswer when nobody can tell whether it is done.
+    """
+    try:
+        answer = await broker.ask("change", do=what, by=by(), **request)
+    except NoAnswer as error:
+        raise NoAnswer(f"{error}; what was asked for may still be done") from None
+    done.take(answer)
+
+
+def portions(names: Iterable[str]) -> Iterable[list[str]]:
+    """Yield names in lists that fit into a request."""
+    portion: list[str] = []
+    size = 0
+    for name in names:
+        length = len(text.json_line(name))
+        if portion and (len(portion) >= PORTION or size + length > _PORTION_BYTES):
+            yield portion
+            portion, size = [], 0
+        portion.append(name)
+        size += length
+    if portion:
+        yield portion
+
+
+def tell(done: Done, verb: str, noun: str, manner: Manner) -> None:
+    """Say what was done and what was refused; raises typer.Exit if anything was."""
+    if not manner.dry_run and (done.done or not done.refused):
+        recorded = ""
+        if done.position is not None and done.done:
+            recorded = f", recorded at {format_position(done.position)}"
+        sys.stdout.write(f"{verb} {text.counted(len(done.done), noun)}{recorded}\n")
+        sys.stdout.flush()
+    for line in done.refused:
+        sys.stderr.write(f"foldmq: {line}\n")
+    if done.refused:
+        raise typer.Exit(1)

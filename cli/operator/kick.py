@@ -1,0 +1,114 @@
+"""``foldmq actors kick``, ``actors restart`` and ``foldmq sessions kick``."""
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any
+
+from cli.common import text
+from cli.inspection.actor_list import say_where
+from cli.inspection.actor_page import ask_session, find_actor
+from cli.live.broker_client import LiveBroker, Refused, open_broker
+from cli.logsource.source_flags import SourceFlags
+from cli.operator.bulk_change import Done, Manner, change, confirmed, tell
+
+
+def kick(flags: SourceFlags, clients: list[str], manner: Manner) -> None:
+    """Close the connections of clients; raises typer.Exit when some were not connected."""
+    asyncio.run(_kick(flags, clients, manner))
+
+
+def kick_actor(flags: SourceFlags, which: str, manner: Manner) -> None:
+    """Close the connection that is an actor, or whose session is one, or that of a client."""
+    asyncio.run(_kick_actor(flags, which, manner))
+
+
+def restart(flags: SourceFlags, which: str, manner: Manner) -> None:
+    """Replace an actor, or the session of a client; raises Refused when it cannot be."""
+    asyncio.run(_restart(flags, which, manner))
+
+
+async def _kick(flags: SourceFlags, clients: Iterable[str], manner: Manner) -> None:
+    async with open_broker(flags) as broker:
+        if flags.verbose:
+            say_where(broker)
+        done = Done()
+        found: dict[str, str] = {}
+        for client in dict.fromkeys(clients):
+            try:
+                found[client] = _connected(await broker.ask("session", client=client, most=0))
+            except Refused as error:
+                done.refused.append(str(error))
+        lines = [f"  {text.name(client)}  {about}" for client, about in found.items()]
+        what = f"disconnect {text.counted(len(found), 'client')}"
+        if found and await confirmed(lines, what, manner):
+            for client in found:
+                await _try(broker, done, "kick", client=client)
+        tell(done, "kicked", "client", manner)
+
+
+async def _kick_actor(flags: SourceFlags, which: str, manner: Manner) -> None:
+    async with open_broker(flags) as broker:
+        found = await find_actor(broker, which)
+        if found is None:
+            client = (await ask_session(broker, which, most=0))["client"]
+        else:
+            client = found["actor"]["client"]
+        if found is not None and found["actor"]["type"] == "connection":
+            row = found["actor"]
+            whose = f" of {text.name(client)}" if client is not None else ", not logged in yet"
+            done = Done()
+            lines = [f"  {row['id']}  from {text.escaped(row['name'])}{whose}"]
+            if await confirmed(lines, "close 1 connection", manner):
+                await _try(broker, done, "kick", actor=row["id"])
+            tell(done, "kicked", "client", manner)
+            return
+        if found is not None and found["actor"]["type"] != "session":
+            raise Refused(f"{which} is no session and no connection: nobody to be kicked")
+    await _kick(flags, [client], manner)
+
+
+async def _restart(flags: SourceFlags, which: str, manner: Manner) -> None:
+    async with open_broker(flags) as broker:
+        if flags.verbose:
+            say_where(broker)
+        row = await _actor(broker, which)
+        lines = [f"  {text.escaped(row['id'])}  {text.name(row['name'])}, {row['state']}"]
+        what = f"restart {text.escaped(row['id'])}"
+        if row["type"] == "session" and row["state"] == "connected":
+            what += " and disconnect its client"
+        done = Done()
+        if await confirmed(lines, what, manner):
+            await _try(broker, done, "restart", actor=row["id"])
+        tell(done, "restarted", "actor", manner)
+
+
+async def _actor(broker: LiveBroker, which: str) -> dict[str, Any]:
+    """Return the actor of that id, or the session of that client; raises Refused."""
+    found = await find_actor(broker, which)
+    if found is None:
+        session = await ask_session(broker, which, most=0)
+        if session["actor"] is None:
+            raise Refused(
+                f"the session of {text.name(which)} is offline and has no actor: there is nothing "
+                "to restart"
+            )
+        found = await broker.ask("actor", id=session["actor"], most=1)
+    row: dict[str, Any] = found["actor"]
+    return row
+
+
+async def _try(broker: LiveBroker, done: Done, what: str, /, **request: Any) -> None:
+    """Have one thing done; what is refused is told with the others."""
+    try:
+        await change(broker, what, done, **request)
+    except Refused as error:
+        done.refused.append(str(error))
+
+
+def _connected(found: dict[str, Any]) -> str:
+    """Say where a client is connected from; raises Refused when it is not."""
+    connection = found["connection"]
+    if connection is None:
+        raise Refused(f"{text.name(found['client'])} is not connected")
+    kind = "clean" if found["clean"] else "persistent"
+    return f"connected from {text.escaped(connection['address'])}, {kind} session"

@@ -1,0 +1,115 @@
+"""``foldmq sessions rm``, ``sessions purge`` and ``foldmq retained rm``."""
+
+import asyncio
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+from cli.common import text
+from cli.inspection.actor_list import gather, say_where
+from cli.inspection.session_list import selection
+from cli.live.broker_client import LiveBroker, Refused, open_broker
+from cli.logsource.source_flags import SourceFlags, UsageError
+from cli.logsource.topic_lookup import check_filter
+from cli.operator.bulk_change import Done, Manner, change, confirmed, portions, tell
+
+
+def remove(flags: SourceFlags, clients: list[str], manner: Manner) -> None:
+    """Remove the sessions of clients; raises typer.Exit when there are none of some."""
+    asyncio.run(_remove(flags, clients, manner))
+
+
+def purge(flags: SourceFlags, older_than: str | None, match: str | None, manner: Manner) -> None:
+    """Remove sessions that are offline; raises UsageError when all of them would be chosen."""
+    if older_than is None and match is None:
+        raise UsageError("give --older-than or --match: which sessions?")
+    asyncio.run(_purge(flags, selection(match, False, older_than), manner))
+
+
+def clear(flags: SourceFlags, topic_filter: str, manner: Manner) -> None:
+    """Remove the retained messages that a filter matches; raises UsageError for a bad filter."""
+    check_filter(topic_filter)
+    asyncio.run(_clear(flags, topic_filter, manner))
+
+
+async def _remove(flags: SourceFlags, clients: Iterable[str], manner: Manner) -> None:
+    async with open_broker(flags) as broker:
+        if flags.verbose:
+            say_where(broker)
+        done = Done()
+        found: dict[str, dict[str, Any]] = {}
+        for client in dict.fromkeys(clients):
+            try:
+                answer = await broker.ask("session", client=client, most=0)
+                found[client] = {**answer, "subscriptions": answer["subscriptions"]["total"]}
+                found[client]["inflight"] = _sum(answer, "inflight", "releasing")
+            except Refused as error:
+                done.refused.append(str(error))
+        lines = list(map(_session_line, found.values()))
+        what = _removal(len(found))
+        if found and await confirmed(lines, what, manner):
+            for portion in portions(found):
+                await change(broker, "remove_sessions", done, clients=portion)
+        tell(done, "removed", "session", manner)
+
+
+async def _purge(flags: SourceFlags, wanted: dict[str, Any], manner: Manner) -> None:
+    async with open_broker(flags) as broker:
+        if flags.verbose:
+            say_where(broker)
+        rows, _ = await gather(broker, "sessions", None, **wanted)
+        # In this order, so that no session of a portion was seen offline long before the others.
+        rows.sort(key=lambda row: row["closed_ms"])
+        if not rows:
+            sys.stdout.write("no offline session matches\n")
+            return
+        done = Done()
+        by_name = sorted(rows, key=lambda row: str(row["client"]))
+        if await confirmed(list(map(_session_line, by_name)), _removal(len(rows)), manner):
+            await remove_offline(broker, rows, done)
+        tell(done, "removed", "session", manner)
+
+
+async def remove_offline(broker: LiveBroker, rows: list[dict[str, Any]], done: Done) -> None:
+    """Remove sessions unless they came back since they were listed, also if they left again."""
+    closed = {row["client"]: row["closed_ms"] for row in rows}
+    for portion in portions(closed):
+        before = max(closed[client] for client in portion)
+        await change(broker, "remove_sessions", done, clients=portion, offline_before_ms=before)
+
+
+async def _clear(flags: SourceFlags, topic_filter: str, manner: Manner) -> None:
+    async with open_broker(flags) as broker:
+        if flags.verbose:
+            say_where(broker)
+        rows, _ = await gather(broker, "retained", None, filter=topic_filter)
+        if not rows:
+            raise Refused(f"no retained message on {text.name(topic_filter)}")
+        rows.sort(key=lambda row: str(row["topic"]))
+        done = Done()
+        lines = [f"  {text.name(row['topic'])}  {text.size(row['size'])}" for row in rows]
+        what = f"remove {text.counted(len(rows), 'retained message')}"
+        if await confirmed(lines, what, manner):
+            for portion in portions(row["topic"] for row in rows):
+                await change(broker, "clear_retained", done, topics=portion)
+        tell(done, "removed", "retained message", manner)
+
+
+def _removal(count: int) -> str:
+    held = "it holds" if count == 1 else "they hold"
+    return f"remove {text.counted(count, 'session')} with all {held}"
+
+
+def _session_line(row: dict[str, Any]) -> str:
+    parts = ["connected" if row["connected"] else f"offline since {text.clock(row['closed_ms'])}"]
+    for field, word in (("subscriptions", "subscription"), ("inflight", "message")):
+        if row[field]:
+            in_flight = " in flight" if field == "inflight" else ""
+            parts.append(text.counted(row[field], word) + in_flight)
+    if row["queued"]:
+        parts.append(f"{row['queued']:,} queued ({text.size(row['queued_bytes'])})")
+    return f"  {text.name(row['client'])}  {', '.join(parts)}"
+
+
+def _sum(answer: dict[str, Any], *lists: str) -> int:
+    return sum(answer[name]["total"] for name in lists)

@@ -1,0 +1,1 @@
+"""``foldmq serve``: the composition root of the broker."""

@@ -1,0 +1,133 @@
+"""From the settings to what decides who may connect and what they may do."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from typing import TYPE_CHECKING
+
+from actors.authn.callout import Callout, CalloutOptions
+from actors.authn.chain import Chain
+from actors.authn.jwt_keys import load_keys
+from actors.authn.jwt_tokens import TokenOptions, Tokens
+from actors.authn.login_backoff import Jail, JailOptions
+from actors.authn.passwords import PasswordFile
+from actors.authn.pseudonyms import KEY_SIZE, pseudonym
+from actors.authz import rules_file
+from actors.authz.rules import Permissions
+from actors.kernel.clock import SystemClock
+from cli.settings.settings import ConfigError
+from eventstore.datadir import DataDir
+from eventstore.nats.connection import PRIVATE
+from eventstore.nats.request_client import Questions
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from cli.settings.settings import Settings
+    from eventstore.nats.connection import ConnectionOptions
+
+
+PSEUDONYM_KEY = "pseudonym.key"
+"""File of the data directory."""
+_CACHE_DENIED = 5.0
+"""Seconds for which a no from outside is remembered: whoever may come in soon should."""
+
+
+class Access:
+    """Makes what the settings ask for, again at each reload; the jail outlives them all."""
+
+    def __init__(self, settings: Settings, node: str, nats: ConnectionOptions | None) -> None:
+        """``nats`` says how to connect to where logins are asked about."""
+        self._node = node
+        self._nats = nats
+        self._jail = Jail(jail_options(settings), time.monotonic)
+        self._chain: Chain | None = None
+
+    def authenticator(self, settings: Settings) -> Chain:
+        """Return what decides who may connect.
+
+        Raises PasswordFileError and TokenKeyError for files that are not right.
+        """
+        made = Chain(
+            passwords=PasswordFile.load(settings.password_file) if settings.password_file else None,
+            tokens=_tokens(settings),
+            callout=self._callout(settings),
+            jail=self._jail,
+            claimed_names=_claimed(settings),
+            ask_certified=settings.auth_subject is not None,
+            counts=self._chain.counts if self._chain is not None else None,
+        )
+        self._chain = made
+        return made
+
+    def reloaded(self, settings: Settings) -> None:
+        """Have the jail follow the settings that count from now on."""
+        self._jail.options = jail_options(settings)
+
+    def _callout(self, settings: Settings) -> Callout | None:
+        if settings.auth_subject is None or self._nats is None:
+            return None
+        options = CalloutOptions(
+            timeout=settings.auth_timeout,
+            cache_allowed=settings.auth_cache,
+            cache_denied=min(settings.auth_cache, _CACHE_DENIED),
+            node=self._node,
+        )
+        # Whoever sees a reply subject could answer before others do: theirs are foldmq's own.
+        named = dataclasses.replace(
+            self._nats, name=f"foldmq-auth-{self._node}", inbox=f"{PRIVATE}inbox"
+        )
+        return Callout(options, Questions(named, settings.auth_subject), SystemClock().time_ms)
+
+
+def _claimed(settings: Settings) -> bool:
+    """Say whether clients are taken for whom they say they are: nothing may depend on it."""
+    certified = any(own.tls_identity != "none" for own in settings.listeners())
+    return settings.permissions is None and not settings.bridge_user_map and not certified
+
+
+def jail_options(settings: Settings) -> JailOptions:
+    """Return what gets failed logins jailed."""
+    return JailOptions(
+        failures=settings.login_failures,
+        address_failures=settings.login_failures_per_address,
+        window=settings.login_jail,
+        duration=settings.login_jail,
+    )
+
+
+def _tokens(settings: Settings) -> Tokens | None:
+    if settings.jwt_keys is None:
+        return None
+    options = TokenOptions(
+        keys=load_keys(settings.jwt_keys),
+        issuer=settings.jwt_issuer,
+        audience=settings.jwt_audience,
+        user_claim=settings.jwt_user_claim,
+        groups_claim=settings.jwt_groups_claim,
+    )
+    return Tokens(options, SystemClock().time_ms)
+
+
+def make_permissions(settings: Settings) -> Permissions:
+    """Return what the permission file allows; raises PermissionFileError for a bad one."""
+    if settings.permissions is None:
+        return Permissions()
+    return rules_file.load(settings.permissions)
+
+
+def pseudonym_key(settings: Settings, datadir: DataDir) -> bytes:
+    """Return the key of pseudonyms, made at the first call; empty without pseudonyms."""
+    return datadir.secret(PSEUDONYM_KEY, KEY_SIZE) if settings.pseudonyms else b""
+
+
+def pseudonym_of(client_id: str, path: Path) -> str:
+    """Return what stands for a client id in the log of a data directory.
+
+    Raises ConfigError when there are no pseudonyms there, DataDirError for a damaged key.
+    """
+    datadir = DataDir(path)
+    if not (datadir.path / PSEUDONYM_KEY).exists():
+        raise ConfigError(f"{datadir.path} has no {PSEUDONYM_KEY}: there are no pseudonyms there")
+    return pseudonym(client_id, datadir.secret(PSEUDONYM_KEY, KEY_SIZE))

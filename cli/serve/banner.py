@@ -1,0 +1,197 @@
+"""What ``foldmq serve`` says about itself: progress while it starts, the banner when it is up."""
+
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TextIO
+
+import structlog
+
+from cli import version
+from cli.common.units import Address
+from cli.settings.endpoints import Endpoint
+from cli.settings.settings import Settings
+from cli.web.auth.own_token import TOKEN_FILE
+
+log = structlog.get_logger("foldmq")
+
+PATIENCE = 1.0  # seconds without a word
+_LINE_EVERY = 0.2  # seconds between updates on a terminal
+_LOG_EVERY = 5.0  # seconds between log lines elsewhere
+
+
+class Progress:
+    """Tells how far the log is replayed when that takes longer than a second.
+
+    On a terminal one line is updated in place; elsewhere a log line is written now and then.
+    """
+
+    def __init__(
+        self, stream: TextIO | None = None, tell: Callable[[str], None] | None = None
+    ) -> None:
+        """Write to ``stream``, by default stderr; ``tell`` is called with the same in words."""
+        self._stream = stream or sys.stderr
+        self._tell = tell
+        self._terminal = self._stream.isatty()
+        self._next = time.monotonic() + PATIENCE
+        self._shown = False
+
+    def __call__(self, done: int, total: int) -> None:
+        """Take note that ``done`` of ``total`` records are replayed."""
+        now = time.monotonic()
+        if now < self._next:
+            return
+        self._next = now + (_LINE_EVERY if self._terminal else _LOG_EVERY)
+        percent = 100 * done // total if total else 100
+        if self._tell is not None:
+            self._tell(f"replaying the log: {percent} %")
+        if not self._terminal:
+            log.info("replaying the log", percent=percent, records=done, of=total)
+            return
+        self._shown = True
+        self._stream.write(f"\rreplaying the log: {percent:3} %, record {done:,} of {total:,} ")
+        self._stream.flush()
+
+    def close(self) -> None:
+        """Remove the line."""
+        if self._shown:
+            self._stream.write("\r\x1b[K")
+            self._stream.flush()
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What the banner tells besides the settings."""
+
+    listening: Sequence[Endpoint]
+    metrics: Address | None
+    web: str | None
+    """Where the web page is; None: there is none."""
+    web_token: str
+    """What its address ends with to be let in; not for files."""
+    users: int
+    data: str
+    node: str
+    nats: str
+    promise: str
+    durable: bool
+    nats_clients: Address | None = None
+    """Where NATS clients connect to the embedded NATS; None: nowhere."""
+    nats_users: int = 0
+    bridge: str | None = None
+    """The NATS that the bridge leads to; None: it is off or leads nowhere."""
+
+
+def announce(settings: Settings, facts: Facts, stream: TextIO | None = None) -> None:
+    """Say where the broker listens, for whom, and what it promises.
+
+    Plain lines in the text format, one log line in the JSON format.
+    """
+    who = admitted(settings, facts.users)
+    addresses = [str(place) for place in facts.listening]
+    metrics = None if facts.metrics is None else f"http://{facts.metrics}/metrics"
+    if settings.log_format == "json":
+        log.info(
+            "ready",
+            version=version,
+            pid=os.getpid(),
+            listening=addresses,
+            clients=who,
+            permissions=None if settings.permissions is None else str(settings.permissions),
+            metrics=metrics,
+            web=facts.web,
+            data=facts.data,
+            node=facts.node,
+            nats=facts.nats,
+            promise=facts.promise,
+            nats_clients=None if facts.nats_clients is None else str(facts.nats_clients),
+            bridge=facts.bridge,
+        )
+    else:
+        out = stream or sys.stderr
+        rows = [
+            ("listening", ", ".join(addresses)),
+            ("clients", who),
+            *([("rules", str(settings.permissions))] if settings.permissions else []),
+            ("metrics", metrics or "off"),
+            ("web page", _web_page(facts, terminal=out.isatty())),
+            ("data", f"{facts.data} (node {facts.node})"),
+            ("log in", facts.nats),
+            *_bridge_rows(settings, facts),
+            ("promise", facts.promise if facts.durable else f"WEAKER: {facts.promise}"),
+        ]
+        out.write(f"foldmq {version}, process {os.getpid()}\n")
+        out.writelines(f"  {name:<10} {text}\n" for name, text in rows)
+        out.flush()
+    if any(own.anonymous and own.reachable and not own.certified for own in settings.listeners()):
+        log.warning("everybody who can reach this machine may connect (allow_anonymous = true)")
+    if settings.nats_anonymous and settings.nats_tls_client_ca is None:
+        log.warning(
+            "every NATS client that reaches this address may read and write all topics "
+            "(nats_anonymous = true)",
+            nats_listen=str(settings.nats_listen),
+        )
+
+
+def _bridge_rows(settings: Settings, facts: Facts) -> list[tuple[str, str]]:
+    """Say where NATS clients connect and what the bridge leads to; nothing if there is neither."""
+    rows = []
+    if facts.nats_clients is not None:
+        tls = " (TLS)" if settings.nats_tls_cert is not None else ""
+        rows.append(("NATS", f"{facts.nats_clients}{tls}, for {_nats_clients(settings, facts)}"))
+    if facts.bridge is not None:
+        rows.append(("bridge", f"messages are exchanged with NATS at {facts.bridge}"))
+    elif facts.nats_clients is not None:
+        rows.append(("bridge", "off"))
+    return rows
+
+
+def _nats_clients(settings: Settings, facts: Facts) -> str:
+    """Say who may connect by NATS."""
+    who = _named(facts.nats_users, settings.nats_users)
+    if settings.nats_tls_client_ca is None:
+        return who or "anybody, without a password"
+    return f"{who}, with a certificate" if who else "whoever has a certificate"
+
+
+def _web_page(facts: Facts, *, terminal: bool) -> str:
+    """Say where the web page is: on a terminal with the token that it asks for."""
+    if facts.web is None:
+        return "off"
+    if terminal:
+        return facts.web + facts.web_token
+    return f"{facts.web} (asks for the token in {facts.data}/{TOKEN_FILE})"
+
+
+def admitted(settings: Settings, users: int) -> str:
+    """Say who may connect."""
+    listeners = settings.listeners()
+    known = [
+        _named(users, settings.password_file),
+        f"tokens signed with {settings.jwt_keys}" if settings.jwt_keys else "",
+        f"whom {settings.auth_subject} lets in" if settings.auth_subject else "",
+        "client certificates" if any(own.tls_identity != "none" for own in listeners) else "",
+        "whoever has a certificate" if any(map(_by_certificate, listeners)) else "",
+    ]
+    said = ", ".join(filter(None, known))
+    free = [str(own.listen[0]) for own in listeners if own.anonymous and not own.certified]
+    if not said and len(free) == len(listeners):
+        return "anybody, without a password"
+    if not free:
+        return said
+    where = "" if len(free) == len(listeners) else f" at {', '.join(free)}"
+    return f"{said}{', and ' if said else ''}anybody without a user name{where}"
+
+
+def _by_certificate(own: Settings) -> bool:
+    return own.anonymous and own.certified
+
+
+def _named(users: int, file: Path | None) -> str:
+    """Say how many users a file names; nothing if there is no file."""
+    if file is None:
+        return ""
+    return f"the one user of {file}" if users == 1 else f"the {users} users of {file}"

@@ -1,0 +1,197 @@
+"""From the settings to listeners: their sockets, and what is spoken there."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import ipaddress
+import os
+import socket
+import stat
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import structlog
+
+from actors.connection.acceptor import listening_socket
+from actors.connection.listener import ListenerOptions
+from actors.options.limit_options import Quota
+from actors.transports.handshakes import Handshakes
+from actors.transports.stack import StackOptions
+from actors.transports.tls_context import TlsOptions, make_context
+from actors.transports.websocket import WebSocketOptions, WebSocketStats
+from cli.settings.bind import ListenError, bind, probe
+
+if TYPE_CHECKING:
+    import ssl
+
+    from cli.settings.endpoints import Endpoint
+    from cli.settings.settings import Settings
+
+_log = structlog.get_logger("foldmq")
+
+_BACKLOG = 4096
+"""Connections that may wait to be accepted: a short queue costs clients a second each."""
+
+_ANYWHERE = (ipaddress.ip_network("0.0.0.0/0"), ipaddress.ip_network("::/0"))
+
+
+class Listeners:
+    """The listeners of a broker; what they count goes on through reloads."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Make the contexts of TLS; raises TlsConfigError for files that are not right."""
+        self.handshakes = Handshakes()
+        self.websocket_stats = WebSocketStats()
+        self._files: list[Path] = []
+        self.options(settings, settings.max_packet_size)
+
+    def options(self, settings: Settings, max_packet_size: int) -> list[ListenerOptions]:
+        """Return what holds for each listener; raises TlsConfigError.
+
+        ``max_packet_size`` is what NATS leaves room for.
+        """
+        found = []
+        for own in settings.listeners():
+            (place,) = own.listen
+            # What a listener does not have for itself bounds all of them together elsewhere.
+            single = dict(place.own)
+            largest = min(own.max_packet_size, max_packet_size)
+            found.append(
+                ListenerOptions(
+                    name=str(place),
+                    max_packet_size=largest,
+                    connect_timeout=own.connect_timeout,
+                    allow_anonymous=own.anonymous,
+                    identity=None if own.tls_identity == "none" else own.tls_identity,
+                    quota=Quota(
+                        own.max_connections if "max_connections" in single else 0,
+                        own.connection_rate,
+                        own.publish_rate,
+                        own.publish_bytes,
+                    ),
+                    stack=self._stack(own, place.endpoint),
+                )
+            )
+        return found
+
+    def _stack(self, own: Settings, where: Endpoint) -> StackOptions:
+        websocket = WebSocketOptions(own.ws_path, own.ws_origins or None)
+        return StackOptions(
+            proxy=(own.proxy_from or _ANYWHERE) if own.proxy_protocol else None,
+            tls_context=_context(own) if where.encrypted else None,
+            handshakes=self.handshakes,
+            websocket=websocket if where.framed else None,
+            websocket_stats=self.websocket_stats,
+        )
+
+    def probe(self, settings: Settings) -> None:
+        """Raise ListenError when an address cannot be had: better now than after a long replay."""
+        with contextlib.ExitStack() as held:
+            # All of them together: one may be in the way of another, as 0.0.0.0 is.
+            for one in settings.listen:
+                place = one.endpoint.place
+                if place is None:
+                    _remove_stale(one.endpoint)
+                    continue
+                try:
+                    bound = bind(place, "listen")
+                except ListenError:
+                    held.close()
+                    probe(place)
+                    own = OSError(errno.EEXIST, "another listener of this broker is in the way")
+                    raise ListenError(one, own) from None
+                for listener in bound:
+                    held.callback(listener.close)
+
+    def reloaded(self, settings: Settings) -> None:
+        """Give the files of Unix sockets the mode that they have in new settings."""
+        for own in settings.listeners():
+            where = own.listen[0].endpoint
+            if where.place is not None:
+                continue
+            try:
+                Path(where.path).chmod(int(own.unix_mode, 8))
+            except OSError as error:
+                _log.warning("mode not set", listener=str(where), reason=error.strerror)
+
+    def bind(self, own: Settings) -> tuple[Endpoint, list[socket.socket]]:
+        """Listen at one listener's address; return it as it is, any free port filled in.
+
+        Raises ListenError.
+        """
+        where = own.listen[0].endpoint
+        if where.place is None:
+            bound = [self._bind_unix(where, int(own.unix_mode, 8))]
+        else:
+            bound = bind(where.place, "listen", _BACKLOG)
+            port = bound[0].getsockname()[1]
+            where = where._replace(place=where.place._replace(port=port))
+        return where, bound
+
+    def _bind_unix(self, where: Endpoint, mode: int) -> socket.socket:
+        _remove_stale(where)
+        # Nobody may connect before the mode is right.
+        before = os.umask(0o777 & ~mode | 0o111)
+        try:
+            bound = listening_socket(socket.AF_UNIX, where.path, _BACKLOG)
+        except OSError as error:
+            raise ListenError(where, error) from None
+        finally:
+            os.umask(before)
+        self._files.append(Path(where.path))
+        Path(where.path).chmod(mode)
+        return bound
+
+    def close(self) -> None:
+        """End the threads of TLS, remove the files of Unix sockets."""
+        self.handshakes.close()
+        for file in self._files:
+            with contextlib.suppress(OSError):
+                file.unlink()
+
+
+def _context(own: Settings) -> ssl.SSLContext:
+    assert own.tls_cert is not None  # noqa: S101 - cli.settings.settings.check
+    return make_context(
+        TlsOptions(
+            own.tls_cert,
+            own.tls_key,
+            own.tls_key_password_file,
+            "off" if own.tls_client_certs == "none" else own.tls_client_certs,
+            own.tls_client_ca,
+            own.tls_crl,
+            own.tls_min_version,
+            own.tls_ciphers,
+        )
+    )
+
+
+def _can_be_made(where: Endpoint) -> None:
+    directory = Path(where.path).parent
+    if not directory.is_dir():
+        raise ListenError(where, OSError(errno.ENOENT, f"there is no directory {directory}"))
+    if not os.access(directory, os.W_OK | os.X_OK):
+        raise ListenError(where, OSError(errno.EPERM, f"not permitted to write to {directory}"))
+
+
+def _remove_stale(where: Endpoint) -> None:
+    """Remove the file of a Unix socket on which nobody listens; raises ListenError otherwise."""
+    path = Path(where.path)
+    try:
+        if not stat.S_ISSOCK(path.lstat().st_mode):
+            raise ListenError(where, OSError(errno.EEXIST, "there is a file that is no socket"))
+    except FileNotFoundError:
+        _can_be_made(where)
+        return
+    except OSError as error:
+        raise ListenError(where, error) from None
+    with socket.socket(socket.AF_UNIX) as trial:
+        try:
+            trial.connect(str(path))
+        except ConnectionRefusedError:
+            path.unlink(missing_ok=True)
+            return
+        except OSError as error:
+            raise ListenError(where, error) from None
+    raise ListenError(where, OSError(errno.EADDRINUSE, "taken"))

@@ -1,0 +1,446 @@
+"""``foldmq serve``: puts the broker together, runs it, and takes it down."""
+
+import asyncio
+import contextlib
+import dataclasses
+import gc
+import os
+import resource
+import signal
+import sys
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+
+import structlog
+
+from actors.authn.passwords import PasswordFile
+from actors.broker import Broker
+from actors.kernel.clock import SystemClock
+from actors.kernel.os_priority import come_soon
+from actors.maintenance.attestation import Attestor, subject_of
+from actors.node.counters import watch_loop
+from actors.options.bridge_options import BridgeOptions
+from actors.options.broker_options import Options
+from cli.common import logging_setup
+from cli.common.memory_trim import trim
+from cli.logsource.log_store import Store, answer_requests, check_files, fit, nats_tls, open_store
+from cli.monitoring.http_monitor import Monitor
+from cli.monitoring.microservice import serve_inspector
+from cli.monitoring.systemd_notify import Notifier
+from cli.serve.auth_factory import Access, make_permissions, pseudonym_key
+from cli.serve.banner import Facts, Progress, announce
+from cli.serve.limits_factory import bounds
+from cli.serve.listener_factory import Listeners
+from cli.settings.endpoints import Endpoint
+from cli.settings.settings import RELOADABLE, ConfigError, Settings, check, load
+from cli.web.child import WebPage
+from eventstore.datadir import DataDir
+from eventstore.errors import RecordTooLarge
+from eventstore.format.record_size import LEAST, largest_packet
+from protocol.errors import FoldmqError
+from protocol.nats.mapping import Mapping, parse_users
+
+if TYPE_CHECKING:
+    from actors.authn.chain import Chain
+    from cli.common.units import Address
+
+log = structlog.get_logger("foldmq")
+
+T = TypeVar("T")
+# Descriptors for all that is no client: listeners, NATS, files, those of the interpreter.
+SPARE_DESCRIPTORS = 64
+# Wake-ups of the broker in a second below which it has time for the garbage collector.
+QUIET_TURNS = 20
+# Connections that have ended since memory was given back, and seconds between looks at them.
+CROWD = 500
+TRIM_EVERY = 10
+# Looks after which memory is given back even if connections come and go all the time.
+MOST_PUT_OFF = 30
+# What a process that begins anew is told by the one that it was.
+_REFUSED_VARIABLE = "_FOLDMQ_REFUSED_RECORD"
+_NOT_RELOADED = "settings not reloaded, the old ones stay"
+
+
+class DrainError(FoldmqError):
+    """The broker had to end without writing all of its log."""
+
+    exit_code = 74  # EX_IOERR
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(
+            f"ended although the log could not be written for {seconds:g} s; "
+            "nothing that was acknowledged is lost"
+        )
+
+
+def run(flags: dict[str, object], config: Path | None) -> None:
+    """Serve until SIGTERM or SIGINT; raises the FoldmqError that ends the broker otherwise."""
+    settings = load(flags, os.environ, config)
+    logging_setup.configure(settings.log_level, settings.log_format)
+
+    def reread() -> Settings:
+        return load(flags, os.environ, config)
+
+    come_soon()  # before the NATS server is started, which is to come as soon
+    with asyncio.Runner(loop_factory=loop_factory(settings.event_loop)) as runner:
+        try:
+            runner.run(Service(settings, reread, _refused_before()).run())
+        except RecordTooLarge as error:
+            if error.size <= LEAST:
+                raise
+            refused = error
+        else:
+            return
+    _start_again(refused)
+
+
+def _refused_before() -> int:
+    """Return the size of the record because of which this process began anew, 0 if it did not."""
+    return int(os.environ.pop(_REFUSED_VARIABLE, "0"))
+
+
+def _start_again(refused: RecordTooLarge) -> NoReturn:
+    """Begin anew, as after a kill, with what is known now of the records that the log takes.
+
+    What was not stored nobody was told of. The message that was too large is refused to its
+    publisher when it comes again.
+    """
+    log.error("starting again from the log: clients are closed", reason=str(refused))
+    os.environ[_REFUSED_VARIABLE] = str(refused.size)
+    os.execv(sys.executable, sys.orig_argv)  # noqa: S606 - this very program
+
+
+def loop_factory(choice: str) -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """Give what makes the event loop, None for asyncio's own.
+
+    Raises ConfigError when uvloop is asked for and not installed.
+    """
+    if choice == "asyncio":
+        return None
+    try:
+        import uvloop
+    except ImportError:
+        if choice == "uvloop":
+            raise ConfigError("event_loop = uvloop: it is not installed") from None
+        return None
+    return uvloop.new_event_loop
+
+
+def make_options(settings: Settings, node: str, largest: int, key: bytes = b"") -> Options:
+    """Give the broker's part of the settings for a log that takes records of ``largest`` bytes.
+
+    ``key`` is that of the pseudonyms of clients; empty: there are none. The settings are those
+    that :func:`cli.logsource.log_store.fit` gave.
+    """
+    values: dict[str, Any] = {
+        field.name: getattr(settings, field.name)
+        for field in dataclasses.fields(Options)
+        if field.name in Settings.model_fields
+    }
+    options = Options(node=node, **values)
+    max_connections = affordable_connections(settings)
+    return dataclasses.replace(
+        options,
+        max_connections=max_connections,
+        bounds=bounds(settings, max_connections),
+        close_denied=settings.denied_publish == "close",
+        pseudonym_key=key,
+        users_elsewhere=bool(settings.jwt_keys or settings.auth_subject),
+        max_record=min(options.max_record, largest // 2),
+    )
+
+
+def make_bridge(settings: Settings, most_held: int) -> BridgeOptions:
+    """Give what crosses between MQTT and NATS."""
+    prefixes = parse_users(settings.bridge_user_map)
+    rules = Mapping.parse(settings.bridge_map, settings.bridge_filters, prefixes.values())
+    always = settings.bridge_always
+    return BridgeOptions(rules, prefixes, always, settings.bridge_qos, most_held)
+
+
+class Service:
+    """One life of the broker: start, serve, reload on SIGHUP, drain on SIGTERM and SIGINT."""
+
+    def __init__(
+        self, settings: Settings, reread: Callable[[], Settings], refused: int = 0
+    ) -> None:
+        """Take the settings and what reads them again.
+
+        ``refused`` are the bytes of a record that the log would not take, 0: none is known.
+        """
+        self._refused = refused
+        self._settings = settings
+        self._reread = reread
+        self._notifier = Notifier()
+        self._monitor = Monitor()
+        self._metrics: Address | None = None
+        self._web = WebPage(settings)
+        self._stop = asyncio.Event()
+        self._hangup = asyncio.Event()
+        self._listeners: Listeners
+        self._access: Access
+        self._authenticator: Chain
+        self._node = ""
+        self._largest = 0
+        self._key = b""
+        self._renew_nats_tls: Callable[[], Awaitable[None]]
+
+    async def run(self) -> None:
+        """Serve; raises the FoldmqError because of which the broker must stop."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._on_stop_signal, number)
+        loop.add_signal_handler(signal.SIGHUP, self._hangup.set)
+        async with contextlib.AsyncExitStack() as stack:
+            stack.enter_context(self._notifier.telling())
+            broker = await self._unless_stopped(self._start(stack))
+            if broker is None:
+                log.info("stopped while starting")
+                self._notifier.stopping("stopped while starting")
+                return
+            self._notifier.ready(self._describe)
+            reloading = asyncio.create_task(self._reload_on_hangup(broker))
+            collecting = asyncio.create_task(_collect_when_quiet(broker))
+            trimming = asyncio.create_task(_trim_after_crowds(broker))
+            measuring = asyncio.create_task(watch_loop(broker.meters, broker.door.sample))
+            try:
+                await self._until_stopped(broker)
+            finally:
+                reloading.cancel()
+                collecting.cancel()
+                trimming.cancel()
+                measuring.cancel()
+            self._notifier.stopping("draining")
+            await self._drain(broker)
+        log.info("stopped")
+
+    async def _start(self, stack: contextlib.AsyncExitStack) -> Broker:
+        settings = self._settings
+        self._listeners = Listeners(settings)
+        stack.callback(self._listeners.close)
+        self._listeners.probe(settings)
+        permissions = make_permissions(settings)
+        self._metrics = await self._monitor.serve(stack, settings)
+        await stack.enter_async_context(self._web)
+        # What is wrong with its files is told before anything is started.
+        Access(settings, "", None).authenticator(settings).close()
+        check_files(settings)
+        datadir = stack.enter_context(DataDir(settings.data_dir))
+        for line in datadir.mended:
+            log.warning(line)
+        self._node = datadir.node()
+        store = await open_store(stack, settings, datadir, self._refused)
+        self._largest = store.largest
+        self._renew_nats_tls = store.renew_nats_tls
+        settings = self._settings = fit(settings, store.largest, lower=self._refused > 0)
+        self._key = pseudonym_key(settings, datadir)
+        options = make_options(settings, self._node, self._largest, self._key)
+        self._access = Access(settings, self._node, store.clients)
+        self._authenticator = self._access.authenticator(settings)
+        stack.callback(lambda: self._authenticator.close())
+        bridge = make_bridge(settings, 4 * options.max_outbound_bytes) if store.bridge else None
+        broker = Broker(options, store.log, self._authenticator, SystemClock(), bridge, permissions)
+        self._monitor.broker = broker
+        await _recover(broker, self._notifier)
+        await answer_requests(store.client, subject_of(self._node), Attestor(broker).answer)
+        if settings.nats_url is None:
+            broker.storage.free_bytes = datadir.free_bytes
+        broker.storage.refresh()
+        await serve_inspector(stack, store.client, broker)
+        if broker.bridge is not None and store.bridge is not None:
+            await broker.bridge.start(store.bridge)
+        listening = self._listen(broker)
+        self._monitor.listening = True
+        await self._web.start(datadir)
+        self._announce(listening, datadir, store)
+        return broker
+
+    def _listen(self, broker: Broker) -> list[Endpoint]:
+        """Accept clients at all listeners; give where. Raises ListenError."""
+        found = []
+        holding = self._listeners.options(self._settings, largest_packet(self._largest))
+        for own, options in zip(self._settings.listeners(), holding, strict=True):
+            where, bound = self._listeners.bind(own)
+            broker.door.listen(options, bound)
+            found.append(where)
+        return found
+
+    def _describe(self) -> str:
+        """Say in a line how the broker is, once it serves."""
+        broker = self._monitor.broker
+        trouble = self._monitor.trouble()
+        return "; ".join(trouble) if trouble or not broker else f"{broker.attached} clients"
+
+    def _announce(self, listening: list[Endpoint], datadir: DataDir, store: Store) -> None:
+        users = self._authenticator.passwords
+        facts = Facts(
+            listening=listening,
+            metrics=self._metrics,
+            web=self._web.address,
+            web_token=self._web.token,
+            users=users.user_count if isinstance(users, PasswordFile) else 0,
+            data=str(datadir.path),
+            node=self._node,
+            nats=store.where,
+            promise=store.promise,
+            durable=store.durable,
+            nats_clients=store.nats_clients,
+            nats_users=store.nats_users,
+            bridge=store.bridge.where if store.bridge is not None else None,
+        )
+        announce(self._settings, facts)
+
+    async def _unless_stopped(self, starting: Coroutine[Any, Any, T]) -> T | None:
+        """Give the result, or None when a signal came first; what was begun is undone."""
+        task = asyncio.create_task(starting)
+        stopped = asyncio.create_task(self._stop.wait())
+        await asyncio.wait({task, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        stopped.cancel()
+        if not task.done():
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+            return None
+        return task.result()
+
+    async def _until_stopped(self, broker: Broker) -> None:
+        stopped = asyncio.ensure_future(self._stop.wait())
+        waiting: set[asyncio.Future[Any]] = {stopped, broker.failed}
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        stopped.cancel()
+        if broker.failed.done():
+            raise broker.failed.result()
+
+    async def _drain(self, broker: Broker) -> None:
+        """End in good order; raises DrainError when the log could not be written to the end."""
+        log.info("draining: no new connections, what is in flight is committed")
+        limit = self._settings.commit_timeout
+        try:
+            await asyncio.wait_for(broker.drain(), limit)
+        except TimeoutError:
+            raise DrainError(limit) from None
+
+    def _on_stop_signal(self, number: signal.Signals) -> None:
+        if self._stop.is_set():
+            # Nothing acknowledged depends on an orderly end; the next start replays the log.
+            log.warning("stopping at once", signal=number.name)
+            os._exit(128 + number)
+        self._stop.set()
+
+    async def _reload_on_hangup(self, broker: Broker) -> None:
+        while True:
+            await self._hangup.wait()
+            self._hangup.clear()
+            self._notifier.reloading()
+            try:
+                await self._reload(broker)
+            except (FoldmqError, OSError, ValueError) as error:
+                log.error(_NOT_RELOADED, reason=str(error))  # noqa: TRY400 -- its sentence says it all
+            except Exception:
+                # Whatever it is, the next SIGHUP must find somebody who listens.
+                log.exception(_NOT_RELOADED, reason="this should not happen, please report it")
+            finally:
+                self._notifier.reloaded()
+
+    async def _reload(self, broker: Broker) -> None:
+        """Take over what can change; raises FoldmqError and changes nothing if anything is bad."""
+        new = await asyncio.to_thread(self._reread)
+        merged = self._settings.reloaded(new)
+        # The new users together with the addresses that stay.
+        check(merged)
+        merged = fit(merged, self._largest, lower=self._refused > 0)
+        options = make_options(merged, self._node, self._largest, self._key)
+        largest = largest_packet(self._largest)
+        listeners = await asyncio.to_thread(self._listeners.options, merged, largest)
+        permissions = await asyncio.to_thread(make_permissions, merged)
+        authenticator = await asyncio.to_thread(self._access.authenticator, merged)
+        await asyncio.to_thread(nats_tls, merged)
+        await self._renew_nats_tls()
+        broker.reload(options, authenticator, permissions, listeners)
+        self._listeners.reloaded(merged)
+        self._access.reloaded(merged)
+        self._authenticator, self._settings = authenticator, merged
+        later = [
+            name
+            for name in Settings.model_fields
+            if name not in RELOADABLE and getattr(new, name) != getattr(merged, name)
+        ]
+        if later:
+            log.warning("these settings change at the next start", settings=", ".join(later))
+        log.info("settings reloaded")
+        logging_setup.set_level(merged.log_level)
+
+
+def tune_collector() -> None:
+    """Look for garbage cycles rarely, and never among what recovery made.
+
+    The broker breaks its own cycles; what it makes by the hundred thousand are messages, which
+    end without the collector's help. A walk through all of them stops the world for a tenth of a
+    second: it is left to ``_collect_when_quiet``.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(3_000, 4, 1_000_000)
+
+
+async def _collect_when_quiet(broker: Broker) -> None:
+    """Run the collector once a minute if nobody is there to notice."""
+    while True:
+        await asyncio.sleep(60)
+        before = broker.kernel.turns
+        await asyncio.sleep(1)
+        if broker.kernel.turns - before < QUIET_TURNS:
+            gc.collect()
+            await asyncio.to_thread(trim)
+
+
+async def _trim_after_crowds(broker: Broker) -> None:
+    """Give memory back once many connections have ended, and no more of them do.
+
+    Whoever wants memory meanwhile waits for it, some tens of milliseconds.
+    """
+    trimmed = before = put_off = 0
+    while True:
+        await asyncio.sleep(TRIM_EVERY)
+        ended = broker.meters.accepted - len(broker.connections)
+        if ended - trimmed >= CROWD:
+            put_off += 1
+            if ended - before < CROWD // 10 or put_off > MOST_PUT_OFF:
+                trimmed, put_off = ended, 0
+                await asyncio.to_thread(trim)
+        before = ended
+
+
+async def _recover(broker: Broker, notifier: Notifier) -> None:
+    begun = time.monotonic()
+    progress = Progress(tell=notifier.starting)
+    try:
+        await broker.recover(progress)
+    finally:
+        progress.close()
+    tune_collector()
+    seconds = round(time.monotonic() - begun, 3)
+    log.info(
+        "log replayed", records=broker.node.applied, entries=broker.node.entries, seconds=seconds
+    )
+
+
+def affordable_connections(settings: Settings) -> int:
+    """Raise the limit on open files as far as the system lets us; give what it leaves room for.
+
+    That is ``max_connections``, or less: one connection more would fail where nobody sees it.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = settings.max_connections + SPARE_DESCRIPTORS
+    if hard != resource.RLIM_INFINITY and hard < wanted:
+        wanted = max(hard, SPARE_DESCRIPTORS + 1)
+        tell = log.warning if "max_connections" in settings.model_fields_set else log.info
+        tell(
+            "max_connections lowered to what the limit on open files allows (ulimit -Hn)",
+            max_connections=wanted - SPARE_DESCRIPTORS,
+        )
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    return wanted - SPARE_DESCRIPTORS

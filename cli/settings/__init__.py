@@ -1,0 +1,1 @@
+"""The settings of ``foldmq serve``: their model, sources and flags."""

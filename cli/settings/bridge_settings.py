@@ -1,0 +1,151 @@
+"""The settings about NATS clients and the bridge to them: their types, and what contradicts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic_settings import NoDecode
+
+from cli.settings.setting_types import several
+from eventstore.shown import escaped
+from protocol.nats.mapping import Mapping, parse_users
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from cli.settings.settings import Settings
+
+Texts = tuple[str, ...]
+
+
+def _filters(filters: Texts) -> Texts:
+    Mapping(filters=filters)
+    return filters
+
+
+def _rules(rules: Texts) -> Texts:
+    Mapping.parse(rules)
+    return rules
+
+
+def _user_rules(rules: Texts) -> Texts:
+    parse_users(rules)
+    return rules
+
+
+# protocol.nats.mapping says what is wrong, in an error that is a ValueError as well.
+TopicFilters = Annotated[
+    Texts, NoDecode, BeforeValidator(several), Field(min_length=1), AfterValidator(_filters)
+]
+MoreFilters = Annotated[Texts, NoDecode, BeforeValidator(several), AfterValidator(_filters)]
+SubjectRules = Annotated[Texts, NoDecode, BeforeValidator(several), AfterValidator(_rules)]
+UserRules = Annotated[Texts, NoDecode, BeforeValidator(several), AfterValidator(_user_rules)]
+
+# What says who may connect by MQTT.
+_VOUCHING = ("password_file", "jwt_keys", "auth_subject")
+# What is about nats_listen alone.
+_FOR_CLIENTS = ("nats_users", "nats_tls_cert", "nats_tls_key", "nats_tls_client_ca")
+
+# What says who the bridge is at the server of bridge_url.
+_IDENTITY = ("bridge_user", "bridge_password", "bridge_password_file", "bridge_creds")
+
+
+def contradictions(settings: Settings) -> Iterator[str]:
+    """Yield what cannot be together among the settings for NATS clients, and what to do."""
+    for name in (*_IDENTITY, "bridge_nkey"):
+        if settings.bridge_url is None and getattr(settings, name) is not None:
+            yield f"{name} needs bridge_url as well"
+    if settings.bridge_password is not None and settings.bridge_password_file is not None:
+        yield "bridge_password and bridge_password_file exclude each other: set one"
+    yield from _bad_addresses(settings)
+    if settings.nats_listen is None:
+        for name in _FOR_CLIENTS:
+            if getattr(settings, name) is not None:
+                yield f"{name} needs nats_listen as well"
+        if settings.nats_anonymous:
+            yield "nats_anonymous needs nats_listen as well"
+        return
+    if settings.nats_url is not None:
+        yield (
+            "nats_listen is for the embedded NATS: clients of the one of nats_url connect to it "
+            "directly"
+        )
+    if settings.bridge_url is not None:
+        yield "nats_listen and bridge_url exclude each other: the bridge leads to one NATS"
+    yield from _bad_tls(settings)
+    if settings.nats_users is not None:
+        if settings.nats_anonymous:
+            yield "nats_users and nats_anonymous exclude each other: set one"
+    elif not settings.nats_anonymous:
+        yield from _open_to_all(settings)
+
+
+def _bad_tls(settings: Settings) -> Iterator[str]:
+    """Yield what is incomplete about TLS at nats_listen."""
+    pair = "nats_tls_cert", "nats_tls_key"
+    for name, other in (pair, pair[::-1], ("nats_tls_client_ca", "nats_tls_cert")):
+        if getattr(settings, name) is not None and getattr(settings, other) is None:
+            yield f"{name} needs {other} as well"
+
+
+def _open_to_all(settings: Settings) -> Iterator[str]:
+    """Yield why NATS clients without a user must not get in, unless that is said."""
+    remedy = (
+        "set nats_users (a file with lines NAME:PASSWORD), or nats_anonymous = true to let "
+        "everybody in"
+    )
+    place = settings.nats_listen
+    if place is not None and not place.loopback:
+        yield f"nats_listen = {place} can be reached from other machines: {remedy}"
+    vouching = _vouching(settings)
+    if vouching is not None:
+        yield (
+            f"nats_listen = {place} lets everybody read and write all topics, although {vouching} "
+            f"says who may connect by MQTT: {remedy}"
+        )
+
+
+def _vouching(settings: Settings) -> str | None:
+    """Return the setting that says who may connect by MQTT; None: there is none."""
+    for name in _VOUCHING:
+        if getattr(settings, name) is not None:
+            return name
+    for own in settings.listeners():
+        if own.listen[0].endpoint.encrypted:
+            if own.tls_identity != "none":
+                return "tls_identity"
+            if own.tls_client_certs == "required":
+                return "tls_client_certs"
+    return None
+
+
+def _bad_addresses(settings: Settings) -> Iterator[str]:
+    """Yield what is wrong with the address that the bridge would connect to."""
+    name, advice = "bridge_url", ""
+    if settings.bridge_url is None:
+        name, advice = "nats_url", ", for the bridge; --no-bridge turns that off"
+    urls: str | None = getattr(settings, name)
+    if not settings.bridge or urls is None:
+        return
+    for url in filter(None, map(str.strip, urls.split(","))):
+        wrong = _wrong(url)
+        if wrong:
+            # Any part may be of a password, which may have a comma in it.
+            shown = f" = {escaped(url)}" if "@" not in urls else ""
+            yield f"{name}{shown}: {wrong}: must be nats://HOST:PORT or tls://HOST:PORT{advice}"
+
+
+def _wrong(url: str) -> str:
+    """Return what is wrong with an address of NATS; nothing, mostly."""
+    try:
+        parts = urlsplit(url if "://" in url else f"nats://{url}")
+        port = parts.port
+    except ValueError:
+        return "it cannot be read"
+    if parts.scheme in ("ws", "wss"):
+        return "WebSocket is not for the bridge"
+    if parts.scheme not in ("nats", "tls"):
+        return "it is no address of NATS"
+    return "" if parts.hostname and port != 0 else "it names no host or port"

@@ -1,0 +1,87 @@
+"""Where MQTT clients are accepted, as people write it: an address with the transport before it."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal, NamedTuple
+
+from cli.common.units import Address, address
+
+Kind = Literal["tcp", "tls", "ws", "wss", "unix"]
+
+_SCHEMES: dict[str, Kind] = {
+    "tcp": "tcp",
+    "mqtt": "tcp",
+    "tls": "tls",
+    "ssl": "tls",
+    "mqtts": "tls",
+    "ws": "ws",
+    "wss": "wss",
+}
+_MOST_PATH = 107
+"""Bytes of the path of a Unix socket (unix(7))."""
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
+EXPECTED = "must be host:port, tls://host:port, ws://host:port, wss://host:port or unix:/path"
+
+
+class Endpoint(NamedTuple):
+    """A transport and the address that it is offered at."""
+
+    kind: Kind
+    place: Address | None
+    """None for a Unix socket."""
+    path: str = ""
+    """Of the Unix socket."""
+
+    def __str__(self) -> str:
+        """Give it as one would write it in the settings; TCP goes without saying."""
+        if self.place is None:
+            return f"unix:{self.path}"
+        return str(self.place) if self.kind == "tcp" else f"{self.kind}://{self.place}"
+
+    @property
+    def loopback(self) -> bool:
+        """Tell whether only this machine can reach it."""
+        return self.place is None or self.place.loopback
+
+    @property
+    def encrypted(self) -> bool:
+        """Tell whether it speaks TLS."""
+        return self.kind in ("tls", "wss")
+
+    @property
+    def framed(self) -> bool:
+        """Tell whether it speaks WebSocket."""
+        return self.kind in ("ws", "wss")
+
+
+def endpoint(value: object) -> Endpoint:
+    """Read an endpoint; raises ValueError saying what is expected."""
+    if isinstance(value, Endpoint):
+        return value
+    if isinstance(value, Address):
+        return Endpoint("tcp", value)
+    text = str(value).strip()
+    if text.startswith("unix:"):
+        return Endpoint("unix", None, _path(text))
+    scheme = _SCHEME.fullmatch(text)
+    if scheme is None:
+        return Endpoint("tcp", address(text))
+    kind = _SCHEMES.get(scheme[1].lower())
+    if kind is None:
+        raise ValueError(EXPECTED)
+    rest = scheme[2].rstrip("/")
+    if "/" in rest:
+        raise ValueError("must end with the port: the path of WebSocket is the setting ws_path")
+    return Endpoint(kind, address(rest))
+
+
+def _path(text: str) -> str:
+    path = text.removeprefix("unix:")
+    if path.startswith("//"):
+        path = path.removeprefix("//")
+    if not path or not path.isprintable() or path.endswith("/"):
+        raise ValueError("must be unix:/path, a file that is made")
+    if len(path.encode()) > _MOST_PATH:
+        raise ValueError(f"must have a path of at most {_MOST_PATH} bytes")
+    return path

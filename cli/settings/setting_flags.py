@@ -1,0 +1,131 @@
+"""The flags of ``foldmq serve``, made from the settings, so that no setting lacks its flag."""
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from pydantic.fields import FieldInfo
+
+from cli.common.units import Address, seconds, size
+from cli.settings.settings import Settings, flag
+
+Serve = Callable[[Path | None, dict[str, object]], None]
+
+
+def with_settings_flags(serve: Serve) -> Callable[..., None]:
+    """Give ``serve`` a flag per setting; it is called with the config file and the flags given.
+
+    Values stay text here: ``cli.settings.settings`` reads them the same way wherever they come
+    from.
+    """
+
+    def run(**values: Any) -> None:
+        config = values.pop("config")
+        serve(config, {name: value for name, value in values.items() if _given(value)})
+
+    parameters = [_parameter("config", Path | None, "--config", "FILE", "TOML file with settings.")]
+    for name, field in Settings.model_fields.items():
+        kind: object = str | None
+        decl = flag(name)
+        if isinstance(field.default, tuple) and not isinstance(field.default, Address):
+            kind = list[str] | None
+        elif field.annotation in (bool, bool | None):
+            kind = bool | None
+            decl = f"{decl}/--no-{decl[2:]}"
+        parameters.append(_parameter(name, kind, decl, _metavar(name, field), _help(field)))
+    # typer reads the signature and the annotations to build its command.
+    command: Any = functools.wraps(serve)(run)
+    command.__signature__ = inspect.Signature(parameters)
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    made: Callable[..., None] = command
+    return made
+
+
+def _given(value: object) -> bool:
+    return value is not None and value != []
+
+
+def _parameter(
+    name: str, kind: object, decl: str, metavar: str | None, text: str
+) -> inspect.Parameter:
+    option = typer.Option(decl, help=text, show_default=False, metavar=metavar)
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind, option]
+    )
+
+
+_METAVARS: dict[str, str] = {
+    "listen": "HOST:PORT",
+    "data_dir": "DIR",
+    "nats_url": "URL",
+    "nats_listen": "HOST:PORT|off",
+    "bridge_always": "FILTER",
+    "bridge_filters": "FILTER",
+    "bridge_map": "TOPIC=SUBJECT",
+    "bridge_user_map": "USER=SUBJECT",
+    "bridge_url": "URL",
+    "log_level": "LEVEL",
+    "log_format": "text|json",
+    "event_loop": "auto|uvloop|asyncio",
+    "sync": "always|TIME",
+    "metrics": "HOST:PORT|off",
+    "metrics_hosts": "NAME",
+    "web": "HOST:PORT|off",
+}
+_METAVARS_BY_TYPE: dict[object, str] = {
+    str | None: "TEXT",
+    int: "NUMBER",
+    float: "NUMBER",
+}
+
+
+def _is_size(field: FieldInfo) -> bool:
+    return any(getattr(check, "func", None) is size for check in field.metadata)
+
+
+def _metavar(name: str, field: FieldInfo) -> str | None:
+    if _is_size(field):
+        return "SIZE"
+    if any(getattr(check, "func", None) is seconds for check in field.metadata):
+        return "TIME"
+    if field.annotation in (bool, bool | None):
+        return None
+    return _METAVARS.get(name) or _METAVARS_BY_TYPE.get(field.annotation, "FILE")
+
+
+def _help(field: FieldInfo) -> str:
+    default: object = field.default
+    text = field.description or ""
+    if default in (None, ()) or isinstance(default, bool):
+        return text
+    if _is_size(field) and isinstance(default, int):
+        default = size_shown(default)
+    elif isinstance(default, tuple) and not isinstance(default, Address):
+        default = ", ".join(str(item) for item in default)
+    elif isinstance(default, float):
+        default = time_shown(default)
+    return f"{text} [default: {default}]"
+
+
+_SIZES = {" GiB": 2**30, " MiB": 2**20, " KiB": 2**10, " B": 1}
+_TIMES = {"d": 86_400, "h": 3600, "m": 60, "s": 1, "ms": 0.001}
+
+
+def size_shown(count: int) -> str:
+    """Give a default size as one would write it in the settings; 0 stands for no bound."""
+    return _in_units(count, _SIZES) if count else "none"
+
+
+def time_shown(seconds: float) -> str:
+    """Give a default time as one would write it in the settings; 0 stands for never."""
+    return _in_units(seconds, _TIMES) if seconds else "never"
+
+
+def _in_units(value: float, units: Mapping[str, float]) -> str:
+    """Give a value in the largest unit that it is a whole number of; else in the smallest."""
+    whole = (unit for unit, factor in units.items() if value % factor == 0)
+    unit = next(whole, [*units][-1])
+    return f"{value / units[unit]:.15g}{unit}"

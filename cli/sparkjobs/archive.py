@@ -1,0 +1,158 @@
+"""``foldmq spark archive``: what is new of a log goes into an archive, and the broker is told."""
+
+import asyncio
+import contextlib
+import dataclasses
+from collections.abc import Iterator, Mapping
+
+from cli.common import text
+from cli.live.broker_client import LiveBroker, NoAnswer, NoLiveBroker
+from cli.logsource.source import say
+from cli.operator.bulk_change import by
+from cli.sparkjobs.job_runner import Job, run, write
+from cli.sparkjobs.log_location import Found, absolute
+from cli.sparkjobs.spark_flags import SparkFlags
+from eventstore.nats.connection import disconnect
+from eventstore.nats.discovery import PREFIX
+from protocol.errors import FoldmqError
+from spark.archiving.archive_job import archive_one
+from spark.archiving.archive_plan import Due, due, unchanged
+from spark.storage.archive_directory import Archived
+from spark.storage.nats_access import Access
+
+
+class Brokers:
+    """The brokers whose logs are archived, told how far that goes."""
+
+    def __init__(self, options: Mapping[str, str], where: str, *, live: bool) -> None:
+        self._access = Access(options)
+        self._where = where
+        self._live = live
+
+    def tell(self, archived: Archived) -> None:
+        """Tell the broker of a log what of it is archived.
+
+        Raises NoLiveBroker when there is none, NoAnswer, or Refused with its sentence.
+        """
+        node = archived.stream.removeprefix(PREFIX)
+        if not self._live or node == archived.stream:
+            raise NoLiveBroker(f"no broker runs on {self._where}")
+        asyncio.run(self._tell(node, archived))
+
+    def try_to_tell(self, archived: Archived) -> None:
+        """Tell the broker now if that is possible; it is told again in the end."""
+        with contextlib.suppress(FoldmqError):
+            self.tell(archived)
+
+    async def _tell(self, node: str, archived: Archived) -> None:
+        client = await self._access.open()
+        try:
+            await LiveBroker(node, self._where, client).ask(
+                "change",
+                do="archived",
+                by=by(),
+                through=archived.through,
+                link=archived.link,
+                where=archived.where,
+            )
+        finally:
+            await disconnect(client)
+
+
+@dataclasses.dataclass(slots=True)
+class Report:
+    """What became of each log."""
+
+    archived: list[Archived] = dataclasses.field(default_factory=list)
+    problems: list[FoldmqError] = dataclasses.field(default_factory=list)
+
+
+def run_archive(flags: SparkFlags, directory: str, *, as_json: bool) -> None:
+    """Archive what is new, tell the brokers how far that goes, and print it.
+
+    Logs that cannot be archived do not keep the others from it. Raises the first error; that a
+    broker does not run is none: it is told the next time.
+    """
+    place = absolute(directory)
+    found_at: list[Found] = []
+
+    async def look(found: Found) -> list[Due]:
+        found_at.append(found)
+        return await due(found.options, place)
+
+    def add(job: Job, logs: list[Due]) -> Report:
+        brokers = _brokers(job.found)
+        report = Report()
+        for one in logs:
+            with job.busy(f"archiving {text.counted(one.records, 'record')}"), _noted(report):
+                report.archived.append(archive_one(job.spark, one, brokers.try_to_tell))
+        return report
+
+    def nothing(logs: list[Due]) -> Report | None:
+        """Return the outcome where nothing is new, for which no Spark is needed."""
+        if any(one.problem is None and one.records for one in logs):
+            return None
+        report = Report()
+        for one in logs:
+            with _noted(report):
+                report.archived.append(unchanged(one))
+        return report
+
+    report = run(flags, None, look, add, nothing)
+    brokers = _brokers(found_at[0])
+    for archived in report.archived:
+        told = False
+        with _noted(report):
+            told = _told(brokers, archived)
+        write(text.json_line(_as_object(archived, told=told)) if as_json else _words(archived))
+    for problem in report.problems[1:]:
+        say(str(problem))
+    if report.problems:
+        raise report.problems[0]
+
+
+@contextlib.contextmanager
+def _noted(report: Report) -> Iterator[None]:
+    try:
+        yield
+    except FoldmqError as error:
+        report.problems.append(error)
+
+
+def _brokers(found: Found) -> Brokers:
+    return Brokers(found.options, found.where, live=found.live)
+
+
+def _told(brokers: Brokers, archived: Archived) -> bool:
+    """Tell the broker of a log; return whether it was told. Raises NoAnswer or Refused."""
+    if not archived.through:
+        return False
+    try:
+        brokers.tell(archived)
+    except NoAnswer:
+        raise
+    except NoLiveBroker as error:
+        say(f"the broker is told the next time: {error}")
+        return False
+    return True
+
+
+def _words(archived: Archived) -> str:
+    stream = text.name(archived.stream)
+    if not archived.through:
+        return f"{stream} has no record yet"
+    reach = f"up to record {archived.through} of {text.clock(archived.ends_ms)}"
+    if not archived.records:
+        return f"{stream}: nothing new, archived {reach}"
+    return (
+        f"{stream}: archived {text.counted(archived.records, 'record')} "
+        f"({text.size(archived.size)}, {text.size(archived.file_bytes)} in "
+        f"{text.counted(archived.files, 'file')}), {reach}"
+    )
+
+
+def _as_object(archived: Archived, *, told: bool) -> dict[str, object]:
+    found: dict[str, object] = dataclasses.asdict(archived)
+    del found["ends_ms"]
+    time = text.iso(archived.ends_ms) if archived.through else None
+    return {**found, "time": time, "told": told}

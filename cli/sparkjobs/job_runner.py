@@ -1,0 +1,126 @@
+"""A job from flags to its end: the log found, Spark started, progress shown, all of it ended."""
+
+import asyncio
+import contextlib
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from types import FrameType
+from typing import TypeVar
+
+from pyspark.sql import SparkSession
+
+from cli.logsource.moments import Moment
+from cli.logsource.source_flags import UsageError
+from cli.sparkjobs.log_location import Found, find, until
+from cli.sparkjobs.spark_flags import MASTER, MEMORY, SparkFlags
+from cli.sparkjobs.spark_progress import Tasks, busy
+from spark.datasource.log import Log
+from spark.runtime.session import abandon, is_submitted, running_session
+
+_Gathered = TypeVar("_Gathered")
+_Result = TypeVar("_Result")
+
+
+class Job:
+    """What a job works with."""
+
+    def __init__(self, spark: SparkSession, log: Log, found: Found) -> None:
+        self.spark = spark
+        self.log = log
+        self.found = found
+        self._tasks = Tasks(spark.sparkContext)
+
+    @contextlib.contextmanager
+    def busy(self, doing: str) -> Iterator[Callable[[str], None]]:
+        """Show how far Spark is; gives what is called with what it does next."""
+        with busy(doing, self._tasks) as tell:
+            yield tell
+
+
+async def nothing(_found: Found) -> None:
+    """Gather nothing before the job."""
+
+
+def run(
+    flags: SparkFlags,
+    at: Moment | None,
+    gather: Callable[[Found], Awaitable[_Gathered]],
+    work: Callable[[Job, _Gathered], _Result],
+    idle: Callable[[_Gathered], _Result | None] = lambda _gathered: None,
+) -> _Result:
+    """Find the log, gather what is needed while it is open, let Spark work; return what it gave.
+
+    ``at`` is up to where the log is read. What can be wrong is looked at before Spark starts. If
+    ``idle`` has a result, Spark has nothing to do and is not started. All that was started has
+    ended when this returns or raises, after Ctrl-C as well.
+    """
+    if is_submitted() and flags.of_session:
+        raise UsageError("spark-submit starts Spark: give --master, memory and --conf to it")
+    with (
+        # SIGINT too: asyncio would cancel what is awaited, which may swallow that.
+        _ended_by(signal.SIGINT, signal.SIGTERM, signal.SIGHUP),
+        asyncio.Runner() as runner,
+        contextlib.ExitStack() as after,
+    ):
+        started = contextlib.AsyncExitStack()
+        after.callback(lambda: runner.run(started.aclose()))
+
+        async def before() -> tuple[Found, dict[str, str], _Gathered]:
+            async with contextlib.AsyncExitStack() as client:
+                found = await find(started, client, flags)
+                return found, await until(found, at), await gather(found)
+
+        found, option, gathered = runner.run(before())
+        result = idle(gathered)
+        if result is not None:
+            return result
+        with contextlib.ExitStack() as session:
+            with busy("starting Spark"):
+                spark = session.enter_context(_session(flags))
+            session.enter_context(_ended_by(signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
+            return work(Job(spark, Log(spark, {**found.options, **option}), found), gathered)
+
+
+def _session(flags: SparkFlags) -> contextlib.AbstractContextManager[SparkSession]:
+    return running_session(
+        flags.master or MASTER,
+        flags.memory or MEMORY,
+        flags.conf,
+        verbose=flags.source.verbose,
+    )
+
+
+def write(line: str) -> None:
+    """Write a line of the result."""
+    sys.stdout.write(line + "\n")
+
+
+@contextlib.contextmanager
+def _ended_by(*numbers: signal.Signals) -> Iterator[None]:
+    """Have signals end what is done, and leave nothing behind.
+
+    Who waits for Spark would go on waiting while the jobs are taken back one by one: the JVM is
+    killed first, and what is raised because of that is not what is told.
+    """
+    came: list[int] = []
+
+    def end(number: int, _frame: FrameType | None) -> None:
+        came.append(number)
+        abandon()
+        raise _ending(number)
+
+    before = {number: signal.signal(number, end) for number in numbers}
+    try:
+        yield
+    except BaseException:
+        if came:
+            raise _ending(came[0]) from None
+        raise
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _ending(number: int) -> BaseException:
+    return KeyboardInterrupt() if number == signal.SIGINT else SystemExit(128 + number)

@@ -1,0 +1,176 @@
+"""The log that a job reads: found and looked at before Spark starts, and said in its options."""
+
+import contextlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from nats.aio.client import Client
+
+from cli.common import text
+from cli.logsource.moments import Moment, cut_at, cut_off
+from cli.logsource.source import CutOff, Place, Source, connect_to, find_place, named_stream, say
+from cli.logsource.source_flags import UsageError
+from cli.settings.settings import Settings, load
+from cli.sparkjobs.spark_flags import MASTER, SparkFlags
+from eventstore.nats.connection import ConnectionOptions
+from eventstore.paths import expanded
+from spark.datasource.discovery import find_with, in_archive
+from spark.datasource.options import Options
+from spark.datasource.planning import ranges
+from spark.runtime.session import is_local, is_submitted
+from spark.storage.directories import shown
+from spark.storage.stored_log import Stored
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Where the records are that a job reads."""
+
+    options: Mapping[str, str] = field(repr=False)
+    """For the source of Spark; they hold a password where there is one."""
+    logs: list[Source] = field(default_factory=list)
+    """The logs on a NATS server, open as long as they are looked at; none: an archive alone."""
+    where: str = ""
+    """The place, for a person."""
+    streams: tuple[str, ...] = ()
+    """The names of the logs."""
+    archived: list[Stored] = field(default_factory=list)
+    """The logs of an archive alone."""
+
+    @property
+    def live(self) -> bool:
+        """A broker may be writing."""
+        return any(log.live for log in self.logs)
+
+
+async def find(
+    stack: contextlib.AsyncExitStack, client: contextlib.AsyncExitStack, flags: SparkFlags
+) -> Found:
+    """Find the log; ``stack`` ends a server that is started to read it, ``client`` what we use.
+
+    Raises ConfigError, UsageError, NoLog, DataDirError, LostLog, CorruptLog or NatsUnavailable, and
+    what looking into an archive raises.
+    """
+    settings = load(flags.source.settings, os.environ, flags.source.config)
+    archive = {} if flags.archive is None else {"archive": absolute(flags.archive)}
+    if archive and not {"data_dir", "nats_url"} & settings.model_fields_set:
+        return _archive_alone(archive, flags)
+    _require_reachable(settings, flags)
+    if archive:
+        in_archive(Options.read(archive))
+    place = await find_place(stack, settings, flags.source)
+    connected = await connect_to(client, place)
+    logs = await _logs(place, connected)
+    streams = [log.stream for log in logs]
+    if flags.source.verbose:
+        say(place.reading(streams))
+    options = {**_access(place.access), "stream": ",".join(streams), **archive}
+    return Found(options, logs, place.where, tuple(streams))
+
+
+def _archive_alone(archive: dict[str, str], flags: SparkFlags) -> Found:
+    where = f"archive {shown(flags.archive or '')}"
+    if flags.source.verbose:
+        say(f"reading {where}")
+    wanted = {**archive, "stream": named_stream(flags.source) or "*"}
+    options = Options.read(wanted)
+    archived = find_with(options, [], in_archive(options))
+    names = tuple(stored.stream for stored in archived)
+    return Found(wanted, where=where, streams=names, archived=archived)
+
+
+def absolute(path: str) -> str:
+    """Give a directory as Spark's workers find it; a URI is left as it is.
+
+    Raises NoHome, or UsageError for a name that Spark cannot be told.
+    """
+    place = path if "://" in path else str(expanded(path).absolute())
+    try:
+        place.encode()
+    except UnicodeEncodeError:
+        raise UsageError(
+            f"{shown(place)} is not a name in UTF-8: Spark has no other ones"
+        ) from None
+    return place
+
+
+async def until(found: Found, at: Moment | None) -> dict[str, str]:
+    """Return the option for up to where the log is read.
+
+    Raises UsageError for a moment that the log has not reached, CutOff for one cut off; for an
+    archive alone BadOption or CutOff of the source.
+    """
+    if at is None:
+        return {}
+    said = _said(found, at)
+    for log in found.logs:
+        await _check_kept(found, log, at)
+        if at.position is not None:
+            await cut_at(log, at)
+    return _known(found, {"until": said})
+
+
+def since(found: Found, begin: Moment | None) -> dict[str, str]:
+    """Return the option for from where the log is read; raises as :func:`until`."""
+    return {} if begin is None else _known(found, {"from": _said(found, begin)})
+
+
+def _known(found: Found, option: dict[str, str]) -> dict[str, str]:
+    """Return an option; raise BadOption or CutOff if an archive alone does not reach so far."""
+    options = Options.read({**found.options, **option})
+    ranges(found.archived, options, options.pushed)
+    return option
+
+
+def _said(found: Found, moment: Moment) -> str:
+    if moment.time_ms is not None:
+        return text.iso(moment.time_ms)
+    if len(found.streams) > 1:
+        raise UsageError(
+            f"a position is one of a single log, and {found.where} has {len(found.streams)}: "
+            "give --node, or a time"
+        )
+    return moment.text
+
+
+async def _check_kept(found: Found, log: Source, at: Moment) -> None:
+    if "archive" not in found.options and await cut_off(log, at):
+        raise CutOff(f"nothing is known of {at.text}: {log.beginning()}")
+
+
+async def _logs(place: Place, client: Client) -> list[Source]:
+    logs = [await place.open(client, stream) for stream in await place.streams(client)]
+    for log in logs:
+        log.require_whole()
+        await log.require_noted()
+    return logs
+
+
+def _require_reachable(settings: Settings, flags: SparkFlags) -> None:
+    """Raise UsageError when executors on other machines could not reach the log."""
+    elsewhere = is_submitted() or not is_local(flags.master or MASTER)
+    if elsewhere and settings.nats_url is None:
+        raise UsageError(
+            "executors on other machines cannot read a data directory of this one: give "
+            "--nats-url with a NATS server that they reach, or --archive"
+        )
+
+
+def _access(access: ConnectionOptions) -> dict[str, str]:
+    given = {
+        "nats": ",".join(access.urls),
+        "user": access.user,
+        "password": access.password,
+        "creds": _path(access.credentials),
+        "nkey": _path(access.nkey_seed),
+        "ca": _path(access.tls_ca),
+        "cert": _path(access.tls_cert),
+        "key": _path(access.tls_key),
+    }
+    return {key: value for key, value in given.items() if value is not None}
+
+
+def _path(path: Path | None) -> str | None:
+    return None if path is None else absolute(str(path))

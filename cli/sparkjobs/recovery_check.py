@@ -1,0 +1,132 @@
+"""``foldmq spark recovery-check``: whether the broker has, after its start, what it must have."""
+
+from collections.abc import Iterator
+
+from cli.common import text
+from cli.sparkjobs.claims import Claims, of_brokers, of_nobody
+from cli.sparkjobs.job_runner import Job, run, write
+from cli.sparkjobs.spark_flags import SparkFlags
+from eventstore.format.positions import format_position
+from spark.recovery.check import NodeRecovery, RecoveryOutcome, Start, recovery_check
+
+_LISTED = 20
+_KEPT = (
+    ("sessions", "session", "sessions"),
+    ("queued", "queued message", "queued messages"),
+    ("inflight", "delivery in flight", "deliveries in flight"),
+    ("releasing", "delivery without PUBCOMP", "deliveries without PUBCOMP"),
+    ("inbound", "message without PUBREL", "messages without PUBREL"),
+)
+_SINCE = (
+    ("connected", "connection ended", "connections ended"),
+    ("clean", "clean session ended", "clean sessions ended"),
+    ("wills", "will published", "wills published"),
+    ("resumed", "session resumed", "sessions resumed"),
+)
+
+
+def run_recovery_check(flags: SparkFlags, *, alone: bool, as_json: bool) -> bool:
+    """Check the last start of each log, print what was found; return whether all is right.
+
+    Raises NoLiveBroker when the broker is to be asked and does not answer.
+    """
+
+    def work(job: Job, claims: Claims) -> RecoveryOutcome:
+        with job.busy("checking the recovery") as tell:
+            return recovery_check(job.log, claims.rows, tell=tell)
+
+    outcome = run(flags, None, of_nobody if alone else of_brokers, work)
+    if as_json:
+        write(text.json_line(as_object(outcome)))
+    else:
+        for line in lines(outcome):
+            write(line)
+    return outcome.kept
+
+
+def lines(outcome: RecoveryOutcome) -> Iterator[str]:
+    """Yield what was found for a person, the verdict first."""
+    wrong = sum(outcome.counts.values())
+    if wrong:
+        first = outcome.violations[0]
+        yield (
+            f"not recovered: {text.counted(wrong, 'violation')}, the first at "
+            f"{format_position(first.at)} of node {text.name(first.node)}"
+        )
+    else:
+        yield "recovered: the state is the one that the log tells of"
+    for one in outcome.violations[:_LISTED]:
+        whose = f" {text.name(one.session)}" if one.session is not None else ""
+        yield f"  {one.rule}: {text.name(one.node)} {format_position(one.at)}{whose}: {one.what}"
+    if wrong > _LISTED:
+        yield f"  and {wrong - _LISTED:,} more"
+    for node in outcome.nodes:
+        yield from _node_lines(node)
+    for compared in outcome.compared:
+        yield (
+            f"compared with the broker of {text.name(compared.node)}: "
+            f"{text.counted(compared.sessions, 'session')} and "
+            f"{text.counted(compared.retained, 'retained message')}, as of "
+            f"{format_position(compared.as_of)}"
+        )
+
+
+def _node_lines(node: NodeRecovery) -> Iterator[str]:
+    if node.start is None:
+        yield f"node {text.name(node.node)}: the log does not tell of a start"
+        return
+    yield f"node {text.name(node.node)}: {_start(node.start)}"
+    for title, some in (("it had", _KEPT), ("since then", _SINCE)):
+        counts = ((getattr(node, field), one, many) for field, one, many in some)
+        said = (f"{count:,} {one if count == 1 else many}" for count, one, many in counts)
+        yield f"  {title}: {', '.join(said)}"
+
+
+def _start(start: Start) -> str:
+    how = "after a crash" if start.crashed else "not after a crash"
+    void = ", in the middle of a turn, which is void" if start.interrupted else ""
+    at = format_position(start.at)
+    return f"started at {at} on {text.clock(start.time_ms)} {how}{void}"
+
+
+def as_object(outcome: RecoveryOutcome) -> dict[str, object]:
+    """Give what was found as a JSON object."""
+    return {
+        "recovered": outcome.kept,
+        "violations": dict(outcome.counts),
+        "listed": [
+            {
+                "rule": one.rule,
+                "node": one.node,
+                "position": format_position(one.at),
+                "session": one.session,
+                "what": one.what,
+            }
+            for one in outcome.violations
+        ],
+        "nodes": [_node_object(node) for node in outcome.nodes],
+        "compared": [
+            {
+                "node": one.node,
+                "sessions": one.sessions,
+                "retained": one.retained,
+                "as_of": format_position(one.as_of),
+            }
+            for one in outcome.compared
+        ],
+        "seconds": round(outcome.seconds, 3),
+    }
+
+
+def _node_object(node: NodeRecovery) -> dict[str, object]:
+    start = node.start
+    told = None
+    if start is not None:
+        told = {
+            "position": format_position(start.at),
+            "time": text.iso(start.time_ms),
+            "crashed": start.crashed,
+            "interrupted": start.interrupted,
+        }
+    fields = {field: getattr(node, field) for field, *_ in (*_KEPT, *_SINCE)}
+    return {"node": node.node, "start": told, **fields}

@@ -1,0 +1,1 @@
+"""What ``foldmq top`` polls from the broker."""

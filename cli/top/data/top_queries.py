@@ -1,0 +1,76 @@
+"""What is asked of the broker, in portions that fit into an answer.
+
+A name may have 64 KiB, and a NATS server may take no more than 1 MiB in a message: then less is
+asked for, also the next time.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from cli.live.broker_client import TooLarge
+
+if TYPE_CHECKING:
+    from cli.top.data.broker_link import Link
+
+ACTORS_ASKED = 100
+"""Rows of the list of actors."""
+SESSION_ROWS = 200
+"""Items of each list of a session."""
+_LESS = 4
+
+
+class Questions:
+    """Asks over a link, and remembers how much fits."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self._actors = ACTORS_ASKED
+        self._rows = SESSION_ROWS
+        self.topics_fit = True
+        """Whether an answer has room for the busiest topics."""
+
+    async def status(self, *, topics: bool) -> dict[str, Any]:
+        """Ask for counters and gauges; with ``topics`` for the busiest ones, if they fit."""
+        if topics and self.topics_fit:
+            try:
+                return await self._link.ask("status", topics=True)
+            except TooLarge:
+                self.topics_fit = False
+        return await self._link.ask("status", topics=False)
+
+    async def actors(self, by: str, match: str | None = None) -> list[dict[str, Any]]:
+        """Ask for the first actors in some order, those that match a pattern."""
+        wanted = {} if match is None else {"match": match}
+        while True:
+            try:
+                top = {"by": by, "count": self._actors}
+                answer = await self._link.ask("actors", top=top, **wanted)
+            except TooLarge:
+                if self._actors == 1:
+                    raise
+                self._actors = max(1, self._actors // _LESS)
+            else:
+                rows: list[dict[str, Any]] = answer["rows"]
+                return rows
+
+    async def actor(self, actor: str) -> dict[str, Any]:
+        """Ask for one actor; if it is a session, for all that it has."""
+        return await self._much("actor", id=actor)
+
+    async def session(self, client: str) -> dict[str, Any]:
+        """Ask for a session."""
+        return await self._much("session", client=client)
+
+    async def _much(self, endpoint: str, **request: Any) -> dict[str, Any]:
+        while True:
+            try:
+                return await self._link.ask(endpoint, most=self._rows, **request)
+            except TooLarge:
+                if self._rows == 1:
+                    raise
+                self._rows = max(1, self._rows // _LESS)
+
+    async def receivers(self, topic: str) -> dict[str, Any]:
+        """Ask who gets what is published on a topic: the first page of them."""
+        return await self._link.ask("subscriptions", topic=topic)

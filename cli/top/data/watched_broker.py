@@ -1,0 +1,55 @@
+"""The broker that is watched: what is known of it from poll to poll."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from cli.top.data.top_queries import Questions
+from cli.top.text.rate_history import History
+from cli.top.text.rates import between
+from cli.top.text.summary import Frame
+
+if TYPE_CHECKING:
+    from cli.top.data.broker_link import Link
+
+
+class Monitor:
+    """Turns answers to ``status`` into frames, and knows since when there is no answer."""
+
+    def __init__(self, link: Link, interval: float) -> None:
+        self.link = link
+        self.questions = Questions(link)
+        self.interval = interval
+        """Seconds between two polls."""
+        self.frame: Frame | None = None
+        """The latest."""
+        self.paused = False
+        """Whether the figures are to stand still."""
+        self.away_since: float | None = None
+        """Unix time in seconds from which on the broker did not answer."""
+        self.why = ""
+        """What came instead of an answer."""
+        self.wanted = asyncio.Event()
+        """Set when a view needs an answer before the next poll."""
+        self._history = History()
+
+    def took(self, status: dict[str, Any]) -> Frame:
+        """Take an answer, and return what it tells."""
+        before = None if self.frame is None else self.frame.status
+        rates = None if before is None else between(before, status)
+        self._history.add(status, rates)
+        self.frame = Frame(status, rates, self._history)
+        self.away_since, self.why = None, ""
+        return self.frame
+
+    def missed(self, now: float, why: str, *, poll: bool) -> None:
+        """Take that there was no answer; ``now`` is Unix time in seconds.
+
+        Only what a ``poll`` misses is a gap in the curves.
+        """
+        if self.away_since is None:
+            self.away_since = now
+        self.why = why
+        if poll:
+            self._history.skip()

@@ -1,0 +1,149 @@
+"""The tables: which columns they have, which of them fit, and how a row looks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any
+
+from cli.common import text
+from cli.top.text import figures
+from cli.top.text.styled_text import Line, Role, fit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+Row = dict[str, Any]
+
+_GAP = 2
+_NAME_SHOWN = 400
+"""Characters of a name that a table looks at; no terminal is wider."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column: its title, what it shows of a row, and how much it wants to be seen."""
+
+    title: str
+    width: int
+    """Cells; of a ``wide`` column, the fewest."""
+    show: Callable[[Row], str]
+    rank: int = 0
+    """Columns with high ranks go first when there is too little room."""
+    right: bool = True
+    wide: bool = False
+    """Whether it gets what the others leave."""
+    role: Role = "plain"
+    sort: str | None = None
+    """What the rows are sorted by when this column is marked."""
+
+
+def fitting(columns: Sequence[Column], width: int) -> list[tuple[Column, int]]:
+    """Return the columns that fit into ``width`` cells, in their order, and their widths."""
+    chosen = sorted(columns, key=lambda column: column.rank)
+    while len(chosen) > 1 and _needed(chosen) > width:
+        chosen.pop()
+    spare = max(0, width - _needed(chosen))
+    wide = [column for column in chosen if column.wide]
+    return [
+        (column, column.width + (spare // len(wide) if column.wide else 0))
+        for column in columns
+        if column in chosen
+    ]
+
+
+def _needed(columns: Sequence[Column]) -> int:
+    return sum(column.width for column in columns) + _GAP * (len(columns) - 1)
+
+
+def head(sized: Sequence[tuple[Column, int]], sort: str | None, part: str = "") -> Line:
+    """Give the titles; the column that is sorted by is marked, and the filter is shown."""
+    line: Line = []
+    for column, width in sized:
+        here = sort is not None and column.sort == sort
+        title = f"{column.title}▼" if here else column.title
+        if part and column.wide:
+            title, part = f"{title} /{text.escaped(part)}", ""
+        line += _padded(fit(title, width, right=column.right), "title" if here else "head", line)
+    return line
+
+
+def cells_of(row: Row, sized: Sequence[tuple[Column, int]]) -> Line:
+    """Give a row."""
+    line: Line = []
+    for column, width in sized:
+        line += _padded(fit(column.show(row), width, right=column.right), column.role, line)
+    return line
+
+
+def _padded(cell: str, role: Role, before: Line) -> Line:
+    return [(" " * _GAP, "plain"), (cell, role)] if before else [(cell, role)]
+
+
+def _name(row: Row, key: str) -> str:
+    value = row.get(key)
+    return figures.NOTHING if value is None else text.name(str(value), _NAME_SHOWN)
+
+
+def _last_active(row: Row) -> str:
+    at, now = row.get("last_active_ms"), row.get("now_ms")
+    return figures.NOTHING if at is None or now is None else figures.ago(now - at)
+
+
+def _busy(row: Row) -> str:
+    return figures.span(row["busy_us"] / 1e6)
+
+
+ACTORS = (
+    Column("ACTOR", 18, lambda row: text.escaped(str(row["id"])), right=False, role="strong"),
+    Column("NAME", 14, lambda row: _name(row, "name"), right=False, wide=True),
+    Column("CLIENT", 11, lambda row: _name(row, "client"), 2, right=False, wide=True),
+    Column("STATE", 10, lambda row: text.escaped(str(row["state"])), 3, right=False),
+    Column("BUSY", 6, lambda row: figures.percent(row["recent_us_per_s"] / 1e6), sort="recent"),
+    Column("MSG/S", 7, lambda row: figures.count(row["recent_per_s"])),
+    Column("BOX", 6, lambda row: figures.count(row["mailbox"]), 1, sort="mailbox"),
+    Column("HIGH", 6, lambda row: figures.count(row["high_water"]), 2, sort="high_water"),
+    Column("HANDLED", 8, lambda row: figures.count(row["handled"]), 4, sort="handled"),
+    Column("WORKED", 8, _busy, 6, sort="busy"),
+    Column("LAST", 5, _last_active, 5, sort="last_active"),
+)
+"""What is shown of a row of ``actors``; ``now_ms`` in it is the time of the answer."""
+
+TOPICS = (
+    Column("TOPIC", 16, lambda row: _name(row, "topic"), right=False, wide=True),
+    Column("MSG/S", 7, lambda row: figures.count(row["rate"]), sort="rate"),
+    Column("SHARE", 6, lambda row: figures.percent(row["share"]), 1),
+)
+"""What is shown of a topic and what came in on it."""
+
+ACTOR_SORTS = ("recent", "busy", "handled", "mailbox", "high_water", "last_active")
+TOPIC_SORTS = ("rate", "name")
+
+
+def topic_rows(topics: Sequence[Sequence[Any]], messages_in: float | None) -> list[Row]:
+    """Return a row for each of the ``topics`` of a status, busiest first."""
+    total = messages_in or 0.0
+    return [
+        {"topic": topic, "rate": rate, "share": min(1.0, rate / total) if total else None}
+        for topic, rate in topics
+    ]
+
+
+def sorted_topics(rows: list[Row], by: str) -> list[Row]:
+    """Return rows in the order of :data:`TOPIC_SORTS`."""
+    if by == "name":
+        return sorted(rows, key=lambda row: str(row["topic"]))
+    return sorted(rows, key=lambda row: (-row["rate"], str(row["topic"])))
+
+
+def holding(rows: list[Row], part: str) -> list[Row]:
+    """Return the rows of topics that a filter lets through; an empty one lets all."""
+    if not part:
+        return rows
+    wanted = as_glob(part)
+    return [row for row in rows if fnmatchcase(str(row["topic"]), wanted)]
+
+
+def as_glob(part: str) -> str:
+    """Return what matches names that hold ``part``, which may be a pattern itself."""
+    return part if any(mark in part for mark in "*?[") else f"*{part}*"

@@ -1,0 +1,89 @@
+"""Lines of text in roles: the view gives each role a style, plain text leaves it out.
+
+No markup exists, so nothing that a client chose can be taken for it. What clients chose comes in
+through :func:`cli.common.text.name`, which leaves nothing unprintable.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from rich.cells import cell_len, chop_cells, set_cell_size
+
+Role = Literal[
+    "plain", "label", "strong", "good", "warn", "bad", "alarm", "curve", "title", "head", "key"
+]
+Span = tuple[str, Role]
+Line = list[Span]
+
+_MARK = "…"
+_NARROWEST = 20
+_INDENT = 4
+_MOST_INDENT = 8
+
+
+def plain(line: Line) -> str:
+    """Give a line without its roles."""
+    return "".join(text for text, _ in line).rstrip()
+
+
+def width_of(line: Line) -> int:
+    """Return how many cells of a terminal a line takes."""
+    return sum(cell_len(text) for text, _ in line)
+
+
+def fit(text: str, width: int, *, right: bool = False) -> str:
+    """Make a text exactly ``width`` cells wide; what is cut off leaves a mark."""
+    # A name may have 64 KiB; no more of it is measured than can be shown.
+    text = text[: 2 * width + 2]
+    size = cell_len(text)
+    if size > width:
+        return set_cell_size(text, width - 1) + _MARK if width > 1 else _MARK[:width]
+    blank = " " * (width - size)
+    return blank + text if right else text + blank
+
+
+def wrapped(text: str, width: int) -> list[str]:
+    """Break a text into lines of at most ``width`` cells; those after the first are indented.
+
+    A terminal of fewer than 20 columns gets lines that are cut.
+    """
+    width = max(width, _NARROWEST)
+    indent = " " * min(len(text) - len(text.lstrip()) + _INDENT, _MOST_INDENT)
+    lines: list[str] = []
+    while len(text) > width or cell_len(text) > width:
+        head = chop_cells(text[:width], width)[0]
+        # Between words, if there is a gap not far from the end.
+        gap = head.rfind(" ", len(head) * 2 // 3)
+        head = head[:gap] if gap > 0 else head
+        lines.append(head)
+        text = indent + text[len(head) :].lstrip()
+    return [*lines, text]
+
+
+def cells(*parts: tuple[int, Line]) -> Line:
+    """Put lines side by side, each padded or cut to its width in cells.
+
+    A blank stays behind each but the last, so that they do not run into each other.
+    """
+    line: Line = []
+    for width, part in parts[:-1]:
+        line += _fitted(part, width - 1)
+        line.append((" ", "plain"))
+    width, part = parts[-1]
+    return line + _fitted(part, width)
+
+
+def _fitted(part: Line, width: int) -> Line:
+    fitted: Line = []
+    left = max(0, width)
+    for text, role in part:
+        size = cell_len(text)
+        if size > left:
+            fitted.append((fit(text, left), role))
+            left = 0
+            break
+        fitted.append((text, role))
+        left -= size
+    fitted.append((" " * left, "plain"))
+    return fitted

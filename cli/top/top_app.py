@@ -1,0 +1,103 @@
+"""``foldmq top``: the program on the terminal. It polls, its views show what was found."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from textual.app import App
+from textual.binding import Binding, BindingType
+
+from cli.top.data.broker_link import NotUnderstood, understood
+from cli.top.data.watched_broker import Monitor
+from cli.top.views.base_view import View
+from cli.top.views.help_view import Help
+from cli.top.views.overview_view import Overview
+from protocol.errors import FoldmqError
+
+if TYPE_CHECKING:
+    from textual.screen import Screen
+
+    from cli.top.data.broker_link import Link
+
+
+class Top(App[str]):
+    """Polls a broker every ``interval`` seconds while it runs.
+
+    Nothing is asked but ``status`` and what the view in front needs. The app returns what is to
+    be said as an error, or None.
+    """
+
+    ENABLE_COMMAND_PALETTE = False
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("q", "quit", show=False),
+        Binding("ctrl+c", "quit", show=False, priority=True),
+        Binding("p", "pause", show=False),
+        Binding("question_mark,f1", "help", show=False),
+    ]
+
+    def __init__(self, link: Link, interval: float, sort: str) -> None:
+        super().__init__(ansi_color=True)
+        self.theme = "ansi-dark"
+        self.animation_level = "none"
+        self.monitor = Monitor(link, interval)
+        self._first_sort = sort
+
+    def get_default_screen(self) -> Screen[Any]:
+        """Begin with the overview."""
+        return Overview(self.monitor, self._first_sort)
+
+    def on_mount(self) -> None:
+        """Begin to poll."""
+        self.run_worker(self._poll(), name="poll")
+
+    def action_pause(self) -> None:
+        """Stop the figures, or let them go on."""
+        self.monitor.paused = not self.monitor.paused
+        self._show()
+
+    def action_help(self) -> None:
+        """Show the keys."""
+        if not isinstance(self.screen, Help):
+            self.push_screen(Help(self.monitor))
+
+    async def _poll(self) -> None:
+        """Ask, every interval and when a view wants it, until the app ends."""
+        wanted = self.monitor.wanted
+        while not self._exit:
+            due = time.monotonic() + self.monitor.interval
+            if not self.monitor.paused:
+                await self._ask(status=True)
+            while (left := due - time.monotonic()) > 0:
+                try:
+                    await asyncio.wait_for(wanted.wait(), left)
+                except TimeoutError:
+                    break
+                await self._ask(status=False)
+
+    async def _ask(self, *, status: bool) -> None:
+        monitor = self.monitor
+        monitor.wanted.clear()
+        try:
+            with understood():
+                await self._take(status=status)
+        except NotUnderstood as error:
+            # Waiting does not help.
+            self.exit(str(error))
+        except FoldmqError as error:
+            monitor.missed(time.time(), str(error), poll=status)
+            self._show()
+
+    async def _take(self, *, status: bool) -> None:
+        monitor, view = self.monitor, self.screen
+        if status:
+            topics = isinstance(view, View) and view.topics
+            monitor.took(await monitor.questions.status(topics=topics))
+        if isinstance(view, View) and view.ready and monitor.frame is not None:
+            await view.load()
+        self._show()
+
+    def _show(self) -> None:
+        if isinstance(self.screen, View) and self.screen.ready:
+            self.screen.show()

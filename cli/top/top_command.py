@@ -1,0 +1,76 @@
+"""What the ``top`` command does."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import sys
+from typing import TYPE_CHECKING
+
+from cli.inspection.actor_list import say_where
+from cli.live.broker_client import LiveBroker, NoLiveBroker, open_broker
+from cli.logsource.source_flags import SourceFlags, UsageError
+from cli.top.data.broker_link import Link, understood
+from cli.top.text.columns import ACTOR_SORTS
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+_WIDTH = 100
+"""Columns of a frame as text where there is no terminal."""
+
+
+def run(source: SourceFlags, interval: float, sort: str, *, once: bool, as_json: bool) -> None:
+    """Watch a broker on the terminal, or print one frame.
+
+    Raises UsageError where there is no terminal, and NoLiveBroker when no broker answers at the
+    beginning: later it is waited for.
+    """
+    if sort not in ACTOR_SORTS:
+        raise UsageError(f"--sort must be one of {', '.join(ACTOR_SORTS)}")
+    if as_json and not once:
+        raise UsageError("--json goes with --once")
+    if not (once or all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))):
+        raise UsageError("top needs a terminal; give --once for one frame as text")
+    asyncio.run(_run(source, interval, sort, once=once, as_json=as_json))
+
+
+async def _run(
+    source: SourceFlags, interval: float, sort: str, *, once: bool, as_json: bool
+) -> None:
+    @contextlib.asynccontextmanager
+    async def find() -> AsyncIterator[LiveBroker]:
+        async with open_broker(source) as broker:
+            if once and source.verbose:
+                say_where(broker)
+            yield broker
+
+    link = Link(find)
+    try:
+        if once:
+            await _print(link, interval, sort, as_json=as_json)
+        else:
+            await link.ask("status", topics=True)
+            await _watch(link, interval, sort)
+    finally:
+        await link.close()
+
+
+async def _print(link: Link, interval: float, sort: str, *, as_json: bool) -> None:
+    from cli.top import once
+
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else _WIDTH
+    with understood():
+        await once.run(link, interval, sort, width, as_json=as_json)
+
+
+async def _watch(link: Link, interval: float, sort: str) -> None:
+    # textual takes a quarter of a second to load.
+    from cli.top.top_app import Top
+
+    app = Top(link, interval, sort)
+    # What the mouse marks stays the terminal's business: names can be copied as everywhere.
+    trouble = await app.run_async(mouse=False)
+    if trouble:
+        raise NoLiveBroker(trouble)

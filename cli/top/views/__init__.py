@@ -1,0 +1,1 @@
+"""The views of ``foldmq top`` on the terminal."""

@@ -1,0 +1,147 @@
+"""What all views have in common: the line at the top, what is wrong, and the keys."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, ClassVar
+
+from textual.binding import Binding, BindingType
+from textual.screen import Screen
+
+from cli.common import text
+from cli.top.text import figures
+from cli.top.text.styled_text import Line, cells, wrapped
+from cli.top.text.summary import header, health, troubles
+from cli.top.views.widgets import Lines
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from textual.app import ComposeResult
+
+    from cli.top.data.watched_broker import Monitor
+
+_MOST_TROUBLES = 3
+"""Lines of what is wrong."""
+_SENTENCE = 1000
+_STEP = 4
+
+
+class View(Screen[None]):
+    """A screen that shows a broker."""
+
+    DEFAULT_CSS = """
+    View { layout: vertical; }
+    View #header, View #keys { height: 1; }
+    """
+    topics: ClassVar[bool] = False
+    """Whether the busiest topics are to be asked for."""
+    keys: tuple[tuple[str, str], ...] = ()
+    """The keys that the last line names, and what they do."""
+
+    def __init__(self, monitor: Monitor) -> None:
+        super().__init__()
+        self.monitor = monitor
+        self.ready = False
+        """Whether there is something to show it in."""
+        self._header, self._banner = Lines(id="header"), Lines(id="banner")
+        self._keys = Lines(id="keys")
+
+    def compose(self) -> ComposeResult:
+        """Put the body between the lines that all views have."""
+        yield self._header
+        yield self._banner
+        yield from self.body()
+        yield self._keys
+
+    def body(self) -> ComposeResult:
+        """Give what is special to the view."""
+        yield from ()
+
+    async def load(self) -> None:
+        """Ask for what only this view shows; raises NoLiveBroker."""
+
+    def show(self) -> None:
+        """Show what is known now."""
+        width = self.size.width
+        self._header.lines = [_header(self.monitor, width)]
+        self._banner.lines = _banner(self.monitor, width)
+        self._keys.lines = [_keys(self.keys, width)]
+
+    def on_resize(self) -> None:
+        """Show everything for the new width."""
+        if self.ready:
+            self.show()
+
+    def on_mount(self) -> None:
+        """Be there to be filled."""
+        self.ready = True
+
+    def on_screen_resume(self) -> None:
+        """Have what this view shows asked for, also when it was covered by another one."""
+        self.monitor.wanted.set()
+
+
+class Page(View):
+    """A view that was opened from another one; Escape goes back."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,backspace", "back", show=False)]
+
+    def action_back(self) -> None:
+        """Close this view."""
+        self.app.pop_screen()
+
+
+def as_lines(said: Iterable[str], width: int) -> list[Line]:
+    """Break printable lines where they are too long; the first is the heading."""
+    return [
+        [(line, "plain" if number else "title")]
+        for number, long in enumerate(said)
+        for line in wrapped(long, width)
+    ]
+
+
+def _header(monitor: Monitor, width: int) -> Line:
+    frame = monitor.frame
+    if frame is None:
+        return [("foldmq top", "title"), (f"  asking {text.escaped(monitor.link.where)}", "label")]
+    state = health(frame.status)
+    if monitor.away_since is not None:
+        state = [("NO ANSWER", "bad")]
+    elif monitor.paused:
+        state = [("PAUSED", "warn")]
+    moment = text.clock(frame.status["time_ms"])[11:19]
+    return header(
+        frame, monitor.link.where, width, state, f"{moment}  every {monitor.interval:g} s"
+    )
+
+
+def _banner(monitor: Monitor, width: int) -> list[Line]:
+    if monitor.away_since is not None:
+        since = text.clock(round(monitor.away_since * 1000))[11:19]
+        passed = figures.ago(round((time.time() - monitor.away_since) * 1000))
+        return _alarm(
+            f" no answer since {since} ({passed}): ", text.escaped(monitor.why, _SENTENCE), width
+        )
+    if monitor.frame is None:
+        return []
+    found = troubles(monitor.frame.status)
+    return [cells((width, [(f" {reason}", "alarm")])) for reason in found[:_MOST_TROUBLES]]
+
+
+def _alarm(said: str, why: str, width: int) -> list[Line]:
+    """Give what is wrong on a few lines; what to do stands at its end, and is not cut off."""
+    lines = wrapped(said + why, width - 1)
+    room = min(len(why), _MOST_TROUBLES * width)
+    while len(lines) > _MOST_TROUBLES and room > _STEP:
+        room -= _STEP
+        lines = wrapped(f"{said}...{why[-room:]}", width - 1)
+    lines = lines[:_MOST_TROUBLES]
+    return [cells((width, [(line, "alarm")])) for line in lines]
+
+
+def _keys(keys: tuple[tuple[str, str], ...], width: int) -> Line:
+    line: Line = []
+    for key, what in keys:
+        line += [(f" {key} ", "key"), (f"{what} ", "label")]
+    return cells((width, line))

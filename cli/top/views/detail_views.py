@@ -1,0 +1,223 @@
+"""The views behind the overview: an actor, a session, who gets a topic, and the keys."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from textual.binding import Binding, BindingType
+
+from cli.common import text
+from cli.inspection.actor_page import actor_lines, connection_of, connection_rates
+from cli.inspection.receivers import OUTCOMES, outcome_lines
+from cli.inspection.session_page import session_lines
+from cli.live.broker_client import Refused
+from cli.top.text.columns import Column, Row
+from cli.top.views.base_view import Page, as_lines
+from cli.top.views.trace_view import TracePage
+from cli.top.views.widgets import Lines, RowTable, Scroller
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from textual.app import ComposeResult
+
+    from cli.top.data.watched_broker import Monitor
+
+_NAME_SHOWN = 400
+
+
+class TextPage(Page):
+    """Lines that are asked for again with every poll; the first one is the heading."""
+
+    AUTO_FOCUS = "#text"
+
+    def __init__(self, monitor: Monitor) -> None:
+        super().__init__(monitor)
+        self._text = Scroller(id="text")
+        self._said: list[str] = []
+
+    def body(self) -> ComposeResult:
+        """Give the lines."""
+        yield self._text
+
+    def say(self, lines: Iterable[str]) -> None:
+        """Show these lines; they must be printable."""
+        self._said = list(lines)
+        self._text.lines = as_lines(self._said, self._text.room)
+
+    def show(self) -> None:
+        """Show what is known now, for the width that there is now."""
+        super().show()
+        self.say(self._said)
+
+
+class ActorPage(TextPage):
+    """All of an actor, as ``foldmq actors show`` has it."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("t", "trace", show=False),
+        Binding("enter", "session", show=False),
+    ]
+    keys: tuple[tuple[str, str], ...] = (
+        ("Esc", "back"),
+        ("↑↓", "scroll"),
+        ("t", "live trace"),
+        ("Enter", "its session"),
+        ("p", "pause"),
+        ("q", "quit"),
+    )
+
+    def __init__(self, monitor: Monitor, actor: str) -> None:
+        super().__init__(monitor)
+        self._actor = actor
+        if actor.startswith("session:"):
+            self.keys = SessionPage.keys
+        self._client: str | None = None
+        self._before: tuple[float, dict[str, Any]] | None = None
+
+    async def load(self) -> None:
+        """Ask for the actor."""
+        try:
+            found = await self.monitor.questions.actor(self._actor)
+        except Refused as refusal:
+            self.say([f"{self._actor} is not there any more", f"  {refusal}"])
+            return
+        row, detail, now = found["actor"], found["detail"], time.monotonic()
+        is_session = row["type"] == "session"
+        connection = detail["connection"] if is_session else connection_of(found)
+        rates = None
+        if self._before is not None and connection is not None:
+            then, before = self._before
+            rates = connection_rates(before, connection, now - then)
+        self._client = row["client"]
+        self._before = None if connection is None else (now, connection)
+        if is_session:
+            self.say(session_lines(detail, rates, _now_ms()))
+        else:
+            self.say(actor_lines(found, rates))
+
+    def action_trace(self) -> None:
+        """Show what the actor gets and sends."""
+        self.app.push_screen(TracePage(self.monitor, {"actor": self._actor}))
+
+    def action_session(self) -> None:
+        """Show the session that the actor works for."""
+        if self._client is not None and not self._actor.startswith("session:"):
+            self.app.push_screen(SessionPage(self.monitor, self._client))
+
+
+class SessionPage(TextPage):
+    """All of a session, connected or not."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("t", "trace", show=False)]
+    keys = (
+        ("Esc", "back"),
+        ("↑↓", "scroll"),
+        ("t", "live trace"),
+        ("p", "pause"),
+        ("q", "quit"),
+    )
+
+    def __init__(self, monitor: Monitor, client: str) -> None:
+        super().__init__(monitor)
+        self._client = client
+
+    async def load(self) -> None:
+        """Ask for the session."""
+        try:
+            found = await self.monitor.questions.session(self._client)
+        except Refused as refusal:
+            self.say([f"session {_short(self._client)} is not there any more", f"  {refusal}"])
+            return
+        self.say(session_lines(found, None, _now_ms()))
+
+    def action_trace(self) -> None:
+        """Show what the client sends and gets."""
+        self.app.push_screen(TracePage(self.monitor, {"client": self._client}))
+
+
+RECEIVERS = (
+    Column("GETS IT", 16, lambda row: _outcome(row), right=False),
+    Column("QOS", 3, lambda row: str(row["qos"])),
+    Column("FILTER", 16, lambda row: _short(row["filter"]), right=False, wide=True),
+    Column("CLIENT", 16, lambda row: _short(row["client"]), right=False, wide=True),
+)
+"""What is shown of a subscription that matches a topic."""
+
+
+class TopicPage(Page):
+    """Who gets what is published on a topic."""
+
+    DEFAULT_CSS = """
+    TopicPage #outcome { margin-bottom: 1; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("t", "trace", show=False)]
+    AUTO_FOCUS = "#receivers"
+    keys = (
+        ("Esc", "back"),
+        ("↑↓", "move"),
+        ("Enter", "its session"),
+        ("t", "live trace"),
+        ("p", "pause"),
+        ("q", "quit"),
+    )
+
+    def __init__(self, monitor: Monitor, topic: str) -> None:
+        super().__init__(monitor)
+        self._topic = topic
+        self._outcome = Lines(id="outcome")
+        self._table = RowTable(RECEIVERS, _receiver, id="receivers")
+        self._said: list[str] = []
+        self._many = False
+
+    def body(self) -> ComposeResult:
+        """Give a few sentences and the table."""
+        yield self._outcome
+        yield self._table
+
+    async def load(self) -> None:
+        """Ask for the subscriptions that match; only once when there are very many."""
+        if self._many:
+            return
+        try:
+            answer = await self.monitor.questions.receivers(self._topic)
+        except Refused as refusal:
+            self._said = [_short(self._topic), f"  {refusal}"]
+            return
+        self._many = bool(answer["more"])
+        rows = answer["rows"]
+        self._said = outcome_lines(self._topic, rows, answer["retained"])
+        if self._many:
+            self._said.append(f"only the first {len(rows):,}: foldmq subscriptions has all")
+        self._table.hint = "nobody has subscribed to it"
+        self._table.rows = rows
+
+    def show(self) -> None:
+        """Show what is known now."""
+        super().show()
+        self._outcome.lines = as_lines(self._said, self.size.width)
+
+    def on_row_table_chosen(self, chosen: RowTable.Chosen) -> None:
+        """Open the session of a receiver."""
+        self.app.push_screen(SessionPage(self.monitor, chosen.row["client"]))
+
+    def action_trace(self) -> None:
+        """Show where the messages on the topic go."""
+        self.app.push_screen(TracePage(self.monitor, {"topic": self._topic}))
+
+
+def _now_ms() -> int:
+    return round(time.time() * 1000)
+
+
+def _short(chosen: str) -> str:
+    return text.name(chosen, _NAME_SHOWN)
+
+
+def _outcome(row: Row) -> str:
+    return OUTCOMES.get(row["why"]) or text.escaped(row["why"])
+
+
+def _receiver(row: Row) -> str:
+    return f"{row['client']}\0{row['filter']}"

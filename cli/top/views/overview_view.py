@@ -1,0 +1,199 @@
+"""The first view: figures, curves, the busiest actors and topics."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, ClassVar
+
+from textual.binding import Binding, BindingType
+from textual.containers import Container
+from textual.widgets import Input
+
+from cli.top.text.columns import (
+    ACTOR_SORTS,
+    ACTORS,
+    TOPIC_SORTS,
+    TOPICS,
+    as_glob,
+    holding,
+    sorted_topics,
+    topic_rows,
+)
+from cli.top.text.curves import charts
+from cli.top.text.summary import summary
+from cli.top.views.base_view import View
+from cli.top.views.detail_views import ActorPage, TopicPage
+from cli.top.views.widgets import Lines, RowTable
+
+if TYPE_CHECKING:
+    from textual.app import ComposeResult
+
+    from cli.top.data.watched_broker import Monitor
+
+_BESIDE = 110
+"""Columns from which on the tables stand beside each other."""
+_TALL = 36
+"""Lines from which on there is room for curves; they take a fifth of them."""
+_SPARE = 9
+"""A list that takes long to make is asked for again after so many times as long, ..."""
+_LONGEST = 10.0
+"""... but after so many seconds."""
+
+
+class Overview(View):
+    """What the broker does at a glance."""
+
+    DEFAULT_CSS = """
+    Overview #tables { layout: vertical; height: 1fr; }
+    Overview.beside #tables { layout: horizontal; }
+    Overview #actors { width: 1fr; height: 1fr; }
+    Overview #topics { width: 1fr; height: 1fr; }
+    Overview #actors:focus, Overview #topics:focus { height: 2fr; }
+    Overview.beside #actors:focus, Overview.beside #topics:focus { height: 1fr; }
+    Overview.beside #actors { width: 2fr; margin-right: 2; }
+    Overview.beside #topics { width: 1fr; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("slash", "filter", show=False),
+        Binding("s", "sort", show=False),
+        Binding("tab,shift+tab,left,right", "other", show=False),
+        Binding("escape", "clear", show=False),
+    ]
+    AUTO_FOCUS = "#actors"
+    topics = True
+    keys = (
+        ("↑↓", "move"),
+        ("Tab", "table"),
+        ("Enter", "open"),
+        ("/", "filter"),
+        ("s", "sort"),
+        ("p", "pause"),
+        ("?", "help"),
+        ("q", "quit"),
+    )
+
+    def __init__(self, monitor: Monitor, sort: str) -> None:
+        super().__init__(monitor)
+        self._filters = {"actors": "", "topics": ""}
+        self._sorts = {"actors": sort, "topics": TOPIC_SORTS[0]}
+        self._asked = "actors"
+        self._summary, self._charts = Lines(id="summary"), Lines(id="charts")
+        self._tables = {
+            "actors": RowTable(ACTORS, lambda row: str(row["id"]), id="actors"),
+            "topics": RowTable(TOPICS, lambda row: str(row["topic"]), id="topics"),
+        }
+        self._line = Input(id="filter", compact=True, select_on_focus=False)
+        self._line.display = False
+        self._due = 0.0
+
+    def body(self) -> ComposeResult:
+        """Give figures, curves, tables, and the line for a filter."""
+        yield self._summary
+        yield self._charts
+        yield Container(*self._tables.values(), id="tables")
+        yield self._line
+
+    async def load(self) -> None:
+        """Ask for the busiest actors."""
+        began = time.monotonic()
+        if began < self._due:
+            return
+        part = self._filters["actors"]
+        by = self._sorts["actors"]
+        rows = await self.monitor.questions.actors(by, as_glob(part) if part else None)
+        ended = time.monotonic()
+        # Of a hundred thousand actors, the broker spends a tenth of a second on them.
+        rest = min(_SPARE * (ended - began), _LONGEST)
+        self._due = ended + rest - self.monitor.interval
+        frame = self.monitor.frame
+        now_ms = frame.status["time_ms"] if frame is not None else None
+        self._tables["actors"].rows = [{**row, "now_ms": now_ms} for row in rows]
+
+    def show(self) -> None:
+        """Show what is known now."""
+        super().show()
+        frame = self.monitor.frame
+        if frame is None:
+            return
+        width, height = self.size
+        self.set_class(width >= _BESIDE, "beside")
+        self._summary.lines = summary(frame, width)
+        self._charts.lines = (
+            charts(frame.history, width, height // 5, self.monitor.interval)
+            if height >= _TALL
+            else []
+        )
+        self._show_topics()
+        for name, table in self._tables.items():
+            part = self._filters[name]
+            table.sort, table.filter = self._sorts[name], part
+            table.hint = f"no {name} like that" if part else f"no {name} yet"
+        if not self.monitor.questions.topics_fit:
+            self._tables["topics"].hint = "their names are too long for an answer"
+
+    def _show_topics(self) -> None:
+        frame, table = self.monitor.frame, self._tables["topics"]
+        # While another view was in front, topics were not asked for.
+        if frame is None or "topics" not in frame.status:
+            return
+        came = None if frame.rates is None else sum(frame.rates.messages_in)
+        rows = sorted_topics(topic_rows(frame.status["topics"], came), self._sorts["topics"])
+        table.rows = holding(rows, self._filters["topics"])
+
+    @property
+    def _front(self) -> str:
+        """The table that keys go to."""
+        return "topics" if self._tables["topics"].has_focus else "actors"
+
+    def on_row_table_chosen(self, chosen: RowTable.Chosen) -> None:
+        """Open the page of an actor or a topic."""
+        if chosen.table is self._tables["actors"]:
+            self.app.push_screen(ActorPage(self.monitor, str(chosen.row["id"])))
+        else:
+            self.app.push_screen(TopicPage(self.monitor, str(chosen.row["topic"])))
+
+    def action_other(self) -> None:
+        """Give the keys to the other table."""
+        self.set_focus(self._tables["actors" if self._front == "topics" else "topics"])
+
+    def action_sort(self) -> None:
+        """Sort the table in front by what comes next."""
+        name = self._front
+        orders = ACTOR_SORTS if name == "actors" else TOPIC_SORTS
+        here = orders.index(self._sorts[name])
+        self._sorts[name] = orders[(here + 1) % len(orders)]
+        self._anew(name)
+
+    def action_filter(self) -> None:
+        """Ask which rows of the table in front are to be shown."""
+        self._asked = self._front
+        line = self._line
+        line.placeholder = f"{self._asked} with ...    Enter: show these   Escape: show all"
+        line.value = self._filters[self._asked]
+        # Not by a class: what is typed next must find it shown and in front already.
+        line.display = True
+        self.set_focus(line)
+
+    def on_input_submitted(self, submitted: Input.Submitted) -> None:
+        """Show what the filter lets through."""
+        self._filter(self._asked, submitted.value.strip())
+
+    def action_clear(self) -> None:
+        """Show all rows again."""
+        typing = self._line.has_focus
+        self._filter(self._asked if typing else self._front, "")
+
+    def _filter(self, name: str, part: str) -> None:
+        self._line.display = False
+        self.set_focus(self._tables[name])
+        if part != self._filters[name]:
+            self._filters[name] = part
+            self._anew(name)
+
+    def _anew(self, name: str) -> None:
+        """Show a table from its beginning, after something else is asked for."""
+        self._tables[name].forget()
+        self._due = 0.0
+        self.show()
+        if name == "actors":
+            self.monitor.wanted.set()

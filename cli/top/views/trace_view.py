@@ -1,0 +1,168 @@
+"""The view of a live trace: what an actor, a client or messages are about, as it happens."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
+
+from textual.binding import Binding, BindingType
+
+from cli.common import text
+from cli.live.broker_client import NoLiveBroker, Refused
+from cli.live.trace_client import Portion, open_trace
+from cli.live.trace_text import TraceWords
+from cli.top.text.styled_text import Line, Role, wrapped
+from cli.top.views.base_view import Page
+from cli.top.views.widgets import Lines, Scroller
+from protocol.errors import FoldmqError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from textual.app import ComposeResult
+
+    from cli.top.data.watched_broker import Monitor
+
+KEPT = 2000
+"""Lines that are remembered."""
+_RATE = 100
+"""Lines a second that are asked for: nobody reads more."""
+_DRAW_SECONDS = 0.25
+_ROLES: dict[str, Role] = {
+    "event": "good",
+    "sends": "curve",
+    "packet_out": "curve",
+    "route": "curve",
+    "fails": "bad",
+}
+
+
+class _Said(NamedTuple):
+    """A line of the trace, and how it is broken for the terminal."""
+
+    text: str
+    role: Role
+    lines: list[Line]
+
+
+class TracePage(Page):
+    """Shows the end of a trace, until one scrolls back; at the end it goes on."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("c", "clear", show=False)]
+    AUTO_FOCUS = "#trace"
+    keys = (
+        ("Esc", "back"),
+        ("↑↓", "scroll"),
+        ("End", "go on"),
+        ("c", "clear"),
+        ("p", "pause"),
+        ("q", "quit"),
+    )
+
+    def __init__(self, monitor: Monitor, of: Mapping[str, str]) -> None:
+        super().__init__(monitor)
+        ((kind, name),) = of.items()
+        self._of = dict(of)
+        self._shown = f"{kind} {text.name(name)}" if kind != "actor" else text.escaped(name)
+        self._words = TraceWords(who=kind == "topic")
+        self._got: deque[_Said] = deque(maxlen=KEPT)
+        self._skipped = 0
+        """How many lines the last line stands for."""
+        self._new = False
+        self._about, self._trace = Lines(id="about"), Scroller(id="trace")
+
+    def body(self) -> ComposeResult:
+        """Give a heading and the lines."""
+        yield self._about
+        yield self._trace
+
+    def on_mount(self) -> None:
+        """Begin."""
+        super().on_mount()
+        self.run_worker(self._follow(), name="trace")
+        # Many portions a second are drawn together: the broker may share our processor.
+        self.set_interval(_DRAW_SECONDS, self._draw)
+
+    def on_resize(self) -> None:
+        """Show everything for the new width."""
+        super().on_resize()
+        # When the lines have their new room.
+        self.call_after_refresh(self._break_anew)
+
+    def action_clear(self) -> None:
+        """Forget what came so far."""
+        self._got.clear()
+        self._skipped = 0
+        self._new = True
+
+    async def _follow(self) -> None:
+        """Take what comes; begin again when the broker was away."""
+        ended = False
+        while not ended:
+            try:
+                await self._take_all()
+                ended = True
+            except Refused as refusal:
+                self._tell(str(refusal), "bad")
+                ended = True
+            except FoldmqError as error:
+                self._tell(f"... {error}; waiting for it", "warn")
+                await asyncio.sleep(self.monitor.interval)
+
+    async def _take_all(self) -> None:
+        broker = await self.monitor.link.open()
+        async with open_trace(broker, rate=_RATE, **self._of) as trace:
+            async for portion in trace.portions():
+                self._take(portion)
+                if portion.cause == "broker":
+                    raise NoLiveBroker("the broker has ended")
+
+    def _take(self, portion: Portion) -> None:
+        if portion.lost:
+            self._tell("... some lines were lost on their way", "warn")
+        for line in portion.lines:
+            self._tell(self._words.text(line), _ROLES.get(str(line.get("kind")), "plain"))
+        if portion.skipped:
+            self._skip(portion.skipped)
+        if portion.ended is not None:
+            self._tell(f"the trace has ended: {text.escaped(portion.ended, 400)}", "warn")
+
+    def _skip(self, count: int) -> None:
+        """Tell that lines are missing; once for all that are missing there."""
+        if self._skipped:
+            self._got.pop()
+        total = self._skipped + count
+        shown = text.counted(total, "line")
+        self._tell(f"... skipped {shown}: there was more than can be shown", "warn")
+        self._skipped = total
+
+    def _tell(self, said: str, role: Role) -> None:
+        self._got.append(_Said(said, role, _broken(said, role, self._trace.room)))
+        self._skipped = 0
+        self._new = True
+
+    def _draw(self) -> None:
+        """Show what is new, unless somebody reads further up."""
+        page = self._trace
+        at_end = page.scroll_offset.y >= page.max_scroll_y
+        state = "paused" if self.monitor.paused else "following" if at_end else "scrolled back"
+        about: Line = [("trace of ", "label"), (self._shown, "title"), (f"  {state}", "label")]
+        if self._about.lines != [about]:
+            self._about.lines = [about]
+        if not self._new or not at_end or self.monitor.paused:
+            return
+        self._new = False
+        page.lines = [line for said in self._got for line in said.lines]
+        page.scroll_end(animate=False)
+
+    def _break_anew(self) -> None:
+        """Break all lines for the width that there is now."""
+        width = self._trace.room
+        said = [_Said(one.text, one.role, _broken(one.text, one.role, width)) for one in self._got]
+        self._got = deque(said, KEPT)
+        self._new = True
+
+
+def _broken(said: str, role: Role, width: int) -> list[Line]:
+    return [[(line, role)] for line in wrapped(said, width)]

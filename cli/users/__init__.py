@@ -1,0 +1,1 @@
+"""The commands about users and permissions: ``foldmq passwd`` and ``foldmq acl``."""

@@ -1,0 +1,130 @@
+"""``foldmq acl``: what permissions say about somebody, before it matters."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, NamedTuple
+
+import typer
+
+from actors.authz import rules_file
+from actors.authz.rules import Explanation, Permissions, Rule
+from cli.common import text
+from cli.logsource.source_flags import UsageError
+from cli.settings import settings
+from protocol.mqtt.topics import (
+    TopicError,
+    is_reserved_filter,
+    is_reserved_topic,
+    validate_topic_filter,
+    validate_topic_name,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from actors.authz.rule_sets import Action
+
+NO_USER = "-"
+"""What stands for clients that have no user."""
+_LONGEST = 300
+"""Characters of a rule that are shown."""
+
+
+class Question(NamedTuple):
+    """Who wants to do what."""
+
+    user: str | None
+    client: str
+    action: Action
+    topic: str
+    """A topic filter, if it is about a subscription."""
+    groups: Sequence[str] = ()
+    """Groups of the user beside those in the file, as of a token."""
+
+
+def check(
+    question: Question, permissions: Path | None, config: Path | None, *, as_json: bool
+) -> bool:
+    """Print whether it is allowed and which rule says so; returns whether it is.
+
+    Raises UsageError for what is no topic and where there is no file to look into, ConfigError and
+    PermissionFileError for a bad file.
+    """
+    _validate(question)
+    given = _permissions(permissions, config)
+    explained = _explain(given, question)
+    groups = sorted(given.groups_of(question.user).union(question.groups))
+    typer.echo(_json(explained) if as_json else _sentence(question, groups, explained))
+    return explained.allowed
+
+
+def _validate(question: Question) -> None:
+    validate = validate_topic_name if question.action == "publish" else validate_topic_filter
+    try:
+        validate(question.topic)
+    except TopicError as error:
+        raise UsageError(f"{text.name(question.topic)}: {error.reason}") from None
+
+
+def _permissions(path: Path | None, config: Path | None) -> Permissions:
+    if path is not None:
+        return rules_file.load(path)
+    found = settings.load({}, os.environ, config)
+    if found.permissions is not None:
+        return rules_file.load(found.permissions)
+    if config is None and settings.CONFIG_VARIABLE not in os.environ:
+        raise UsageError("give --permissions FILE, or the broker's settings with --config FILE")
+    return Permissions()
+
+
+def _explain(permissions: Permissions, question: Question) -> Explanation:
+    publish = question.action == "publish"
+    if (is_reserved_topic if publish else is_reserved_filter)(question.topic):
+        return Explanation(False, None, "it is the broker's own, whatever permissions say")
+    access = permissions.access(question.user, question.groups, question.client)
+    return access.explain(question.action, question.topic)
+
+
+def _sentence(question: Question, groups: Sequence[str], explained: Explanation) -> str:
+    user = "no user" if question.user is None else f"user {text.name(question.user)}"
+    if groups:
+        user += f" (groups {', '.join(map(text.name, groups))})"
+    verb = f"{question.action}{' to' if question.action == 'subscribe' else ''}"
+    lines = [
+        f"{'allowed' if explained.allowed else 'denied'}: {text.escaped(explained.text, _LONGEST)}",
+        f"{user}, client {text.name(question.client)}: {verb} {text.name(question.topic)}",
+    ]
+    if explained.partly:
+        allowed = explained.allowed
+        lines.append("but messages are kept back by:" if allowed else "a part of it is matched by:")
+        lines += [f"  {_shown(rule)}" for rule in explained.partly]
+    return "\n".join(lines)
+
+
+def _shown(rule: Rule) -> str:
+    return text.escaped(str(rule), _LONGEST)
+
+
+def _json(explained: Explanation) -> str:
+    return text.json_line(
+        {
+            "allowed": explained.allowed,
+            "reason": explained.text,
+            "rule": _row(explained.rule),
+            "partly": [_row(rule) for rule in explained.partly],
+        }
+    )
+
+
+def _row(rule: Rule | None) -> dict[str, object] | None:
+    if rule is None:
+        return None
+    return {
+        "allow": rule.allow,
+        "publish": rule.publish,
+        "subscribe": rule.subscribe,
+        "filter": rule.filter,
+        "where": rule.where,
+    }

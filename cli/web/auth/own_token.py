@@ -1,0 +1,97 @@
+"""The web page's own token, which opens everything: it stands in the data directory.
+
+Only the broker's user can read its file. A browser shows a token once, in the address or the login
+form, and has a cookie from then on. The cookie is derived from the token: a new token ends every
+login. Other tokens are in ``cli.web.auth.tokens``.
+"""
+
+import contextlib
+import hashlib
+import hmac
+import os
+import re
+import secrets
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from protocol.errors import FoldmqError
+
+TOKEN_FILE = "web.token"  # noqa: S105 - the name of a file
+"""In the data directory."""
+
+_LEAST = 16
+_TOKEN = re.compile(rf"[A-Za-z0-9_.~-]{{{_LEAST},200}}")
+_PRIVATE = 0o077
+
+
+class TokenError(FoldmqError):
+    """The file with the token cannot be used."""
+
+    exit_code = 73
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """The secret, and the file it is in."""
+
+    secret: str = field(repr=False)
+    file: Path
+
+    @property
+    def cookie(self) -> str:
+        """What a browser that has shown the token carries from then on."""
+        return cookie_of(self.secret)
+
+    @property
+    def query(self) -> str:
+        """What the page's address ends with to be let in."""
+        return f"?token={self.secret}"
+
+
+def cookie_of(secret: str) -> str:
+    """Return the cookie that a token stands for; it does not tell the token."""
+    key = secret.encode("utf-8", "replace")
+    return hmac.new(key, b"foldmq web", hashlib.sha256).hexdigest()
+
+
+def new_secret() -> str:
+    """Return a token that nobody has had."""
+    return secrets.token_urlsafe(24)
+
+
+def find_token(file: Path) -> Token:
+    """Read the token, or make one when there is none; raises TokenError."""
+    try:
+        if not file.exists():
+            _make(file)
+        return Token(_read(file), file)
+    except OSError as error:
+        raise TokenError(f"{file}: cannot be used: {error.strerror}") from None
+
+
+def _make(file: Path) -> None:
+    """Write a new token, whole or not at all; one that came to be meanwhile stays."""
+    draft = file.with_name(f"{file.name}.{os.getpid()}")
+    draft.unlink(missing_ok=True)
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(descriptor, "w", encoding="ascii") as stream:
+            stream.write(new_secret() + "\n")
+            stream.flush()
+            os.fsync(descriptor)
+        with contextlib.suppress(FileExistsError):
+            file.hardlink_to(draft)
+    finally:
+        draft.unlink()
+
+
+def _read(file: Path) -> str:
+    secret = file.read_bytes().decode("ascii", "replace").strip()
+    if not _TOKEN.fullmatch(secret):
+        raise TokenError(
+            f"{file}: holds no token of at least {_LEAST} letters, digits, - _ . ~: remove it, "
+            "a new one is made"
+        )
+    if file.stat().st_mode & _PRIVATE:
+        file.chmod(0o600)
+    return secret

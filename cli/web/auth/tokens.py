@@ -1,0 +1,230 @@
+"""The tokens of the web page: who may see it, what, and until when.
+
+The first is the page's own, in ``web.token`` (``cli.web.auth.own_token``): it may do everything and
+does not expire. Operators make others with a name, a role and an end. They stand in a file of
+lines::
+
+    ann view 2026-12-31T23:59:59Z 1c5a...
+
+that is name, role, end (or ``never``) and mark. The mark is the SHA-256 of the cookie that a
+browser has after it showed the token, and the cookie is derived from the token: the file holds
+nothing that lets anybody in. A token is random, so no slow hash is needed.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import hmac
+import re
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import structlog
+
+from cli.web.auth.own_token import TOKEN_FILE, cookie_of
+from eventstore.shown import escaped
+from protocol.errors import FoldmqError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from cli.web.auth.own_token import Token
+
+TOKENS_FILE = "web.tokens"
+"""In the data directory."""
+MOST_TOKENS = 1000
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
+_MARK = re.compile(r"[0-9a-f]{64}")
+_NEVER = "never"
+_TIME = "%Y-%m-%dT%H:%M:%SZ"
+_MOST_BYTES = 1 << 20
+
+log = structlog.get_logger("foldmq")
+
+
+class Role(enum.StrEnum):
+    """What a token allows; each role allows what those before it do."""
+
+    VIEW = "view"
+    """Everything but payloads."""
+    VIEW_ALL = "view-all"
+    """Payloads as well."""
+    OPERATE = "operate"
+    """Changes as well."""
+
+    @property
+    def sees_payloads(self) -> bool:
+        """Tell whether payloads are shown."""
+        return self is not Role.VIEW
+
+    @property
+    def makes_changes(self) -> bool:
+        """Tell whether requests may change something."""
+        return self is Role.OPERATE
+
+
+class BadTokens(FoldmqError):  # noqa: N818 - named for the condition, as its siblings
+    """The file of tokens cannot be used; the text says what to mend."""
+
+    exit_code = 78
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """A token, as far as it is known: what it allows, not what it is."""
+
+    name: str
+    role: Role
+    mark: str
+    expires: int | None = None
+    """When it ends, Unix time in seconds; None: never."""
+
+    def holds(self, now: float) -> bool:
+        """Tell whether it has not expired."""
+        return self.expires is None or now < self.expires
+
+    @property
+    def line(self) -> str:
+        """The line of the file."""
+        return f"{self.name} {self.role} {ends(self.expires)} {self.mark}"
+
+
+def ends(expires: int | None) -> str:
+    """Return the end of a token as it stands in the file."""
+    if expires is None:
+        return _NEVER
+    return datetime.fromtimestamp(expires, UTC).strftime(_TIME)
+
+
+def mark_of(cookie: str) -> str:
+    """Return by what a cookie is known."""
+    return hashlib.sha256(cookie.encode("utf-8", "replace")).hexdigest()
+
+
+def name_problem(name: str) -> str | None:
+    """Return what is wrong with the name of a token, None if nothing is."""
+    if name == TOKEN_FILE:
+        return "it stands for the page's own token"
+    if not _NAME.fullmatch(name):
+        return "a name has at most 64 letters, digits, - _ . @, and begins with a letter or digit"
+    return None
+
+
+def parse(path: Path, content: str) -> dict[str, Grant]:
+    """Return the tokens of a file by their names; raises BadTokens for the first bad line."""
+    found: dict[str, Grant] = {}
+    for number, line in enumerate(content.split("\n"), 1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        grant = _grant(f"{path}, line {number}", line.split())
+        if grant.name in found:
+            raise BadTokens(f"{path}, line {number}: {escaped(grant.name)} is there twice")
+        found[grant.name] = grant
+    if len(found) > MOST_TOKENS:
+        raise BadTokens(f"{path}: has {len(found)} tokens, at most {MOST_TOKENS} are possible")
+    return found
+
+
+def _grant(where: str, fields: list[str]) -> Grant:
+    if len(fields) != 4:
+        raise BadTokens(f"{where}: must be NAME ROLE END MARK, as 'foldmq web-token add' writes it")
+    name, role, end, mark = fields
+    problem = name_problem(name)
+    if problem is not None:
+        raise BadTokens(f"{where}: name {escaped(name, 80)}: {problem}")
+    if role not in list(Role):
+        raise BadTokens(f"{where}: role {escaped(role, 40)}: must be one of {', '.join(Role)}")
+    if not _MARK.fullmatch(mark):
+        raise BadTokens(f"{where}: the mark must have 64 digits, 0-9 a-f")
+    return Grant(name, Role(role), mark, _end(where, end))
+
+
+def _end(where: str, text: str) -> int | None:
+    if text == _NEVER:
+        return None
+    try:
+        return int(datetime.strptime(text, _TIME).replace(tzinfo=UTC).timestamp())
+    except ValueError:
+        raise BadTokens(
+            f"{where}: end {escaped(text, 40)}: must be a time such as 2026-12-31T23:59:59Z, or "
+            f"{_NEVER}"
+        ) from None
+
+
+def read(path: Path) -> dict[str, Grant]:
+    """Return the tokens of a file, none if it is missing; raises BadTokens."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(_MOST_BYTES + 1)
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise BadTokens(f"{path}: cannot be read: {error.strerror}") from None
+    if len(data) > _MOST_BYTES:
+        raise BadTokens(f"{path}: is larger than {_MOST_BYTES} bytes")
+    return parse(path, data.decode("utf-8", "replace"))
+
+
+class Tokens:
+    """Knows the page's own token and those of a file, which is read again when it has changed.
+
+    While the file is bad only the page's own token counts: one that was removed from it must not
+    let anybody in because of a slip in another line.
+    """
+
+    def __init__(self, own: Token, file: Path | None, now: Callable[[], float] = time.time) -> None:
+        self.own = own
+        self._file = file
+        self._now = now
+        self._first = Grant(TOKEN_FILE, Role.OPERATE, mark_of(own.cookie))
+        self._grants: Mapping[str, Grant] = {}
+        self._seen: object = None
+
+    def of_token(self, given: str) -> Grant | None:
+        """Return what a token allows, also one that has expired; None if there is none such."""
+        return self.of_cookie(cookie_of(given.strip()))
+
+    def of_cookie(self, given: str) -> Grant | None:
+        """Return what the token allows that a browser showed when it got this cookie."""
+        self._read_again()
+        mark = mark_of(given)
+        found = None
+        for grant in (self._first, *self._grants.values()):
+            if hmac.compare_digest(grant.mark, mark):
+                found = grant
+        return found
+
+    def holds(self, grant: Grant) -> bool:
+        """Tell whether a token has not expired."""
+        return grant.holds(self._now())
+
+    def seconds_left(self, grant: Grant, most: int) -> int:
+        """Return for how long a token counts from now on, at most so many seconds."""
+        if grant.expires is None:
+            return most
+        return max(0, min(most, int(grant.expires - self._now())))
+
+    def _read_again(self) -> None:
+        if self._file is None:
+            return
+        try:
+            found = self._file.stat()
+            seen: object = (found.st_mtime_ns, found.st_size, found.st_ino)
+        except OSError as error:
+            seen = error.errno
+        if seen == self._seen:
+            return
+        before, self._seen = self._grants, seen
+        try:
+            self._grants = read(self._file)
+        except BadTokens as error:
+            self._grants = {}
+            log.error("web tokens do not count until their file is mended", reason=str(error))  # noqa: TRY400 -- its sentence says it all
+            return
+        if before != self._grants:
+            log.info("web tokens read", file=str(self._file), tokens=len(self._grants))

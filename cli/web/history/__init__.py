@@ -1,0 +1,1 @@
+"""The history of a session, folded in the background for the web page."""

@@ -1,0 +1,130 @@
+"""The histories of the sessions that somebody looks at: folded in the background, few at a time."""
+
+import asyncio
+import contextlib
+import time
+from collections import OrderedDict
+from dataclasses import dataclass, field
+
+from cli.web.history.session_history import SessionHistory
+from cli.web.live.broker_connection import Link
+from protocol.errors import FoldmqError
+
+MOST_HISTORIES = 4
+"""Sessions of which a history is kept."""
+_SLICE = 0.01
+"""Seconds for which nobody else is served."""
+_PATIENCE = 30.0
+"""Seconds after which folding ends that nobody asks for any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Folding:
+    """A history that is not there yet."""
+
+    done: int
+    of: int
+    """Records."""
+
+    @property
+    def percent(self) -> int:
+        """How far it is."""
+        return 100 * self.done // self.of if self.of else 0
+
+
+class _AbandonedError(Exception):
+    """Nobody wants to see it any more."""
+
+
+@dataclass(slots=True)
+class _Held:
+    history: SessionHistory
+    epoch: int
+    asked: float
+    progress: Folding = field(default_factory=lambda: Folding(0, 0))
+    task: asyncio.Task[None] | None = None
+
+
+class Histories:
+    """Histories by session; those that were not looked at for longest are forgotten."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self._held: OrderedDict[str, _Held] = OrderedDict()
+        self._one = asyncio.Semaphore()
+
+    async def find(self, name: str, patience: float) -> SessionHistory | Folding:
+        """Return the history of a session up to the end of the log as it is now.
+
+        If that takes longer than ``patience`` seconds it is told how far it is; it goes on.
+        Raises Away, and what reading the log raises.
+        """
+        async with self._link.log() as source:
+            held = self._held.get(name)
+            outdated = held is not None and (
+                held.epoch != self._link.epoch or held.history.first_record != source.begin
+            )
+            if held is None or outdated:
+                self._forget(name)
+                history = SessionHistory(name, source.begin)
+                held = self._held[name] = _Held(history, self._link.epoch, time.monotonic())
+            last = source.last
+        self._held.move_to_end(name)
+        held.asked = time.monotonic()
+        while len(self._held) > MOST_HISTORIES:
+            self._forget(next(iter(self._held)))
+        if held.task is None:
+            if held.history.done >= last:
+                return held.history
+            held.task = asyncio.create_task(self._grow(held, last))
+        task = held.task
+        await asyncio.wait({task}, timeout=patience)
+        if not task.done():
+            return held.progress
+        if held.task is task:  # nobody else who waited was faster
+            held.task = None
+        try:
+            task.result()
+        except (_AbandonedError, asyncio.CancelledError):
+            return held.progress
+        except FoldmqError:
+            self._forget(name)
+            raise
+        return held.history
+
+    def close(self) -> None:
+        """End what is being folded."""
+        for name in list(self._held):
+            self._forget(name)
+
+    async def _grow(self, held: _Held, last: int) -> None:
+        history = held.history
+        begun = history.done
+        turn = time.monotonic()
+
+        async def pause(sequence: int) -> None:
+            nonlocal turn
+            now = time.monotonic()
+            if now - turn < _SLICE:
+                return
+            held.progress = Folding(sequence - begun, last - begun)
+            if now - held.asked > _PATIENCE:
+                raise _AbandonedError
+            await asyncio.sleep(0)
+            turn = time.monotonic()
+
+        held.progress = Folding(0, last - begun)
+        async with self._one, self._link.log() as source:
+            await history.grow(source, last, pause)
+
+    def _forget(self, name: str) -> None:
+        held = self._held.pop(name, None)
+        if held is not None and held.task is not None:
+            held.task.cancel()
+            held.task.add_done_callback(_ignore)
+
+
+def _ignore(task: asyncio.Task[None]) -> None:
+    """Take note of how a task ended, so that nobody complains that it was not asked."""
+    with contextlib.suppress(asyncio.CancelledError):
+        task.exception()

@@ -1,0 +1,129 @@
+"""What the broker did in the last minutes: asked while somebody looks, and kept for the curves."""
+
+import asyncio
+import contextlib
+import math
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from cli.live.broker_client import TooLarge
+from cli.top.text.rate_history import waiting
+from cli.top.text.rates import Rates, between
+from cli.web.live.broker_connection import Link
+from cli.web.live.svg_charts import Chart, chart
+from protocol.errors import FoldmqError
+
+EVERY = 2.0
+"""Seconds between two answers while somebody looks."""
+KEPT = 600
+_LOOKS = 30.0
+"""Seconds for which somebody who asked is taken to look."""
+_FIRST = 0.4
+"""Seconds between the first two answers: then there are rates."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """The broker at a moment."""
+
+    time: float
+    """Seconds."""
+    status: dict[str, Any]
+    rates: Rates | None
+    """What happened since the sample before; None if there was none."""
+
+
+class Samples:
+    """Asks for the status while somebody looks, and remembers what it was."""
+
+    def __init__(self, link: Link, clock: Callable[[], float] = time.monotonic) -> None:
+        self._link = link
+        self._clock = clock
+        self._kept: deque[Sample | None] = deque(maxlen=KEPT)
+        self._looked = -math.inf
+        self._task: asyncio.Task[None] | None = None
+        self._lock = asyncio.Lock()
+
+    async def latest(self) -> Sample:
+        """Return a sample that is not older than the next one is due; raises Away."""
+        self._looked = self._clock()
+        async with self._lock:
+            last = self._kept[-1] if self._kept else None
+            if last is None or self._clock() - last.time > 2 * EVERY:
+                last = await self._take()
+            if last.rates is None:
+                await asyncio.sleep(_FIRST)
+                last = await self._take()
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._run())
+        return last
+
+    def charts(self) -> list[Chart]:
+        """Return the curves of what is remembered; a gap where the broker was away."""
+        kept = list(self._kept)
+        # A gap has no time: it stands at that of its neighbour.
+        times: list[float] = []
+        for one in kept:
+            times.append(one.time if one is not None else (times[-1] if times else 0.0))
+        rates = [one.rates if one is not None else None for one in kept]
+        commit = [one.commit if one is not None else None for one in rates]
+        lag = [one.lag if one is not None else None for one in rates]
+        came = [sum(one.messages_in) if one is not None else None for one in rates]
+        went = [sum(one.messages_out) if one is not None else None for one in rates]
+        held = [waiting(one.status) if one is not None else None for one in kept]
+        return [
+            chart("Messages per second", times, [("in", came), ("out", went)]),
+            chart(
+                "Gate latency",
+                times,
+                [
+                    ("p50", [_finite(one.p50) if one is not None else None for one in commit]),
+                    ("p99", [_finite(one.p99) if one is not None else None for one in commit]),
+                ],
+            ),
+            chart(
+                "Event loop lag",
+                times,
+                [("p99", [_finite(one.p99) if one is not None else None for one in lag])],
+            ),
+            chart("Messages that wait", times, [("in flight or queued", held)]),
+        ]
+
+    async def close(self) -> None:
+        """Stop asking."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+
+    async def _run(self) -> None:
+        while self._clock() - self._looked < _LOOKS:
+            await asyncio.sleep(EVERY)
+            async with self._lock:
+                try:
+                    await self._take()
+                except FoldmqError:  # whoever looks is told when they ask
+                    self._gap()
+        self._gap()
+
+    async def _take(self) -> Sample:
+        try:
+            status = await self._link.ask("status", topics=True)
+        except TooLarge:  # the names of the busiest topics are too long for an answer
+            status = await self._link.ask("status", topics=False)
+        last = self._kept[-1] if self._kept else None
+        rates = between(last.status, status) if last is not None else None
+        taken = Sample(self._clock(), status, rates)
+        self._kept.append(taken)
+        return taken
+
+    def _gap(self) -> None:
+        if self._kept and self._kept[-1] is not None:
+            self._kept.append(None)
+
+
+def _finite(value: float) -> float | None:
+    return None if math.isinf(value) else value

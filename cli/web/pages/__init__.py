@@ -1,0 +1,1 @@
+"""The pages themselves, from requests to templates."""

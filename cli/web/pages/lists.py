@@ -1,0 +1,222 @@
+"""The pages that list what is now: sessions, actors, retained messages, who gets a topic."""
+
+from __future__ import annotations
+
+import base64
+from typing import TYPE_CHECKING, Any
+
+from cli.common.text import payload_text
+from cli.live.broker_client import Refused
+from cli.logsource.source import NoLog
+from cli.logsource.source_flags import UsageError
+from cli.web.pages.cursors import Listings, Order
+from cli.web.pages.middleware import viewer
+from cli.web.pages.site import Site, asked, choice, is_fragment, number
+from eventstore.format.positions import format_position, sequence_of
+from eventstore.log.message_store import messages_of
+
+if TYPE_CHECKING:
+    from aiohttp import web
+
+    from cli.web.live.broker_connection import Link
+    from cli.web.pages.cursors import Listed
+    from eventstore.format.positions import Position
+
+_HIGHEST_SESSIONS = ("queued", "queued_bytes", "inflight", "subscriptions")
+_SESSION_ORDERS = (*_HIGHEST_SESSIONS, "client", "offline")
+_BY_CLIENT = Order("client", lambda row: str(row["client"]))
+_BY_OFFLINE = Order("offline", lambda row: (row["closed_ms"] is None, row["closed_ms"] or 0))
+"""Offline for longest first, those that are connected at the end."""
+_ACTOR_ORDERS = ("recent", "busy", "handled", "mailbox", "high_water", "last_active")
+_ACTOR_TYPES = ("broker", "connection", "session", "subscription")
+_GLOB = frozenset("*?[")
+_MOST_PATTERN = 256
+_MOST_STARS = 16
+_PAYLOAD_SHOWN = 64 * 1024
+"""How much of a payload is shown: bytes of lines, else characters."""
+
+
+class Lists:
+    """Lists, a page at a time."""
+
+    def __init__(self, link: Link, site: Site) -> None:
+        self._link = link
+        self._site = site
+        self._listings = Listings(link)
+
+    def install(self, app: web.Application) -> None:
+        """Add the pages."""
+        app.router.add_get("/sessions", self.sessions)
+        app.router.add_get("/actors", self.actors)
+        app.router.add_get("/retained", self.retained)
+        app.router.add_get("/subscriptions", self.subscriptions)
+
+    async def sessions(self, request: web.Request) -> web.Response:
+        """Sessions by name, state, and what they hold."""
+        match = asked(request, "match")
+        state = choice(request, "state", ("connected", "offline"))
+        sort = choice(request, "sort", _SESSION_ORDERS)
+        query: dict[str, Any] = {"match": match, "state": state, "sort": sort}
+        wanted: dict[str, Any] = {}
+        if state is not None:
+            wanted["connected"] = state == "connected"
+        order: Order | str = sort if sort in _HIGHEST_SESSIONS else _BY_CLIENT
+        if sort == "offline":
+            order = _BY_OFFLINE
+        found, problem = await self._by_name(request, "sessions", wanted, match, order)
+        return self._site.page(
+            request,
+            "sessions.html",
+            400 if problem else 200,
+            found=found,
+            problem=problem,
+            query=query,
+            highest=sort in _HIGHEST_SESSIONS,
+        )
+
+    async def actors(self, request: web.Request) -> web.Response:
+        """Actors by type, name, and how much they do."""
+        match = asked(request, "match")
+        kind = asked(request, "type")
+        sort = choice(request, "sort", _ACTOR_ORDERS)
+        client = asked(request, "client")
+        query: dict[str, Any] = {"match": match, "type": kind, "client": client, "sort": sort}
+        wanted = {key: query[key] for key in ("type", "client") if query[key] is not None}
+        found, problem = await self._by_name(request, "actors", wanted, match, sort)
+        return self._site.page(
+            request,
+            "actors.html",
+            400 if problem else 200,
+            found=found,
+            problem=problem,
+            query=query,
+            types=_ACTOR_TYPES,
+        )
+
+    async def _by_name(
+        self,
+        request: web.Request,
+        endpoint: str,
+        wanted: dict[str, Any],
+        match: str | None,
+        order: Order | str | None,
+    ) -> tuple[Listed | None, str | None]:
+        """Return a page of what has such names, or what is wrong with the question."""
+        try:
+            if match is not None:
+                wanted = {**wanted, "match": _pattern(match)}
+            return await self._list(request, endpoint, wanted, order), None
+        except (Refused, UsageError) as error:
+            if is_fragment(request):
+                raise
+            return None, str(error)
+
+    async def retained(self, request: web.Request) -> web.Response:
+        """Retained messages by filter, and the value of one."""
+        topic_filter, topic = asked(request, "filter"), asked(request, "topic")
+        found = value = problem = None
+        wanted = {} if topic_filter is None else {"filter": topic_filter}
+        try:
+            found = await self._list(request, "retained", wanted)
+            if topic is not None:
+                shown = viewer(request).role.sees_payloads
+                value = await self._value(topic, payload=shown)
+        except Refused as error:
+            if is_fragment(request):
+                raise
+            problem = str(error)
+        return self._site.page(
+            request,
+            "retained.html",
+            200 if found is not None else 400,
+            found=found,
+            query={"filter": topic_filter},
+            value=value,
+            problem=problem,
+        )
+
+    async def _value(self, topic: str, *, payload: bool) -> dict[str, Any]:
+        """Return a retained message with its payload as text, or without."""
+        found = await self._link.ask("retained.get", topic=topic)
+        encoded = found.pop("payload_base64")
+        found["text"] = found["lines"] = None
+        if not payload:
+            return found
+        return {**found, **await self._text(found, encoded)}
+
+    async def _text(self, found: dict[str, Any], encoded: str | None) -> dict[str, Any]:
+        """Return the payload of a retained message in the forms in which it is shown."""
+        if encoded is not None:
+            payload = base64.b64decode(encoded)
+        else:
+            payload = await self._from_log(found["ref"])
+        return {
+            "text": payload_text(payload, _PAYLOAD_SHOWN),
+            "lines": _as_lines(payload),
+            "more": max(0, len(payload) - _PAYLOAD_SHOWN),
+        }
+
+    async def _from_log(self, ref: Position) -> bytes:
+        """Return the payload of a message that is too large for an answer."""
+        async with self._link.log() as source:
+            for record in await source.some([sequence_of(ref)]):
+                for stored in messages_of(record):
+                    if 0 <= ref - stored.first < len(stored.payloads):
+                        return stored.payloads[ref - stored.first]
+        raise NoLog(f"message {format_position(ref)} is not in the log any more: load again")
+
+    async def subscriptions(self, request: web.Request) -> web.Response:
+        """Who would get a message on a topic, and why."""
+        topic = asked(request, "topic")
+        found = problem = None
+        if topic is not None:
+            try:
+                found = await self._list(request, "subscriptions", {"topic": topic})
+            except Refused as error:
+                if is_fragment(request):
+                    raise
+                problem = str(error)
+        return self._site.page(
+            request,
+            "subscriptions.html",
+            200 if problem is None else 400,
+            found=found,
+            query={"topic": topic},
+            problem=problem,
+        )
+
+    async def _list(
+        self,
+        request: web.Request,
+        endpoint: str,
+        wanted: dict[str, Any],
+        order: Order | str | None = None,
+    ) -> Listed:
+        page = number(request, "page", 0, 1_000_000)
+        return await self._listings.find(endpoint, wanted, order, asked(request, "list"), page)
+
+
+def _pattern(given: str) -> str:
+    """Return the pattern that stands for a part of a name, or is one; raises UsageError."""
+    pattern = given if _GLOB & set(given) else f"*{given}*"
+    if len(pattern) > _MOST_PATTERN or pattern.count("*") > _MOST_STARS:
+        raise UsageError(
+            f"names are looked for by a pattern of at most {_MOST_PATTERN} characters and "
+            f"{_MOST_STARS} stars, this one has {len(pattern):,} and {pattern.count('*'):,}"
+        )
+    return pattern
+
+
+def _as_lines(payload: bytes) -> str | None:
+    """Return a payload that is plain text of several lines, or its beginning; else None."""
+    head = payload[:_PAYLOAD_SHOWN]
+    try:
+        text = head.decode("utf-8")
+    except UnicodeDecodeError as error:
+        if len(payload) == len(head) or error.start < len(head) - 3:
+            return None
+        text = head[: error.start].decode("utf-8")
+    lines = text.replace("\r\n", "\n").split("\n")
+    if len(lines) < 2 or not all(line.replace("\t", " ").isprintable() for line in lines):
+        return None
+    return "\n".join(lines)

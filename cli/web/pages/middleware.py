@@ -1,0 +1,200 @@
+"""What every request passes: the host it names, the token and its role, errors as pages, headers.
+
+What a request may see is said by its *grant*, which the pages find with :func:`viewer`. A request
+that could change something needs the role ``operate``, wherever it leads.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+import structlog
+from aiohttp import web
+
+from cli.live.broker_client import Refused
+from cli.logsource.source import CutMeanwhile, NoLog
+from cli.logsource.source_flags import UsageError
+from cli.web.auth.own_token import cookie_of
+from cli.web.live.broker_connection import Away
+from protocol.errors import FoldmqError
+
+if TYPE_CHECKING:
+    from aiohttp.typedefs import Handler
+
+    from cli.common.allowed_hosts import Hosts
+    from cli.web.auth.audit_trail import Trail
+    from cli.web.auth.tokens import Grant, Tokens
+    from cli.web.pages.site import Site
+
+log = structlog.get_logger("foldmq")
+
+_COOKIE_SECONDS = 30 * 86_400
+_SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
+"""Methods that change nothing (RFC 9110, 9.2.1)."""
+_OPEN = ("/login", "/static/")
+"""What those see who have not shown the token."""
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+_HEADERS = {
+    "Content-Security-Policy": _POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Server": "foldmq",
+}
+
+
+class Guard:
+    """Lets those in who may see the page; turns what goes wrong into pages."""
+
+    def __init__(self, site: Site, tokens: Tokens, trail: Trail, hosts: Hosts, port: int) -> None:
+        self._site = site
+        self._tokens = tokens
+        self._trail = trail
+        self._hosts = hosts
+        # A browser sends its cookies for a host to all its ports: each broker has its own.
+        self._cookie = f"foldmq_web_{port}"
+
+    def install(self, app: web.Application) -> None:
+        """Have every request and response pass here."""
+        app.middlewares.append(self._pass)
+        app.on_response_prepare.append(_add_headers)
+        app.router.add_get("/login", self._login)
+        app.router.add_post("/login", self._log_in)
+
+    @web.middleware
+    async def _pass(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        if not self._hosts.allows(request.headers.get("Host", "")):
+            text = "This page is not served under the name that the browser asked for.\n"
+            return web.Response(status=421, text=text)
+        if not request.path.startswith(_OPEN):
+            given = request.query.get("token")
+            if given is not None and request.method == "GET":
+                return await self._by_address(request, given)
+            cookie = request.cookies.get(self._cookie)
+            grant = None if cookie is None else self._tokens.of_cookie(cookie)
+            if grant is None or not self._tokens.holds(grant):
+                return self._stranger(request, grant, shown=cookie is not None)
+            if request.method not in _SAFE and not grant.role.makes_changes:
+                self._trail.denied(_address(request), grant)
+                sentence = (
+                    f"A token with the role {grant.role} changes nothing: that needs operate."
+                )
+                return self._site.error(request, 403, sentence)
+            request["grant"] = grant
+        return await self._answered(request, handler)
+
+    def _stranger(self, request: web.Request, grant: Grant | None, *, shown: bool) -> web.Response:
+        """Ask for the token; a cookie that lets nobody in any more is forgotten."""
+        if shown and grant is None:
+            self._trail.refused(_address(request), None, "wrong_cookie")
+        problem = "The token has expired." if grant is not None else None
+        response = self._login_page(request, 401, request.raw_path, problem)
+        if shown:
+            response.del_cookie(self._cookie, httponly=True, samesite="Strict")
+        return response
+
+    async def _answered(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        try:
+            return await handler(request)
+        except web.HTTPException as error:
+            if error.status < 400:
+                raise
+            return self._site.error(request, error.status, f"{error.status}: {error.reason}.")
+        except Away as error:
+            return self._site.away(request, str(error))
+        except FoldmqError as error:
+            return self._site.error(request, _status_of(error), str(error))
+        except Exception as error:
+            log.error("web page: request failed", path=request.path, exc_info=error)  # noqa: TRY400
+            what = f"this page cannot be shown: {type(error).__name__}; the broker's log says more"
+            return self._site.error(request, 500, what)
+
+    async def _by_address(self, request: web.Request, given: str) -> web.Response:
+        """Take the token out of the address, where it would stay in the browser's history."""
+        rest = [(key, value) for key, value in request.query.items() if key != "token"]
+        return await self._decide(request, given, str(request.rel_url.with_query(rest)), "/")
+
+    async def _login(self, request: web.Request) -> web.Response:
+        return self._login_page(request, 200, request.query.get("next", "/"))
+
+    async def _log_in(self, request: web.Request) -> web.Response:
+        form = await request.post()
+        given, following = form.get("token"), form.get("next")
+        following = following if isinstance(following, str) else "/"
+        return await self._decide(
+            request, given if isinstance(given, str) else "", following, following
+        )
+
+    async def _decide(
+        self, request: web.Request, given: str, following: str, again: str
+    ) -> web.Response:
+        """Let in who shows a token, and lead on; else ask for it, to lead to ``again`` then."""
+        address = _address(request)
+        grant = self._tokens.of_token(given)
+        if grant is None:
+            self._trail.refused(address, None, "wrong_token")
+            return self._login_page(request, 401, again, "That is not a token of this page.")
+        if not self._tokens.holds(grant):
+            self._trail.refused(address, grant, "expired")
+            return self._login_page(request, 401, again, "The token has expired.")
+        await self._trail.login(address, grant)
+        response = web.Response(status=303, headers={"Location": _local(following)})
+        response.set_cookie(
+            self._cookie,
+            cookie_of(given.strip()),
+            max_age=self._tokens.seconds_left(grant, _COOKIE_SECONDS),
+            httponly=True,
+            samesite="Strict",
+        )
+        return response
+
+    def _login_page(
+        self, request: web.Request, status: int, following: str, problem: str | None = None
+    ) -> web.Response:
+        file = str(self._tokens.own.file)
+        return self._site.page(
+            request, "login.html", status, file=file, following=following, problem=problem
+        )
+
+
+def viewer(request: web.Request) -> Grant:
+    """Return what the token allows with which somebody logged in who now asks for a page."""
+    grant: Grant = request["grant"]
+    return grant
+
+
+def _address(request: web.Request) -> str:
+    return request.remote or ""
+
+
+def _local(address: str) -> str:
+    """Give an address if it is one of this page, else the first page."""
+    try:
+        found = urlsplit(address)
+    except ValueError:
+        return "/"
+    elsewhere = found.scheme or found.netloc or not address.startswith("/")
+    if elsewhere or address.startswith("//") or "\\" in address or not address.isprintable():
+        return "/"
+    return address
+
+
+def _status_of(error: FoldmqError) -> int:
+    if isinstance(error, UsageError):
+        return 400
+    if isinstance(error, Refused | NoLog):
+        return 404
+    return 503 if isinstance(error, CutMeanwhile) else 500
+
+
+async def _add_headers(request: web.Request, response: web.StreamResponse) -> None:
+    response.headers.update(_HEADERS)
+    cached = request.path.startswith("/static/") and response.status in (200, 304)
+    # What is static is asked for each time, and not sent again if it is the same.
+    response.headers["Cache-Control"] = "no-cache" if cached else "no-store"

@@ -1,0 +1,151 @@
+"""The overview, the page of an actor, and the event log."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from cli.history.log_events import TYPES, selection
+from cli.live.broker_client import Refused
+from cli.logsource.moments import Moment, parse_moment
+from cli.logsource.source_flags import UsageError
+from cli.web.live.samples import EVERY
+from cli.web.pages.log import find_page
+from cli.web.pages.middleware import viewer
+from cli.web.pages.site import Site, asked, choice, is_fragment, number
+from eventstore.format.positions import Position, format_position
+
+if TYPE_CHECKING:
+    from aiohttp import web
+
+    from cli.web.live.broker_connection import Link
+    from cli.web.live.samples import Samples
+
+_ROWS = 8
+_FEWER = (_ROWS, 2, 1)
+"""What is asked for at once, if names are long."""
+_PARTS = (100, 10, 1)
+_SELDOM = 10.0
+_SHARE = 30
+"""How many times as long as a question took it is not asked again."""
+_FEW_ACTORS = 50
+_LOG_ROWS = 100
+_MOST_LOG_ROWS = 500
+EVENT_TYPES = sorted(kind.__name__ for kind in TYPES.values())
+
+
+class Pages:
+    """Pages about the broker as a whole, one actor, and the log."""
+
+    def __init__(self, link: Link, site: Site, samples: Samples) -> None:
+        self._link = link
+        self._site = site
+        self._samples = samples
+        self._tops: dict[tuple[str, str], tuple[float, list[dict[str, Any]]]] = {}
+
+    def install(self, app: web.Application) -> None:
+        """Add the pages."""
+        app.router.add_get("/", self.overview)
+        app.router.add_get("/actor", self.actor)
+        app.router.add_get("/log", self.log)
+
+    async def overview(self, request: web.Request) -> web.Response:
+        """Show what ``foldmq top`` shows."""
+        sample = await self._samples.latest()
+        busiest = await self._top("actors", "recent", EVERY)
+        fullest = await self._top("actors", "mailbox", _SELDOM)
+        if not any(row["mailbox"] for row in fullest):
+            fullest = await self._top("actors", "high_water", _SELDOM)
+        queues = await self._top("sessions", "queued", _SELDOM)
+        return self._site.page(
+            request,
+            "overview.html",
+            status=sample.status,
+            rates=sample.rates,
+            charts=self._samples.charts(),
+            busiest=[row for row in busiest if row["recent_us_per_s"] > 0],
+            fullest=[row for row in fullest if row["high_water"] > 1],
+            queues=[row for row in queues if row["queued"]],
+            topics=(sample.status.get("topics") or [])[:_ROWS],
+        )
+
+    async def _top(self, endpoint: str, by: str, seconds: float) -> list[dict[str, Any]]:
+        """Return the highest rows, not older than so many seconds, or more if they took long."""
+        until, rows = self._tops.get((endpoint, by), (0.0, []))
+        begun = time.monotonic()
+        if begun >= until:
+            answer, _ = await self._link.ask_less(
+                endpoint, _FEWER, lambda count: {"top": {"by": by, "count": count}}
+            )
+            rows = answer["rows"]
+            now = time.monotonic()
+            # The broker looks at all there are: at a hundred thousand not every other second.
+            self._tops[endpoint, by] = now + max(seconds / 2, _SHARE * (now - begun)), rows
+        return rows
+
+    async def actor(self, request: web.Request) -> web.Response:
+        """One actor, and those that work for the same client."""
+        named = asked(request, "id")
+        if named is None:
+            raise UsageError("which actor? The address must name an id")
+        found = others = gone = None
+        try:
+            found, _ = await self._link.ask_less(
+                "actor", _PARTS, lambda most: {"id": named, "most": most}
+            )
+        except Refused as error:
+            gone = str(error)
+        if found is not None and found["actor"]["client"] is not None:
+            answer = await self._link.ask("actors", client=found["actor"]["client"])
+            others = answer["rows"][:_FEW_ACTORS]
+        status = 200 if found is not None or is_fragment(request) else 404
+        return self._site.page(
+            request, "actor.html", status, id=named, found=found, others=others, gone=gone
+        )
+
+    async def log(self, request: web.Request) -> web.Response:
+        """Events of the log, the latest first or the earliest first."""
+        query = {key: asked(request, key) for key in ("session", "topic", "from", "to", "payload")}
+        withheld = query["payload"] is not None and not viewer(request).role.sees_payloads
+        if withheld:
+            query["payload"] = None
+        kinds = [kind for kind in request.query.getall("type", []) if kind]
+        order = choice(request, "order", ("newest", "oldest")) or "newest"
+        rows = max(1, number(request, "rows", _LOG_ROWS, _MOST_LOG_ROWS))
+        after = asked(request, "after")
+        found = problem = None
+        try:
+            bounds = (query["from"], query["to"])
+            wanted = selection(query["session"], query["topic"], kinds, bounds, None, follow=False)
+            async with self._link.log() as source:
+                found = await find_page(
+                    source,
+                    wanted,
+                    rows,
+                    _position(after),
+                    backwards=order == "newest",
+                    payload=query["payload"] is not None,
+                )
+        except UsageError as error:
+            problem = str(error)
+        return self._site.page(
+            request,
+            "log.html",
+            400 if problem else 200,
+            found=found,
+            problem=problem,
+            query={**query, "type": kinds, "order": order if order != "newest" else None},
+            following=None if found is None or found.next is None else format_position(found.next),
+            types=EVENT_TYPES,
+            later=after is not None,
+            withheld=withheld,
+        )
+
+
+def _position(given: str | None) -> Position | None:
+    if given is None:
+        return None
+    moment: Moment = parse_moment(given)
+    if moment.position is None:
+        raise UsageError("after must be a position such as 12.3")
+    return moment.position

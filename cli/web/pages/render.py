@@ -1,0 +1,88 @@
+"""Pages from templates: everything that comes from outside is escaped, and shown as it is.
+
+Names and payloads go through ``cli.common.text``: control characters, direction marks and the like
+are visible escapes. Jinja escapes the rest for HTML. A name stands in an element of its own, so
+that one in a script that is written from right to left does not turn its surroundings around.
+"""
+
+import base64
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlencode
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from cli import version
+from cli.common import text
+from cli.top.text import figures
+from eventstore.format.positions import format_position
+
+_TITLE = 2000
+"""Characters of a name that are shown when it is pointed at."""
+
+
+def environment() -> Environment:
+    """Return what renders the templates of this package."""
+    made = Environment(
+        loader=PackageLoader("cli.web"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters |= {
+        "name": name,
+        "escaped": text.escaped,
+        "count": figures.count,
+        "size": figures.size,
+        "span": figures.span,
+        "percent": figures.percent,
+        "number": lambda value: f"{value:,}",
+        "clock": clock,
+        "ago": text.duration,
+        "position": format_position,
+        "payload": payload,
+        "counted": text.counted,
+    }
+    made.globals |= {"url": url, "version": version}
+    return made
+
+
+def name(value: str, limit: int = text.NAME_LIMIT) -> Markup:
+    """Give a client identifier, topic or filter: harmless, and apart from what is around it."""
+    shown = text.name(value, limit)
+    if len(value) > limit:
+        title = text.name(value, _TITLE)
+        return Markup('<bdi class="name" title="{}">{}</bdi>').format(title, shown)
+    return Markup('<bdi class="name">{}</bdi>').format(shown)
+
+
+def clock(time_ms: int | None) -> Markup:
+    """Give a time of the machine that serves the page; UTC when it is pointed at."""
+    if time_ms is None:
+        return Markup("-")
+    iso = text.iso(time_ms)
+    shown = text.clock(time_ms)
+    return Markup('<time datetime="{}" title="{}">{}</time>').format(iso, iso, shown)
+
+
+def payload(encoded: str, limit: int) -> str:
+    """Give a payload that came in base64 as text."""
+    return text.payload_text(base64.b64decode(encoded), limit)
+
+
+def url(path: str, *mappings: Mapping[str, Any], **query: Any) -> str:
+    """Give an address of this page; what is None, False or empty is left out."""
+    given: dict[str, Any] = {}
+    for one in (*mappings, query):
+        given |= one
+    pairs: list[tuple[str, object]] = []
+    for key, value in given.items():
+        if value is None or value is False or value in ("", []):
+            continue
+        if isinstance(value, list | tuple):
+            pairs += [(key, one) for one in value]
+        else:
+            pairs.append((key, 1 if value is True else value))
+    return path + (f"?{urlencode(pairs)}" if pairs else "")

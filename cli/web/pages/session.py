@@ -1,0 +1,287 @@
+"""The page of one session: what it is now, and what it was at any position of the log."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from aiohttp import web
+
+from cli.common.text import counted
+from cli.history.diff import SessionFacts, session_facts, session_lines
+from cli.history.log_events import refs_of
+from cli.live.broker_client import Refused
+from cli.logsource.event_text import words
+from cli.logsource.moments import Cut, cut_at, parse_moment, time_of
+from cli.logsource.replay_fold import AsOf
+from cli.logsource.source import CutOff
+from cli.logsource.source_flags import UsageError
+from cli.logsource.topic_lookup import TopicBook
+from cli.web.history.background_fold import Folding, Histories
+from cli.web.live.svg_charts import bars
+from cli.web.pages.session_at import describe_messages, of_few_records, view_of
+from cli.web.pages.site import Site, asked, is_fragment, number
+from eventstore.format.positions import MAX_INDEX, format_position, index_of, position, sequence_of
+
+if TYPE_CHECKING:
+    from cli.logsource.source import Source
+    from cli.web.history.session_history import Seen, SessionHistory
+    from cli.web.live.broker_connection import Link
+    from eventstore.format.positions import Position
+    from projections.state.session import SessionState
+
+_PART = 100
+_PARTS = (_PART, 10, 1)
+"""Items of each list that are asked for at once, if names are long."""
+_MOST_OFFSET = 1 << 31
+_PATIENCE = 1.0
+"""Seconds for which a page waits for the log to be folded."""
+_BARS = 150
+_LINES = 40
+"""Differences that are listed at most."""
+_NOTHING = SessionFacts(False, {}, frozenset(), (0, 0, {}), frozenset(), None)
+
+
+class SessionPages:
+    """Pages about one session."""
+
+    def __init__(self, link: Link, site: Site, histories: Histories) -> None:
+        self._link = link
+        self._site = site
+        self._histories = histories
+        self._topics: tuple[tuple[int, int], TopicBook] | None = None
+
+    def install(self, app: web.Application) -> None:
+        """Add the pages."""
+        app.router.add_get("/session", self.session)
+        app.router.add_get("/session/timeline", self.timeline)
+        app.router.add_get("/session/past", self.past)
+
+    async def session(self, request: web.Request) -> web.Response:
+        """Show a session as it is now, or with ``at`` as it was."""
+        client = _client(request)
+        if asked(request, "at") is not None:
+            values = await self._as_of(request, client)
+            return self._site.page(request, "session.html", **values)
+        offset = number(request, "offset", 0, _MOST_OFFSET)
+        view = gone = None
+        part = _PART
+        try:
+            view, part = await self._link.ask_less(
+                "session",
+                _PARTS,
+                lambda most: {"client": client, "offset": offset, "most": most},
+            )
+        except Refused as error:
+            gone = str(error)
+        if view is not None:
+            view["now_ms"] = round(time.time() * 1000)
+            async with self._link.log() as source:
+                await describe_messages(view, source, self._book(source))
+        shown = {"view": view, "gone": gone, "offset": offset, "part": part}
+        status = 200 if view is not None or is_fragment(request) else 404
+        return self._site.page(
+            request, "session.html", status, client=client, past=None, folding=None, **shown
+        )
+
+    def _book(self, source: Source) -> TopicBook:
+        """Return the topics that are known from earlier looks, as long as they hold."""
+        held = (self._link.epoch, source.first)
+        if self._topics is None or self._topics[0] != held:
+            self._topics = held, TopicBook(source)
+        return self._topics[1]
+
+    async def past(self, request: web.Request) -> web.Response:
+        """Show the part of the page that the slider changes."""
+        values = await self._as_of(request, _client(request))
+        return self._site.page(request, "past.html", **values)
+
+    async def timeline(self, request: web.Request) -> web.Response:
+        """Tell the slider what it needs to know, once the log has been folded."""
+        client = _client(request)
+        history = await self._histories.find(client, _PATIENCE)
+        if isinstance(history, Folding):
+            return web.json_response(
+                {"ready": False, "percent": history.percent, "done": history.done, "of": history.of}
+            )
+        if history.partial:
+            return web.json_response({"ready": True, "events": 0, "why": _too_short(history)})
+        return web.json_response(self._range(history))
+
+    def _range(self, history: SessionHistory) -> dict[str, Any]:
+        last = max(history.done, 1)
+        first = sequence_of(history.begin)
+        if len(history) and not history.forgotten:
+            # What was before its first event is of no interest.
+            first = max(first, sequence_of(history.position_of(0)) - 1)
+        first = min(first, last)
+        span = max(last - first, 1)
+        edges = [position(first + span * number // _BARS, 0) for number in range(_BARS)]
+        counts = history.counts([*edges, position(last + 1, 0)])
+        return {
+            "ready": True,
+            "first": first,
+            "last": last,
+            "events": len(history),
+            "forgotten": history.forgotten,
+            "bars": bars(counts),
+            "why": None,
+        }
+
+    async def _as_of(self, request: web.Request, client: str) -> dict[str, Any]:
+        """Return the session as of a moment for the template."""
+        moment = parse_moment(asked(request, "at") or "now")
+        offset = number(request, "offset", 0, _MOST_OFFSET)
+        history = await self._histories.find(client, _PATIENCE)
+        values: dict[str, Any] = {"client": client, "gone": None, "offset": offset, "part": _PART}
+        if isinstance(history, Folding):
+            return {**values, "folding": history, "past": None, "view": None}
+        async with self._link.log() as source:
+            cut = await cut_at(source, moment)
+            if cut.sequence > history.done:  # the log goes on
+                cut = Cut(history.done)
+            past = await self._past(source, history, cut, offset)
+        view = past.pop("view")
+        return {**values, "folding": None, "past": past, "view": view}
+
+    async def _past(
+        self, source: Source, history: SessionHistory, cut: Cut, offset: int
+    ) -> dict[str, Any]:
+        at = position(cut.sequence, cut.index)
+        if history.partial or (at < history.begin and history.begin > position(1, 0)):
+            raise CutOff(_too_early(source, history))
+        seen = await history.at(source, at)
+        as_of = AsOf(cut, await time_of(source, cut.sequence) if cut.sequence else 0)
+        topics = TopicBook(source, history.carried)
+        view = None
+        if seen.state is not None:
+            view = view_of(seen.state, offset, _PART)
+            view["now_ms"] = as_of.record_ms
+            await describe_messages(view, source, topics)
+        number = seen.number
+        return {
+            "view": view,
+            "as_of": as_of,
+            "at": _place(at),
+            "record": cut.sequence,
+            "end": cut.sequence >= history.done,
+            "number": history.forgotten + number,
+            "total": history.forgotten + len(history),
+            "event": await _event(seen, topics),
+            "changes": _changes(seen.before, seen.state),
+            "changed": _changed(seen.before, seen.state),
+            "earlier": _place(seen.earlier) if seen.earlier else _before_first(history, seen),
+            "later": _place(seen.later),
+        }
+
+
+def _client(request: web.Request) -> str:
+    client = request.query.get("client")
+    if not client:
+        raise UsageError("which session? The address must name a client")
+    return client
+
+
+def _place(at: Position | None) -> str | None:
+    """Give a position as it may be asked for; the last one of a record is the whole record."""
+    if at is None:
+        return None
+    return str(sequence_of(at)) if index_of(at) == MAX_INDEX else format_position(at)
+
+
+def _before_first(history: SessionHistory, seen: Seen) -> str | None:
+    """Give a place before the first event, if there is one that can be told of."""
+    if not seen.number:
+        return None
+    before = history.begin if history.forgotten else history.position_of(0) - 1
+    return _place(before) if history.forgotten or before >= history.begin - 1 else None
+
+
+async def _event(seen: Seen, topics: TopicBook) -> dict[str, Any] | None:
+    """Return the last event before the moment, in words."""
+    last = seen.last
+    if last is None:
+        return None
+    await topics.load(of_few_records(refs_of(last.event)))
+    return {
+        "at": last.at,
+        "time_ms": last.time_ms,
+        "kind": last.event.e,
+        "said": words(last.event, topics),
+    }
+
+
+def _facts(state: SessionState | None) -> SessionFacts:
+    return _NOTHING if state is None else session_facts(state)
+
+
+def _changes(before: SessionState | None, after: SessionState | None) -> list[str]:
+    """Return in words what the last event changed."""
+    lines = []
+    if before is None and after is not None:
+        lines.append("+ session")
+    elif before is not None and after is None:
+        lines.append("- session")
+    lines += session_lines(_facts(before), _facts(after))
+    if len(lines) > _LINES:
+        lines[_LINES:] = [f"and {counted(len(lines) - _LINES, 'more difference')}"]
+    return lines
+
+
+def _changed(before: SessionState | None, after: SessionState | None) -> dict[str, Any]:
+    """Return what of the state is to be marked as changed, and what is gone."""
+    if after is None:
+        return {"rows": frozenset(), "fields": frozenset(), "gone": []}
+    old, new = _rows(before), _rows(after)
+    rows = {key for key, value in new.items() if old.get(key) != value}
+    gone = [key[1] for key in old.keys() - new.keys() if key[0] == "subscriptions"]
+    fields = {
+        name
+        for name in ("connected", "clean", "user", "queued", "queued_bytes", "generation", "will")
+        if getattr(before, name, None) != getattr(after, name)
+    }
+    counts = (_counts(before), _counts(after))
+    fields |= {name for name in counts[1] if counts[0].get(name) != counts[1][name]}
+    return {"rows": frozenset(rows), "fields": frozenset(fields), "gone": sorted(map(str, gone))}
+
+
+def _counts(state: SessionState | None) -> dict[str, int]:
+    if state is None:
+        return {}
+    sent = len(state.inflight) + len(state.releasing)
+    return {"subscriptions": len(state.subscriptions), "sent": sent}
+
+
+def _rows(state: SessionState | None) -> dict[tuple[str, object], object]:
+    """Return the rows of a state's lists, to be compared."""
+    if state is None:
+        return {}
+    found: dict[tuple[str, object], object] = {}
+    for key, held in state.subscriptions.items():
+        queued = len(held.queue or ())
+        found["subscriptions", key] = (held.qos, held.active, held.outstanding, queued)
+    for name, table in (("inflight", state.inflight), ("releasing", state.releasing)):
+        for pid, sent in table.items():
+            found[name, pid] = (sent.ref, sent.sent_ms)
+    for pid, ref in state.inbound.items():
+        found["inbound", pid] = ref
+    return found
+
+
+def _too_short(history: SessionHistory) -> str:
+    return (
+        f"The log was cut before record {history.first_record}, and no whole state follows yet: "
+        "nothing can be told of the past."
+    )
+
+
+def _too_early(source: Source, history: SessionHistory) -> str:
+    if history.partial:
+        return _too_short(history)
+    since = format_position(history.begin)
+    if history.forgotten:
+        return (
+            f"this page remembers the session from {since} on, {history.forgotten:,} earlier "
+            "events are too many for it: foldmq replay --session shows any moment"
+        )
+    return f"no state before {since} can be rebuilt: {source.beginning()}"

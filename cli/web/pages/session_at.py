@@ -1,0 +1,123 @@
+"""A session as of a moment in the past, in the form in which the inspector shows one of now."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from eventstore.format.positions import INDEX_BITS, sequence_of
+from projections.state.waiting_queue import QOS_MASK, RETAIN_FLAG
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from cli.logsource.source import Source
+    from cli.logsource.topic_lookup import TopicBook
+    from eventstore.format.positions import Position
+    from projections.state.session import InFlight, SessionState, SubscriptionState
+
+_MOST_RECORDS = 32
+
+
+def view_of(state: SessionState, offset: int, most: int) -> dict[str, Any]:
+    """Return all of a session; of its lists ``most`` items from ``offset`` on."""
+    will = state.will
+    oldest = min(filter(None, map(_oldest, state.waiting.values())), default=None)
+    return {
+        "client": state.session,
+        "connected": state.connected,
+        "clean": state.clean,
+        "user": state.user,
+        "closed_ms": None if state.connected else state.closed_ms,
+        "queued": state.queued,
+        "queued_bytes": state.queued_bytes,
+        "level": state.level,
+        "generation": state.generation,
+        "last_pid": state.last_pid,
+        "oldest": None if oldest is None else {"ref": oldest, "topic": None},
+        "will": None
+        if will is None
+        else {"topic": will.topic, "qos": will.qos, "retain": will.retain, "ref": will.ref},
+        "subscriptions": _part(state.subscriptions.values(), offset, most, _subscription),
+        "inflight": _part(state.inflight.items(), offset, most, _sent),
+        "releasing": _part(state.releasing.items(), offset, most, _sent),
+        "inbound": _part(
+            state.inbound.items(),
+            offset,
+            most,
+            lambda item: {"pid": item[0], "ref": item[1], "topic": None},
+        ),
+    }
+
+
+def references(view: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield what of a view names a message, the one that waits for longest first."""
+    if view["oldest"] is not None:
+        yield view["oldest"]
+    for key in ("inflight", "releasing", "inbound"):
+        yield from view[key]["rows"]
+
+
+async def describe_messages(view: Mapping[str, Any], source: Source, topics: TopicBook) -> None:
+    """Add to the messages of a view when they were published, and topics that are missing.
+
+    Both are read in the log, ``source``: of the first few records that are not known yet, so that
+    some may be found only when the view is made again. Raises CorruptLog and CutMeanwhile.
+    """
+    named = list(references(view))
+    unknown = (one["ref"] for one in named if topics.get(one["ref"]) is None)
+    # What is being written just now is in no record yet.
+    await topics.load(of_few_records(ref for ref in unknown if sequence_of(ref) <= source.last))
+    for one in named:
+        known = topics.get(one["ref"])
+        one["published_ms"] = None
+        if known is not None:
+            one["topic"], one["size"], one["published_ms"] = known
+
+
+def of_few_records(refs: Iterable[Position]) -> list[Position]:
+    """Return those positions that lie in the first few records: each may be large to read."""
+    records: set[int] = set()
+    found = []
+    for ref in refs:
+        if len(records) < _MOST_RECORDS or ref >> INDEX_BITS in records:
+            records.add(ref >> INDEX_BITS)
+            found.append(ref)
+    return found
+
+
+def _part(
+    items: Any, offset: int, most: int, shown: Callable[[Any], dict[str, Any]]
+) -> dict[str, Any]:
+    chosen: Iterable[Any] = islice(items, offset, offset + most)
+    return {"total": len(items), "rows": [shown(one) for one in chosen]}
+
+
+def _subscription(held: SubscriptionState) -> dict[str, Any]:
+    return {
+        "filter": held.filter,
+        "qos": held.qos,
+        "active": held.active,
+        "outstanding": held.outstanding,
+        "window": None,
+        "queued": len(held.queue or ()),
+        "queued_bytes": held.queued_bytes,
+        "oldest": _oldest(held),
+    }
+
+
+def _sent(item: tuple[int, InFlight]) -> dict[str, Any]:
+    pid, sent = item
+    return {
+        "pid": pid,
+        "qos": sent.flags & QOS_MASK,
+        "retain": bool(sent.flags & RETAIN_FLAG),
+        "ref": sent.ref,
+        "filter": sent.subscription.filter,
+        "topic": None,
+        "sent_ms": sent.sent_ms,
+    }
+
+
+def _oldest(held: SubscriptionState) -> Position | None:
+    return held.queue.oldest() if held.queue is not None else None

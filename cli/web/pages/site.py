@@ -1,0 +1,90 @@
+"""Pages and fragments as responses, and what of a request they are made from."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from aiohttp import web
+
+from cli.common.text import escaped
+from cli.logsource.source_flags import UsageError
+from cli.web.pages.render import environment
+
+if TYPE_CHECKING:
+    from cli.web.live.broker_connection import Link
+
+PAGES = (
+    ("/", "Overview"),
+    ("/sessions", "Sessions"),
+    ("/actors", "Actors"),
+    ("/retained", "Retained"),
+    ("/subscriptions", "Subscriptions"),
+    ("/log", "Event log"),
+)
+
+
+class Site:
+    """Renders templates. A request with ``part=live`` is given what changes, and no more."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self._environment = environment()
+
+    def page(
+        self, request: web.Request, template: str, code: int = 200, **values: Any
+    ) -> web.Response:
+        """Return a page, or what of it changes."""
+        if is_fragment(request):
+            template = f"parts/{template}"
+        text = self._environment.get_template(template).render(
+            pages=PAGES,
+            path=request.path,
+            node=self._link.node,
+            again=request.raw_path,
+            live_url=_live(request),
+            grant=request.get("grant"),
+            **values,
+        )
+        # Names may hold what UTF-8 cannot: only in requests that no page of ours makes.
+        body = text.encode("utf-8", "replace")
+        return web.Response(status=code, body=body, content_type="text/html", charset="utf-8")
+
+    def error(self, request: web.Request, status: int, sentence: str) -> web.Response:
+        """Return a page that says what is wrong."""
+        return self.page(request, "error.html", status, sentence=sentence)
+
+    def away(self, request: web.Request, sentence: str) -> web.Response:
+        """Return a page that says that the broker is away; it is asked for again by itself."""
+        return self.page(request, "away.html", 503, sentence=sentence)
+
+
+def is_fragment(request: web.Request) -> bool:
+    """Tell whether only what changes is asked for."""
+    return request.query.get("part") == "live"
+
+
+def asked(request: web.Request, key: str) -> str | None:
+    """Return a value of the query, None when it is missing or empty."""
+    return request.query.get(key) or None
+
+
+def number(request: web.Request, key: str, default: int, most: int) -> int:
+    """Return a number of the query; raises UsageError."""
+    given = asked(request, key)
+    if given is None:
+        return default
+    if not (given.isascii() and given.isdigit() and len(given) <= 12 and int(given) <= most):
+        raise UsageError(f"{key} must be a number from 0 to {most}, not {escaped(given, 40)}")
+    return int(given)
+
+
+def choice(request: web.Request, key: str, allowed: tuple[str, ...]) -> str | None:
+    """Return one of the values that a key of the query may have; raises UsageError."""
+    given = asked(request, key)
+    if given is not None and given not in allowed:
+        raise UsageError(f"{key} must be one of {', '.join(allowed)}, not {escaped(given, 40)}")
+    return given
+
+
+def _live(request: web.Request) -> str:
+    return str(request.rel_url.update_query(part="live"))

@@ -1,0 +1,47 @@
+"""The application: all pages behind the guard, and what they share."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from aiohttp import web
+
+from cli.common.allowed_hosts import Hosts
+from cli.logsource.source_flags import SourceFlags
+from cli.web.auth.audit_trail import Trail
+from cli.web.auth.tokens import Tokens
+from cli.web.history.background_fold import Histories
+from cli.web.live.broker_connection import Link
+from cli.web.live.samples import Samples
+from cli.web.pages.lists import Lists
+from cli.web.pages.middleware import Guard
+from cli.web.pages.overview import Pages
+from cli.web.pages.session import SessionPages
+from cli.web.pages.site import Site
+
+_STATIC = Path(__file__).parent / "static"
+_LARGEST_FORM = 16 * 1024
+
+
+def make_app(flags: SourceFlags, tokens: Tokens, hosts: Hosts, port: int) -> web.Application:
+    """Return the application; ``port`` is the one that is listened on."""
+    app = web.Application(client_max_size=_LARGEST_FORM)
+    link = Link(flags)
+    site = Site(link)
+    samples = Samples(link)
+    histories = Histories(link)
+    trail = Trail(link.ask)
+    Guard(site, tokens, trail, hosts, port).install(app)
+    Pages(link, site, samples).install(app)
+    Lists(link, site).install(app)
+    SessionPages(link, site, histories).install(app)
+    app.router.add_static("/static", _STATIC)
+
+    async def held(_app: web.Application) -> AsyncIterator[None]:
+        yield
+        await trail.close()
+        histories.close()
+        await samples.close()
+        await link.close()
+
+    app.cleanup_ctx.append(held)
+    return app

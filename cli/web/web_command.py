@@ -1,0 +1,55 @@
+"""The commands ``foldmq web`` and ``foldmq web-token``."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cli.logsource.source_flags import SourceFlags, with_broker_flags
+from cli.web.auth import token_command
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the program."""
+    app.command("web")(_web)
+    token_command.register(app)
+
+
+@with_broker_flags
+def _web(
+    source: SourceFlags,
+    listen: Annotated[
+        str | None,
+        typer.Option(
+            "--listen", metavar="HOST:PORT", help="Where to serve it. [default: the setting web]"
+        ),
+    ] = None,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--token-file",
+            metavar="FILE",
+            help="File with the token that is asked for, made if missing. [default: web.token in "
+            "the data directory]",
+        ),
+    ] = None,
+    tokens: Annotated[
+        Path | None,
+        typer.Option(
+            "--tokens",
+            metavar="FILE",
+            help="File with further tokens, which 'foldmq web-token' makes. [default: web.tokens "
+            "in the data directory]",
+        ),
+    ] = None,
+    fds: Annotated[list[int] | None, typer.Option("--fd", hidden=True)] = None,
+) -> None:
+    """Serve the web page of a running broker.
+
+    'foldmq serve' does so by itself; this is for one that runs elsewhere. The page only shows,
+    it changes nothing.
+    """
+    # The packages that serve it are not loaded for the other commands.
+    from cli.web import server
+
+    server.run(source, listen, fds or [], token_file, tokens)
