@@ -1,10 +1,14 @@
 """Imports point one way: cli -> actors, spark -> projections -> eventstore -> protocol.
 
 What is pure stays pure: ``protocol`` is sans-IO, ``projections`` know neither clock nor network.
+Packages are small, a module's name is unique within its top-level package, and the imports of
+packages form no cycle, imports for types included.
 """
 
 import ast
-from collections.abc import Iterator
+import functools
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -109,3 +113,166 @@ def test_a_right_import_passes(package: str, source: str) -> None:
 
 def test_every_package_is_typed() -> None:
     assert [package for package in ORDER if not (ROOT / package / "py.typed").exists()] == []
+
+
+# ----------------------------------------------------------------- packages
+
+MOST_MODULES = 12
+"""Modules of one package, besides its ``__init__``."""
+
+AGAINST_THE_ORDER: list[tuple[str, str]] = [
+    ("actors.bridge.arrivals", "actors.broker"),
+    ("actors.bridge.bridge", "actors.broker"),
+    ("actors.bridge.host", "actors.broker"),
+    ("actors.bridge.outbox", "actors.broker"),
+    ("actors.connection.admission", "actors.broker"),
+    ("actors.connection.connect_handshake", "actors.broker"),
+    ("actors.connection.connection", "actors.broker"),
+    ("actors.connection.listener", "actors.broker"),
+    ("actors.inspection.busiest_topics", "actors.broker"),
+    ("actors.inspection.inspector", "actors.broker"),
+    ("actors.inspection.log_storage", "actors.broker"),
+    ("actors.inspection.operations", "actors.broker"),
+    ("actors.inspection.queries", "actors.broker"),
+    ("actors.inspection.status", "actors.broker"),
+    ("actors.inspection.sys_topics", "actors.broker"),
+    ("actors.inspection.views", "actors.broker"),
+    ("actors.kernel.tap", "actors.tracing.recorder"),
+    ("actors.kernel.tap", "actors.tracing.trace"),
+    ("actors.maintenance.archive_hold", "actors.broker"),
+    ("actors.maintenance.attestation", "actors.broker"),
+    ("actors.maintenance.background_verify", "actors.broker"),
+    ("actors.maintenance.log_quota", "actors.broker"),
+    ("actors.maintenance.projector", "actors.broker"),
+    ("actors.maintenance.recovery", "actors.broker"),
+    ("actors.maintenance.retention", "actors.broker"),
+    ("actors.node.counters", "actors.connection.connection"),
+    ("actors.session.authorization", "actors.broker"),
+    ("actors.session.authorization", "actors.connection.connection"),
+    ("actors.session.backpressure", "actors.connection.connection"),
+    ("actors.session.delivery", "actors.broker"),
+    ("actors.session.delivery", "actors.connection.connection"),
+    ("actors.session.messages", "actors.connection.connection"),
+    ("actors.session.operator_commands", "actors.broker"),
+    ("actors.session.publisher", "actors.broker"),
+    ("actors.session.publisher", "actors.connection.connection"),
+    ("actors.session.router", "actors.bridge.host"),
+    ("actors.session.session", "actors.broker"),
+    ("actors.session.session", "actors.connection.connection"),
+    ("cli.serve.banner", "cli"),
+    ("cli.web.pages.render", "cli"),
+    ("spark.storage.record_checks", "spark.datasource.planning"),
+]
+"""Imports that close cycles of packages: to be removed, never added to."""
+
+Edge = tuple[str, str]
+
+
+def _package(module: str) -> str:
+    return module if module in _packages() else module.rpartition(".")[0]
+
+
+@functools.cache
+def _files() -> dict[str, Path]:
+    """Every module and package by its dotted name."""
+    found = {}
+    for top in ORDER:
+        for file in sorted((ROOT / top).rglob("*.py")):
+            parts = file.relative_to(ROOT).with_suffix("").parts
+            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = file
+    return found
+
+
+@functools.cache
+def _packages() -> frozenset[str]:
+    return frozenset(name for name, file in _files().items() if file.name == "__init__.py")
+
+
+def _targets(source: str, known: Iterable[str]) -> set[str]:
+    """Return which of the known modules the source imports, or which packages as such."""
+    found = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            for alias in node.names:
+                full = f"{node.module}.{alias.name}"
+                found.add(full if full in known else node.module)
+    return found & set(known)
+
+
+@functools.cache
+def _imports() -> frozenset[Edge]:
+    """Return the imports from one package to another, as pairs of modules."""
+    return frozenset(
+        (name, target)
+        for name, file in _files().items()
+        for target in _targets(file.read_text("utf-8"), _files())
+        if _package(name) != _package(target)
+    )
+
+
+def _reached(edges: Iterable[Edge]) -> dict[str, set[str]]:
+    """Return which packages each package reaches."""
+    after = defaultdict(set)
+    for name, target in edges:
+        after[_package(name)].add(_package(target))
+    found = {}
+    for start in list(after):
+        seen: set[str] = set()
+        left = [start]
+        while left:
+            more = after.get(left.pop(), set()) - seen
+            seen |= more
+            left += more
+        found[start] = seen
+    return found
+
+
+def in_cycles(edges: Iterable[Edge]) -> list[Edge]:
+    """Return the imports whose packages reach each other."""
+    reached = _reached(edges)
+    return sorted(
+        (name, target)
+        for name, target in edges
+        if _package(name) in reached.get(_package(target), ())
+    )
+
+
+def test_packages_are_small() -> None:
+    modules = Counter(_package(name) for name in _files() if name not in _packages())
+    assert {name: count for name, count in modules.items() if count > MOST_MODULES} == {}
+
+
+@pytest.mark.parametrize("top", ORDER)
+def test_a_module_name_is_unique_in_its_top_level_package(top: str) -> None:
+    modules = [name for name in _files() if name not in _packages() and name.startswith(f"{top}.")]
+    names = Counter(name.rpartition(".")[2] for name in modules)
+    assert [name for name in modules if names[name.rpartition(".")[2]] > 1] == []
+
+
+def test_packages_form_no_cycle() -> None:
+    assert in_cycles(_imports() - set(AGAINST_THE_ORDER)) == []
+
+
+@pytest.mark.parametrize("edge", AGAINST_THE_ORDER, ids="{0[0]}-{0[1]}".format)
+def test_an_exception_is_still_needed(edge: Edge) -> None:
+    """Without the exception there is a cycle; an import that is gone leaves the list."""
+    assert edge in _imports(), "nothing imports this any more: remove it from the list"
+    rest = _imports() - set(AGAINST_THE_ORDER)
+    assert in_cycles([*rest, edge]), "this closes no cycle any more: remove it from the list"
+
+
+def test_exceptions_are_listed_once_and_in_order() -> None:
+    assert sorted(set(AGAINST_THE_ORDER)) == AGAINST_THE_ORDER
+
+
+def test_a_cycle_is_found() -> None:
+    edges = [
+        ("cli.main", "cli.serve.service"),
+        ("cli.serve.banner", "cli.common.text"),
+        ("cli.common.text", "cli.settings.settings"),
+    ]
+    assert in_cycles(edges) == []
+    back = ("cli.common.units", "cli.serve.banner")
+    assert in_cycles([*edges, back]) == [back, edges[1]]
