@@ -8,8 +8,8 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from cli import version
 from cli.common import argv_secrets
+from cli.common.version import version
 from cli.history import log_commands
 from cli.operator import operator_commands as operatorcommands
 from cli.settings.setting_flags import with_settings_flags

@@ -10,8 +10,8 @@ from typing import TextIO
 
 import structlog
 
-from cli import version
 from cli.common.units import Address
+from cli.common.version import version
 from cli.settings.endpoints import Endpoint
 from cli.settings.settings import Settings
 from cli.web.auth.own_token import TOKEN_FILE
