@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections import Counter
+from collections import Counter, deque
 from typing import TYPE_CHECKING, Any
 
 import pykka
@@ -92,7 +92,10 @@ _LONGEST_TIMER = 3600.0
 _WATCH_AT_ONCE = 500
 """Offline sessions looked at in one go."""
 _SWEEP_INDEX = object()
-"""Told to itself by the broker while subscriptions that ended stand in the index."""
+"""Told to itself by the broker while subscriptions that ended stand in the index, or their actors
+are to be stopped."""
+_STOPPED_AT_ONCE = 256
+"""Such actors that are stopped in one turn."""
 
 
 class Broker(LoopActor):
@@ -159,6 +162,8 @@ class Broker(LoopActor):
         self.rebuilding: set[str] = set()
         """Sessions whose state is not in the fold at present: they failed."""
         self._given_up = False
+        self._stopping: deque[LoopActor] = deque()
+        """Actors that are told nothing any more, and are to be stopped."""
         self.storage = Storage(self)
         self.busiest = BusiestTopics(self)
         self.operations = Operations(self)
@@ -477,8 +482,26 @@ class Broker(LoopActor):
             self._on_connect(message)
         elif isinstance(message, Failed):
             self._on_failed(message)
-        elif message is _SWEEP_INDEX and self.router.sweep():
+        elif message is _SWEEP_INDEX and self._clear_away():
             self._sweep_later()
+
+    def _clear_away(self) -> bool:
+        """Remove some of what ended sessions left; return whether more is left."""
+        for _ in range(min(_STOPPED_AT_ONCE, len(self._stopping))):
+            actor = self._stopping.popleft()
+            if not actor.stopped:
+                actor.stop()
+        return self.router.sweep() or bool(self._stopping)
+
+    def stop_all(self, actors: Sequence[LoopActor]) -> None:
+        """Stop actors that are told nothing any more; many of them little by little."""
+        if len(actors) <= _STOPPED_AT_ONCE:
+            for actor in actors:
+                actor.stop()
+            return
+        if not self._stopping:
+            self._sweep_later()
+        self._stopping += actors
 
     def _sweep_later(self) -> None:
         self.kernel.later(self, _SWEEP_INDEX)

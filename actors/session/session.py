@@ -245,6 +245,16 @@ class Session(LoopActor):
             if self.state.queued:
                 self._delivery.drain()
 
+    def on_part(self, seconds: float) -> None:
+        """Hear how long a part of longer work took; the next one is shorter or longer."""
+        if self.connection is not None:
+            self.connection.on_part(seconds)
+
+    def at_once(self, most: int) -> int:
+        """Return how much of something is done in one turn, at the pace of the client."""
+        connection = self.connection
+        return most if connection is None else max(1, int(most * connection.pace))
+
     def on_undelivered(self, messages: list[Any]) -> None:
         """Give what came after the session was passivated to the one that takes its place."""
         self._broker.redirect(self.name, messages)
@@ -276,8 +286,7 @@ class Session(LoopActor):
         connection, connect = message.connection, message.connect
         if connection.ended:
             if self.connection is None:
-                for subscriber in self._broker.router.subscribers(self.name):
-                    self._stop_subscription(subscriber)
+                self._stop_subscriptions(self._broker.router.subscribers(self.name))
                 self._broker.went_offline(self)
             return
         self.last_active = self._broker.clock.monotonic()
@@ -422,8 +431,7 @@ class Session(LoopActor):
                 self._fire_will(connection)
         if not resumed:
             self._broker.router.guard(self.name, None)
-            for subscriber in self._broker.router.subscribers(self.name):
-                self._stop_subscription(subscriber)
+            self._stop_subscriptions(self._broker.router.subscribers(self.name))
         at = self.emit(SessionClosed(self.name, reason, state.generation))
         _log.debug(
             "disconnected",
@@ -476,8 +484,7 @@ class Session(LoopActor):
             self._broker.retire(self)
 
     def _forget_subscriptions(self) -> None:
-        for subscriber in self._broker.router.remove_session(self.name):
-            self._stop_subscription(subscriber)
+        self._stop_subscriptions(self._broker.router.remove_session(self.name))
 
     def _start_subscription(self, subscriber: Subscriber) -> Subscription:
         actor = subscriber.actor
@@ -487,12 +494,16 @@ class Session(LoopActor):
             self._broker.router.started(subscriber)
         return actor
 
-    def _stop_subscription(self, subscriber: Subscriber) -> None:
-        actor, subscriber.actor = subscriber.actor, None
-        self._broker.router.stopped(subscriber)
-        # One that failed may not have been replaced yet: the session was reading messages.
-        if actor is not None and not actor.stopped:
-            actor.stop()
+    def _stop_subscriptions(self, subscribers: Sequence[Subscriber]) -> None:
+        """Stop what works for subscriptions."""
+        actors = []
+        for subscriber in subscribers:
+            actor, subscriber.actor = subscriber.actor, None
+            self._broker.router.stopped(subscriber)
+            # One that failed may not have been replaced yet: the session was reading messages.
+            if actor is not None and not actor.stopped:
+                actors.append(actor)
+        self._broker.stop_all(actors)
 
     def _on_failed(self, message: Failed) -> None:
         """Replace a subscription that failed; deliver what it had been told in its place."""
@@ -605,8 +616,9 @@ class Session(LoopActor):
         elif kind is PacketType.PUBCOMP:
             event = decisions.completed(self.state, ids)
         else:
-            rest = self._on_release(connection, ids[:_RELEASED_AT_ONCE])
-            rest += ids[_RELEASED_AT_ONCE:]
+            most = self.at_once(_RELEASED_AT_ONCE)
+            rest = self._on_release(connection, ids[:most])
+            rest += ids[most:]
             return Acks(kind, rest) if rest else None
         if event is not None:
             self.emit(event)
@@ -661,7 +673,7 @@ class Session(LoopActor):
         replayed: set[str] = set()
         at = 0
         while at < len(filters):
-            stop = at + self._granted_at_once(filters[at : at + _FILTERS_AT_ONCE])
+            stop = at + self._granted_at_once(filters[at : at + self.at_once(_FILTERS_AT_ONCE)])
             if at or self._matches_much(filters[0][0]):
                 yield _PART
             if connection.ended:
@@ -767,14 +779,16 @@ class Session(LoopActor):
 
     def _unsubscribe(self, connection: Connection, packet: Unsubscribe) -> Iterator[object]:
         filters, changes = list(dict.fromkeys(packet.filters)), 0
-        for at in range(0, len(filters), _FILTERS_AT_ONCE):
+        at = 0
+        while some := filters[at : at + self.at_once(_FILTERS_AT_ONCE)]:
             if at:
                 yield _PART
+            at += len(some)
             gone = []
-            for topic_filter in filters[at : at + _FILTERS_AT_ONCE]:
+            for topic_filter in some:
                 subscriber = self._broker.router.unsubscribe(self.name, topic_filter)
                 if subscriber is not None:
-                    self._stop_subscription(subscriber)
+                    self._stop_subscriptions((subscriber,))
                     gone.append(topic_filter)
             for event in decisions.unsubscribe(self.state, gone):
                 self.emit(event)
