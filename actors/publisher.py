@@ -29,10 +29,11 @@ if TYPE_CHECKING:
 
 
 _NOT_LOGGED = 0, 0
-_RECEIVER, _MESSAGE, _MESSAGE_QOS0 = 100.0, 1.5, 0.05
+_RECEIVER, _MESSAGE, _MESSAGE_QOS0 = 100.0, 4.0, 0.1
 """Microseconds that a batch costs for a receiver, and each message in it with its answers."""
-_ENOUGH = 15_000.0
-"""Microseconds of work that one client causes in one turn, if a message does not cause more."""
+_ENOUGH, _ENOUGH_SHARED = 40_000.0, 6_000.0
+"""Microseconds of work that one client causes in one turn, if a message does not cause more; while
+light clients are about."""
 _ANSWERS = b"$nats/reply/"
 """Nobody may read what is below it, so that retained messages would be there for ever."""
 
@@ -75,12 +76,12 @@ class Publisher:
         for each message, which is not to be several times as much.
         """
         routes, each = self._broker.router.routes, _MESSAGE if qos else _MESSAGE_QOS0
-        enough = _ENOUGH if self.origin is None else _ENOUGH * self.origin.pace
         first, length = topics[0], len(topics)
         if first not in routes and not routes.look_up(topics[:1]):
             return 0
         if length == 1:
             return 1
+        enough = self._enough()
         if topics.count(first) == length:
             self._looked_up = topics, [routes[first]]
             receivers = len(routes[first].targets)
@@ -102,6 +103,12 @@ class Publisher:
                 seen.add(route)
                 once += len(route.targets) * _RECEIVER
         return len(found)
+
+    def _enough(self) -> float:
+        """Return the microseconds of work that the client may cause in one turn."""
+        if not self._broker.kernel.shared:
+            return _ENOUGH
+        return _ENOUGH_SHARED if self.origin is None else _ENOUGH_SHARED * self.origin.pace
 
     def bring(
         self, packet: Publishes, wanted: Callable[[Subscriber], bool] | None = None
@@ -378,6 +385,8 @@ class Publisher:
     def send(self, targets: Sequence[Subscriber], batch: Batch) -> None:
         """Give a batch to subscribers."""
         broker = self._broker
+        if self.origin is not None:
+            self.origin.caused += len(targets) * len(batch)
         tell = broker.kernel.tell
         for target in targets:
             actor = target.actor
