@@ -367,7 +367,9 @@ class Publisher:
             for target in route.targets:
                 owners[target].append(route)
         if len(owners) == sum(len(route.targets) for route in groups):
-            plan = [(route.targets, chosen) for route, chosen in groups.items() if route.targets]
+            plan: list[_Chosen] = [
+                (route.targets, chosen) for route, chosen in groups.items() if route.targets
+            ]
             return plan, withheld
         # Somebody gets messages by several routes: they must be merged to stay in order.
         shared: dict[tuple[Route, ...], list[Subscriber]] = defaultdict(list)

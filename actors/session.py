@@ -661,7 +661,9 @@ class Session(LoopActor):
         replayed: set[str] = set()
         at = 0
         while at < len(filters):
-            stop = at + self._granted_at_once(filters[at : at + _FILTERS_AT_ONCE])
+            stop = at + self._granted_at_once(
+                [topic_filter for topic_filter, _ in filters[at : at + _FILTERS_AT_ONCE]]
+            )
             if at or self._matches_much(filters[0][0]):
                 yield _PART
             if connection.ended:
@@ -682,14 +684,13 @@ class Session(LoopActor):
             changes += len(begun)
         yield from self._rest(changes)
 
-    def _granted_at_once(self, filters: Sequence[tuple[str, int]]) -> int:
+    def _granted_at_once(self, filters: Sequence[str]) -> int:
         """Return how many filters are granted in one turn: one that matches much is alone."""
-        size = 0
-        for count, (topic_filter, _) in enumerate(filters):
-            size += len(topic_filter)
-            if self._matches_much(topic_filter) or size > _FILTERS_TEXT:
+        within = filters[: _handled_at_once(filters)]
+        for count, topic_filter in enumerate(within):
+            if self._matches_much(topic_filter):
                 return count or 1
-        return len(filters)
+        return len(within)
 
     def _matches_much(self, topic_filter: str) -> bool:
         """Return whether many retained messages may match a filter."""
@@ -767,11 +768,15 @@ class Session(LoopActor):
 
     def _unsubscribe(self, connection: Connection, packet: Unsubscribe) -> Iterator[object]:
         filters, changes = list(dict.fromkeys(packet.filters)), 0
-        for at in range(0, len(filters), _FILTERS_AT_ONCE):
+        at = 0
+        while at < len(filters):
             if at:
                 yield _PART
+            some = filters[at : at + _FILTERS_AT_ONCE]
+            some = some[: _handled_at_once(some)]
+            at += len(some)
             gone = []
-            for topic_filter in filters[at : at + _FILTERS_AT_ONCE]:
+            for topic_filter in some:
                 subscriber = self._broker.router.unsubscribe(self.name, topic_filter)
                 if subscriber is not None:
                     self._stop_subscription(subscriber)
@@ -898,3 +903,13 @@ class Session(LoopActor):
         Retry: _on_retry,
         Failed: _on_failed,
     }
+
+
+def _handled_at_once(filters: Sequence[str]) -> int:
+    """Return how many of some topic filters are handled in one turn, by their length."""
+    size = 0
+    for count, topic_filter in enumerate(filters):
+        size += len(topic_filter)
+        if size > _FILTERS_TEXT:
+            return count or 1
+    return len(filters)

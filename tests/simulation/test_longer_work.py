@@ -35,6 +35,25 @@ def test_a_large_subscribe_is_granted_in_parts_and_answered_once() -> None:
     simulate(scenario)
 
 
+def test_long_filters_are_granted_and_removed_a_few_at_a_time() -> None:
+    long = [f"{'x' * 30_000}/{number}" for number in range(32)]
+
+    async def scenario() -> None:
+        async with World().running() as world:
+            client = await world.connect("c")
+            parts = [world.broker.kernel.parts]
+            for packet in (p.subscribe(7, *[(one, 1) for one in long]), p.unsubscribe(8, *long)):
+                client.send(packet)
+                await world.go(0.5)
+                parts.append(world.broker.kernel.parts)
+            assert [type(one) for one in client.take()] == [p.Suback, p.Unsuback]
+            assert world.broker.router.subscriptions == 0
+            granted, removed = (after - before for before, after in itertools.pairwise(parts))
+            assert min(granted, removed) >= len(long) // 2 - 1
+
+    simulate(scenario)
+
+
 def test_others_come_between_the_parts_of_one_client(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernel, "LATER_SLICE", 0.0)  # one part for each visit of the loop
 
