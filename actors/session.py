@@ -705,7 +705,7 @@ class Session(LoopActor):
         def refuses(topic_filter: str) -> bool:
             if broker.permissions.refuses(connection, topic_filter):
                 return True
-            if broker.door.allows_pattern(self.name, topic_filter, fresh):
+            if broker.door.allows_pattern(self.name, connection, topic_filter, fresh):
                 return False
             refused["wildcard_patterns"] += 1
             return True

@@ -13,7 +13,7 @@ from actors.limits.changes import Changes
 from actors.limits.options import LimitOptions
 from actors.pause import Pause
 from eventstore.events import Subscribed
-from simulation.world import World, simulate
+from simulation.world import SimClient, World, simulate
 
 MANY = [(f"many/{number}", 1) for number in range(1000)]
 
@@ -199,6 +199,28 @@ def test_wildcard_patterns_beyond_the_bound_are_refused_and_counted() -> None:
             assert answer.codes.count(0x80) == len(bomb) - 11
             assert world.broker.guard.refused.counts["wildcard_patterns"] > 0
             assert world.broker.router.subscriptions == 11
+
+    simulate(scenario)
+
+
+def test_one_address_with_many_sessions_leaves_wildcard_patterns_to_others() -> None:
+    bomb = [("/".join(levels), 0) for levels in itertools.product("a+", repeat=8)]
+
+    async def scenario() -> None:
+        bounds = LimitOptions(max_wildcard_patterns=10, max_wildcard_patterns_total=40)
+        async with World(bounds=bounds).running() as world:
+            for number in range(10):
+                client = await world.connect(f"c{number}", clean=number % 2 > 0)
+                client.send(p.subscribe(7, *bomb[number * 20 : number * 20 + 20]))
+                await world.go(0.5)
+                if number % 3:
+                    client.drop()  # its patterns stay if its session does
+                    await world.go(3)
+            honest = SimClient(world, host="198.51.100.7")
+            honest.send(p.connect("honest"), p.subscribe(8, ("a/b/c/d/e/f/g/h/i/+", 1)))
+            await world.go(0.5)
+            (answer,) = (one for one in honest.take() if isinstance(one, p.Suback))
+            assert list(answer.codes) == [1]
 
     simulate(scenario)
 
