@@ -37,7 +37,9 @@ class Peer(SimClient):
     def publish(self, qos: int, count: int) -> None:
         """Publish some more, in one piece."""
         numbers = range(self._sent + 1, self._sent + count + 1)
-        self.send(*(p.publish(self._topic, b"%d" % one, qos, one if qos else None) for one in numbers))
+        self.send(
+            *(p.publish(self._topic, b"%d" % one, qos, one if qos else None) for one in numbers)
+        )
         self._sent += count
 
     def on_packet(self, packet: p.Packet) -> None:

@@ -152,6 +152,8 @@ class World:
         self.write_high = write_high
         self.cutting = False
         """Every turn is cut wherever it can be."""
+        self.on_cut: Callable[[], None] | None = None
+        """Called each time when a turn was cut."""
         self.up = False
         """There is a broker, it has recovered, clients may connect."""
         self.fuse: int | None = None
@@ -187,7 +189,13 @@ class World:
         await self.broker.recover(lambda _done, _total: None)
         if self.cutting:
             self.broker.journal.released_at_once = 1
+            self.broker.kernel.turn_cut = self._turn_cut
         self.up = not self.broker.failed.done() and not self.log.nats.dead
+
+    def _turn_cut(self) -> None:
+        self.broker.journal.cut_turn()
+        if self.on_cut is not None:
+            self.on_cut()
 
     async def start_surely(self) -> None:
         """Start, as a service manager would: again and again while the log is not available."""
