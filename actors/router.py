@@ -15,7 +15,6 @@ taken out of the index little by little, and match nothing meanwhile.
 from __future__ import annotations
 
 from collections import deque
-from itertools import islice
 from operator import attrgetter
 from time import perf_counter
 from typing import TYPE_CHECKING, TypeAlias
@@ -135,8 +134,8 @@ class Routes(dict[bytes, Route]):
         if len(self) >= _CACHED_TOPICS or self._size >= _CACHED_BYTES:
             self.forget()
         topic = raw.decode()
-        thawed = _UNBOUNDED if self._left == _UNBOUNDED else _THAWED_AT_ONCE
-        receivers = _NOBODY if self._router.too_deep(raw) else self._router.match(topic, thawed)
+        until = None if self._left == _UNBOUNDED else self._until
+        receivers = _NOBODY if self._router.too_deep(raw) else self._router.match(topic, until)
         if raw.startswith(_SPARKPLUG):
             self._router.take_birth(topic, raw)
         route = NOWHERE
@@ -207,21 +206,21 @@ class Router:
         """The number of subscriptions."""
         return len(self._index)
 
-    def match(self, topic: str, most: int = _UNBOUNDED) -> _Receivers:
+    def match(self, topic: str, until: float | None = None) -> _Receivers:
         """Return who gets a message on a topic, and who subscribed and may not have it.
 
-        Of each session the subscription with the highest QoS. At most so many passive sessions are
-        activated; raises _EnoughMatched if that is too few.
+        Of each session the subscription with the highest QoS. ``until`` bounds how many passive
+        sessions are activated: at least one; raises _EnoughMatched if that is too few.
         """
         if is_reserved_topic(topic):
             return _NOBODY
         matching = self._index.match(topic)
         passive = dict.fromkeys(found for found in matching if isinstance(found, str))
         if passive:
-            for name in islice(passive, most):
+            for count, name in enumerate(passive):
+                if until is not None and count and self._enough(count, until):
+                    raise _EnoughMatched
                 self._activate(name)
-            if len(passive) > most:
-                raise _EnoughMatched
             matching = self._index.match(topic)
         best: dict[str, Subscriber] = {}
         denied: list[Subscriber] = []
@@ -239,6 +238,10 @@ class Router:
             if found.session not in best:
                 without[found.session] = found
         return tuple(best.values()), tuple(without.values())
+
+    def _enough(self, thawed: int, until: float) -> bool:
+        """Return whether no further passive session is to be activated: some have much to keep."""
+        return thawed >= _THAWED_AT_ONCE or self.clock() >= until
 
     def take_birth(self, topic: str, raw: bytes) -> None:
         """Take note of where a birth of Sparkplug is kept, if a topic is one's."""

@@ -89,6 +89,8 @@ _FILTERS_AT_ONCE: Final = 32
 """Topic filters of a SUBSCRIBE or UNSUBSCRIBE that are handled in one turn."""
 _STARTED_AT_ONCE: Final = 512
 """Subscriptions of a session that comes back that are started in one turn."""
+_FROZEN_AT_MOST: Final = 2048
+"""Subscriptions of a session that is passivated: one with more would take too long to come back."""
 _RELEASED_AT_ONCE: Final = 256
 """Packet identifiers of a run of PUBRELs that are handled in one turn."""
 _RETAINED_AT_ONCE: Final = 1024
@@ -471,7 +473,7 @@ class Session(LoopActor):
         self._broker.retire(self)
 
     def _on_retire(self, _message: Retire) -> None:
-        many = len(self.state.subscriptions) > _STARTED_AT_ONCE
+        many = len(self.state.subscriptions) > _FROZEN_AT_MOST
         if self.connection is None and not self._delivery.loading and not many:
             self._broker.retire(self)
 

@@ -181,3 +181,21 @@ def test_receivers_of_topics_that_changed_are_forgotten() -> None:
         assert len(router.routes[b"a"].targets) == 1
         router.remove_session(f"s{number}")
     assert len(router.routes._interned) < 1100
+
+
+def test_passive_sessions_are_activated_for_a_short_time_but_always_one() -> None:
+    now, activated = [0.0], list[str]()
+
+    def activate(session: str) -> None:
+        now[0] += 0.0004  # it has many subscriptions
+        activated.append(session)
+        router.subscribe(session, "a", 1)
+
+    router = Router(activate, None, lambda: now[0])
+    for number in range(10):
+        router.passivate(f"s{number}", ["a"])
+    for count in (3, 6, 9):
+        assert router.routes.look_up([b"a"]) == []
+        assert len(activated) == count
+    (route,) = router.routes.look_up([b"a"])
+    assert len(route.targets) == len(activated) == 10

@@ -115,6 +115,8 @@ def test_a_session_with_many_subscriptions_comes_back_and_goes() -> None:
             client = await world.connect("c", filters=MANY)
             client.drop()
             await world.go(5)
+            assert world.broker.find_session("c") is None
+            assert world.broker.node.sessions.frozen("c") is not None
             writer = await world.connect("w")
             writer.send(p.publish("many/5", b"away", 1, 1))
             await world.go(1)
