@@ -189,13 +189,16 @@ class World:
         await self.broker.recover(lambda _done, _total: None)
         if self.cutting:
             self.broker.journal.released_at_once = 1
-            self.broker.kernel.turn_cut = self._turn_cut
+            self._tell_of_cuts(self.broker)
         self.up = not self.broker.failed.done() and not self.log.nats.dead
 
-    def _turn_cut(self) -> None:
-        self.broker.journal.cut_turn()
-        if self.on_cut is not None:
-            self.on_cut()
+    def _tell_of_cuts(self, broker: Broker) -> None:
+        def turn_cut() -> None:
+            broker.journal.cut_turn()
+            if self.on_cut is not None and broker is self.broker:
+                self.on_cut()
+
+        broker.kernel.turn_cut = turn_cut
 
     async def start_surely(self) -> None:
         """Start, as a service manager would: again and again while the log is not available."""
