@@ -98,13 +98,15 @@ class _EnoughMatched(Exception):  # noqa: N818 - a signal, no error
 class Routes(dict[bytes, Route]):
     """Routes by raw topic; a miss is looked up in the index."""
 
-    __slots__ = ("_interned", "_left", "_router", "_size", "_until", "matched_at_once")
+    __slots__ = ("_forgot", "_interned", "_left", "_router", "_size", "_until", "matched_at_once")
 
     def __init__(self, router: Router) -> None:
         super().__init__()
         self._router = router
         self._interned: dict[_Receivers, Route] = {}
         self._size = 0
+        self._forgot = False
+        """Everything was dropped since this was set to False."""
         self._left = _UNBOUNDED
         """Topics that may still be matched."""
         self._until = 0.0
@@ -118,6 +120,7 @@ class Routes(dict[bytes, Route]):
         """
         self._left = self.matched_at_once
         self._until = self._router.clock() + _MATCHING
+        self._forgot = False
         found: list[Route] = []
         try:
             found.extend(map(self.__getitem__, topics))
@@ -125,6 +128,11 @@ class Routes(dict[bytes, Route]):
             pass
         finally:
             self._left = _UNBOUNDED
+        if self._forgot:
+            # For a session that was activated, or for want of room: what was found holds, and who
+            # asks for some of it again in this turn is not to have all of it matched once more.
+            self.update(zip(topics, found, strict=False))
+            self._size = sum(map(len, self))
         return found
 
     def __missing__(self, raw: bytes) -> Route:
@@ -163,6 +171,7 @@ class Routes(dict[bytes, Route]):
         self.clear()
         self._interned.clear()
         self._size = 0
+        self._forgot = True
 
 
 class Router:

@@ -168,3 +168,20 @@ def test_a_passive_session_is_activated_by_what_matches() -> None:
     assert router.subscriptions == 3
     assert {one.session for one in router.remove_session("c")} == {"c"}
     assert who(router, "b") == {}
+
+
+def test_what_was_looked_up_is_known_although_routes_were_forgotten_meanwhile() -> None:
+    matched: list[str] = []
+    router = Router(lambda session: router.subscribe(session, "late/+", 1))
+    match = router.match
+    router.match = lambda topic, until=None: (  # type: ignore[method-assign]
+        matched.append(topic) or match(topic, until)  # type: ignore[func-returns-value]
+    )
+    router.passivate("p", ["late/+"])
+    topics = [b"a", b"b", b"late/x", b"c"]
+    found = router.routes.look_up(topics)
+    assert [len(route.targets) for route in found] == [0, 0, 1, 0]
+    assert [router.routes[raw] for raw in topics] == found
+    assert matched == ["a", "b", "late/x", "c"]
+    router.subscribe("s", "#", 0)
+    assert all(router.routes[raw].targets for raw in topics)
