@@ -30,7 +30,9 @@ def give_way() -> None:
     """
     if sys.platform == "linux":
         with contextlib.suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
+            thread = threading.get_native_id()
+            niceness = max(os.getpriority(os.PRIO_PROCESS, thread), _NICENESS)
+            os.setpriority(os.PRIO_PROCESS, thread, niceness)
         _run_for(_USUAL)
 
 

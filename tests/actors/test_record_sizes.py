@@ -185,7 +185,14 @@ EVENTS: dict[str, Callable[[], Iterable[Event]]] = {
         BrokerStarted("1.2.3"),
         BrokerStopped(),
         WebAccessed(
-            "refused", "\x01" * 256, "\x01" * 256, "operate", "wrong_cookie", NUMBER, NUMBER
+            "token_removed",
+            "\x01" * 256,
+            "\x01" * 256,
+            "operate",
+            "wrong_cookie",
+            NUMBER,
+            NUMBER,
+            "2026-12-31T23:59:59Z",
         ),
     ],
 }

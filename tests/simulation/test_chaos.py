@@ -36,10 +36,17 @@ def test_every_fault_happened() -> None:
         "crash", "crash while it recovers", "killed before an append",
         "killed before bytes are sent", "killed stored, not acknowledged",
         "connection to NATS lost", "JetStream stands still", "client stops reading",
-        "take over", "leave", "drop", "subscribe", "unsubscribe", "burst",
+        "take over", "leave", "drop", "subscribe", "unsubscribe", "burst", "withheld",
         "live state compared with the log after a restart",
     ]  # fmt: skip
     wanted += [f"attack: {attacker.kind}" for attacker in ATTACKERS]
+    wanted += [
+        f"between parts: {what}"
+        for what in (
+            "take over or connect", "drop", "leave", "publish", "unsubscribe", "operator",
+            "other permissions",
+        )
+    ]  # fmt: skip
     assert not [what for what in wanted if not seen[what]]
 
 

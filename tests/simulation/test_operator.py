@@ -672,9 +672,12 @@ def test_logins_at_the_web_page_are_recorded() -> None:
             answer = await change(world, "web_accessed", outcome="login", first_ms=7, **login)
             refusal = {**login, "name": "", "role": "", "reason": "wrong_token"}
             await change(world, "web_accessed", outcome="refused", count=3, first_ms=8, **refusal)
+            token = {**login, "address": "", "expires": "never"}
+            await change(world, "web_accessed", outcome="token_added", count=1, first_ms=9, **token)
             assert events(world, WebAccessed) == [
                 WebAccessed("login", "127.0.0.1", "ann", "view", "", 1, 7),
                 WebAccessed("refused", "127.0.0.1", "", "", "wrong_token", 3, 8),
+                WebAccessed("token_added", "", "ann", "view", "", 1, 9, "never"),
             ]
             assert answer["position"] is not None
             compare(world)
@@ -687,10 +690,11 @@ def test_logins_at_the_web_page_are_recorded() -> None:
 @pytest.mark.parametrize(
     ("more", "wrong"),
     [
-        ({"outcome": "other"}, "outcome must be one of login, refused, denied"),
+        ({"outcome": "other"}, "outcome must be one of login, refused, denied, token_added"),
         ({"address": "x" * 200}, "address must have at most"),
         ({"name": "x" * 65}, "name must have at most"),
         ({"reason": 7}, "reason must be text"),
+        ({"expires": "x" * 33}, "expires must have at most"),
         ({"count": -1}, "count must be a whole number"),
         ({"first_ms": 1 << 60}, "first_ms must be a whole number"),
     ],

@@ -168,3 +168,17 @@ def test_a_will_that_may_not_be_published_any_more_is_not(*, restart: bool) -> N
         assert dropped(world) == [("s", "not_permitted", 1)]
 
     run(scenario)
+
+
+def test_a_drop_is_recorded_although_the_routes_are_forgotten_within_the_same_read() -> None:
+    async def scenario(world: World) -> None:
+        away = await world.connect("away", filters=[("late/#", 1)])
+        away.transport.drop()
+        await world.go(3)  # its session is passive now: a message to it changes the index
+        await world.connect("r", filters=[("a/#", 1)])
+        sender = await world.connect("s")
+        sender.send(p.publish("a/secret", b"x", 1, 1), p.publish("late/x", b"x", 1, 2))
+        await world.go(1)
+        assert dropped(world) == [("r", "not_permitted", 1)]
+
+    run(scenario, NO_SECRETS)
