@@ -1,13 +1,15 @@
-# make run: serve MQTT on 127.0.0.1:1883; make test: everything CI runs; make bench: the load table.
+# make run: serve MQTT on 127.0.0.1:1883; make check: at every save; make test: everything CI runs.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 WORKERS ?= 3
 
-.PHONY: help install run test lint types pytest drills bench abuse fuzz clean java
+.PHONY: help install spark run test lint types pytest drills bench abuse fuzz clean java
 
 help:
-	@echo "make run     install into $(VENV) and serve on 127.0.0.1:1883"
+	@echo "make run     install the broker into $(VENV) and serve on 127.0.0.1:1883"
+	@echo "make spark   install what foldmq spark needs, too (1.1 GB)"
 	@echo "make test    ruff, mypy and all tests"
 	@echo "make drills  kill, stop, cut and damage for longer (FOLDMQ_DRILL_ROUNDS, FOLDMQ_DRILL_SEED)"
 	@echo "make bench   load foldmq, Mosquitto and NATS Server, compare (ARGS=--quick, ARGS=--help)"
@@ -17,6 +19,7 @@ help:
 
 # The stamps make the second time quick: pip runs again only when pyproject.toml changes.
 install: $(VENV)/installed
+spark: $(VENV)/installed-spark
 
 $(VENV)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -27,12 +30,16 @@ $(VENV)/python:
 	@touch $@
 
 $(VENV)/installed: $(VENV)/python pyproject.toml
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[spark]'
+	$(PIP) install --editable .
 	@touch $@
 
-$(VENV)/installed-test: $(VENV)/python pyproject.toml
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
+$(VENV)/installed-spark: $(VENV)/python pyproject.toml
+	$(PIP) install --editable '.[spark]'
 	@touch $(VENV)/installed $@
+
+$(VENV)/installed-test: $(VENV)/python pyproject.toml
+	$(PIP) install --editable '.[test]'
+	@touch $(VENV)/installed $(VENV)/installed-spark $@
 
 run: install
 	$(BIN)/foldmq serve
@@ -65,7 +72,7 @@ drills: export FOLDMQ_DRILL_ROUNDS ?= 20
 drills: $(VENV)/installed-test
 	$(BIN)/python -m pytest tests/e2e -m drill $(ARGS)
 
-bench: install
+bench: spark
 	$(BIN)/python bench/run.py $(ARGS)
 
 abuse: install
@@ -75,7 +82,7 @@ abuse: install
 SECONDS ?= 600
 TARGETS ?= $(shell ls tests/fuzz | sed -n 's/^fuzz_\(.*\)\.py$$/\1/p')
 fuzz: $(VENV)/installed-test
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[fuzz]'
+	$(PIP) install --editable '.[fuzz]'
 	for target in $(TARGETS); do \
 	  $(BIN)/python tests/fuzz/run.py $$target --seconds $(SECONDS) --keep || exit 1; \
 	done
