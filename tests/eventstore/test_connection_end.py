@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,6 +17,12 @@ def unused_url() -> str:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return f"nats://127.0.0.1:{probe.getsockname()[1]}"
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(20):
+        while not condition():
+            await asyncio.sleep(0.01)
 
 
 async def test_giving_up_does_not_depend_on_one_cancellation(
@@ -83,6 +90,28 @@ async def test_closing_at_any_moment_of_a_reconnect() -> None:
             await asyncio.sleep(0)
         await disconnect(client)
         assert client.is_closed
+    server.close()
+
+
+async def test_nothing_reconnects_after_closing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even if the attempt that was cancelled fails instead, as in Python 3.11 it may."""
+    attempts: list[asyncio.Task[Any] | None] = []
+
+    async def dial(_client: Client, _server: object) -> None:
+        attempts.append(asyncio.current_task())
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise ConnectionRefusedError from None
+
+    server = await asyncio.start_server(serve_hurriedly, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    client = await connect(ConnectionOptions(urls=(f"nats://127.0.0.1:{port}",)))
+    monkeypatch.setattr(Client, "_connect_to_server", dial)
+    await until(lambda: attempts)
+    await disconnect(client)
+    await until(lambda: all(task is not None and task.done() for task in attempts))
+    assert len(attempts) == 1
     server.close()
 
 
