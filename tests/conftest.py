@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
 
     from harness.order import LongFirst
     from pyspark.sql import SparkSession
@@ -48,10 +48,20 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LongFirst | 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """Spark on two cores of this machine, for all tests that need it."""
-    from harness.plans import INTERPRETED
+    from harness.sparklimits import session_of_worker
 
-    from spark.session import running_session
-
-    few = {"spark.sql.shuffle.partitions": "2", **INTERPRETED}
-    with running_session("local[2]", "1g", few) as session:
+    with session_of_worker() as session:
         yield session
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[Any]
+) -> Generator[None, None, None]:
+    """Discard a Spark in whose middle a test was ended."""
+    if "spark" in getattr(item, "fixturenames", ()):
+        from harness.sparklimits import discard, was_cut
+
+        if was_cut(call):
+            discard(item)
+    yield

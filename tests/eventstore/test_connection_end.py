@@ -21,7 +21,7 @@ def unused_url() -> str:
 
 async def until(condition: Callable[[], object]) -> None:
     async with asyncio.timeout(20):
-        while not condition():
+        while not condition():  # noqa: ASYNC110 - nats-py tells nothing of it
             await asyncio.sleep(0.01)
 
 
