@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
@@ -32,8 +33,6 @@ def test_where_tests_have_no_limit_a_start_has_none() -> None:
 def test_later_tests_get_another_spark() -> None:
     command = [sys.executable, "-m", "pytest", FILE, "-p", "no:cacheprovider", "-vv", "-n", "0"]
     ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    results = [line.split()[:2] for line in ran.stdout.splitlines() if line.startswith(FILE)]
-    assert results == [
-        [f"{FILE}::test_a_fixture_is_ended", "ERROR"],
-        [f"{FILE}::test_the_fixture_is_made_anew", "PASSED"],
-    ], ran.stdout
+    results = re.findall(r"(?m)^\S+::(test_\w+) (PASSED|FAILED|ERROR)", ran.stdout)
+    expected = [("test_a_fixture_is_ended", "ERROR"), ("test_the_fixture_is_made_anew", "PASSED")]
+    assert results == expected, ran.stdout
