@@ -5,11 +5,12 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 WORKERS ?= 3
 
-.PHONY: help install spark run test lint types pytest drills bench abuse fuzz clean java
+.PHONY: help install spark run check test lint types pytest drills bench abuse fuzz clean java
 
 help:
 	@echo "make run     install the broker into $(VENV) and serve on 127.0.0.1:1883"
 	@echo "make spark   install what foldmq spark needs, too (1.1 GB)"
+	@echo "make check   ruff, mypy and the tests that need no process and no Spark: at every save"
 	@echo "make test    ruff, mypy and all tests"
 	@echo "make drills  kill, stop, cut and damage for longer (FOLDMQ_DRILL_ROUNDS, FOLDMQ_DRILL_SEED)"
 	@echo "make bench   load foldmq, Mosquitto and NATS Server, compare (ARGS=--quick, ARGS=--help)"
@@ -55,6 +56,12 @@ java:
 	 echo "make test needs Java 17 or newer, which foldmq's Spark jobs run on, and finds none" >&2; \
 	 echo "(on Debian: apt install openjdk-17-jre-headless)" >&2; exit 1
 
+# At every save: what needs no process, no socket and no Spark, and takes less than a minute.
+check: lint types
+	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal -m 'not slow and not system' \
+	  $(filter-out $(foreach folder,conformance e2e spark,tests/$(folder)/),$(wildcard tests/*/)) \
+	  $(wildcard tests/test_*.py) $(ARGS)
+
 lint: $(VENV)/installed-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -69,8 +76,10 @@ pytest: $(VENV)/installed-test
 
 # How often each drill strikes, and the seed of when and where; make test strikes a few times.
 drills: export FOLDMQ_DRILL_ROUNDS ?= 20
+drills: export FOLDMQ_SEEDS ?= 300
 drills: $(VENV)/installed-test
-	$(BIN)/python -m pytest tests/e2e -m drill $(ARGS)
+	$(BIN)/python -m pytest tests/e2e tests/simulation/test_chaos.py \
+	  -m 'drill or slow' $(ARGS)
 
 bench: spark
 	$(BIN)/python bench/run.py $(ARGS)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -33,6 +35,39 @@ os.environ.setdefault(
     "-XX:+IgnoreUnrecognizedVMOptions -XX:+UnlockDiagnosticVMOptions "
     "-XX:-BytecodeVerificationRemote",
 )
+
+
+_SYSTEM = ("conformance", "e2e", "spark")
+"""Folders whose tests have the mark ``system``, all of them."""
+_IMPURE = {"os.fork", "os.posix_spawn", "socket.bind", "socket.connect", "subprocess.Popen"}
+_pure: list[str] = []
+"""The test that runs, if it has not the mark ``system``."""
+
+
+def _watch(event: str, _arguments: tuple[object, ...]) -> None:
+    if event in _IMPURE and _pure:
+        raise AssertionError(f"{_pure[0]} is no pure test ({event}): mark it with system")
+
+
+sys.addaudithook(_watch)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests of whole folders."""
+    here = Path(__file__).parent
+    for item in items:
+        if item.path.relative_to(here).parts[0] in _SYSTEM:
+            item.add_marker(pytest.mark.system)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Let no test but those with the mark start a process or open a socket."""
+    _pure[:] = [] if item.get_closest_marker("system") else [item.nodeid]
+    try:
+        return (yield)
+    finally:
+        _pure.clear()
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -20,6 +20,8 @@ from harness import forkserver
 from cli import client, sub
 from cli.units import Address
 
+pytestmark = pytest.mark.system
+
 ROOT = Path(__file__).resolve().parents[2]
 MOSQUITTO = shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin")
 

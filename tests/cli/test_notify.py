@@ -17,6 +17,8 @@ from harness.broker import Broker, free_port, until
 from cli.monitoring.notify import Notifier
 from protocol.errors import FoldmqError
 
+pytestmark = pytest.mark.system
+
 
 class Manager:
     """Hears what a service says."""

@@ -465,6 +465,7 @@ def test_filters_are_checked(topic_filter: str) -> None:
         (True, r"is starting or ending, or keeps its log in a NATS server of its own"),
     ],
 )
+@pytest.mark.system
 async def test_a_directory_in_use_without_its_nats_is_named(
     embedded: bool, said: str, tmp_path: Path
 ) -> None:
@@ -496,6 +497,7 @@ async def test_a_directory_that_must_not_be_read_is_named(
 
 
 @pytest.mark.parametrize("config", ["{", "[]", '{"port": "x"}', '{"port": 1}'])
+@pytest.mark.system
 async def test_a_directory_without_a_broker_is_named(tmp_path: Path, config: str) -> None:
     (tmp_path / "node").write_text("n1\n")
     (tmp_path / "nats.credentials").write_text(json.dumps({"user": "u", "password": "p"}))

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from harness import forkserver
 
+pytestmark = pytest.mark.system
+
 ROOT = Path(__file__).resolve().parents[2]
 
 

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     from textual.pilot import Pilot
 
+pytestmark = pytest.mark.slow
+
 HOSTILE = "\x1b[2J[red]evil[/]\u202e"
 SHOWN = "\\u001b[2J[red]evil[/]\\u202e"
 

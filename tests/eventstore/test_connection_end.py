@@ -12,6 +12,8 @@ from eventstore.connection import ConnectionOptions, connect, disconnect
 from eventstore.datadir import DataDir
 from eventstore.embedded import EmbeddedServer
 
+pytestmark = pytest.mark.system
+
 
 def unused_url() -> str:
     with socket.socket() as probe:

@@ -27,6 +27,8 @@ from eventstore.errors import (
 from eventstore.natsprogram import check_version, find_binary
 from eventstore.orphans import listed_processes_with, processes_with
 
+pytestmark = pytest.mark.system
+
 
 async def until(condition: Callable[[], object], seconds: float = 20) -> None:
     deadline = asyncio.get_running_loop().time() + seconds

@@ -19,6 +19,8 @@ from eventstore.errors import BadNatsOptions, NatsUnavailable
 from eventstore.link import Arrived, Link, render_pub
 from eventstore.linktransport import LinkTransport
 
+pytestmark = pytest.mark.system
+
 
 @pytest_asyncio.fixture
 async def nats(tmp_path: Path) -> AsyncIterator[Nats]:

@@ -15,6 +15,8 @@ from linked import Linked, Nats, render_hpub, until
 from eventstore.errors import NatsUnavailable
 from eventstore.link import render_pub
 
+pytestmark = pytest.mark.system
+
 ACCESS = {"user": "bridge", "password": "secret"}
 
 

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
     from eventstore.datadir import DataDir
 
+pytestmark = pytest.mark.system
+
 STREAM, SUBJECT = "FOLDMQ_LOG_a", "foldmq.log.a"
 PATIENCE = 40.0
 

@@ -8,6 +8,7 @@ import signal
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from harness.broker import free_port
 from linked import Nats, until
 from nats.aio.client import Client
@@ -19,6 +20,8 @@ from eventstore.promptclient import PromptClient
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
+
+pytestmark = pytest.mark.system
 
 Heard = list[tuple[str, bytes]]
 

@@ -15,6 +15,8 @@ from linked import Nats, until
 from eventstore.connection import ConnectionOptions
 from eventstore.questions import Questions, UnansweredError
 
+pytestmark = pytest.mark.system
+
 SUBJECT = "foldmq.auth"
 PATIENCE = 30
 

@@ -18,6 +18,8 @@ from structlog.testing import capture_logs
 from actors.limits.acceptor import Acceptor, listening_socket
 from actors.limits.descriptors import Descriptors
 
+pytestmark = pytest.mark.system
+
 ANYBODY = lambda host: True  # noqa: E731
 
 

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     from nats.aio.msg import Msg
 
+pytestmark = pytest.mark.system
+
 # The table of the NATS documentation, and what its rows make together
 TOPICS = [
     *("foo/bar", "/foo/bar", "foo/bar/", "foo//bar", "//foo/bar", "foo.bar"),

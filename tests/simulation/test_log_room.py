@@ -206,6 +206,7 @@ def test_what_no_archive_has_stops_nobody() -> None:
     simulate(scenario)
 
 
+@pytest.mark.slow
 def test_a_bound_that_is_lowered_stops_nobody_for_long() -> None:
     async def scenario() -> None:
         async with bounded(keep_bytes=10 * BOUND).running() as world:

@@ -143,6 +143,7 @@ def test_what_is_old_goes_and_what_is_recent_stays() -> None:
     simulate(scenario)
 
 
+@pytest.mark.slow
 def test_nothing_is_cut_when_nothing_is_bounded() -> None:
     async def scenario() -> None:
         async with World(keep=0.0).running() as world:

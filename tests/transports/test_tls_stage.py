@@ -20,6 +20,8 @@ from actors.transports.tlscontext import TlsOptions, make_context
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.system
+
 MIB = 1024 * 1024
 
 

@@ -22,6 +22,8 @@ from actors.transports.websocket import WebSocketOptions, WebSocketStage
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+pytestmark = pytest.mark.system
+
 
 def ws_options(**others: Any) -> StackOptions:
     return StackOptions(websocket=WebSocketOptions(**others))
