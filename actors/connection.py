@@ -18,7 +18,7 @@ import structlog
 from actors.bites import GO_ON, Bites
 from actors.brake import Brake
 from actors.keepalive import KeepAlive
-from actors.kernel import LATER_SLICE, LoopActor
+from actors.kernel import LoopActor
 from actors.login import Login
 from actors.messages import Authenticated, Close, Detached, Packets, Writable
 from actors.pause import Pause
@@ -54,12 +54,8 @@ _NEW = 1.0
 _LONGEST_TIMER = 60.0
 _PACKETS_AT_ONCE = 4096
 """Packets of a client that are taken in one turn, about; one of QoS 1 or 2 counts as eight."""
-_LARGE = 2 * 1024
+_LARGE = 8 * 1024
 """Bytes of a read that is handled when those of clients that send less are done."""
-_HEAVY, _HEAVY_TIME = 1000, 0.1
-"""Packets a second from which a client is no light one; seconds between two looks at them."""
-_PARTS = 64
-"""The least part of :data:`_PACKETS_AT_ONCE` that is taken in one turn is a part in so many."""
 _LINGER = 5.0
 """Seconds that a closing connection gets for what is still to be sent to it."""
 
@@ -121,8 +117,6 @@ class Connection(LoopActor, asyncio.Protocol):
         "_brake",
         "_broker",
         "_closed",
-        "_counted",
-        "_counted_at",
         "_decoder",
         "_ended",
         "_login",
@@ -140,7 +134,6 @@ class Connection(LoopActor, asyncio.Protocol):
         "deep_filter",
         "gated",
         "given_id",
-        "heavy",
         "hold",
         "host",
         "identity",
@@ -149,8 +142,6 @@ class Connection(LoopActor, asyncio.Protocol):
         "listener",
         "messages_in",
         "messages_out",
-        "pace",
-        "packets_in",
         "session",
         "starved",
         "writable",
@@ -168,9 +159,6 @@ class Connection(LoopActor, asyncio.Protocol):
         self._brake: Brake | None = None
         """Who waits until this client reads; None for most."""
         self._closed = False
-        self._counted = 0
-        """Packets that had come when it was last looked at how many do."""
-        self._counted_at = 0.0
         self._ended = False
         self._alive: KeepAlive | None = None
         """None without a keep alive."""
@@ -204,11 +192,6 @@ class Connection(LoopActor, asyncio.Protocol):
         """As the client asked for, seconds."""
         self.messages_in = 0
         self.messages_out = 0
-        self.heavy = False
-        """It sends so much that others come first."""
-        self.pace = 1.0
-        """The part of the usual work that this client may cause in one turn while others wait."""
-        self.packets_in = 0
         self.hold: Effects | None = None
         self.gated = 0
         self.starved = False
@@ -261,14 +244,12 @@ class Connection(LoopActor, asyncio.Protocol):
             self._settles = None
             self._spare_bites()
         if self._settles is None:
-            if self._behind or len(data) > _LARGE or self._sends_much():
+            if self._behind or len(data) > _LARGE:
                 # Those who send little come first.
-                if self._behind:
-                    self.pause(Pause.TURN)
                 self._behind += 1
+                self.pause(Pause.TURN)
                 self.kernel.later(self, _Large(data))
             else:
-                self.kernel.light += 1
                 self.kernel.tell(self, data)
         else:
             if self._login is not None and not self._ended:
@@ -276,25 +257,6 @@ class Connection(LoopActor, asyncio.Protocol):
             if self.mailbox_depth or len(data) > _SMALL:
                 self.pause(Pause.TURN)
             self.kernel.put_off(self, data, first=self.identity is not None)
-
-    def _sends_much(self) -> bool:
-        """Return whether the client sends so many packets that others come first."""
-        now = self.kernel.last_look
-        if now - self._counted_at >= _HEAVY_TIME:
-            count = self.packets_in - self._counted
-            self.heavy = count > _HEAVY * (now - self._counted_at)
-            self._counted, self._counted_at = self.packets_in, now
-        return self.heavy
-
-    def on_part(self, seconds: float) -> None:
-        """Make the next parts of longer work shorter, or longer, after one of this client's."""
-        if seconds > LATER_SLICE:
-            self.pace = max(1 / _PARTS, self.pace * max(0.25, LATER_SLICE / seconds))
-        elif self.pace < 1 and seconds < LATER_SLICE / 2:
-            self.pace = min(1.0, self.pace * 1.5)
-        else:
-            return
-        self._decoder.at_once = max(_PACKETS_AT_ONCE // _PARTS, int(_PACKETS_AT_ONCE * self.pace))
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Put the end into the mailbox, behind what was read before."""

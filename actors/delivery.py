@@ -207,8 +207,7 @@ class Delivery:
             return
         limits = self._broker.limits
         typical = state.queued_bytes // state.queued
-        most = self._session.at_once(_DRAIN_AT_ONCE)
-        most = max(1, min(most, limits.batch_bytes // (typical + 1)))
+        most = max(1, min(_DRAIN_AT_ONCE, limits.batch_bytes // (typical + 1)))
         runs = decisions.next_waiting(state, limits.window, most)
         if not runs:
             return

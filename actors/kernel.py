@@ -11,10 +11,8 @@ life. What is different is what runs it:
 - A turn that takes longer than ``TURN_SLICE`` is *cut*: the event loop comes in between, and then
   the turn goes on. What actors are told from outside meanwhile belongs to the turn after it, so
   a turn decides the same whether it is cut or not.
-- ``later`` is for work that an actor does in parts: the next part runs when the actors that are
-  ready are done. While light clients are about (``light``), or newcomers wait, each part is a
-  turn of its own, and its actor hears how long it took (``on_part``), so that it can make the
-  next one shorter; otherwise the parts that are due share a turn.
+- ``later`` is for work that an actor does in parts: the next part is a turn of its own, which runs
+  when the actors that are ready are done, and all who have such parts take turns.
 - ``put_off`` is ``tell`` for work that others must not wait for. Such actors run once those that
   are ready have nothing left to do, for no longer than ``SLICE``, and then not for as long as
   that took if others are at work: they get half of the time at most.
@@ -64,12 +62,7 @@ TURN_SLICE = 0.006
 _LOOK_EVERY = 16
 """Messages of one mailbox that are handled between two looks at the clock."""
 LATER_SLICE = 0.001
-"""Seconds that a part of longer work is to take while light clients are about, and after which no
-further part is begun before the event loop comes."""
-_TOGETHER = 16
-"""Parts of longer work that share a turn at most."""
-_ABOUT = 0.5
-"""Seconds for which a light client counts as being about after it has sent something."""
+"""Seconds after which no further part of longer work is begun before the event loop comes."""
 SLICE = 0.0005
 """Seconds of a turn after which no more work is begun that was put off."""
 _LONGEST_SLICE = 0.004
@@ -301,9 +294,6 @@ class LoopActor(pykka.Actor):
         """Stop after the messages that are already in the mailbox."""
         self.kernel.tell(self, _STOP)
 
-    def on_part(self, seconds: float) -> None:
-        """Hear how long a part of this actor's longer work took, with all that it caused."""
-
     def on_undelivered(self, messages: list[Any]) -> None:
         """Take back the messages that this actor stopped before; they are not lost unnoticed."""
         _log.debug("messages to a stopped actor", actor=self.actor_urn, count=len(messages))
@@ -354,13 +344,6 @@ class Kernel:
         """When the event loop came last."""
         self._later: deque[tuple[LoopActor, Any]] = deque()
         """Parts of longer work that are due, with what their actors are told then."""
-        self._parts_cut = False
-        """The last parts were cut: what was put off has its turn before the next ones."""
-        self.light = 0
-        """How often clients that send little were heard; counted by who reads them."""
-        self._light_before = 0
-        self._light_until = -_ABOUT
-        """Until when such clients count as being about."""
         self._put_off: deque[LoopActor] = deque()
         self._put_off_first: deque[LoopActor] = deque()
         """Those of them that come before the others."""
@@ -555,13 +538,10 @@ class Kernel:
             self._run_ready()
         # What came while a turn was cut waits for these: they would never have their turn else.
         if not self._cut:
-            if self._parts_cut:
-                self._parts_cut = False
-                self._run_put_off()
-            if self._later and not self._cut:
+            if self._later:
                 self._run_parts()
-                self._parts_cut = self._cut
-            self._run_put_off()
+            if self._deferred and not self._break and not self._cut:
+                self._run_some()
         if self._cut:
             self._pause_turn()
             return
@@ -611,52 +591,20 @@ class Kernel:
             else:
                 self.put_off(actor, message, first=first)
 
-    @property
-    def last_look(self) -> float:
-        """The clock, as it was read last: when an actor was done, or the event loop came."""
-        return self._read
-
-    @property
-    def shared(self) -> bool:
-        """True while light clients are about, or newcomers wait: parts of longer work are short."""
-        if self.light != self._light_before:
-            self._light_before = self.light
-            self._light_until = self._began + _ABOUT
-        return self._began < self._light_until or bool(self._deferred)
-
     def _run_parts(self) -> None:
         """Run parts of longer work, each as a turn, one after the other for a while."""
         began = self._told = self._read
         self.turn_ended()
-        if not self.shared:
-            self._run_together()
-            return
         while self._later and not self._cut:
             actor, message = self._later.popleft()
             self.parts += 1
             if not actor.stopped:
-                begun = self._read
                 self.tell(actor, message)
                 self._run_ready()
                 if not self._cut:
                     self.turn_ended()
-                actor.on_part(self._read - begun)
             if self._read - began >= LATER_SLICE:
                 break
-
-    def _run_together(self) -> None:
-        """Run parts that are due as one turn: nobody waits for a shorter one."""
-        for _ in range(min(len(self._later), _TOGETHER)):
-            actor, message = self._later.popleft()
-            self.parts += 1
-            if not actor.stopped:
-                self.tell(actor, message)
-        self._run_ready()
-
-    def _run_put_off(self) -> None:
-        """Run some of what was put off, unless it waits for a moment."""
-        if self._deferred and not self._break and not self._cut:
-            self._run_some()
 
     def _run_some(self) -> None:
         """Run actors that were put off, one after the other, for a while."""

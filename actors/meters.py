@@ -126,7 +126,6 @@ class Meters:
                 count += len(packet.packet_ids)
             else:
                 count += 1
-        connection.packets_in += count
         self.packets_in += count
 
     def gave(self, connection: Connection, qos: int, count: int, size: int) -> None:

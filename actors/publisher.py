@@ -75,7 +75,6 @@ class Publisher:
         for each message, which is not to be several times as much.
         """
         routes, each = self._broker.router.routes, _MESSAGE if qos else _MESSAGE_QOS0
-        enough = _ENOUGH if self.origin is None else _ENOUGH * self.origin.pace
         first, length = topics[0], len(topics)
         if first not in routes and not routes.look_up(topics[:1]):
             return 0
@@ -84,18 +83,18 @@ class Publisher:
         if topics.count(first) == length:
             self._looked_up = topics, [routes[first]]
             receivers = len(routes[first].targets)
-            work = max(enough, receivers * _RECEIVER)
+            work = max(_ENOUGH, receivers * _RECEIVER)
             return min(length, 1 + int(work / (receivers * each))) if receivers else length
         found = routes.look_up(topics)
         self._looked_up = topics, found
         sizes = [len(route.targets) for route in set(found)]
-        if sum(sizes) * (_RECEIVER + each * len(found)) <= enough:
+        if sum(sizes) * (_RECEIVER + each * len(found)) <= _ENOUGH:
             return len(found)
         seen: set[Route] = set()
         once = spent = 0.0
         for count, route in enumerate(found):
             new = route not in seen
-            if count and once + spent > enough and (new or spent > once):
+            if count and once + spent > _ENOUGH and (new or spent > once):
                 return count
             spent += len(route.targets) * each
             if new:

@@ -245,16 +245,6 @@ class Session(LoopActor):
             if self.state.queued:
                 self._delivery.drain()
 
-    def on_part(self, seconds: float) -> None:
-        """Hear how long a part of longer work took; the next one is shorter or longer."""
-        if self.connection is not None:
-            self.connection.on_part(seconds)
-
-    def at_once(self, most: int) -> int:
-        """Return how much of something is done in one turn, at the pace of the client."""
-        connection = self.connection
-        return most if connection is None else max(1, int(most * connection.pace))
-
     def on_undelivered(self, messages: list[Any]) -> None:
         """Give what came after the session was passivated to the one that takes its place."""
         self._broker.redirect(self.name, messages)
@@ -615,9 +605,8 @@ class Session(LoopActor):
         elif kind is PacketType.PUBCOMP:
             event = decisions.completed(self.state, ids)
         else:
-            most = self.at_once(_RELEASED_AT_ONCE)
-            rest = self._on_release(connection, ids[:most])
-            rest += ids[most:]
+            rest = self._on_release(connection, ids[:_RELEASED_AT_ONCE])
+            rest += ids[_RELEASED_AT_ONCE:]
             return Acks(kind, rest) if rest else None
         if event is not None:
             self.emit(event)
@@ -672,7 +661,7 @@ class Session(LoopActor):
         replayed: set[str] = set()
         at = 0
         while at < len(filters):
-            stop = at + self._granted_at_once(filters[at : at + self.at_once(_FILTERS_AT_ONCE)])
+            stop = at + self._granted_at_once(filters[at : at + _FILTERS_AT_ONCE])
             if at or self._matches_much(filters[0][0]):
                 yield _PART
             if connection.ended:
@@ -778,13 +767,11 @@ class Session(LoopActor):
 
     def _unsubscribe(self, connection: Connection, packet: Unsubscribe) -> Iterator[object]:
         filters, changes = list(dict.fromkeys(packet.filters)), 0
-        at = 0
-        while some := filters[at : at + self.at_once(_FILTERS_AT_ONCE)]:
+        for at in range(0, len(filters), _FILTERS_AT_ONCE):
             if at:
                 yield _PART
-            at += len(some)
             gone = []
-            for topic_filter in some:
+            for topic_filter in filters[at : at + _FILTERS_AT_ONCE]:
                 subscriber = self._broker.router.unsubscribe(self.name, topic_filter)
                 if subscriber is not None:
                     self._stop_subscription(subscriber)

@@ -65,8 +65,8 @@ _FLAG_STATEMENTS = {
 class Decoder:
     """Decodes what one client sends, for as long as its connection lasts.
 
-    ``max_packet_size`` is the largest whole packet accepted, in bytes; ``at_once``, which may
-    be changed, is how many packets one call decodes, about: one of QoS 1 or 2 counts as eight.
+    ``max_packet_size`` is the largest whole packet accepted, in bytes; ``at_once`` is how many
+    packets one call decodes, about: one of QoS 1 or 2 counts as eight.
 
     ``feed`` never raises for what a client sent. After each call look at ``error``: once it is
     set, the packets returned by that call are still to be obeyed, then ``error.connack`` is to be
@@ -74,6 +74,7 @@ class Decoder:
     """
 
     __slots__ = (
+        "_at_once",
         "_ended",
         "_legal",
         "_limit",
@@ -82,13 +83,12 @@ class Decoder:
         "_partial",
         "_reader",
         "_unread",
-        "at_once",
         "error",
     )
 
     def __init__(self, max_packet_size: int, at_once: int = sys.maxsize) -> None:
         self.error: ProtocolError | None = None
-        self.at_once = at_once
+        self._at_once = at_once
         self._reader: FilterReader | None = None
         """A SUBSCRIBE or UNSUBSCRIBE of which topic filters are left to be read."""
         self._unread: tuple[bytes, int] | None = None
@@ -156,7 +156,7 @@ class Decoder:
 
     def _read(self, data: bytes, at: int, packets: list[Packet]) -> int:
         """Read whole packets from an offset on; return the offset of the first byte left."""
-        end, room = len(data), self.at_once
+        end, room = len(data), self._at_once
         while at < end and not self._ended:
             if room <= 0:
                 self._unread = data, at
@@ -216,7 +216,7 @@ class Decoder:
     def _read_filters(self, reader: FilterReader, packets: list[Packet]) -> bool:
         """Read some topic filters of a packet; return whether that were the last ones."""
         self._reader = None
-        if not reader.read(self.at_once):
+        if not reader.read(self._at_once):
             self._reader = reader
             return False
         packets.append(reader.packet())

@@ -742,7 +742,6 @@ def test_parts_of_longer_work_take_turns_and_let_others_come_between(
     for number in range(4):
         cut.kernel.later(one, f"one {number}")
         cut.kernel.later(two, f"two {number}")
-    cut.kernel.light += 1
     cut.kernel.tell(light, "light")
     cut.turn()
     # What is ready goes first; then parts for two milliseconds, each a turn of its own.
@@ -755,64 +754,6 @@ def test_parts_of_longer_work_take_turns_and_let_others_come_between(
     assert cut.handled[6:] == ["one 2", "two 2", "one 3", "two 3"]
     assert cut.kernel.parts == 8
     assert not cut.kernel.busy
-
-
-def test_parts_share_a_turn_while_nobody_waits_for_a_shorter_one() -> None:
-    cut = Cut()
-    cut.kernel.turn_slice = 1.0
-    for number, actor in enumerate(cut.actors[:3]):
-        cut.kernel.later(actor, number)
-    cut.turn()
-    assert cut.handled == [0, 1, 2]
-    assert cut.ended == [0, 3]  # before the parts and behind them
-    assert not cut.asked
-
-
-def test_an_actor_hears_how_long_its_part_took_while_light_clients_are_about() -> None:
-    cut = Cut()
-    cut.kernel.turn_slice = 1.0
-    heard: list[float] = []
-
-    class Worker(LoopActor):
-        def on_receive(self, message: Any) -> None:
-            cut.kernel.tell(cut.actors[0], message)
-            cut.now += 0.003
-
-        def on_part(self, seconds: float) -> None:
-            heard.append(round(seconds, 6))
-
-    worker = Worker()
-    cut.kernel.spawn(worker)
-    cut.kernel.later(worker, "alone")
-    cut.turn()
-    assert heard == []
-    cut.kernel.light += 1
-    cut.kernel.later(worker, "beside others")
-    cut.turn()
-    assert heard == [0.004]  # with what it caused
-    cut.now += 10
-    cut.kernel.later(worker, "alone again")
-    cut.turn()
-    assert heard == [0.004]
-
-
-def test_what_is_put_off_has_its_turn_although_all_parts_are_cut() -> None:
-    cut = Cut()
-    stranger = cut.actors[0]
-
-    class Worker(LoopActor):
-        def on_receive(self, message: Any) -> None:
-            cut.kernel.later(self, message)
-            for actor in cut.actors[1:]:
-                cut.kernel.tell(actor, message)
-
-    worker = Worker()
-    cut.kernel.spawn(worker)
-    cut.kernel.later(worker, "part")
-    cut.kernel.put_off(stranger, "stranger")
-    for _ in range(20):
-        cut.turn()
-    assert "stranger" in cut.handled
 
 
 def test_what_is_put_off_has_its_turn_although_every_turn_is_cut() -> None:
