@@ -58,7 +58,8 @@ java:
 
 # At every save: what needs no process, no socket and no Spark, and takes less than a minute.
 check: lint types
-	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal -m 'not slow and not system' \
+	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal --hypothesis-profile few \
+	  -m 'not slow and not system' \
 	  $(filter-out $(foreach folder,conformance e2e spark,tests/$(folder)/),$(wildcard tests/*/)) \
 	  $(wildcard tests/test_*.py) $(ARGS)
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 settings.register_profile(
     "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
+settings.register_profile("few", settings.get_profile("any machine"), max_examples=20)
 settings.load_profile("any machine")
 
 # A shell has what it runs in the background ignore Ctrl-C, and all that this starts inherits it.

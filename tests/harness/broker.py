@@ -67,7 +67,7 @@ def alive(pid: int) -> bool:
     return not Path("/proc").is_dir()
 
 
-def wait_until_gone(pid: int, timeout: float = 10.0) -> bool:
+def wait_until_gone(pid: int, timeout: float = 40.0) -> bool:
     """Whether the process ended within `timeout` seconds."""
     deadline = time.monotonic() + timeout
     while alive(pid):
