@@ -16,6 +16,7 @@ import paho.mqtt.client as mqtt
 import pytest
 from fakebroker import CONNACK_OK, fake_broker
 from harness import forkserver
+from harness.broker import free_port
 
 from cli import client, sub
 from cli.units import Address
@@ -55,12 +56,9 @@ def refused(result: subprocess.CompletedProcess[bytes], exit_code: int) -> str:
     return text.removeprefix("foldmq: ").rstrip("\n")
 
 
-@pytest.fixture
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+@pytest.fixture(name="free_port")
+def _free_port() -> int:
+    return free_port()
 
 
 @pytest.fixture

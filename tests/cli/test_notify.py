@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from harness.broker import Broker, free_port, until
+from harness.broker import Broker, free_port
+from harness.waiting import until
 
 from cli.monitoring.notify import Notifier
 from protocol.errors import FoldmqError

@@ -15,15 +15,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 from harness import packets
-from harness.broker import stand_still, until
+from harness.broker import stand_still
 from harness.fixtures import EXTERNAL, Clients, unique
 from harness.nats import ACCESS, PASSWORD, USER, Nats
 from harness.packets import Puback, Pubcomp, Publish, Pubrec, Will
 from harness.rawclient import ConnectionClosedError
+from harness.waiting import until
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 
 from e2e.bridging import Place, Visitor, Wire, mqtt_subscribed, received
-from e2e.test_users import add_user
+from e2e.passwordfiles import add_user
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -2,10 +2,10 @@
 
 import asyncio
 import socket
-from collections.abc import Callable
 from typing import Any
 
 import pytest
+from harness.waiting import happens
 from nats.aio.client import Client
 
 from eventstore.connection import ConnectionOptions, connect, disconnect
@@ -19,12 +19,6 @@ def unused_url() -> str:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return f"nats://127.0.0.1:{probe.getsockname()[1]}"
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():  # noqa: ASYNC110 - nats-py tells nothing of it
-            await asyncio.sleep(0.01)
 
 
 async def test_giving_up_does_not_depend_on_one_cancellation(
@@ -110,9 +104,9 @@ async def test_nothing_reconnects_after_closing(monkeypatch: pytest.MonkeyPatch)
     port = server.sockets[0].getsockname()[1]
     client = await connect(ConnectionOptions(urls=(f"nats://127.0.0.1:{port}",)))
     monkeypatch.setattr(Client, "_connect_to_server", dial)
-    await until(lambda: attempts)
+    await happens(lambda: attempts)
     await disconnect(client)
-    await until(lambda: all(task is not None and task.done() for task in attempts))
+    await happens(lambda: all(task is not None and task.done() for task in attempts))
     assert len(attempts) == 1
     server.close()
 

@@ -16,9 +16,9 @@ from actors.projector import Projector
 from actors.retention import Retention
 from eventstore.log import EventLog, LogUnavailable
 from eventstore.recordsize import STORED_AROUND
+from simulation.cutting import cuts
 from simulation.fold import compare
 from simulation.jetstream import SimNats
-from simulation.test_retention import cuts
 from simulation.world import SimClient, World, simulate
 
 BOUND = 200_000

@@ -13,11 +13,12 @@ from actors.broker import Broker
 from actors.retention import Retention
 from actors.session import Session
 from eventstore.errors import CorruptLog
-from eventstore.events import LogCut, MessagesCarried
+from eventstore.events import MessagesCarried
 from eventstore.positions import Position
 from projections.session import SessionState
+from simulation.cutting import cuts
 from simulation.fold import compare, described, fold
-from simulation.test_failures import rebuilt_later
+from simulation.rebuilding import rebuilt_later
 from simulation.world import SimClient, World, simulate
 
 BOUND = 40_000
@@ -46,10 +47,6 @@ def payloads(client: SimClient) -> list[bytes]:
 
 def size(world: World) -> int:
     return sum(map(len, world.disk.records))
-
-
-def cuts(world: World) -> list[LogCut]:
-    return [event for event in world.disk.events() if isinstance(event, LogCut)]
 
 
 def test_endless_load_takes_bounded_room_and_loses_nothing() -> None:
