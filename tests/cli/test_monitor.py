@@ -24,6 +24,8 @@ from cli.settings import ConfigError, Settings, load
 from cli.units import Address
 from eventstore.log import LogUnavailable
 
+pytestmark = pytest.mark.system
+
 
 @contextlib.asynccontextmanager
 async def serving(

@@ -19,6 +19,8 @@ from cli.web import tokens as module
 from cli.web.access import Token, cookie_of, find_token
 from cli.web.tokens import BadTokens, Grant, Role, Tokens, mark_of, parse, read
 
+pytestmark = pytest.mark.system
+
 NOW = 1_700_000_000
 SECRET = "a-token-of-the-tests"
 

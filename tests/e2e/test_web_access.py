@@ -6,8 +6,9 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from harness.broker import Broker, until
+from harness.broker import Broker
 from harness.fixtures import EXTERNAL, Clients
+from harness.waiting import until
 
 from e2e.tools import run
 from e2e.webclient import Page, served

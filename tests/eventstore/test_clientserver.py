@@ -23,6 +23,8 @@ from eventstore.embedded import EmbeddedServer
 from eventstore.errors import DataDirBusy, NatsUnavailable
 from eventstore.natsusers import NatsUser
 
+pytestmark = pytest.mark.system
+
 NKEY = "UAB2CB576PHBBPQ5ODORRZ2LYCMWPZGWGCN2KDK7DXOIMZASKUY3RLKK"
 SEED = "SUAAAAICAMCAKBQHBAEQUCYMBUHA6EARCIJRIFIWC4MBSGQ3DQOR4H776Y"
 HASH = "$2b$04$abcdefghijklmnopqrstuu5vI3ZRTjKCPRqBc8t0Ueb2foafP8H66"

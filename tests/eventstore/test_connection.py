@@ -34,6 +34,8 @@ from eventstore.errors import (
     WeakDurability,
 )
 
+pytestmark = pytest.mark.system
+
 NAME, SUBJECT = "FOLDMQ_LOG_a", "$FOLDMQ.log.a"
 
 

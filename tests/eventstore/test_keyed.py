@@ -16,6 +16,8 @@ from eventstore.embedded import EmbeddedServer
 from eventstore.keyed import KeyedStore
 from eventstore.log import LogUnavailable
 
+pytestmark = pytest.mark.system
+
 
 @pytest_asyncio.fixture
 async def client(server: EmbeddedServer) -> AsyncIterator[Client]:

@@ -15,6 +15,8 @@ from eventstore.datadir import DataDir
 from eventstore.embedded import EmbeddedServer
 from eventstore.errors import DataDirBusy, DataDirError
 
+pytestmark = pytest.mark.system
+
 STRANGER = 54321
 FILES = ("node", "nats.conf", "nats.credentials", "nats.stderr", "nats.log", "nats.pid", "log.mark")
 

@@ -18,17 +18,26 @@ from simulation.attackers import ATTACKERS
 from simulation.chaos import run
 from simulation.faults import Append, Ask
 
-SEEDS = int(os.environ.get("FOLDMQ_SEEDS", "300"))
+SEEDS = int(os.environ.get("FOLDMQ_SEEDS", "100"))
+AT_EVERY_SAVE = 12
+"""So many of them are run by ``make check``, too."""
 _RUN = Path(__file__).parent / "run.py"
 
 _seen: Counter[str] = Counter()
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize(
+    "seed",
+    [
+        pytest.param(seed, marks=[pytest.mark.slow] if seed >= AT_EVERY_SAVE else [])
+        for seed in range(SEEDS)
+    ],
+)
 def test_a_random_run_keeps_every_promise(seed: int) -> None:
     _seen.update(run(seed).counts)
 
 
+@pytest.mark.slow
 def test_every_fault_happened() -> None:
     seen = _seen if SEEDS >= 100 and _seen else sum((run(n).counts for n in range(60)), Counter())
     wanted = [fate.value for fate in (*Append, *Ask)]
@@ -57,6 +66,8 @@ def test_the_same_seed_gives_the_same_run() -> None:
 
 
 @pytest.mark.parametrize("seed", [2, 13, 15])
+@pytest.mark.slow
+@pytest.mark.system
 def test_the_same_seed_gives_the_same_run_in_another_process(seed: int) -> None:
     here = run(seed)
     found = subprocess.run(

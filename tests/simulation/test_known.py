@@ -13,10 +13,10 @@ from eventstore.events import BrokerStarted
 from eventstore.journal import Effects, Journal
 from eventstore.log import LogWriter
 from eventstore.records import GENESIS
+from simulation.checking import acknowledged
 from simulation.faults import Faults
 from simulation.jetstream import SimNats, SimServer, SimStream
 from simulation.loop import SimClock
-from simulation.test_regressions import acknowledged
 from simulation.world import STREAM, SUBJECT, World, simulate
 
 

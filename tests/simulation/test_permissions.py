@@ -2,33 +2,24 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from harness import packets as p
 
-from actors.access.rulesfile import parse
 from eventstore.events import MessageDropped, WillFired
+from simulation.checking import check_promises
 from simulation.loop import simulate
-from simulation.test_regressions import check_promises
+from simulation.permitting import OPEN, permit, topics
 from simulation.world import World
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from simulation.network import SimClient
 
-OPEN = "[[allow]]\nboth = ['#']\n"
 NO_SECRETS = OPEN + "[[deny]]\nsubscribe = ['+/secret']\n"
 NO_SECRETS_TO_R = OPEN + "[[deny]]\nclients = ['r']\nsubscribe = ['+/secret']\n"
 NO_WILLS = OPEN + "[[deny]]\npublish = ['gone']\n"
-
-
-def permit(world: World, text: str) -> None:
-    """Reload with other permissions."""
-    broker, world.permissions = world.broker, parse(Path("rules.toml"), text)
-    broker.reload(broker.options, broker.authenticator, world.permissions)
 
 
 def run(scenario: Callable[[World], Awaitable[None]], text: str = OPEN) -> None:
@@ -39,10 +30,6 @@ def run(scenario: Callable[[World], Awaitable[None]], text: str = OPEN) -> None:
             await check_promises(world)
 
     simulate(whole)
-
-
-def topics(client: SimClient) -> list[str]:
-    return [packet.topic for packet in client.received if isinstance(packet, p.Publish)]
 
 
 def dropped(world: World) -> list[tuple[str, str, int]]:
