@@ -1,13 +1,16 @@
-# make run: serve MQTT on 127.0.0.1:1883; make test: everything CI runs; make bench: the load table.
+# make run: serve MQTT on 127.0.0.1:1883; make check: at every save; make test: everything CI runs.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 WORKERS ?= 3
 
-.PHONY: help install run test lint types pytest drills bench abuse fuzz clean java
+.PHONY: help install spark run check test lint types pytest drills bench abuse fuzz clean java
 
 help:
-	@echo "make run     install into $(VENV) and serve on 127.0.0.1:1883"
+	@echo "make run     install the broker into $(VENV) and serve on 127.0.0.1:1883"
+	@echo "make spark   install what foldmq spark needs, too (1.1 GB)"
+	@echo "make check   ruff, mypy and the tests that need no process and no Spark: at every save"
 	@echo "make test    ruff, mypy and all tests"
 	@echo "make drills  kill, stop, cut and damage for longer (FOLDMQ_DRILL_ROUNDS, FOLDMQ_DRILL_SEED)"
 	@echo "make bench   load foldmq, Mosquitto and NATS Server, compare (ARGS=--quick, ARGS=--help)"
@@ -17,6 +20,7 @@ help:
 
 # The stamps make the second time quick: pip runs again only when pyproject.toml changes.
 install: $(VENV)/installed
+spark: $(VENV)/installed-spark
 
 $(VENV)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -27,12 +31,16 @@ $(VENV)/python:
 	@touch $@
 
 $(VENV)/installed: $(VENV)/python pyproject.toml
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[spark]'
+	$(PIP) install --editable .
 	@touch $@
 
-$(VENV)/installed-test: $(VENV)/python pyproject.toml
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
+$(VENV)/installed-spark: $(VENV)/python pyproject.toml
+	$(PIP) install --editable '.[spark]'
 	@touch $(VENV)/installed $@
+
+$(VENV)/installed-test: $(VENV)/python pyproject.toml
+	$(PIP) install --editable '.[test]'
+	@touch $(VENV)/installed $(VENV)/installed-spark $@
 
 run: install
 	$(BIN)/foldmq serve
@@ -48,6 +56,13 @@ java:
 	 echo "make test needs Java 17 or newer, which foldmq's Spark jobs run on, and finds none" >&2; \
 	 echo "(on Debian: apt install openjdk-17-jre-headless)" >&2; exit 1
 
+# At every save: what needs no process, no socket and no Spark, and takes less than a minute.
+check: lint types
+	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal --hypothesis-profile few \
+	  -m 'not slow and not system' \
+	  $(filter-out $(foreach folder,conformance e2e spark,tests/$(folder)/),$(wildcard tests/*/)) \
+	  $(wildcard tests/test_*.py) $(ARGS)
+
 lint: $(VENV)/installed-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -62,10 +77,12 @@ pytest: $(VENV)/installed-test
 
 # How often each drill strikes, and the seed of when and where; make test strikes a few times.
 drills: export FOLDMQ_DRILL_ROUNDS ?= 20
+drills: export FOLDMQ_SEEDS ?= 300
 drills: $(VENV)/installed-test
-	$(BIN)/python -m pytest tests/e2e -m drill $(ARGS)
+	$(BIN)/python -m pytest tests/e2e tests/simulation/test_chaos.py \
+	  -m 'drill or slow' $(ARGS)
 
-bench: install
+bench: spark
 	$(BIN)/python bench/run.py $(ARGS)
 
 abuse: install
@@ -75,7 +92,7 @@ abuse: install
 SECONDS ?= 600
 TARGETS ?= $(shell ls tests/fuzz | sed -n 's/^fuzz_\(.*\)\.py$$/\1/p')
 fuzz: $(VENV)/installed-test
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[fuzz]'
+	$(PIP) install --editable '.[fuzz]'
 	for target in $(TARGETS); do \
 	  $(BIN)/python tests/fuzz/run.py $$target --seconds $(SECONDS) --keep || exit 1; \
 	done

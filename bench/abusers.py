@@ -10,17 +10,15 @@ import asyncio
 import contextlib
 import functools
 import json
-import os
 import random
-import resource
 import socket
 import ssl
-import sys
 import time
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from beside import run_as_attacker, stdin
 from client import connect, packet, publish, subscribe, text
 
 _TICK = 1.0
@@ -326,9 +324,7 @@ async def run(arguments: argparse.Namespace) -> None:
         loop.create_task(abuse(target, kinds[number % len(kinds)], number, arguments.pause))
         for number in range(arguments.count)
     ]
-    words = asyncio.StreamReader()
-    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(words), sys.stdin)
-    await words.readline()
+    await (await stdin()).readline()
     for task in work:
         task.cancel()
     closed = dict(target.closed)
@@ -355,18 +351,7 @@ def main() -> None:
     parser.add_argument("--user")
     parser.add_argument("--password", default="")
     arguments = parser.parse_args()
-    # Attackers have computers of their own: these must not take the time of those they attack.
-    os.nice(10)
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = arguments.count + 100
-    if soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (min(wanted, hard), hard))
-    try:
-        import uvloop
-    except ImportError:
-        asyncio.run(run(arguments))
-    else:
-        uvloop.run(run(arguments))
+    run_as_attacker(run(arguments), arguments.count + 100)
 
 
 if __name__ == "__main__":

@@ -11,15 +11,13 @@ import asyncio
 import contextlib
 import itertools
 import json
-import os
 import random
-import resource
-import sys
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+from beside import run_as_attacker, stdin
 from client import CONNACK, PUBACK, SUBACK, connect, packet, subscribe, text
 from goodclients import packets_in
 
@@ -351,9 +349,7 @@ async def run(arguments: argparse.Namespace) -> None:
     loop = asyncio.get_running_loop()
     target = Target(arguments.port, arguments.user, arguments.password)
     work = [loop.create_task(each) for each in ATTACKS[arguments.attack](target, arguments.count)]
-    words = asyncio.StreamReader()
-    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(words), sys.stdin)
-    await words.readline()
+    await (await stdin()).readline()
     did = dict(target.did)
     for task in work:
         task.cancel()
@@ -373,16 +369,7 @@ def main() -> None:
     parser.add_argument("--user")
     parser.add_argument("--password", default="")
     arguments = parser.parse_args()
-    # Attackers have computers of their own: these must not take the time of those they attack.
-    os.nice(10)
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (min(max(soft, 8192), hard), hard))
-    try:
-        import uvloop
-    except ImportError:
-        asyncio.run(run(arguments))
-    else:
-        uvloop.run(run(arguments))
+    run_as_attacker(run(arguments), 8192)
 
 
 if __name__ == "__main__":

@@ -9,11 +9,11 @@ import argparse
 import asyncio
 import contextlib
 import json
-import sys
 import time
 from collections.abc import Iterator
 from typing import Any
 
+from beside import stdin
 from client import CONNACK, PUBACK, PUBLISH, SUBACK, connect, packet, publish, subscribe
 
 _TICK = 0.005
@@ -197,8 +197,7 @@ async def run(arguments: argparse.Namespace) -> None:
         await asyncio.wait_for(client.subscribed, _PATIENCE)
     say({"ready": len(clients)})
     publishing = loop.create_task(_publish(clients, arguments.rate))
-    words = asyncio.StreamReader()
-    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(words), sys.stdin)
+    words = await stdin()
     name = "begin"
     while (line := (await words.readline()).decode().split()) and line[0] == "phase":
         say(books.phase(name))

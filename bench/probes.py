@@ -9,12 +9,12 @@ import argparse
 import asyncio
 import itertools
 import json
-import sys
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 from attackers import PINGRESP, Link, Target
+from beside import stdin
 from client import PUBACK, publish
 from helpers import NEWCOMERS
 
@@ -137,11 +137,9 @@ class Probes:
 
 async def run(arguments: argparse.Namespace) -> None:
     """Ask until told to end."""
-    loop = asyncio.get_running_loop()
     probes = Probes(arguments)
     tasks = probes.begin()
-    words = asyncio.StreamReader()
-    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(words), sys.stdin)
+    words = await stdin()
     name = "begin"
     while (line := (await words.readline()).decode().split()) and line[0] == "phase":
         print(json.dumps(probes.phase(name)), flush=True)

@@ -217,6 +217,9 @@ def _sub(
         float | None,
         typer.Option("-W", "--timeout", min=0, help="End after so many seconds (exit code 27)."),
     ] = None,
+    only_subscribe: Annotated[
+        bool, typer.Option("-E", "--only-subscribe", help="End when the broker has subscribed it.")
+    ] = False,
     verbose: Annotated[
         bool, typer.Option("-v", "--verbose", help="Print the topic before the payload.")
     ] = False,
@@ -235,9 +238,15 @@ def _sub(
     key: Key = None,
     insecure: Insecure = False,
 ) -> None:
-    """Print messages as they come; connects again when the broker was away."""
+    """Print messages as they come; waits for the broker when it is away.
+
+    With -i, -c and -E it leaves a session for which the broker keeps messages.
+    """
     from cli.clients import connection as client
     from cli.clients import sub
+
+    if only_subscribe and count is not None:
+        raise client.BadArgumentError("-E prints no message, -C waits for some: give one of them")
 
     files = client.TlsFiles(cafile, cert, key, insecure)
     style: sub.Style = "json" if as_json else "verbose" if verbose else "payload"
@@ -249,7 +258,7 @@ def _sub(
         out=sys.stdout.buffer,
         style=style,
     )
-    subscriber.run(count, timeout)
+    subscriber.run(0 if only_subscribe else count, timeout)
 
 
 if __name__ == "__main__":

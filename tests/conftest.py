@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
 
     from harness.order import LongFirst
     from pyspark.sql import SparkSession
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 settings.register_profile(
     "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
+settings.register_profile("few", settings.get_profile("any machine"), max_examples=20)
 settings.load_profile("any machine")
 
 # A shell has what it runs in the background ignore Ctrl-C, and all that this starts inherits it.
@@ -35,6 +38,39 @@ os.environ.setdefault(
 )
 
 
+_SYSTEM = ("conformance", "e2e", "spark")
+"""Folders whose tests have the mark ``system``, all of them."""
+_IMPURE = {"os.fork", "os.posix_spawn", "socket.bind", "socket.connect", "subprocess.Popen"}
+_pure: list[str] = []
+"""The test that runs, if it has not the mark ``system``."""
+
+
+def _watch(event: str, _arguments: tuple[object, ...]) -> None:
+    if event in _IMPURE and _pure:
+        raise AssertionError(f"{_pure[0]} is no pure test ({event}): mark it with system")
+
+
+sys.addaudithook(_watch)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests of whole folders."""
+    here = Path(__file__).parent
+    for item in items:
+        if item.path.relative_to(here).parts[0] in _SYSTEM:
+            item.add_marker(pytest.mark.system)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Let no test but those with the mark start a process or open a socket."""
+    _pure[:] = [] if item.get_closest_marker("system") else [item.nodeid]
+    try:
+        return (yield)
+    finally:
+        _pure.clear()
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LongFirst | None:
     """Where whole files are distributed, decide which is next."""
@@ -48,10 +84,20 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LongFirst | 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """Spark on two cores of this machine, for all tests that need it."""
-    from harness.plans import INTERPRETED
+    from harness.sparklimits import session_of_worker
 
-    from spark.runtime.session import running_session
-
-    few = {"spark.sql.shuffle.partitions": "2", **INTERPRETED}
-    with running_session("local[2]", "1g", few) as session:
+    with session_of_worker() as session:
         yield session
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[Any]
+) -> Generator[None, None, None]:
+    """Discard a Spark in whose middle a test was ended."""
+    if "spark" in getattr(item, "fixturenames", ()):
+        from harness.sparklimits import discard, was_cut
+
+        if was_cut(call):
+            discard(item)
+    yield

@@ -26,6 +26,7 @@ def table() -> ModuleType:
     return module
 
 
+@pytest.mark.slow
 def test_page_is_up_to_date(table: ModuleType) -> None:
     assert table.PAGE.read_text("utf-8") == table.page(), "run python tools/conformance_table.py"
 

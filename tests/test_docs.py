@@ -25,6 +25,7 @@ GENERATED_ELSEWHERE = {DOCS / "conformance.md", DOCS / "benchmarks.md"}
 PAGES = [
     ROOT / "README.md",
     ROOT / "CHANGELOG.md",
+    ROOT / "CONTRIBUTING.md",
     *(page for page in sorted(DOCS.rglob("*.md")) if page not in GENERATED_ELSEWHERE),
 ]
 WRITTEN = ["architecture", "parity", "status", "durability", "events", "configuration"]
@@ -116,7 +117,7 @@ def test_the_pages_are_there() -> None:
     assert len(DECISIONS) >= 15
 
 
-@pytest.mark.parametrize("tool", ["events_table", "settings_table"])
+@pytest.mark.parametrize("tool", ["benchmark_chart", "events_table", "settings_table"])
 def test_generated_page_is_up_to_date(tool: str) -> None:
     module = _tool(tool)
     assert module.PAGE.read_text("utf-8") == module.page(), f"run python tools/{tool}.py"

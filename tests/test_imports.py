@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
+TESTS = sorted((ROOT / "tests").rglob("*.py"))
 ORDER = ["protocol", "eventstore", "projections", "spark", "actors", "cli"]
 
 NETWORK = {"asyncio", "nats", "selectors", "socket", "ssl", "uvloop"}
@@ -109,6 +110,32 @@ def test_a_wrong_import_is_found(package: str, source: str) -> None:
 )
 def test_a_right_import_passes(package: str, source: str) -> None:
     assert not violations(package, source)
+
+
+def test_no_test_module_imports_another() -> None:
+    found = [
+        f"{module.relative_to(ROOT)}:{line}: imports {name}"
+        for module in TESTS
+        for line, name in imported(module.read_text("utf-8"))
+        if name.rpartition(".")[2].startswith("test_")
+    ]
+    assert not found
+
+
+def test_what_tests_share_exists_once() -> None:
+    """A helper module has a name of its own, and so has what waits or finds a port."""
+    helpers = [module for module in TESTS if not module.name.startswith(("test_", "__init__"))]
+    programs = ("conftest.py", "run.py")
+    names = Counter(module.name for module in helpers if module.name not in programs)
+    assert [name for name, count in names.items() if count > 1] == []
+    made = Counter(
+        node.name
+        for module in TESTS
+        for node in ast.parse(module.read_text("utf-8")).body
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    )
+    shared = ("alive", "free_port", "happens", "until", "wait_until_gone")
+    assert {name: made[name] for name in shared} == dict.fromkeys(shared, 1)
 
 
 def test_every_package_is_typed() -> None:

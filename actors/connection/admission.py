@@ -14,6 +14,7 @@ from actors.authn.credentials import suspects
 from actors.authn.pseudonyms import pseudonym
 from actors.connection.acceptor import Acceptor
 from actors.connection.listener import Listener
+from actors.limits.addresses import network_of
 from actors.limits.client_limits import Guard
 from actors.session.messages import Authenticated, Close
 from eventstore.format.events import NATS_SESSION
@@ -283,14 +284,19 @@ class Door:
         connection.refuse(ConnectCode.IDENTIFIER_REJECTED, "other_user")
         return True
 
-    def allows_pattern(self, session: str, topic_filter: str, fresh: set[int]) -> bool:
+    def allows_pattern(
+        self, session: str, connection: Connection, topic_filter: str, fresh: set[int]
+    ) -> bool:
         """Return whether a session may have a filter with this pattern of wildcards.
 
         ``fresh`` are patterns that are granted to it and not in the index yet.
         """
-        topics = self.guard.topics
+        topics, verdict = self.guard.topics, connection.identity
+        owner = network_of(connection.host)
+        if verdict is not None and verdict.user is not None and not verdict.claimed:
+            owner = f"user {verdict.user}"
         return self._broker.router.patterns.allows(
-            session, topic_filter, fresh, topics.patterns, topics.patterns_in_all
+            session, owner, topic_filter, fresh, topics.patterns, topics.patterns_in_all
         )
 
     def too_deep(self, topic: bytes) -> bool:

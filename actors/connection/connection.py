@@ -58,7 +58,8 @@ _PACKETS_AT_ONCE = 4096
 _LARGE = 2 * 1024
 """Bytes of a read that is handled when those of clients that send less are done."""
 _HEAVY, _HEAVY_TIME = 1000, 0.1
-"""Packets a second from which a client is no light one; seconds between two looks at them."""
+"""Packets and deliveries that a client causes in a second from which it is no light one; seconds
+between two looks at them."""
 _PARTS = 64
 """The least part of :data:`_PACKETS_AT_ONCE` that is taken in one turn is a part in so many."""
 _LINGER = 5.0
@@ -134,6 +135,7 @@ class Connection(LoopActor, asyncio.Protocol):
         "address",
         "bytes_in",
         "bytes_out",
+        "caused",
         "client_id",
         "connected_ms",
         "counted_user",
@@ -170,7 +172,7 @@ class Connection(LoopActor, asyncio.Protocol):
         """Who waits until this client reads; None for most."""
         self._closed = False
         self._counted = 0
-        """Packets that had come when it was last looked at how many do."""
+        """Packets and deliveries when it was last looked at how many there are."""
         self._counted_at = 0.0
         self._ended = False
         self._alive: KeepAlive | None = None
@@ -185,6 +187,8 @@ class Connection(LoopActor, asyncio.Protocol):
         self.address = ""
         self.bytes_in = 0
         self.bytes_out = 0
+        self.caused = 0
+        """Deliveries of what it published."""
         self.client_id: str | None = None
         self.deep_filter: str | None = None
         """The one filter with more wildcards than others may have."""
@@ -282,9 +286,9 @@ class Connection(LoopActor, asyncio.Protocol):
         """Return whether the client sends so many packets that others come first."""
         now = self.kernel.last_look
         if now - self._counted_at >= _HEAVY_TIME:
-            count = self.packets_in - self._counted
-            self.heavy = count > _HEAVY * (now - self._counted_at)
-            self._counted, self._counted_at = self.packets_in, now
+            count = self.packets_in + self.caused
+            self.heavy = count - self._counted > _HEAVY * (now - self._counted_at)
+            self._counted, self._counted_at = count, now
         return self.heavy
 
     def on_part(self, seconds: float) -> None:

@@ -38,8 +38,9 @@ _LONGEST_NAME = 256
 _LONGEST_PLACE = 4096
 """Characters of the place of an archive."""
 _LONGEST_ADDRESS = 128
+_LONGEST_TIME = 32
 _LATEST_MS = 1 << 53
-_OUTCOMES = ("login", "refused", "denied")
+_OUTCOMES = ("login", "refused", "denied", "token_added", "token_removed")
 _LAST_RECORD = 1 << 43
 """Sequences are smaller."""
 
@@ -183,16 +184,19 @@ class Operations:
         return {"through": through, "position": at}
 
     def _web_accessed(self, request: Mapping[str, Any], by: str) -> Work:
-        """Record who logged in at the web page, and whom it refused."""
+        """Record who logged in at the web page, whom it refused, and changes of its tokens."""
         outcome = text(request, "outcome")
         if outcome not in _OUTCOMES:
             raise Refused(f"outcome must be one of {', '.join(_OUTCOMES)}")
         address = _short(request, "address", _LONGEST_ADDRESS)
         name, role, reason = (_short(request, key, 64) for key in ("name", "role", "reason"))
+        expires = optional(request, "expires") or ""
+        if len(expires) > _LONGEST_TIME:
+            raise Refused(f"expires must have at most {_LONGEST_TIME} characters")
         count = number(request, "count", 1, _LATEST_MS)
         first_ms = number(request, "first_ms", 0, _LATEST_MS)
         order = Order("web_accessed", by, outcome, None)
-        event = WebAccessed(outcome, address, name, role, reason, count, first_ms)
+        event = WebAccessed(outcome, address, name, role, reason, count, first_ms, expires)
         at = order.put_on_record(self._broker, event)
         yield order.answer
         return {"position": at}

@@ -63,7 +63,7 @@ TURN_SLICE = 0.006
 """Seconds after which a turn is cut, so that the event loop comes in between."""
 _LOOK_EVERY = 16
 """Messages of one mailbox that are handled between two looks at the clock."""
-LATER_SLICE = 0.001
+LATER_SLICE = 0.0005
 """Seconds that a part of longer work is to take while light clients are about, and after which no
 further part is begun before the event loop comes."""
 _TOGETHER = 16

@@ -29,8 +29,10 @@ def give_way() -> None:
     On Linux each thread has a niceness of its own, and hands it on to the threads it starts.
     """
     if sys.platform == "linux":
+        thread = threading.get_native_id()
+        lower = max(_NICENESS, os.getpriority(os.PRIO_PROCESS, thread))
         with contextlib.suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
+            os.setpriority(os.PRIO_PROCESS, thread, lower)
         _run_for(_USUAL)
 
 

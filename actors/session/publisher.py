@@ -7,7 +7,7 @@ its messages in the order in which they were published, whatever their topics.
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from actors.session.decisions import dropped
 from actors.session.messages import Batch, Outgoing, Publication
@@ -28,11 +28,15 @@ if TYPE_CHECKING:
     from actors.session.session import Session
 
 
+_Chosen: TypeAlias = "tuple[Sequence[Subscriber], Sequence[int] | None]"
+"""Subscribers, and indices into a batch of messages; None: all of them."""
+
 _NOT_LOGGED = 0, 0
-_RECEIVER, _MESSAGE, _MESSAGE_QOS0 = 100.0, 1.5, 0.05
+_RECEIVER, _MESSAGE, _MESSAGE_QOS0 = 100.0, 4.0, 0.1
 """Microseconds that a batch costs for a receiver, and each message in it with its answers."""
-_ENOUGH = 15_000.0
-"""Microseconds of work that one client causes in one turn, if a message does not cause more."""
+_ENOUGH, _ENOUGH_SHARED = 40_000.0, 6_000.0
+"""Microseconds of work that one client causes in one turn, if a message does not cause more; while
+light clients are about."""
 _ANSWERS = b"$nats/reply/"
 """Nobody may read what is below it, so that retained messages would be there for ever."""
 
@@ -59,7 +63,7 @@ class Publisher:
                 broker.watch(Publication(self._name, 0, topics, (), (), packets))
             if broker.bridge is not None:
                 broker.bridge.packets(self._name, packet, session.connection)
-            for targets, chosen in self._plan(topics):
+            for targets, chosen in self._plan(topics)[0]:
                 some = packets if chosen is None else [packets[at] for at in chosen]
                 self.send(targets, Batch(0, (), (), (), packets=some, origin=self.origin))
             if self._has_birth(topics):
@@ -75,12 +79,12 @@ class Publisher:
         for each message, which is not to be several times as much.
         """
         routes, each = self._broker.router.routes, _MESSAGE if qos else _MESSAGE_QOS0
-        enough = _ENOUGH if self.origin is None else _ENOUGH * self.origin.pace
         first, length = topics[0], len(topics)
         if first not in routes and not routes.look_up(topics[:1]):
             return 0
         if length == 1:
             return 1
+        enough = self._enough()
         if topics.count(first) == length:
             self._looked_up = topics, [routes[first]]
             receivers = len(routes[first].targets)
@@ -102,6 +106,12 @@ class Publisher:
                 seen.add(route)
                 once += len(route.targets) * _RECEIVER
         return len(found)
+
+    def _enough(self) -> float:
+        """Return the microseconds of work that the client may cause in one turn."""
+        if not self._broker.kernel.shared:
+            return _ENOUGH
+        return _ENOUGH_SHARED if self.origin is None else _ENOUGH_SHARED * self.origin.pace
 
     def bring(
         self, packet: Publishes, wanted: Callable[[Subscriber], bool] | None = None
@@ -275,7 +285,8 @@ class Publisher:
             broker.bridge.published(
                 self._name, qos, content, refs, took_effect, retain=retain, gated=gated
             )
-        for targets, chosen in self._plan(topics):
+        plan, withheld = self._plan(topics)
+        for targets, chosen in plan:
             if chosen is None:
                 batch = Batch(
                     qos, topics, payloads, refs, size=size, gated=gated, origin=self.origin
@@ -292,21 +303,21 @@ class Publisher:
                     origin=self.origin,
                 )
             self.send(targets if wanted is None else self._only(wanted, targets, batch), batch)
-        denied = broker.router.denied
-        if denied and refs and not denied.keys().isdisjoint(topics):
-            self._tell_denied(topics, refs)
+        if withheld and refs:
+            self._tell_denied(withheld, refs)
         if not gated and wanted is None and self._has_birth(topics):
             self._keep_births(topics, payloads)
 
-    def _tell_denied(self, topics: Sequence[bytes], refs: Sequence[Position]) -> None:
+    def _tell_denied(self, withheld: Sequence[_Chosen], refs: Sequence[Position]) -> None:
         """Have it recorded which messages subscribers did not get as they may not have them."""
-        lost: dict[Subscriber, list[Position]] = defaultdict(list)
-        for raw, ref in zip(topics, refs, strict=True):
-            for subscriber in self._broker.router.denied.get(raw, ()):
+        lost: dict[Subscriber, list[int]] = defaultdict(list)
+        for denied, chosen in withheld:
+            for subscriber in denied:
                 if subscriber.qos:
-                    lost[subscriber].append(ref)
+                    lost[subscriber] += range(len(refs)) if chosen is None else chosen
         for subscriber, some in lost.items():
-            self._broker.drop_denied(subscriber.session, some, subscriber.filter)
+            missed = [refs[at] for at in sorted(some)]
+            self._broker.drop_denied(subscriber.session, missed, subscriber.filter)
 
     def _only(
         self, wanted: Callable[[Subscriber], bool], targets: Sequence[Subscriber], batch: Batch
@@ -339,10 +350,8 @@ class Publisher:
                 packet.payloads.append(payload)
                 self._take_effect(packet)
 
-    def _plan(
-        self, topics: Sequence[bytes]
-    ) -> list[tuple[Sequence[Subscriber], Sequence[int] | None]]:
-        """Return who gets which messages: receivers, and indices into the batch (None = all)."""
+    def _plan(self, topics: Sequence[bytes]) -> tuple[list[_Chosen], list[_Chosen]]:
+        """Return who gets which messages, and who may not have which that subscribed to them."""
         looked_up, self._looked_up = self._looked_up, None
         if looked_up is not None and looked_up[0] is topics:
             found = looked_up[1]
@@ -350,22 +359,31 @@ class Publisher:
             found = list(map(self._broker.router.routes.__getitem__, topics))
         first = found[0]
         if found.count(first) == len(found):
-            return [(first.targets, None)] if first.targets else []
+            return (
+                [(first.targets, None)] if first.targets else [],
+                [(first.denied, None)] if first.denied else [],
+            )
         groups: dict[Route, list[int]] = defaultdict(list)
         for at, route in enumerate(found):
             groups[route].append(at)
         groups.pop(NOWHERE, None)
+        withheld: list[_Chosen] = [
+            (route.denied, chosen) for route, chosen in groups.items() if route.denied
+        ]
         owners: dict[Subscriber, list[Route]] = defaultdict(list)
         for route in groups:
             for target in route.targets:
                 owners[target].append(route)
         if len(owners) == sum(len(route.targets) for route in groups):
-            return [(route.targets, chosen) for route, chosen in groups.items()]
+            plan: list[_Chosen] = [
+                (route.targets, chosen) for route, chosen in groups.items() if route.targets
+            ]
+            return plan, withheld
         # Somebody gets messages by several routes: they must be merged to stay in order.
         shared: dict[tuple[Route, ...], list[Subscriber]] = defaultdict(list)
         for target, routes in owners.items():
             shared[tuple(routes)].append(target)
-        return [
+        merged: list[_Chosen] = [
             (
                 targets,
                 groups[routes[0]]
@@ -374,10 +392,13 @@ class Publisher:
             )
             for routes, targets in shared.items()
         ]
+        return merged, withheld
 
     def send(self, targets: Sequence[Subscriber], batch: Batch) -> None:
         """Give a batch to subscribers."""
         broker = self._broker
+        if self.origin is not None:
+            self.origin.caused += len(targets) * len(batch)
         tell = broker.kernel.tell
         for target in targets:
             actor = target.actor

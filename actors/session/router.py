@@ -15,10 +15,9 @@ that ended are taken out of the index little by little, and match nothing meanwh
 from __future__ import annotations
 
 from collections import deque
-from itertools import islice
 from operator import attrgetter
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 from weakref import WeakSet
 
 from actors.options.bridge_options import REQUESTS
@@ -71,16 +70,25 @@ class Subscriber:
         return f"Subscriber({self.session!r}, {self.filter!r}, QoS {self.qos})"
 
 
+_Receivers: TypeAlias = tuple[tuple[Subscriber, ...], tuple[Subscriber, ...]]
+"""Who gets a message, and who subscribed and may not have it."""
+
+
 class Route:
     """The subscribers of a topic, one for each session. Compared by identity."""
 
-    __slots__ = ("targets",)
+    __slots__ = ("denied", "targets")
 
-    def __init__(self, targets: tuple[Subscriber, ...]) -> None:
+    def __init__(
+        self, targets: tuple[Subscriber, ...], denied: tuple[Subscriber, ...] = ()
+    ) -> None:
         self.targets = targets
+        self.denied = denied
+        """Who subscribed and may not have the messages."""
 
 
 NOWHERE = Route(())
+_NOBODY: _Receivers = ((), ())
 
 
 class _EnoughMatched(Exception):  # noqa: N818 - a signal, no error
@@ -90,13 +98,15 @@ class _EnoughMatched(Exception):  # noqa: N818 - a signal, no error
 class Routes(dict[bytes, Route]):
     """Routes by raw topic; a miss is looked up in the index."""
 
-    __slots__ = ("_interned", "_left", "_router", "_size", "_until", "matched_at_once")
+    __slots__ = ("_forgot", "_interned", "_left", "_router", "_size", "_until", "matched_at_once")
 
     def __init__(self, router: Router) -> None:
         super().__init__()
         self._router = router
-        self._interned: dict[tuple[Subscriber, ...], Route] = {}
+        self._interned: dict[_Receivers, Route] = {}
         self._size = 0
+        self._forgot = False
+        """Everything was dropped since this was set to False."""
         self._left = _UNBOUNDED
         """Topics that may still be matched."""
         self._until = 0.0
@@ -110,6 +120,7 @@ class Routes(dict[bytes, Route]):
         """
         self._left = self.matched_at_once
         self._until = self._router.clock() + _MATCHING
+        self._forgot = False
         found: list[Route] = []
         try:
             found.extend(map(self.__getitem__, topics))
@@ -117,6 +128,11 @@ class Routes(dict[bytes, Route]):
             pass
         finally:
             self._left = _UNBOUNDED
+        if self._forgot:
+            # For a session that was activated, or for want of room: what was found holds, and who
+            # asks for some of it again in this turn is not to have all of it matched once more.
+            self.update(zip(topics, found, strict=False))
+            self._size = sum(map(len, self))
         return found
 
     def __missing__(self, raw: bytes) -> Route:
@@ -126,13 +142,13 @@ class Routes(dict[bytes, Route]):
         if len(self) >= _CACHED_TOPICS or self._size >= _CACHED_BYTES:
             self.forget()
         topic = raw.decode()
-        thawed = _UNBOUNDED if self._left == _UNBOUNDED else _THAWED_AT_ONCE
-        targets = () if self._router.too_deep(raw) else self._router.match(topic, thawed)
+        until = None if self._left == _UNBOUNDED else self._until
+        receivers = _NOBODY if self._router.too_deep(raw) else self._router.match(topic, until)
         if raw.startswith(_SPARKPLUG):
             self._router.take_birth(topic, raw)
         route = NOWHERE
-        if targets:
-            route = self._interned.setdefault(targets, Route(targets))
+        if receivers != _NOBODY:
+            route = self._interned.setdefault(receivers, Route(*receivers))
         self[raw] = route
         self._size += len(raw)
         if self._left < _UNBOUNDED:
@@ -147,7 +163,6 @@ class Routes(dict[bytes, Route]):
         raw = topic_filter.encode()
         if self.pop(raw, None) is not None:
             self._size -= len(raw)
-            self._router.denied.pop(raw, None)
             if len(self._interned) > len(self) + _STALE:
                 self.forget()  # sets of receivers that no topic has any more
 
@@ -155,8 +170,8 @@ class Routes(dict[bytes, Route]):
         """Drop everything: the subscriptions changed, or it grew too large."""
         self.clear()
         self._interned.clear()
-        self._router.denied.clear()
         self._size = 0
+        self._forgot = True
 
 
 class Router:
@@ -190,8 +205,6 @@ class Router:
         """Subscriptions that ended before their session, while something is on its way for them."""
         self.births: dict[bytes, bytes] = {}
         """Topics of Sparkplug's births among the routes that are known -> where they are kept."""
-        self.denied: dict[bytes, list[Subscriber]] = {}
-        """Topics among the routes that are known -> who subscribed and may not have them."""
         self.too_deep: Callable[[bytes], bool] = _never
         """Says which topics have more levels than there may be: nobody gets them."""
         self.system: set[Subscriber] = set()
@@ -202,20 +215,21 @@ class Router:
         """The number of subscriptions."""
         return len(self._index)
 
-    def match(self, topic: str, most: int = _UNBOUNDED) -> tuple[Subscriber, ...]:
-        """Return who gets a message on a topic: of each session the highest QoS.
+    def match(self, topic: str, until: float | None = None) -> _Receivers:
+        """Return who gets a message on a topic, and who subscribed and may not have it.
 
-        At most so many passive sessions are activated; raises _EnoughMatched if that is too few.
+        Of each session the subscription with the highest QoS. ``until`` bounds how many passive
+        sessions are activated: at least one; raises _EnoughMatched if that is too few.
         """
         if is_reserved_topic(topic):
-            return ()
+            return _NOBODY
         matching = self._index.match(topic)
         passive = dict.fromkeys(found for found in matching if isinstance(found, str))
         if passive:
-            for name in islice(passive, most):
+            for count, name in enumerate(passive):
+                if until is not None and count and self._enough(count, until):
+                    raise _EnoughMatched
                 self._activate(name)
-            if len(passive) > most:
-                raise _EnoughMatched
             matching = self._index.match(topic)
         best: dict[str, Subscriber] = {}
         denied: list[Subscriber] = []
@@ -228,16 +242,15 @@ class Router:
             other = best.get(found.session)
             if other is None or found.qos > other.qos:
                 best[found.session] = found
-        if denied:
-            self._note_denied(topic, [found for found in denied if found.session not in best])
-        return tuple(best.values())
-
-    def _note_denied(self, topic: str, denied: Iterable[Subscriber]) -> None:
-        """Remember who subscribed to a topic and may not have it, for its next messages."""
-        best: dict[str, Subscriber] = {}
+        without: dict[str, Subscriber] = {}
         for found in sorted(denied, key=attrgetter("qos")):
-            best[found.session] = found
-        self.denied[topic.encode()] = [*best.values()]
+            if found.session not in best:
+                without[found.session] = found
+        return tuple(best.values()), tuple(without.values())
+
+    def _enough(self, thawed: int, until: float) -> bool:
+        """Return whether no further passive session is to be activated: some have much to keep."""
+        return thawed >= _THAWED_AT_ONCE or self.clock() >= until
 
     def take_birth(self, topic: str, raw: bytes) -> None:
         """Take note of where a birth of Sparkplug is kept, if a topic is one's."""

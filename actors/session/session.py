@@ -89,6 +89,8 @@ _FILTERS_AT_ONCE: Final = 32
 """Topic filters of a SUBSCRIBE or UNSUBSCRIBE that are handled in one turn."""
 _STARTED_AT_ONCE: Final = 512
 """Subscriptions of a session that comes back that are started in one turn."""
+_FROZEN_AT_MOST: Final = 2048
+"""Subscriptions of a session that is passivated: one with more would take too long to come back."""
 _RELEASED_AT_ONCE: Final = 256
 """Packet identifiers of a run of PUBRELs that are handled in one turn."""
 _RETAINED_AT_ONCE: Final = 1024
@@ -479,7 +481,7 @@ class Session(LoopActor):
         self._broker.retire(self)
 
     def _on_retire(self, _message: Retire) -> None:
-        many = len(self.state.subscriptions) > _STARTED_AT_ONCE
+        many = len(self.state.subscriptions) > _FROZEN_AT_MOST
         if self.connection is None and not self._delivery.loading and not many:
             self._broker.retire(self)
 
@@ -673,7 +675,8 @@ class Session(LoopActor):
         replayed: set[str] = set()
         at = 0
         while at < len(filters):
-            stop = at + self._granted_at_once(filters[at : at + self.at_once(_FILTERS_AT_ONCE)])
+            some = filters[at : at + self.at_once(_FILTERS_AT_ONCE)]
+            stop = at + self._granted_at_once([topic_filter for topic_filter, _ in some])
             if at or self._matches_much(filters[0][0]):
                 yield _PART
             if connection.ended:
@@ -694,14 +697,13 @@ class Session(LoopActor):
             changes += len(begun)
         yield from self._rest(changes)
 
-    def _granted_at_once(self, filters: Sequence[tuple[str, int]]) -> int:
+    def _granted_at_once(self, filters: Sequence[str]) -> int:
         """Return how many filters are granted in one turn: one that matches much is alone."""
-        size = 0
-        for count, (topic_filter, _) in enumerate(filters):
-            size += len(topic_filter)
-            if self._matches_much(topic_filter) or size > _FILTERS_TEXT:
+        within = filters[: _handled_at_once(filters)]
+        for count, topic_filter in enumerate(within):
+            if self._matches_much(topic_filter):
                 return count or 1
-        return len(filters)
+        return len(within)
 
     def _matches_much(self, topic_filter: str) -> bool:
         """Return whether many retained messages may match a filter."""
@@ -716,7 +718,7 @@ class Session(LoopActor):
         def refuses(topic_filter: str) -> bool:
             if broker.permissions.refuses(connection, topic_filter):
                 return True
-            if broker.door.allows_pattern(self.name, topic_filter, fresh):
+            if broker.door.allows_pattern(self.name, connection, topic_filter, fresh):
                 return False
             refused["wildcard_patterns"] += 1
             return True
@@ -780,9 +782,11 @@ class Session(LoopActor):
     def _unsubscribe(self, connection: Connection, packet: Unsubscribe) -> Iterator[object]:
         filters, changes = list(dict.fromkeys(packet.filters)), 0
         at = 0
-        while some := filters[at : at + self.at_once(_FILTERS_AT_ONCE)]:
+        while at < len(filters):
             if at:
                 yield _PART
+            some = filters[at : at + self.at_once(_FILTERS_AT_ONCE)]
+            some = some[: _handled_at_once(some)]
             at += len(some)
             gone = []
             for topic_filter in some:
@@ -912,3 +916,13 @@ class Session(LoopActor):
         Retry: _on_retry,
         Failed: _on_failed,
     }
+
+
+def _handled_at_once(filters: Sequence[str]) -> int:
+    """Return how many of some topic filters are handled in one turn, by their length."""
+    size = 0
+    for count, topic_filter in enumerate(filters):
+        size += len(topic_filter)
+        if size > _FILTERS_TEXT:
+            return count or 1
+    return len(filters)

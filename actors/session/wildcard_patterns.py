@@ -5,11 +5,16 @@ level, the level's name and ``+``: at most one way for each pattern that some fi
 many filters there are. So a bound on the patterns of a session, and of all sessions, bounds the
 cost of every match. 8,192 filters such as ``a/+/a/...`` in all combinations have 8,192 patterns;
 a million filters of the form ``site/+/sensor/42`` have one.
+
+What all sessions may have is not for one alone: a pattern that is new to the index counts for the
+user or address that brings it, as long as it stands there, and none may bring more than it leaves
+to the others. The first that takes what it can gets half of all, the next one half of the rest.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from typing import TypeVar
 
 _FEW = 32
 """Wildcards that are looked for one by one."""
@@ -30,21 +35,21 @@ def pattern_of(topic_filter: str) -> int:
 class Patterns:
     """Counts the wildcard patterns of the subscription index; 0 as a bound is none."""
 
-    __slots__ = ("_all", "_sessions")
+    __slots__ = ("_all", "_brought", "_owners", "_sessions")
 
     def __init__(self) -> None:
         self._all: Counter[int] = Counter()
-        """Filters in the index with each pattern."""
+        """Filters in the index with each pattern; 0: granted, and about to be there."""
+        self._owners: dict[int, str] = {}
+        """The user or address that brought a pattern; unknown after a restart."""
+        self._brought: Counter[str] = Counter()
+        """How many patterns each of them brought."""
         self._sessions: dict[str, Counter[int]] = {}
-        """The same of each session that is not passive."""
+        """Filters with each pattern, of each session that is not passive."""
 
     def __len__(self) -> int:
         """Return the number of different patterns in the index."""
         return len(self._all)
-
-    def of(self, session: str) -> int:
-        """Return how many different patterns a session has that is not passive."""
-        return len(self._sessions.get(session, ()))
 
     def filed(self, topic_filter: str) -> None:
         """Count a filter that was put into the index."""
@@ -55,6 +60,8 @@ class Patterns:
         """Count a filter out that was taken out of the index."""
         if pattern := pattern_of(topic_filter):
             _take(self._all, pattern)
+            if pattern not in self._all and pattern in self._owners:
+                _take(self._brought, self._owners.pop(pattern))
 
     def begun(self, session: str, topic_filter: str) -> None:
         """Count a filter for a session."""
@@ -74,12 +81,19 @@ class Patterns:
         self._sessions.pop(session, None)
 
     def allows(
-        self, session: str, topic_filter: str, fresh: set[int], most: int, most_in_all: int
+        self,
+        session: str,
+        owner: str,
+        topic_filter: str,
+        fresh: set[int],
+        most: int,
+        most_in_all: int,
     ) -> bool:
         """Return whether a session may have a filter; a new pattern is added to ``fresh``.
 
-        ``fresh`` are new patterns of the session that are granted and not counted yet. ``most``
-        bounds the patterns of the session, ``most_in_all`` those of all sessions.
+        ``owner`` is the user or address of its client. ``fresh`` are new patterns of the session
+        that are granted and not counted yet. ``most`` bounds the patterns of the session,
+        ``most_in_all`` those of all sessions.
         """
         pattern = pattern_of(topic_filter)
         held = self._sessions.get(session, ())
@@ -87,13 +101,20 @@ class Patterns:
             return True
         if most and len(held) + len(fresh) >= most:
             return False
-        if most_in_all and pattern not in self._all and len(self._all) >= most_in_all:
-            return False
+        if pattern not in self._all:
+            if most_in_all and self._brought[owner] >= most_in_all - len(self):
+                return False
+            self._all[pattern] = 0
+            self._owners[pattern] = owner
+            self._brought[owner] += 1
         fresh.add(pattern)
         return True
 
 
-def _take(counts: Counter[int], pattern: int) -> None:
-    counts[pattern] -= 1
-    if counts[pattern] <= 0:
-        del counts[pattern]
+_Key = TypeVar("_Key", int, str)
+
+
+def _take(counts: Counter[_Key], key: _Key) -> None:
+    counts[key] -= 1
+    if counts[key] <= 0:
+        del counts[key]

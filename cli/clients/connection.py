@@ -1,5 +1,6 @@
 """What ``foldmq pub`` and ``foldmq sub`` share: where the broker is and what a refusal means."""
 
+import socket
 import ssl
 import urllib.parse
 from dataclasses import dataclass, field
@@ -24,6 +25,10 @@ class ClientError(FoldmqError):
     def __init__(self, message: str, exit_code: int = 1) -> None:
         super().__init__(message)
         self.exit_code = exit_code
+
+
+class UnreachableError(ClientError):
+    """No broker listens at the address, or the network does not reach it: it may later."""
 
 
 class BadArgumentError(ClientError):
@@ -155,7 +160,10 @@ def new_client(
 
 
 def connect(client: mqtt.Client, target: Target) -> None:
-    """Open the connection and send CONNECT; raises ClientError when nobody answers there."""
+    """Open the connection and send CONNECT.
+
+    Raises UnreachableError if a later attempt may succeed, another ClientError if none will.
+    """
     try:
         client.connect(target.address.host, target.address.port)
     except mqtt.WebsocketConnectionError as error:
@@ -164,8 +172,12 @@ def connect(client: mqtt.Client, target: Target) -> None:
         reason = error.verify_message
         raise ClientError(f"{target.address} is not trusted: {reason} (see --cafile)") from None
     except OSError as error:
+        lasting = isinstance(error, ssl.SSLError) or (
+            isinstance(error, socket.gaierror) and error.errno == socket.EAI_NONAME
+        )
         reason = error.strerror or str(error)
-        raise ClientError(f"cannot connect to {target.address}: {reason}") from None
+        kind = ClientError if lasting else UnreachableError
+        raise kind(f"cannot connect to {target.address}: {reason}") from None
     except ValueError:  # no name of a host has labels like that, or no port is 0
         raise BadArgumentError(f"{target.address} is no host and port") from None
 

@@ -18,6 +18,7 @@ from cli.clients.connection import (
     BadArgumentError,
     ClientError,
     Target,
+    UnreachableError,
     connect,
     new_client,
     refusal,
@@ -62,7 +63,7 @@ def _as_json(message: mqtt.MQTTMessage) -> bytes:
 
 
 class Subscriber:
-    """Subscribes and prints until told enough; connects again when the connection is lost.
+    """Subscribes and prints messages; waits for the broker, also when the connection is lost.
 
     Everything happens in the calling thread, so that a reader that stops reading stops the
     broker from sending more.
@@ -94,16 +95,17 @@ class Subscriber:
         self._client.on_message = self._on_message
 
     def run(self, count: int | None, timeout: float | None) -> None:
-        """Print ``count`` messages (None: for ever), for at most ``timeout`` seconds.
+        """Print ``count`` messages, for at most ``timeout`` seconds (None: without end).
 
-        Raises ClientError: nobody answers, refused, or timed out (exit code 27).
+        With a count of 0, return when the broker has acknowledged the subscriptions. Raises
+        ClientError: no broker answers, it refuses, or the time is over (exit code 27).
         """
         self._left = count
-        connect(self._client, self._target)
+        deadline = None if timeout is None else time.monotonic() + timeout
+        self._connect(deadline)
         started = time.monotonic()
-        deadline = None if timeout is None else started + timeout
         try:
-            while self._left is None or self._left > 0:
+            while not self._done:
                 now = time.monotonic()
                 if deadline is not None and now >= deadline:
                     raise ClientError(f"timed out after {timeout:g} s", TIMED_OUT)
@@ -117,6 +119,27 @@ class Subscriber:
                     started = self._connect_again(deadline)
         finally:
             self._leave()
+
+    @property
+    def _done(self) -> bool:
+        return self._left is not None and self._left <= 0 and self._ready
+
+    def _connect(self, deadline: float | None) -> None:
+        """Connect; try until a broker listens, or until the deadline."""
+        told = False
+        while True:
+            try:
+                connect(self._client, self._target)
+            except UnreachableError as error:
+                left = RETRY if deadline is None else min(RETRY, deadline - time.monotonic())
+                if left <= 0:
+                    raise ClientError(f"timed out: {error}", TIMED_OUT) from None
+                if not told:
+                    sys.stderr.write(f"foldmq: {error}, trying again\n")
+                    told = True
+                time.sleep(left)
+            else:
+                return
 
     def _leave(self) -> None:
         """Disconnect, then read until the broker closes too.

@@ -204,6 +204,13 @@ def _acted(event: OperatorActed, _topics: Topics) -> str:
 
 
 def _web_accessed(event: WebAccessed, _topics: Topics) -> str:
+    if event.outcome.startswith("token_"):
+        change = text.escaped(event.outcome.removeprefix("token_"))
+        end = text.escaped(event.expires)
+        return (
+            f"web page: token {text.name(event.name)} {change}, role {text.escaped(event.role)}, "
+            f"expires {end if end == 'never' else f'at {end}'}"
+        )
     noun = "change" if event.outcome == "denied" else "login"
     what = noun if event.count == 1 else text.counted(event.count, noun)
     if event.outcome != "login":

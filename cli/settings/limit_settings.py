@@ -95,7 +95,8 @@ class LimitFields(BaseModel):
         default=4096,
         ge=0,
         description="The same of all sessions together; it bounds the time that matching a topic "
-        "takes. 0: no bound.",
+        "takes. A user, or an address without users, may bring half of those that are left. 0: no "
+        "bound.",
     )
     max_packet_size: Size = Field(
         default=16 * _MIB,

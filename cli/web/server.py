@@ -22,6 +22,7 @@ from cli.settings.bind import bind
 from cli.settings.settings import load
 from cli.web.auth.own_token import TOKEN_FILE, Token, find_token
 from cli.web.auth.tokens import TOKENS_FILE, Tokens
+from cli.web.tokentrail import RECORDED_FILE
 from cli.web.web_app import make_app
 
 log = structlog.get_logger("foldmq")
@@ -53,6 +54,10 @@ def run(
     if tokens_file is None and settings.data_dir.is_dir():
         tokens_file = settings.data_dir.absolute() / TOKENS_FILE
     tokens = Tokens(token, tokens_file)
+    recorded = None
+    if tokens_file is not None:
+        kept = settings.data_dir if settings.data_dir.is_dir() else tokens_file.parent
+        recorded = kept.absolute() / RECORDED_FILE
     if fds:
         _belong_to_the_broker()
         sockets = [socket.socket(fileno=fd) for fd in fds]
@@ -68,7 +73,7 @@ def run(
         _announce(place, sockets[0].getsockname()[1], token)
     # The machine's full name may have to be looked up: only where it matters.
     names = [socket.getfqdn()] if any(map(is_wildcard, places)) else []
-    asyncio.run(_serve(flags, tokens, sockets, Hosts(places, names), child=bool(fds)))
+    asyncio.run(_serve(flags, tokens, recorded, sockets, Hosts(places, names), child=bool(fds)))
 
 
 def _place(listen: str) -> Address:
@@ -108,13 +113,14 @@ def _belong_to_the_broker() -> None:
 async def _serve(
     flags: SourceFlags,
     tokens: Tokens,
+    recorded: Path | None,
     sockets: Iterable[socket.socket],
     hosts: Hosts,
     *,
     child: bool,
 ) -> None:
     listening = list(sockets)
-    app = make_app(flags, tokens, hosts, listening[0].getsockname()[1])
+    app = make_app(flags, tokens, recorded, hosts, listening[0].getsockname()[1])
     runner = web.AppRunner(
         app,
         access_log=None,

@@ -1,5 +1,7 @@
 """The application: all pages behind the guard, and what they share."""
 
+import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -17,13 +19,19 @@ from cli.web.pages.middleware import Guard
 from cli.web.pages.overview import Pages
 from cli.web.pages.session import SessionPages
 from cli.web.pages.site import Site
+from cli.web.tokentrail import TokenTrail
 
 _STATIC = Path(__file__).parent / "static"
 _LARGEST_FORM = 16 * 1024
 
 
-def make_app(flags: SourceFlags, tokens: Tokens, hosts: Hosts, port: int) -> web.Application:
-    """Return the application; ``port`` is the one that is listened on."""
+def make_app(
+    flags: SourceFlags, tokens: Tokens, recorded: Path | None, hosts: Hosts, port: int
+) -> web.Application:
+    """Return the application; ``port`` is the one that is listened on.
+
+    ``recorded`` is the file of the tokens that the log was told of; None: it is told of none.
+    """
     app = web.Application(client_max_size=_LARGEST_FORM)
     link = Link(flags)
     site = Site(link)
@@ -37,7 +45,15 @@ def make_app(flags: SourceFlags, tokens: Tokens, hosts: Hosts, port: int) -> web
     app.router.add_static("/static", _STATIC)
 
     async def held(_app: web.Application) -> AsyncIterator[None]:
+        keeping = None
+        if tokens.file is not None and recorded is not None:
+            changed = TokenTrail(tokens.file, recorded, link.ask)
+            keeping = asyncio.create_task(changed.keep(), name="trail of tokens")
         yield
+        if keeping is not None:
+            keeping.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await keeping
         await trail.close()
         histories.close()
         await samples.close()

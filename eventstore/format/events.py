@@ -473,12 +473,14 @@ class OperatorActed:
 
 @dataclass(slots=True)
 class WebAccessed:
-    """Logins at the web page, or what it refused; one event may stand for several alike."""
+    """Logins at the web page, what it refused, and its tokens; one may stand for several alike."""
 
     outcome: str
-    """login; refused: a login; denied: a change that the role of the token does not allow."""
+    """login; refused: a login; denied: a change that the role of the token does not allow;
+    token_added, token_removed: the page found its file of tokens changed."""
     address: str
-    """Where the first of them came from, without the port; empty: from many addresses."""
+    """Where the first of them came from, without the port; empty: from many addresses, or it is
+    about a token."""
     name: str = ""
     """Name of the token; empty when no token is known that was shown. Never the token itself."""
     role: str = ""
@@ -489,6 +491,8 @@ class WebAccessed:
     """How many there were."""
     first_ms: int = 0
     """Time of the first of them, Unix time in milliseconds."""
+    expires: str = ""
+    """End of a token that was added or removed, such as 2026-12-31T23:59:59Z, or never."""
     e: Literal["WebAccessed"] = "WebAccessed"
     v: Literal[1] = 1
 

@@ -226,7 +226,11 @@ async def disconnect(client: Client) -> None:
     With a RuntimeError, if something was still to be written over a transport that is gone; with
     a CancelledError that nobody asked for, if it was about to reconnect: the task in which it did
     waited for the end of the same transport when it was cancelled.
+
+    It may go on reconnecting for ever, if its attempt failed just when it was cancelled: Python
+    3.11 then raises the failure only. Without a server to choose its next attempt ends it.
     """
+    client._server_pool.clear()  # noqa: SLF001 - nats-py has no other way to end it
     try:
         await client.close()
     except asyncio.CancelledError:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from markupsafe import Markup
 
-from spark.runtime.errors import NoSpark
+from spark.runtime.errors import INSTALL, NoSpark
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -68,10 +68,7 @@ def check() -> None:
     try:
         import matplotlib.backends.backend_svg  # noqa: F401
     except ImportError:
-        raise NoPlots(
-            "the HTML page needs matplotlib: pip install 'foldmq[spark]' (or: make install, in a "
-            "checkout)"
-        ) from None
+        raise NoPlots(f"the HTML page needs matplotlib: {INSTALL}") from None
 
 
 def draw(

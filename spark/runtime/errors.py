@@ -64,7 +64,8 @@ class NotWritable(SparkError):
     exit_code = 73
 
 
-NOT_INSTALLED = (
-    "Spark is not installed: pip install 'foldmq[spark]' (or: make install, in a checkout)"
-)
-"""What is said when PySpark, or a package that comes with it, is not there."""
+INSTALL = "pip install 'foldmq[spark]' (or: make spark, in a checkout)"
+"""How to install the packages that the jobs need."""
+
+NOT_INSTALLED = f"Spark is not installed: {INSTALL}"
+"""The message when PySpark, or a package that comes with it, is missing."""

@@ -16,7 +16,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from protocol.errors import FoldmqError
-from spark.runtime.errors import NOT_INSTALLED, BadSetting, NoSpark, SparkError, disk_failed
+from spark.runtime.errors import (
+    INSTALL,
+    NOT_INSTALLED,
+    BadSetting,
+    NoSpark,
+    SparkError,
+    disk_failed,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -156,7 +163,7 @@ def require_pyspark() -> None:
     if "pyspark" in missing:
         raise NoSpark(NOT_INSTALLED)
     if missing:
-        raise NoSpark(f"Spark needs the package {missing[0]}: pip install 'foldmq[spark]'")
+        raise NoSpark(f"Spark needs the package {missing[0]}: {INSTALL}")
 
 
 def _started(master: str, memory: str, conf: Mapping[str, str], *, verbose: bool) -> "SparkSession":

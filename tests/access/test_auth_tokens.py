@@ -285,6 +285,7 @@ def test_several_keys_in_one_file(tmp_path: Path) -> None:
     assert [max(key.algorithms) for key in load_keys(path).keys] == ["RS512", "EdDSA"]
 
 
+@pytest.mark.system
 def test_a_certificate_is_its_key(tmp_path: Path) -> None:
     key, cert = tmp_path / "key.pem", tmp_path / "cert.pem"
     command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]

@@ -180,6 +180,7 @@ def deny(topic_filter: str) -> Rule:
 @example([allow("#"), deny("a")], NOBODY, "a/#", 0)
 @example([allow("#"), deny("a/$a")], NOBODY, "#", 0)
 @example([allow("#"), deny("a/%c")], NOBODY._replace(name="$a"), "#", 0)
+@pytest.mark.slow
 def test_says_what_the_specification_says(
     given_rules: list[Rule], client: Client, topic_filter: str, chosen: int
 ) -> None:

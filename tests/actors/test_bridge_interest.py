@@ -437,6 +437,7 @@ HAPPENINGS = st.lists(
         ("publish", "a.b", ""),
     ]
 )
+@pytest.mark.slow
 def test_each_message_is_taken_once_by_whoever_had_a_filter_all_the_time(
     happenings: Sequence[tuple[str, object, object]],
 ) -> None:

@@ -492,6 +492,7 @@ async def test_stop_is_answered_when_on_stop_fails(loop: Loop) -> None:
     assert future.get() is True
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_actors_start_and_stop(loop: Loop) -> None:
     parent = Recorder()
     loop.kernel.spawn(parent)

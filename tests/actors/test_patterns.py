@@ -18,15 +18,22 @@ def test_a_pattern_is_where_the_plus_signs_are(topic_filter: str, pattern: int) 
     assert pattern_of(topic_filter) == pattern
 
 
-def granted(patterns: Patterns, session: str, filters: list[str], most: int, in_all: int) -> int:
+def granted(
+    patterns: Patterns, session: str, filters: list[str], most: int, in_all: int, owner: str = ""
+) -> int:
     """Subscribe as a session does, a filter at a time; return how many it got."""
     count = 0
     for topic_filter in filters:
-        if patterns.allows(session, topic_filter, set(), most, in_all):
+        if patterns.allows(session, owner, topic_filter, set(), most, in_all):
             patterns.begun(session, topic_filter)
             patterns.filed(topic_filter)
             count += 1
     return count
+
+
+def of(patterns: Patterns, session: str) -> int:
+    """Return how many different patterns a session has that is not passive."""
+    return len(patterns._sessions.get(session, ()))
 
 
 BOMB = ["/".join(levels) for levels in itertools.product("a+", repeat=5)]
@@ -35,34 +42,59 @@ BOMB = ["/".join(levels) for levels in itertools.product("a+", repeat=5)]
 def test_a_session_has_so_many_patterns_and_any_number_of_filters() -> None:
     patterns = Patterns()
     assert granted(patterns, "s", BOMB, 8, 0) == 9  # the one without a wildcard has no pattern
-    assert patterns.of("s") == 8
+    assert of(patterns, "s") == 8
     alike = [f"site/+/sensor/{number}" for number in range(1000)]
     assert granted(patterns, "t", alike, 8, 0) == 1000
-    assert patterns.of("t") == 1
+    assert of(patterns, "t") == 1
 
 
 def test_within_one_request_new_patterns_count_once() -> None:
     patterns, fresh = Patterns(), set[int]()
-    allowed = [patterns.allows("s", one, fresh, 2, 0) for one in ("+", "+/a", "a/+", "+/+", "a")]
+    allowed = [
+        patterns.allows("s", "", one, fresh, 2, 0) for one in ("+", "+/a", "a/+", "+/+", "a")
+    ]
     assert allowed == [True, True, True, False, True]
     assert fresh == {1, 2}
 
 
 def test_all_sessions_together_have_a_bound_and_share_patterns() -> None:
     patterns = Patterns()
-    assert granted(patterns, "s", ["+", "a/+"], 0, 2) == 2
-    assert granted(patterns, "t", ["+/b", "c/+", "+/+"], 0, 2) == 2
+    assert granted(patterns, "s", ["+"], 0, 2, "ann") == 1
+    assert granted(patterns, "t", ["+/b", "a/+"], 0, 2, "bob") == 2
+    assert granted(patterns, "u", ["c/+", "+/+"], 0, 2, "cid") == 1
     assert len(patterns) == 2
+
+
+def test_each_user_or_address_may_bring_half_of_what_is_left() -> None:
+    patterns = Patterns()
+    for number in range(64):  # many sessions are no way around it
+        granted(patterns, f"s{number}", BOMB[number % 31 :], 8, 24, "ann")
+    assert len(patterns) == 12
+    assert granted(patterns, "t", BOMB[::-1], 0, 24, "bob") > 6
+    assert len(patterns) == 18
+    patterns.allows("u", "cid", "/".join("+" * 6), set(), 0, 24)
+    assert len(patterns) == 19
+
+
+def test_what_a_user_brought_counts_until_nobody_has_it() -> None:
+    patterns = Patterns()
+    assert granted(patterns, "s", ["+"], 0, 2, "ann") == 1
+    assert granted(patterns, "t", ["+"], 0, 2, "bob") == 1
+    for session in "st":
+        assert not patterns.allows(session, "ann", "a/+", set(), 0, 2)
+        patterns.ended(session, "+")
+        patterns.removed("+")
+    assert patterns.allows("s", "ann", "a/+", set(), 0, 2)
 
 
 def test_what_ends_makes_room() -> None:
     patterns = Patterns()
     granted(patterns, "s", ["+", "+/a"], 1, 1)
     for topic_filter in ("+", "+/a"):
-        assert not patterns.allows("s", "a/+", set(), 1, 1)
+        assert not patterns.allows("s", "", "a/+", set(), 1, 1)
         patterns.ended("s", topic_filter)
         patterns.removed(topic_filter)
-    assert patterns.allows("s", "a/+", set(), 1, 1)
+    assert patterns.allows("s", "", "a/+", set(), 1, 1)
 
 
 def test_no_bound_is_no_bound() -> None:
@@ -77,15 +109,15 @@ def test_the_index_counts_patterns_of_all_whatever_becomes_of_them() -> None:
     router.subscribe("s", "+/a", 1)
     router.subscribe("s", "+/b", 1)
     router.subscribe("t", "a/+", 1)
-    assert (len(router.patterns), router.patterns.of("s")) == (2, 1)
+    assert (len(router.patterns), of(router.patterns, "s")) == (2, 1)
     router.passivate("s", ["+/a", "+/b"])
-    assert (len(router.patterns), router.patterns.of("s")) == (2, 0)
+    assert (len(router.patterns), of(router.patterns, "s")) == (2, 0)
     router.unsubscribe("t", "a/+")
     assert len(router.patterns) == 1
     router.subscribe("s", "+/a", 1)
     router.subscribe("s", "+/b", 1)
     router.remove_session("s")
-    assert (len(router.patterns), router.patterns.of("s")) == (0, 0)
+    assert (len(router.patterns), of(router.patterns, "s")) == (0, 0)
 
 
 def test_a_large_session_that_ended_matches_nothing_and_goes_little_by_little() -> None:
@@ -95,7 +127,7 @@ def test_a_large_session_that_ended_matches_nothing_and_goes_little_by_little() 
     gone = [router.subscribe("s", f"a/{number}", 1) for number in range(200)]
     assert router.remove_session("s") == gone
     assert called == [True]
-    assert router.match("a/7") == ()
+    assert router.match("a/7") == ((), ())
     assert router.matching("a/7") == []
     assert router.routes[b"a/7"].targets == ()
     # It comes back before the index is clean: what is new stays.
@@ -105,7 +137,7 @@ def test_a_large_session_that_ended_matches_nothing_and_goes_little_by_little() 
         steps += 1
     assert steps == 4
     assert router.subscriptions == 1
-    found: tuple[Subscriber, ...] = router.match("a/7")
+    found: tuple[Subscriber, ...] = router.match("a/7")[0]
     assert found == (new,)
 
 
@@ -149,3 +181,21 @@ def test_receivers_of_topics_that_changed_are_forgotten() -> None:
         assert len(router.routes[b"a"].targets) == 1
         router.remove_session(f"s{number}")
     assert len(router.routes._interned) < 1100
+
+
+def test_passive_sessions_are_activated_for_a_short_time_but_always_one() -> None:
+    now, activated = [0.0], list[str]()
+
+    def activate(session: str) -> None:
+        now[0] += 0.0004  # it has many subscriptions
+        activated.append(session)
+        router.subscribe(session, "a", 1)
+
+    router = Router(activate, None, lambda: now[0])
+    for number in range(10):
+        router.passivate(f"s{number}", ["a"])
+    for count in (3, 6, 9):
+        assert router.routes.look_up([b"a"]) == []
+        assert len(activated) == count
+    (route,) = router.routes.look_up([b"a"])
+    assert len(route.targets) == len(activated) == 10

@@ -38,6 +38,7 @@ class FakeBroker:
 
     def __init__(self, max_record: int = 1 << 20) -> None:
         self.kernel = Kernel(lambda _turn: None)
+        self.kernel.turn_slice = 3600.0  # no turn is cut, however slow the machine is
         self.options = Options(node="n", max_record=max_record)
         self.router = Router(lambda _name: None)
         self.messages = MessageStore(1 << 20)

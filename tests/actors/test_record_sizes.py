@@ -185,7 +185,14 @@ EVENTS: dict[str, Callable[[], Iterable[Event]]] = {
         BrokerStarted("1.2.3"),
         BrokerStopped(),
         WebAccessed(
-            "refused", "\x01" * 256, "\x01" * 256, "operate", "wrong_cookie", NUMBER, NUMBER
+            "token_removed",
+            "\x01" * 256,
+            "\x01" * 256,
+            "operate",
+            "wrong_cookie",
+            NUMBER,
+            NUMBER,
+            "2026-12-31T23:59:59Z",
         ),
     ],
 }
@@ -215,6 +222,7 @@ def journal(largest: int) -> tuple[Journal, NoStore]:
 
 
 @pytest.mark.parametrize("name", EVENTS)
+@pytest.mark.slow
 def test_every_event_fits_into_the_smallest_record(name: str) -> None:
     made, store = journal(LEAST)
     for event in EVENTS[name]():
@@ -229,6 +237,7 @@ def test_every_event_fits_into_the_smallest_record(name: str) -> None:
     assert 0 < store.largest <= LEAST - AROUND // 2
 
 
+@pytest.mark.slow
 def test_no_event_is_missing_here() -> None:
     built = {event.e for make in EVENTS.values() for event in make()}
     assert built == set(VERSIONS)

@@ -19,7 +19,7 @@ def router() -> Router:
 def who(router: Router, topic: str) -> dict[str, tuple[str, int]]:
     """Session -> filter and QoS, through the cache, which must agree with the index."""
     targets = router.routes[topic.encode()].targets
-    assert set(targets) == set(router.match(topic))
+    assert set(targets) == set(router.match(topic)[0])
     assert len({target.session for target in targets}) == len(targets)
     return {target.session: (target.filter, target.qos) for target in targets}
 
@@ -99,7 +99,7 @@ def test_the_cache_is_bounded_by_bytes(router: Router, monkeypatch: pytest.Monke
 def test_reserved_topics_lead_nowhere(router: Router, topic: str) -> None:
     router.subscribe("s", topic, 1)
     router.subscribe("s", "#", 1)
-    assert router.match(topic) == ()
+    assert router.match(topic) == ((), ())
 
 
 @pytest.mark.mqtt("MQTT-4.7.2-1")
@@ -116,7 +116,11 @@ def test_a_removed_session_leaves_nothing(router: Router) -> None:
     gone = router.remove_session("s")
     assert sorted(one.filter for one in gone) == ["a", "b/#"]
     assert list(router.subscribers("s")) == []
-    assert (who(router, "a"), router.match("b"), router.subscriptions) == ({"t": ("a", 0)}, (), 1)
+    assert (who(router, "a"), router.match("b")[0], router.subscriptions) == (
+        {"t": ("a", 0)},
+        (),
+        1,
+    )
     assert router.remove_session("s") == []
 
 
@@ -155,7 +159,7 @@ def test_a_passive_session_is_activated_by_what_matches() -> None:
     router.subscribe("d", "a/+", 0)
     router.passivate("c", ["a/+", "b"])
     assert (router.subscriptions, router.active_sessions()) == (3, ["d"])
-    assert router.match("nothing") == ()
+    assert router.match("nothing") == ((), ())
     assert asked == []
     assert who(router, "a/x") == {"c": ("a/+", 1), "d": ("a/+", 0)}
     assert asked == ["c"]
@@ -164,3 +168,20 @@ def test_a_passive_session_is_activated_by_what_matches() -> None:
     assert router.subscriptions == 3
     assert {one.session for one in router.remove_session("c")} == {"c"}
     assert who(router, "b") == {}
+
+
+def test_what_was_looked_up_is_known_although_routes_were_forgotten_meanwhile() -> None:
+    matched: list[str] = []
+    router = Router(lambda session: router.subscribe(session, "late/+", 1))
+    match = router.match
+    router.match = lambda topic, until=None: (  # type: ignore[method-assign]
+        matched.append(topic) or match(topic, until)  # type: ignore[func-returns-value]
+    )
+    router.passivate("p", ["late/+"])
+    topics = [b"a", b"b", b"late/x", b"c"]
+    found = router.routes.look_up(topics)
+    assert [len(route.targets) for route in found] == [0, 0, 1, 0]
+    assert [router.routes[raw] for raw in topics] == found
+    assert matched == ["a", "b", "late/x", "c"]
+    router.subscribe("s", "#", 0)
+    assert all(router.routes[raw].targets for raw in topics)

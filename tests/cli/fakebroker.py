@@ -9,13 +9,13 @@ CONNACK_OK = b"\x20\x02\x00\x00"
 
 
 @contextmanager
-def fake_broker(*answers: bytes) -> Iterator[int]:
+def fake_broker(*answers: bytes, port: int = 0) -> Iterator[int]:
     """Give the port of a broker that answers each packet it reads with the next of ``answers``.
 
     After the last answer it closes the connection and the port.
     """
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
+    with socket.create_server(("127.0.0.1", port)) as listener:
+        port = listener.getsockname()[1]
         thread = threading.Thread(target=_serve, args=(listener, answers), daemon=True)
         thread.start()
         yield port

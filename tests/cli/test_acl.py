@@ -12,6 +12,8 @@ from harness.broker import environment
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.system
+
 RULES = """
 [groups]
 ops = ["ann"]

@@ -1,9 +1,11 @@
 """The ``foldmq`` command as a user runs it: a process, its output and its exit code."""
 
+import errno
 import json
 import os
 import shutil
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -14,9 +16,12 @@ import paho.mqtt.client as mqtt
 import pytest
 from fakebroker import CONNACK_OK, fake_broker
 from harness import forkserver
+from harness.broker import free_port
 
 from cli.clients import connection, sub
 from cli.common.units import Address
+
+pytestmark = pytest.mark.system
 
 ROOT = Path(__file__).resolve().parents[2]
 MOSQUITTO = shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin")
@@ -51,12 +56,9 @@ def refused(result: subprocess.CompletedProcess[bytes], exit_code: int) -> str:
     return text.removeprefix("foldmq: ").rstrip("\n")
 
 
-@pytest.fixture
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+@pytest.fixture(name="free_port")
+def _free_port() -> int:
+    return free_port()
 
 
 @pytest.fixture
@@ -130,7 +132,7 @@ def test_usage_errors_exit_2_without_a_traceback(arguments: list[str]) -> None:
     ("name", "flags"),
     [
         ("pub", "-h -p -t -m -q -r -l -n -f -i -c -u -P --url"),
-        ("sub", "-h -p -t -q -C -W -v -i -c -u -P --url --json"),
+        ("sub", "-h -p -t -q -C -W -E -v -i -c -u -P --url --json"),
     ],
 )
 def test_clients_take_the_flags_that_users_of_mosquitto_expect(name: str, flags: str) -> None:
@@ -201,8 +203,9 @@ def test_payload_from_file_is_bytes_and_empty_clears_what_is_retained(
 def test_a_kept_session_gets_only_what_was_not_printed(mosquitto: int) -> None:
     port = str(mosquitto)
     session = ["sub", "-p", port, "-t", "k", "-q", "1", "-i", "keeper", "-c"]
-    assert foldmq(*session, "-W", "0.5").returncode == 27
+    assert foldmq(*session, "-E").returncode == 0
     foldmq("pub", "-p", port, "-t", "k", "-q", "1", "-l", stdin=b"1\n2\n3\n")
+    assert foldmq(*session, "-E").stdout == b""
     assert foldmq(*session, "-C", "1").stdout == b"1\n"
     assert foldmq(*session, "-C", "2").stdout == b"2\n3\n"
 
@@ -218,6 +221,7 @@ def test_a_kept_session_gets_only_what_was_not_printed(mosquitto: int) -> None:
         (["pub", "-t", "a", "-n", "--url", "mqtt://a:b"], "the port is not a number"),
         (["pub", "-t", "a", "-n", "-c"], "needs a client id (-i)"),
         (["sub", "-t", "a", "-c"], "needs a client id (-i)"),
+        (["sub", "-t", "a", "-E", "-C", "1"], "give one of them"),
     ],
 )
 def test_arguments_that_cannot_be_used(arguments: list[str], problem: str) -> None:
@@ -230,11 +234,56 @@ def test_wildcards_where_they_do_not_belong(mosquitto: int) -> None:
     assert "cannot subscribe" in refused(foldmq("sub", "-p", port, "-t", "#/a"), 2)
 
 
-@pytest.mark.parametrize("arguments", [["pub", "-n"], ["sub"]])
-def test_nobody_listens(free_port: int, arguments: list[str]) -> None:
-    result = foldmq(*arguments, "-t", "a", "-p", str(free_port))
+def test_pub_fails_when_no_broker_listens(free_port: int) -> None:
+    result = foldmq("pub", "-n", "-t", "a", "-p", str(free_port))
     expected = f"cannot connect to 127.0.0.1:{free_port}: Connection refused"
     assert refused(result, 1) == expected
+
+
+def test_sub_waits_for_a_broker_that_starts_later(free_port: int) -> None:
+    process = subprocess.Popen(
+        command("sub", "-p", str(free_port), "-t", "a", "-E"), cwd=ROOT, stderr=subprocess.PIPE
+    )
+    assert process.stderr is not None
+    waiting = f"foldmq: cannot connect to 127.0.0.1:{free_port}: Connection refused, trying again"
+    assert process.stderr.readline().decode() == waiting + "\n"
+    with fake_broker(CONNACK_OK, b"\x90\x03\x00\x01\x00", port=free_port):
+        assert process.wait(60) == 0
+    assert process.stderr.read() == b""
+
+
+def test_sub_waits_for_a_broker_no_longer_than_its_timeout(free_port: int) -> None:
+    result = foldmq("sub", "-t", "a", "-p", str(free_port), "-W", "0.1")
+    assert result.returncode == 27
+    waiting, ended = result.stderr.decode().splitlines()
+    reason = f"cannot connect to 127.0.0.1:{free_port}: Connection refused"
+    assert waiting == f"foldmq: {reason}, trying again"
+    assert ended == f"foldmq: timed out: {reason}"
+
+
+@pytest.mark.parametrize(
+    ("error", "lasting"),
+    [
+        (ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused"), False),
+        (TimeoutError("timed out"), False),
+        (socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution"), False),
+        (socket.gaierror(socket.EAI_NONAME, "Name or service not known"), True),
+        (ssl.SSLError(1, "wrong version number"), True),
+        (mqtt.WebsocketConnectionError("status 404"), True),
+    ],
+)
+def test_which_failures_to_connect_may_pass(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, lasting: bool
+) -> None:
+    def fail(*_given: object) -> None:
+        raise error
+
+    monkeypatch.setattr(mqtt.Client, "connect", fail)
+    target = connection.find_target("host", 1, None, None, None)
+    made = connection.new_client(target, None, persistent=False, reconnect=False)
+    with pytest.raises(connection.ClientError) as raised:
+        connection.connect(made, target)
+    assert isinstance(raised.value, connection.UnreachableError) is not lasting
 
 
 @pytest.mark.parametrize("arguments", [["pub", "-n"], ["sub"]])

@@ -28,6 +28,8 @@ from cli.settings.settings import load
 from eventstore.errors import CorruptLog
 from protocol.errors import FoldmqError
 
+pytestmark = pytest.mark.system
+
 ROOT = Path(__file__).resolve().parents[2]
 UNIT = ROOT / "deploy" / "foldmq.service"
 ALERTS = ROOT / "deploy" / "alerts.yml"

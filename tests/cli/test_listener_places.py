@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+pytestmark = pytest.mark.system
+
 
 def listening(*places: str, **more: object) -> Settings:
     return load({"listen": list(places), **more}, {})

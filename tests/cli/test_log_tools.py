@@ -541,6 +541,14 @@ def test_a_log_that_is_cut_while_it_is_read(
             + text.clock(3000),
         ),
         (
+            WebAccessed("token_added", "", "ann", "view", expires="2026-12-31T23:59:59Z"),
+            "web page: token ann added, role view, expires at 2026-12-31T23:59:59Z",
+        ),
+        (
+            WebAccessed("token_removed", "", "a b\x1b", "operate", expires="never"),
+            'web page: token "a b\\u001b" removed, role operate, expires never',
+        ),
+        (
             WebAccessed("denied", "", "a b\x1b", "view", "role"),
             'web page: change denied (role) from many addresses, token "a b\\u001b", role view',
         ),

@@ -24,6 +24,8 @@ from cli.settings.bind import ListenError
 from cli.settings.settings import ConfigError, Settings, load
 from eventstore.log.jetstream_log import LogUnavailable
 
+pytestmark = pytest.mark.system
+
 
 @contextlib.asynccontextmanager
 async def serving(

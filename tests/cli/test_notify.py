@@ -12,10 +12,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from harness.broker import Broker, free_port, until
+from harness.broker import Broker, free_port
+from harness.waiting import until
 
 from cli.monitoring.systemd_notify import Notifier
 from protocol.errors import FoldmqError
+
+pytestmark = pytest.mark.system
 
 
 class Manager:

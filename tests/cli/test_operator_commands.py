@@ -42,7 +42,7 @@ HOSTILE = "a\x1b[2J\n\u202e<b>"
 NOW = 1_795_271_187_000
 
 
-class FakeBroker(LiveBroker):
+class AnsweringBroker(LiveBroker):
     """Answers with what it was given, and keeps what it was asked."""
 
     def __init__(self, answers: Any) -> None:
@@ -283,7 +283,7 @@ def test_what_was_done_and_refused_is_told(capsys: pytest.CaptureFixture[str]) -
 async def test_a_purge_spares_who_was_seen_offline_later() -> None:
     """Each portion is bound by the latest end of a session in it."""
     rows = [{"client": f"c{number}", "closed_ms": 1000 + number} for number in range(700)]
-    broker = FakeBroker(lambda _, request: {"done": request["clients"], "refused": []})
+    broker = AnsweringBroker(lambda _, request: {"done": request["clients"], "refused": []})
     done = bulk_change.Done()
     await remove_offline(broker, rows, done)
     assert [
@@ -317,7 +317,7 @@ def session_part(request: dict[str, Any], total: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("count", "shown"), [(None, 100), (50, 50), (20, 20), (500, 100)])
 async def test_a_session_is_read_in_parts_that_fit(count: int | None, shown: int) -> None:
-    broker = FakeBroker(lambda _, request: session_part(request, 100))
+    broker = AnsweringBroker(lambda _, request: session_part(request, 100))
     found = await read_session(broker, "c", count)
     rows = [row["filter"] for row in found["subscriptions"]["rows"]]
     assert rows[:shown] == [f"f{number}" for number in range(shown)]
@@ -364,7 +364,7 @@ async def test_what_looks_like_the_id_of_an_actor_is_told_as_one(which: str, sai
         raise Refused(f"no session {request['client']!r}")
 
     with pytest.raises(Refused) as refused:
-        await ask_session(FakeBroker(refuse), which, most=0)
+        await ask_session(AnsweringBroker(refuse), which, most=0)
     assert str(refused.value) == said
 
 
@@ -373,7 +373,7 @@ async def test_an_answer_that_never_fits_is_refused() -> None:
         raise TooLarge("too large")
 
     with pytest.raises(TooLarge):
-        await read_session(FakeBroker(refuse), "c", None)
+        await read_session(AnsweringBroker(refuse), "c", None)
 
 
 async def test_all_pages_are_asked_for() -> None:
@@ -381,7 +381,7 @@ async def test_all_pages_are_asked_for() -> None:
         None: {"rows": [{"n": 1}], "more": True, "cursor": "x", "total": 3},
         "x": {"rows": [{"n": 2}, {"n": 3}], "more": False, "cursor": None, "total": 3},
     }
-    broker = FakeBroker(lambda _, request: pages[request.get("cursor")])
+    broker = AnsweringBroker(lambda _, request: pages[request.get("cursor")])
     found = [row async for row in cast("AsyncIterator[dict[str, Any]]", broker.rows("actors"))]
     assert found == [{"n": 1}, {"n": 2}, {"n": 3}]
     assert broker.asked == [("actors", {}), ("page", {"cursor": "x"})]
@@ -393,7 +393,7 @@ async def test_the_highest_are_asked_for_one_by_one_if_they_do_not_fit() -> None
             raise TooLarge("too large")
         return {"rows": [{"n": 1}], "more": False, "cursor": None, "total": 1}
 
-    broker = FakeBroker(answer)
+    broker = AnsweringBroker(answer)
     assert await gather_top(broker, "actors", "busy", 5, type="session") == ([{"n": 1}], 1)
     assert broker.asked == [
         ("actors", {"top": {"by": "busy", "count": 5}, "type": "session"}),
@@ -473,6 +473,7 @@ def test_filters_are_checked(topic_filter: str) -> None:
         (True, r"is starting or ending, or keeps its log in a NATS server of its own"),
     ],
 )
+@pytest.mark.system
 async def test_a_directory_in_use_without_its_nats_is_named(
     embedded: bool, said: str, tmp_path: Path
 ) -> None:
@@ -504,6 +505,7 @@ async def test_a_directory_that_must_not_be_read_is_named(
 
 
 @pytest.mark.parametrize("config", ["{", "[]", '{"port": "x"}', '{"port": 1}'])
+@pytest.mark.system
 async def test_a_directory_without_a_broker_is_named(tmp_path: Path, config: str) -> None:
     (tmp_path / "node").write_text("n1\n")
     (tmp_path / "nats.credentials").write_text(json.dumps({"user": "u", "password": "p"}))

@@ -22,6 +22,8 @@ from cli.settings.settings import ConfigError
 from cli.users import line_files, passwd
 from cli.users.passwd import Imported
 
+pytestmark = pytest.mark.system
+
 # As mosquitto_passwd writes them: -H sha512-pbkdf2 and -H sha512, of the password "secret ä".
 PBKDF2 = (
     "$7$101$8FmDYHfjXpgBt6XL$smiDWt+CpW+OhOtvaVmC/Uf3yRX/+ZErAynofgBlPZ4D2/g7QfwDm8Rlkyk7O7LWXIcj"

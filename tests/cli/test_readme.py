@@ -3,7 +3,6 @@
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import textwrap
@@ -11,6 +10,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from harness.broker import environment, free_port
 
 from cli.settings.settings import load
 
@@ -24,9 +24,9 @@ def blocks(language: str) -> list[str]:
 
 
 def expected_output() -> str:
-    """Give the indented block that follows the last shell block."""
+    """Return the indented block that follows the only shell block."""
     rest = README.rpartition("```sh\n")[2].partition("```\n")[2]
-    lines = [line for line in rest.partition("`foldmq` is")[0].splitlines() if line]
+    lines = re.findall(r"(?m)^    .*$", rest.partition("\n## ")[0])
     return textwrap.dedent("\n".join(lines) + "\n")
 
 
@@ -38,67 +38,33 @@ def test_configuration_is_accepted(tmp_path: Path) -> None:
     assert settings.model_fields_set == set(tomllib.loads(text))
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-# What a person does between two commands: wait until the broker is up; give a name to the job.
-SHELL = """
-set -eu
-foldmq() {{ {python} -m cli.main "$@"; }}
-broker=""
-ready() {{
-  for _ in $(seq 300); do
-    if (exec 3<>/dev/tcp/127.0.0.1/{port}) 2>/dev/null; then return; fi
-    sleep 0.1
-  done
-  echo "the broker did not start" >&2; exit 1
-}}
-end() {{
-  code=$?
-  if [ -n "$broker" ]; then kill "$broker"; wait "$broker" || code=$?; fi
-  exit $code
-}}
-trap end EXIT
-"""
-SERVE = """{python} -m cli.main serve --listen 127.0.0.1:{port} --data-dir {data} &
-broker=$!; ready"""
-
-
-def script(port: int, data: Path) -> str:
-    """Give the README's shell blocks as a script for ``port``."""
-    facts = {"python": sys.executable, "port": port, "data": data}
-    lines = []
-    for line in "".join(blocks("sh")).splitlines():
-        command = re.sub(r"^foldmq (pub|sub) ", rf"foldmq \1 -p {port} ", line)
-        command = command.replace("foldmq serve &", SERVE.format(**facts))
-        command = command.replace("kill -9 %1", 'kill -9 "$broker"; wait "$broker" || true')
-        if "-W 1" in command:
-            # Ends by its time limit, as meant: exit code 27.
-            command += " || [ $? = 27 ]"
-        lines.append(command)
-    return SHELL.format(**facts) + "\n".join(lines) + "\n"
-
-
 @pytest.mark.drill
-def test_first_session(tmp_path: Path) -> None:
-    text = script(free_port(), tmp_path / "data")
+@pytest.mark.system
+def test_the_block_works_when_it_is_pasted(tmp_path: Path) -> None:
+    (block,) = blocks("sh")
+    program = tmp_path / ".venv" / "bin" / "foldmq"
+    program.parent.mkdir(parents=True)
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m cli.main "$@"\n')
+    program.chmod(0o755)
+    port = free_port()
+    where = {"FOLDMQ_LISTEN": f"127.0.0.1:{port}", "FOLDMQ_URL": f"mqtt://127.0.0.1:{port}"}
+    others = {"FOLDMQ_WEB": "off", "FOLDMQ_METRICS": "off", "PYTHONPATH": str(ROOT)}
     shell = subprocess.Popen(
-        ["bash", "-c", text],
-        cwd=ROOT,
+        ["bash", "-s"],  # as from a clipboard: what reads its input takes the lines that follow
+        cwd=tmp_path,
+        env={**environment(), **where, **others},
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
     )
     try:
-        out, errors = shell.communicate(timeout=100)
+        out, errors = shell.communicate(block + "wait $!\n", timeout=200)
     except subprocess.TimeoutExpired:
         # The shell and the broker it started are a process group of their own.
         os.killpg(shell.pid, signal.SIGKILL)
         raise
+    assert out == expected_output(), errors
     assert shell.returncode == 0, errors
-    assert out == expected_output()
+    assert "Traceback" not in errors

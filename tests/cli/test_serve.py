@@ -11,15 +11,11 @@ from pathlib import Path
 
 import pytest
 from harness import forkserver
+from harness.broker import free_port
+
+pytestmark = pytest.mark.system
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 class Served:

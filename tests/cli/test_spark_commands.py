@@ -33,6 +33,8 @@ from spark.runtime.session import is_local, require_pyspark
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+pytestmark = pytest.mark.system
+
 ROOT = Path(__file__).resolve().parents[2]
 JAVA_17 = 'openjdk version "17.0.15" 2025-04-15'
 JAVA_11 = 'openjdk version "11.0.22" 2024-01-16'

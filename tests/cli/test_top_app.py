@@ -23,11 +23,13 @@ if TYPE_CHECKING:
 
     from textual.pilot import Pilot
 
+pytestmark = pytest.mark.slow
+
 HOSTILE = "\x1b[2J[red]evil[/]\u202e"
 SHOWN = "\\u001b[2J[red]evil[/]\\u202e"
 
 
-class FakeBroker:
+class Inspected:
     """Answers as the inspector does; ``away`` is what it fails with."""
 
     node = "n1"
@@ -86,8 +88,8 @@ class FakeBroker:
 
 
 @pytest.fixture
-def broker() -> FakeBroker:
-    return FakeBroker()
+def broker() -> Inspected:
+    return Inspected()
 
 
 class Screen:
@@ -121,7 +123,7 @@ class Screen:
 
 @contextlib.asynccontextmanager
 async def shown(
-    broker: FakeBroker, width: int = 80, height: int = 24, interval: float = 0.05
+    broker: Inspected, width: int = 80, height: int = 24, interval: float = 0.05
 ) -> AsyncIterator[Screen]:
     link = Link(broker.find)
     app = Top(link, interval, "recent")
@@ -155,7 +157,7 @@ def beside(screen: Screen) -> bool:
 
 
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (120, 40), (200, 50)])
-async def test_overview_at_several_sizes(broker: FakeBroker, width: int, height: int) -> None:
+async def test_overview_at_several_sizes(broker: Inspected, width: int, height: int) -> None:
     async with shown(broker, width, height) as screen:
         await screen.sees("q1 1,000", "p99 3.98 ms", "pump-40", "plant/temp", "80%")
         await screen.sees("node n1", "in flight 2", "queued 40", "free 64.0 GiB", "q quit")
@@ -167,14 +169,16 @@ async def test_overview_at_several_sizes(broker: FakeBroker, width: int, height:
         assert sum("pump-" in line for line in lines) >= (5 if height == 24 else 18)
 
 
-async def test_names_are_shown_as_they_are_and_harmless(broker: FakeBroker) -> None:
+async def test_names_are_shown_as_they_are_and_harmless(broker: Inspected) -> None:
     broker.actors = [actor(1, name=HOSTILE), actor(2, name="x" * 70_000)]
     async with shown(broker, 120, 30) as screen:
         await screen.sees(SHOWN[:14], "xxx…")
         assert "\x1b" not in screen.text()
 
 
-async def test_one_poll_asks_for_the_status_and_the_first_actors_only(broker: FakeBroker) -> None:
+async def test_one_poll_asks_for_the_status_and_the_first_actors_only(
+    broker: Inspected,
+) -> None:
     async with shown(broker) as screen:
         await screen.until(lambda: len(broker.requests("status")) >= 4)
     assert {endpoint for endpoint, _ in broker.asked} == {"status", "actors"}
@@ -184,7 +188,7 @@ async def test_one_poll_asks_for_the_status_and_the_first_actors_only(broker: Fa
 
 
 async def test_a_list_that_takes_long_is_asked_for_more_rarely(
-    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+    broker: Inspected, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with shown(broker) as screen:
         answer = broker.ask
@@ -205,7 +209,7 @@ async def test_a_list_that_takes_long_is_asked_for_more_rarely(
         await screen.until(lambda: len(broker.requests("actors")) > lists + 1)
 
 
-async def test_the_mark_stays_with_its_row(broker: FakeBroker) -> None:
+async def test_the_mark_stays_with_its_row(broker: Inspected) -> None:
     async with shown(broker, 80, 24) as screen:
         await screen.press("down", "down")
         table = screen.app.screen._tables["actors"]
@@ -218,7 +222,7 @@ async def test_the_mark_stays_with_its_row(broker: FakeBroker) -> None:
         assert table.marked["id"] == "session:1"
 
 
-async def test_sorting(broker: FakeBroker) -> None:
+async def test_sorting(broker: Inspected) -> None:
     async with shown(broker, 120, 40) as screen:
         await screen.press("s")
         await screen.until(lambda: broker.requests("actors")[-1]["top"]["by"] == "busy")
@@ -230,7 +234,7 @@ async def test_sorting(broker: FakeBroker) -> None:
         assert [row["topic"] for row in rows] == sorted([HOSTILE, "plant/temp"])
 
 
-async def test_filter_of_actors_is_asked_of_the_broker(broker: FakeBroker) -> None:
+async def test_filter_of_actors_is_asked_of_the_broker(broker: Inspected) -> None:
     async with shown(broker) as screen:
         await screen.press("slash", *"pump-2", "enter")
         await screen.until(lambda: broker.requests("actors")[-1].get("match") == "*pump-2*")
@@ -241,7 +245,7 @@ async def test_filter_of_actors_is_asked_of_the_broker(broker: FakeBroker) -> No
         assert "match" not in broker.requests("actors")[-1]
 
 
-async def test_filter_of_topics(broker: FakeBroker) -> None:
+async def test_filter_of_topics(broker: Inspected) -> None:
     async with shown(broker) as screen:
         await screen.press("tab", "slash", *"evil", "enter")
         await screen.sees("TOPIC /evil")
@@ -253,7 +257,7 @@ async def test_filter_of_topics(broker: FakeBroker) -> None:
         await screen.sees("plant/temp")
 
 
-async def test_keys_that_are_typed_into_the_filter_do_nothing_else(broker: FakeBroker) -> None:
+async def test_keys_that_are_typed_into_the_filter_do_nothing_else(broker: Inspected) -> None:
     async with shown(broker) as screen:
         await screen.press("slash", *"qps?t")
         assert screen.app.is_running
@@ -261,7 +265,7 @@ async def test_keys_that_are_typed_into_the_filter_do_nothing_else(broker: FakeB
         await screen.sees("qps?t")
 
 
-async def test_pause_asks_for_nothing(broker: FakeBroker) -> None:
+async def test_pause_asks_for_nothing(broker: Inspected) -> None:
     async with shown(broker) as screen:
         await screen.press("p")
         await screen.sees("PAUSED")
@@ -273,7 +277,7 @@ async def test_pause_asks_for_nothing(broker: FakeBroker) -> None:
         await screen.sees("ready")
 
 
-async def test_resizing(broker: FakeBroker) -> None:
+async def test_resizing(broker: Inspected) -> None:
     async with shown(broker, 80, 24) as screen:
         await screen.pilot.resize_terminal(200, 50)
         await screen.until(lambda: beside(screen))
@@ -283,7 +287,7 @@ async def test_resizing(broker: FakeBroker) -> None:
         await screen.sees("1,000/s", "ACTOR")
 
 
-async def test_help_and_quit(broker: FakeBroker) -> None:
+async def test_help_and_quit(broker: Inspected) -> None:
     async with shown(broker) as screen:
         await screen.press("question_mark")
         await screen.sees("Enter           page of an actor")
@@ -300,7 +304,7 @@ async def test_help_and_quit(broker: FakeBroker) -> None:
 # ------------------------------------------------------------------- trouble
 
 
-async def test_what_is_wrong_is_said_at_the_top(broker: FakeBroker) -> None:
+async def test_what_is_wrong_is_said_at_the_top(broker: Inspected) -> None:
     async with shown(broker) as screen:
         broker.status["trouble"] = ["the log cannot be written: disk full", HOSTILE]
         await screen.sees("NOT READY", "disk full", SHOWN)
@@ -309,7 +313,7 @@ async def test_what_is_wrong_is_said_at_the_top(broker: FakeBroker) -> None:
         await screen.sees("ready")
 
 
-async def test_a_broker_that_goes_away_and_comes_back(broker: FakeBroker) -> None:
+async def test_a_broker_that_goes_away_and_comes_back(broker: Inspected) -> None:
     async with shown(broker) as screen:
         broker.away = NoLiveBroker("no broker runs on /var/lib/foldmq")
         await screen.sees("NO ANSWER", "no answer since", "no broker runs")
@@ -329,7 +333,7 @@ async def test_a_broker_that_goes_away_and_comes_back(broker: FakeBroker) -> Non
 @pytest.mark.parametrize(("width", "height"), [(60, 15), (80, 24), (109, 35), (200, 50)])
 @pytest.mark.parametrize("place", ["/var/lib/foldmq", f"/srv/{'long/' * 60}foldmq"])
 async def test_what_to_do_is_seen_however_small_the_terminal(
-    broker: FakeBroker, width: int, height: int, place: str
+    broker: Inspected, width: int, height: int, place: str
 ) -> None:
     advice = "start it (foldmq serve), or say with --data-dir or --nats-url where it is"
     async with shown(broker, width, height) as screen:
@@ -342,7 +346,7 @@ async def test_what_to_do_is_seen_however_small_the_terminal(
 
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (110, 30), (120, 40), (200, 50)])
 async def test_a_connection_is_shown_with_its_client(
-    broker: FakeBroker, width: int, height: int
+    broker: Inspected, width: int, height: int
 ) -> None:
     broker.actors = [actor(7, "connection", "127.0.0.1:54", client="pump-7")]
     async with shown(broker, width, height) as screen:
@@ -350,7 +354,7 @@ async def test_a_connection_is_shown_with_its_client(
 
 
 async def test_an_answer_that_does_not_come_counts_as_none(
-    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+    broker: Inspected, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("cli.top.data.broker_link.ANSWER_SECONDS", 0.05)
     async with shown(broker) as screen:
@@ -364,7 +368,7 @@ async def test_an_answer_that_does_not_come_counts_as_none(
         await screen.sees("NO ANSWER", "no answer in time")
 
 
-async def test_a_refusal_is_shown(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_refusal_is_shown(broker: Inspected, monkeypatch: pytest.MonkeyPatch) -> None:
     async with shown(broker) as screen:
         broker.away = Refused("busy: try again")
         await screen.sees("NO ANSWER", "busy: try again")
@@ -373,7 +377,7 @@ async def test_a_refusal_is_shown(broker: FakeBroker, monkeypatch: pytest.Monkey
 
 
 async def test_a_broker_of_another_version_ends_the_view_with_a_sentence(
-    broker: FakeBroker,
+    broker: Inspected,
 ) -> None:
     async with shown(broker) as screen:
         broker.actors = [{"id": "session:1"}]
@@ -406,7 +410,7 @@ CONNECTION = {
 }
 
 
-async def test_page_of_an_actor_and_back(broker: FakeBroker) -> None:
+async def test_page_of_an_actor_and_back(broker: Inspected) -> None:
     row = actor(40, "connection", HOSTILE)
     broker.actors = [row]
     broker.answers["actor"] = page_of(row, CONNECTION)
@@ -426,7 +430,7 @@ async def test_page_of_an_actor_and_back(broker: FakeBroker) -> None:
         await screen.sees("ACTOR", "connection:40")
 
 
-async def test_a_page_does_not_wait_for_the_next_poll(broker: FakeBroker) -> None:
+async def test_a_page_does_not_wait_for_the_next_poll(broker: Inspected) -> None:
     row = actor(40, "connection")
     broker.answers["actor"] = page_of(row, CONNECTION)
     async with shown(broker) as screen:
@@ -440,7 +444,7 @@ async def test_a_page_does_not_wait_for_the_next_poll(broker: FakeBroker) -> Non
         await screen.until(lambda: len(broker.requests("actors")) > rows)
 
 
-async def test_page_of_a_topic(broker: FakeBroker) -> None:
+async def test_page_of_a_topic(broker: Inspected) -> None:
     receiver = {"client": HOSTILE, "filter": "plant/#", "qos": 1, "why": "sent", "chosen": True}
     broker.answers["subscriptions"] = {
         "rows": [{**receiver, "connected": True}],
@@ -503,13 +507,13 @@ def trace(monkeypatch: pytest.MonkeyPatch) -> FakeTrace:
 
 
 @pytest.fixture
-def traced(broker: FakeBroker, trace: FakeTrace) -> FakeTrace:
+def traced(broker: Inspected, trace: FakeTrace) -> FakeTrace:
     row = actor(40, "connection")
     broker.answers["actor"] = page_of(row, CONNECTION)
     return trace
 
 
-async def test_live_trace_of_an_actor(broker: FakeBroker, traced: FakeTrace) -> None:
+async def test_live_trace_of_an_actor(broker: Inspected, traced: FakeTrace) -> None:
     async with shown(broker) as screen:
         await screen.press("enter")
         await screen.sees("MQTT 3.1.1")
@@ -527,7 +531,7 @@ async def test_live_trace_of_an_actor(broker: FakeBroker, traced: FakeTrace) -> 
         await screen.sees("MQTT 3.1.1")
 
 
-async def test_a_trace_that_is_read_stands_still(broker: FakeBroker, traced: FakeTrace) -> None:
+async def test_a_trace_that_is_read_stands_still(broker: Inspected, traced: FakeTrace) -> None:
     async with shown(broker) as screen:
         await screen.press("enter", "t")
         await screen.sees("trace of")
@@ -544,7 +548,7 @@ async def test_a_trace_that_is_read_stands_still(broker: FakeBroker, traced: Fak
 
 
 async def test_a_trace_goes_on_when_the_broker_is_back(
-    broker: FakeBroker, traced: FakeTrace
+    broker: Inspected, traced: FakeTrace
 ) -> None:
     async with shown(broker) as screen:
         await screen.press("enter", "t")
@@ -560,7 +564,7 @@ async def test_a_trace_goes_on_when_the_broker_is_back(
 
 
 async def test_less_is_asked_for_when_an_answer_does_not_fit(
-    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+    broker: Inspected, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answer = broker.ask
 
@@ -588,7 +592,7 @@ async def test_less_is_asked_for_when_an_answer_does_not_fit(
 # ------------------------------------------------------------------- one frame
 
 
-async def test_one_frame_as_text(broker: FakeBroker, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_one_frame_as_text(broker: Inspected, capsys: pytest.CaptureFixture[str]) -> None:
     broker.actors = [actor(1, name=HOSTILE)]
     await once.run(Link(broker.find), 0.01, "recent", 80, as_json=False)
     said = capsys.readouterr().out
@@ -598,7 +602,7 @@ async def test_one_frame_as_text(broker: FakeBroker, capsys: pytest.CaptureFixtu
         assert part in said
 
 
-async def test_one_frame_as_json(broker: FakeBroker, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_one_frame_as_json(broker: Inspected, capsys: pytest.CaptureFixture[str]) -> None:
     import json
 
     await once.run(Link(broker.find), 0.01, "mailbox", 80, as_json=True)
@@ -614,7 +618,7 @@ async def test_one_frame_as_json(broker: FakeBroker, capsys: pytest.CaptureFixtu
 
 
 async def test_a_strange_answer_is_named() -> None:
-    broker = FakeBroker()
+    broker = Inspected()
     broker.status = {"received": [1, 2]}
     broker.answers = {}
     broker.actors = [{"id": 1}]

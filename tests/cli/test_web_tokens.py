@@ -19,6 +19,8 @@ from cli.web.auth import tokens as module
 from cli.web.auth.own_token import Token, cookie_of, find_token
 from cli.web.auth.tokens import BadTokens, Grant, Role, Tokens, mark_of, parse, read
 
+pytestmark = pytest.mark.system
+
 NOW = 1_700_000_000
 SECRET = "a-token-of-the-tests"
 

@@ -12,10 +12,11 @@ from urllib.parse import unquote
 
 import nats
 from harness import packets
-from harness.broker import Broker, free_port, until
+from harness.broker import Broker, free_port
 from harness.fixtures import Clients, unique
 from harness.packets import Publish, Suback
 from harness.rawclient import PATIENCE
+from harness.waiting import until
 from nats.errors import NoRespondersError
 
 if TYPE_CHECKING:

@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 from harness import forkserver
-from harness.broker import Broker, environment, free_port, until
+from harness.broker import Broker, environment, free_port
 from harness.certs import Authority
 from harness.fixtures import Clients
+from harness.waiting import until
 
 BENCH = Path(__file__).parents[2] / "bench"
 USER = ("--user", "guest", "--password", "open sesame")

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 from harness import packets as p
-from harness.broker import until
 from harness.fixtures import EXTERNAL, Clients
 from harness.packets import Puback
+from harness.waiting import until
 
 from e2e.tools import run, run_beside_cuts, run_here
 from eventstore.format.records import ChainChecker, decode_record

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 import nats.errors
 import pytest
 from harness import packets
-from harness.broker import stand_still, until
+from harness.broker import stand_still
 from harness.fixtures import EXTERNAL, Clients, unique
 from harness.packets import Publish, Will
+from harness.waiting import until
 from nats.errors import NoRespondersError
 
 from e2e.bridging import Place, Visitor, Wire, mqtt_subscribed, received

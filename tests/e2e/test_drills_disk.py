@@ -11,9 +11,10 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from harness.broker import BrokerFailedError, until
+from harness.broker import BrokerFailedError
 from harness.drill import FEW, ROUNDS, SEED, Drill
 from harness.fixtures import fill
+from harness.waiting import until
 
 if TYPE_CHECKING:
     import random

@@ -6,7 +6,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from harness.broker import environment, foldmq, free_port, until
+from harness.broker import environment, foldmq, free_port
+from harness.waiting import until
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs /proc")

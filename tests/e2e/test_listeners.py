@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import pytest
 from cryptography import x509
 from harness import packets
-from harness.broker import until
 from harness.certs import Authority
 from harness.fixtures import EXTERNAL
 from harness.rawclient import RawClient
+from harness.waiting import until
 from websockets.exceptions import ConnectionClosedError, InvalidStatus, NegotiationError
 from websockets.sync.client import connect as dial_websocket
 

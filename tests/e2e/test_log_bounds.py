@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from harness import packets as p
-from harness.broker import Broker, until
+from harness.broker import Broker
 from harness.fixtures import EXTERNAL
 from harness.rawclient import ConnectionClosedError, RawClient
+from harness.waiting import until
 
 from eventstore.format.record_size import STORED_MOST, largest_packet, largest_record
 

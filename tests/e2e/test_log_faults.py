@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pytest
 from harness import packets as p
-from harness.broker import Broker, free_port, until
+from harness.broker import Broker, free_port
 from harness.fixtures import EXTERNAL, fill
 from harness.nats import ACCESS, Nats
 from harness.packets import Connack, Puback, Publish
 from harness.rawclient import ConnectionClosedError, RawClient
+from harness.waiting import until
 
 from e2e.tools import run
 from eventstore.format.events import BrokerStarted

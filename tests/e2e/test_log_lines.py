@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from harness.broker import until
 from harness.fixtures import Clients
+from harness.waiting import until
 
 from e2e.tools import HOSTILE_ID, run
 

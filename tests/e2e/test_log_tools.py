@@ -10,15 +10,14 @@ import signal
 import socket
 import subprocess
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
-from harness import packets as p
 from harness.broker import Broker, environment, foldmq, free_port, nats_server
 from harness.fixtures import EXTERNAL, Clients
-from harness.packets import Pubrec, Pubrel, Will
 
-from e2e.tools import HOSTILE_ID, HOSTILE_PAYLOAD, HOSTILE_TOPIC, flip, refused, run
+from e2e.playing import events, play
+from e2e.tools import HOSTILE_ID, HOSTILE_TOPIC, flip, refused, run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,37 +27,6 @@ pytestmark = [
     pytest.mark.skipif(bool(EXTERNAL), reason="needs to start its own foldmq"),
     pytest.mark.timeout(180),
 ]
-
-
-def play(clients: Clients) -> None:
-    """The traffic that the tests know; afterwards `screen` and `sensor` are still connected.
-
-    `archive` is away with a full queue of three, `screen` has not answered two messages.
-    """
-    archive = clients.connect("archive", clean=False)
-    archive.subscribe(("hall/#", 2))
-    archive.disconnect()
-    screen = clients.connect("screen", clean=False)
-    screen.subscribe(("hall/+", 2), ("lamp", 0))
-    sensor = clients.connect("sensor", will=Will("wills/sensor", b"gone", 1))
-    sensor.publish("hall/door", b"open", 1)
-    screen.acknowledge(screen.expect_publish("hall/door", b"open", 1))
-    sensor.publish("hall/window", b"shut", 2)
-    screen.acknowledge(screen.expect_publish("hall/window", b"shut", 2))
-    sensor.publish("hall/door", b"ajar", 1)
-    screen.expect_publish("hall/door", b"ajar", 1)
-    sensor.publish("hall/door", b"fourth", 2)
-    got = screen.expect_publish("hall/door", b"fourth", 2)
-    screen.send(p.pubrec(got.packet_id or 0))
-    screen.expect(Pubrel(got.packet_id or 0))
-    sensor.publish("lamp", b"on", 1, retain=True)
-    screen.expect_publish("lamp", b"on", 0)
-    sensor.send(p.publish("hall/door", b"unreleased", 2, 77))
-    sensor.expect(Pubrec(77))
-    evil = clients.connect(HOSTILE_ID)
-    evil.publish(HOSTILE_TOPIC, HOSTILE_PAYLOAD, 1, retain=True)
-    screen.expect_alive()
-    evil.disconnect()
 
 
 @pytest.fixture(scope="module")
@@ -78,10 +46,6 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 @pytest.fixture
 def data(running: Broker) -> tuple[str, str]:
     return "--data-dir", str(running.data_dir)
-
-
-def events(data: tuple[str, str], *arguments: str) -> list[dict[str, Any]]:
-    return run("log", *data, "--json", *arguments).objects
 
 
 def position_of(data: tuple[str, str], number: int, topic: str = "hall/door") -> str:

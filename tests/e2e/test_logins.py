@@ -20,9 +20,9 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from harness.broker import until
 from harness.fixtures import EXTERNAL, Clients, unique
 from harness.packets import Connack
+from harness.waiting import until
 
 from e2e.bridging import Place, Visitor
 

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 from harness import packets as p
-from harness.broker import Broker, free_port, stand_still, until
+from harness.broker import Broker, free_port, stand_still
 from harness.fixtures import Clients
+from harness.waiting import until
 from prometheus_client.parser import text_string_to_metric_families
 
 from cli.monitoring.metrics import METRICS

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 import nats
 import nats.errors
 import pytest
-from harness.broker import free_port, until
+from harness.broker import free_port
 from harness.certs import Authority
 from harness.fixtures import Clients
 from harness.packets import Publish
+from harness.waiting import until
 
 from e2e.bridging import Visitor, mqtt_subscribed, received
 

@@ -10,9 +10,10 @@ import socket
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from harness.broker import Broker, until
+from harness.broker import Broker
 from harness.fixtures import EXTERNAL, Clients
 from harness.packets import Will
+from harness.waiting import until
 
 from e2e.terminal import Terminal
 from e2e.tools import HOSTILE_ID, HOSTILE_TOPIC, Ran, refused, run

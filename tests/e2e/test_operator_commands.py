@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from harness import forkserver
 from harness import packets as p
-from harness.broker import Broker, environment, until
+from harness.broker import Broker, environment
 from harness.fixtures import EXTERNAL, Clients
 from harness.packets import Pubrec, Pubrel, Will
+from harness.waiting import until
 
 from cli.common import text
 from e2e.terminal import Terminal

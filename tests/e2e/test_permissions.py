@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 import argon2
 import pytest
 from harness import forkserver, packets
-from harness.broker import Broker, environment, free_port, until
+from harness.broker import Broker, environment, free_port
 from harness.fixtures import EXTERNAL, Clients, unique
 from harness.packets import Connack, Puback, Publish, Pubrec, Will
+from harness.waiting import until
 
 from e2e.bridging import Visitor, mqtt_subscribed
 

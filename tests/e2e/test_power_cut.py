@@ -12,10 +12,11 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from harness.broker import stand_still, until
+from harness.broker import stand_still
 from harness.drill import FEW, ROUNDS, SEED, Drill
 from harness.packets import Connack, Publish
 from harness.rawclient import RawClient
+from harness.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable

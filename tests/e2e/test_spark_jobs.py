@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from harness.broker import Broker, children_of, environment, foldmq, until, wait_until_gone
+from harness.broker import Broker, children_of, environment, foldmq, wait_until_gone
 from harness.fixtures import EXTERNAL, Clients
 from harness.logs import LogBuilder
 from harness.nats import PASSWORD, USER, Nats
+from harness.waiting import until
 
-from e2e.test_log_tools import HOSTILE_TOPIC, play
-from e2e.tools import refused, run
+from e2e.playing import play
+from e2e.tools import HOSTILE_TOPIC, refused, run
 from eventstore.format.events import (
     Acked,
     BrokerStarted,

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 from harness import packets as p
-from harness.broker import Broker, free_port, until
+from harness.broker import Broker, free_port
 from harness.fixtures import Clients
 from harness.rawclient import RawClient
+from harness.waiting import until
 
 MOSQUITTO = shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin")
 MOSQUITTO_SUB = shutil.which("mosquitto_sub")

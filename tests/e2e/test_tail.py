@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, Self
 import pytest
 from harness import forkserver
 from harness import packets as p
-from harness.broker import Broker, environment, until
+from harness.broker import Broker, environment
 from harness.fixtures import Clients
 from harness.packets import Publish
+from harness.waiting import until
 
 from cli.live.broker_client import open_broker
 from cli.logsource.source_flags import SourceFlags

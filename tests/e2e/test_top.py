@@ -13,8 +13,9 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from harness.broker import Broker, environment, foldmq, until
+from harness.broker import Broker, environment, foldmq
 from harness.fixtures import EXTERNAL, Clients
+from harness.waiting import until
 
 from e2e.tools import HOSTILE_ID, HOSTILE_PAYLOAD, HOSTILE_TOPIC, refused, run
 

@@ -11,15 +11,11 @@ from harness.broker import Broker, BrokerFailedError, environment
 from harness.fixtures import Clients, unique
 from harness.packets import Connack, Will
 
+from e2e.passwordfiles import add_user
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
-
-
-def add_user(file: Path, user: str, password: str) -> None:
-    command = ("passwd", str(file), user, "--password-stdin")
-    code, _, err = forkserver.run(command, environment(), 30, f"{password}\n".encode())
-    assert code == 0, err
 
 
 @pytest.fixture

@@ -14,13 +14,15 @@ from typing import TYPE_CHECKING, Any
 import nats.errors
 import pytest
 from harness import packets as p
-from harness.broker import Broker, until
+from harness.broker import Broker
 from harness.drill import Drill
 from harness.fixtures import EXTERNAL, Clients
 from harness.nats import PASSWORD, USER, Nats
+from harness.waiting import until
 
 from actors.maintenance.attestation import subject_of
-from e2e.test_log_tools import HOSTILE_ID, events, play, refused, run
+from e2e.playing import events, play
+from e2e.tools import HOSTILE_ID, refused, run
 from projections.state.digests import digest, session_digest
 from projections.state.node import NodeState
 from projections.state.session import SessionState, SubscriptionState

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from harness.broker import Broker, children_of, free_port, until, wait_until_gone
+from harness.broker import Broker, children_of, free_port, wait_until_gone
 from harness.fixtures import EXTERNAL, Clients
 from harness.packets import Will
+from harness.waiting import until
 
 from e2e.tools import HOSTILE_ID, HOSTILE_PAYLOAD, HOSTILE_TOPIC, run
 from e2e.webclient import Page, served, web

@@ -6,8 +6,9 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from harness.broker import Broker, until
+from harness.broker import Broker
 from harness.fixtures import EXTERNAL, Clients
+from harness.waiting import until
 
 from e2e.tools import run
 from e2e.webclient import Page, served
@@ -129,11 +130,28 @@ def test_a_login_is_in_the_log_when_it_lets_in(broker: Broker, port: int) -> Non
         "role": "view-all",
         "reason": "",
         "count": 1,
+        "expires": "",
     }
     said = run("log", "--type", "WebAccessed", "--data-dir", str(broker.data_dir)).out
     assert "web page: login from 127.0.0.1, token ann, role view-all" in said
     # The page's own token has a name as well.
     assert of(broker, "login", name="web.token", role="operate")
+
+
+def test_tokens_that_are_made_and_removed_are_in_the_log(broker: Broker, port: int) -> None:
+    assert port
+    token = new_token(broker, "cid", "operate")
+    until(lambda: of(broker, "token_added", name="cid"), "the event")
+    run("web-token", "rm", "cid", "--data-dir", str(broker.data_dir))
+    until(lambda: of(broker, "token_removed", name="cid"), "the event")
+    for outcome in ("token_added", "token_removed"):
+        (event,) = of(broker, outcome, name="cid")
+        assert event["role"] == "operate"
+        assert event["expires"].endswith("Z")
+    assert token not in json.dumps(accesses(broker))
+    recorded = (broker.data_dir / "web.tokens.recorded").read_text()
+    assert "cid" not in recorded
+    assert token not in recorded
 
 
 def test_refused_logins_are_counted_and_secrets_kept(broker: Broker, port: int) -> None:

@@ -7,8 +7,9 @@ import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from harness.broker import Broker, until
+from harness.broker import Broker
 from harness.fixtures import EXTERNAL, Clients
+from harness.waiting import until
 
 from e2e.webclient import Page as Visitor
 from e2e.webclient import served, web

@@ -12,7 +12,8 @@ from html.parser import HTMLParser
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
-from harness.broker import environment, foldmq, free_port, until
+from harness.broker import environment, foldmq, free_port
+from harness.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

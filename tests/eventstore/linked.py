@@ -7,23 +7,17 @@ import os
 import signal
 import socket
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from harness.broker import free_port, nats_server
+from harness.waiting import happens
 
 from eventstore.nats.batch_client import Arrived, Link, render_pub
 from eventstore.nats.connection import ConnectionOptions
 
 PATIENCE = 30
 """Seconds after which what is awaited will not come any more."""
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while not condition():  # noqa: ASYNC110 - of any kind
-            await asyncio.sleep(0.005)
 
 
 def render_hpub(subject: bytes, reply: bytes, headers: bytes, payload: bytes) -> bytes:
@@ -51,7 +45,7 @@ class Nats:
     async def start(self) -> None:
         self.file.write_text(json.dumps({"host": "127.0.0.1", "port": self.port, **self.settings}))
         self.run()
-        await until(self._greets)
+        await happens(self._greets)
 
     def run(self) -> None:
         self.process = subprocess.Popen(
@@ -115,4 +109,4 @@ class Linked:
             await done.wait()
 
     async def came(self, count: int) -> None:
-        await until(lambda: len(self.messages) >= count)
+        await happens(lambda: len(self.messages) >= count)

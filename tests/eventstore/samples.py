@@ -102,5 +102,6 @@ def every_event() -> list[Event]:
         RetainedCleared(["a", "b"]),
         WebAccessed("login", "127.0.0.1", "ann", "view-all", first_ms=1_700_000_000_002),
         WebAccessed("refused", "192.0.2.7", "", "", "wrong_token", 12, 1_700_000_000_003),
+        WebAccessed("token_added", "", "ann", "view", expires="2026-12-31T23:59:59Z"),
         BrokerStopped(),
     ]

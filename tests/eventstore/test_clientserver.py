@@ -23,6 +23,8 @@ from eventstore.server.client_server import DIRECTORY, ClientServer
 from eventstore.server.embedded import EmbeddedServer
 from eventstore.server.users_file import NatsUser
 
+pytestmark = pytest.mark.system
+
 NKEY = "UAB2CB576PHBBPQ5ODORRZ2LYCMWPZGWGCN2KDK7DXOIMZASKUY3RLKK"
 SEED = "SUAAAAICAMCAKBQHBAEQUCYMBUHA6EARCIJRIFIWC4MBSGQ3DQOR4H776Y"
 HASH = "$2b$04$abcdefghijklmnopqrstuu5vI3ZRTjKCPRqBc8t0Ueb2foafP8H66"

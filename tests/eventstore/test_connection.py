@@ -34,6 +34,8 @@ from eventstore.nats.connection import (
 )
 from eventstore.server.embedded import EmbeddedServer
 
+pytestmark = pytest.mark.system
+
 NAME, SUBJECT = "FOLDMQ_LOG_a", "$FOLDMQ.log.a"
 
 

@@ -5,11 +5,14 @@ import socket
 from typing import Any
 
 import pytest
+from harness.waiting import happens
 from nats.aio.client import Client
 
 from eventstore.datadir import DataDir
 from eventstore.nats.connection import ConnectionOptions, connect, disconnect
 from eventstore.server.embedded import EmbeddedServer
+
+pytestmark = pytest.mark.system
 
 
 def unused_url() -> str:
@@ -83,6 +86,28 @@ async def test_closing_at_any_moment_of_a_reconnect() -> None:
             await asyncio.sleep(0)
         await disconnect(client)
         assert client.is_closed
+    server.close()
+
+
+async def test_nothing_reconnects_after_closing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even if the attempt that was cancelled fails instead, as in Python 3.11 it may."""
+    attempts: list[asyncio.Task[Any] | None] = []
+
+    async def dial(_client: Client, _server: object) -> None:
+        attempts.append(asyncio.current_task())
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise ConnectionRefusedError from None
+
+    server = await asyncio.start_server(serve_hurriedly, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    client = await connect(ConnectionOptions(urls=(f"nats://127.0.0.1:{port}",)))
+    monkeypatch.setattr(Client, "_connect_to_server", dial)
+    await happens(lambda: attempts)
+    await disconnect(client)
+    await happens(lambda: all(task is not None and task.done() for task in attempts))
+    assert len(attempts) == 1
     server.close()
 
 

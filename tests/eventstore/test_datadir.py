@@ -25,6 +25,7 @@ def test_lock_makes_a_private_directory_and_writes_the_process_id(tmp_path: Path
         assert (data.path / "foldmq.lock").read_text() == f"{os.getpid()}\n"
 
 
+@pytest.mark.system
 def test_second_broker_is_told_the_process_id_of_the_first(tmp_path: Path) -> None:
     code = (
         "import sys; from eventstore.datadir import DataDir; "
@@ -45,6 +46,7 @@ def test_second_broker_is_told_the_process_id_of_the_first(tmp_path: Path) -> No
         pass
 
 
+@pytest.mark.system
 def test_lock_of_a_killed_broker_is_free(tmp_path: Path) -> None:
     code = (
         "import os, signal; from eventstore.datadir import DataDir; "
@@ -149,6 +151,7 @@ def test_tools_read_without_the_lock(tmp_path: Path) -> None:
         assert (tool.node(), tool.credentials()) == (node, credentials)
 
 
+@pytest.mark.system
 def test_lock_lasts_as_long_as_an_inherited_descriptor(tmp_path: Path) -> None:
     held = take_lock(tmp_path / "lock")
     assert held is not None

@@ -6,11 +6,13 @@ import socket
 import stat
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from harness.broker import alive
+from harness.waiting import happens
 from nats.aio.client import Client
 from nats.errors import Error as NatsError
 
@@ -27,24 +29,7 @@ from eventstore.server.binary import check_version, find_binary
 from eventstore.server.embedded import EmbeddedServer
 from eventstore.server.orphans import listed_processes_with, processes_with
 
-
-async def until(condition: Callable[[], object], seconds: float = 20) -> None:
-    deadline = asyncio.get_running_loop().time() + seconds
-    while not condition():
-        assert asyncio.get_running_loop().time() < deadline, "never happened"
-        await asyncio.sleep(0.01)
-
-
-def alive(pid: int) -> bool:
-    """Whether a process runs; one that ended but was not waited for does not."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    state = subprocess.run(
-        ["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False
-    ).stdout
-    return bool(state.strip()) and not state.startswith("Z")
+pytestmark = pytest.mark.system
 
 
 @asynccontextmanager
@@ -175,10 +160,10 @@ async def test_server_killed_again_and_again_comes_back(datadir: DataDir) -> Non
             killed = server.pid
             assert killed is not None
             os.kill(killed, signal.SIGKILL)
-        await until(lambda: server.pid not in (None, killed))  # noqa: B023 - awaited at once
+        await happens(lambda: server.pid not in (None, killed))  # noqa: B023 - awaited at once
     async with client_of(server):
         pass
-    await until(lambda: server.last_error is None)
+    await happens(lambda: server.last_error is None)
     await server.stop()
     assert server.last_error is None
     # a server that is killed before it was seen to be ready counts as a failed start
@@ -207,7 +192,7 @@ async def test_stop_while_the_server_cannot_come_back(
     monkeypatch.setattr(server, "_write_config", full)
     assert server.pid is not None
     os.kill(server.pid, signal.SIGKILL)
-    await until(lambda: sum("no space left" in line for line in lines) >= 2)
+    await happens(lambda: sum("no space left" in line for line in lines) >= 2)
     assert isinstance(server.last_error, DiskFull)
     waiting = asyncio.create_task(server.restart())
     await asyncio.sleep(0)
@@ -240,7 +225,7 @@ async def main():
     assert alive(pid)
     broker.kill()
     broker.communicate()
-    await until(lambda: not alive(pid))
+    await happens(lambda: not alive(pid))
 
 
 async def test_interrupt_of_the_process_group_spares_the_server(server: EmbeddedServer) -> None:
@@ -257,7 +242,7 @@ async def orphan_of(datadir: DataDir, binary: Path) -> subprocess.Popen[bytes]:
     orphan = subprocess.Popen(  # noqa: ASYNC220
         [binary, "-c", str(datadir.nats_config), "-P", str(datadir.nats_pid)]
     )
-    await until(datadir.nats_pid.exists)
+    await happens(datadir.nats_pid.exists)
     return orphan
 
 

@@ -96,6 +96,7 @@ samples = st.sampled_from([*ONE_ENTRY, *MANY_ENTRIES, *every_event()])
 
 @settings(max_examples=500)
 @given(samples.map(written), st.data())
+@pytest.mark.slow
 def test_what_it_reads_parse_event_reads_alike(raw: dict[str, Any], data: st.DataObject) -> None:
     names = st.sampled_from(sorted(raw))
     for name in data.draw(st.lists(names, max_size=2)):

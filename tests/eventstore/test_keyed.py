@@ -16,6 +16,8 @@ from eventstore.log.keyed_store import KeyedStore
 from eventstore.nats.connection import ConnectionOptions, connect, disconnect
 from eventstore.server.embedded import EmbeddedServer
 
+pytestmark = pytest.mark.system
+
 
 @pytest_asyncio.fixture
 async def client(server: EmbeddedServer) -> AsyncIterator[Client]:

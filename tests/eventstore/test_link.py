@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from harness.broker import free_port
-from linked import PATIENCE, Linked, Nats, render_hpub, until
+from harness.waiting import happens
+from linked import PATIENCE, Linked, Nats, render_hpub
 from nats.aio.client import Client
 from nats.aio.transport import Transport
 
@@ -18,6 +19,8 @@ from eventstore.errors import BadNatsOptions, NatsUnavailable
 from eventstore.nats.batch_client import Arrived, Link, render_pub
 from eventstore.nats.batch_transport import LinkTransport
 from eventstore.nats.connection import ConnectionOptions
+
+pytestmark = pytest.mark.system
 
 
 @pytest_asyncio.fixture
@@ -215,9 +218,9 @@ async def restarted(nats: Nats, *linked: Linked) -> None:
     for one in linked:
         one.notices.clear()
     nats.kill()
-    await until(lambda: all(one.notices == ["down"] for one in linked))
+    await happens(lambda: all(one.notices == ["down"] for one in linked))
     await nats.start()
-    await until(lambda: all(one.notices == ["down", "up"] for one in linked))
+    await happens(lambda: all(one.notices == ["down", "up"] for one in linked))
     for one in linked:
         assert one.link.connected
         await one.settled()
@@ -230,14 +233,14 @@ async def test_a_server_that_is_killed_and_started(nats: Nats, here: Linked, the
     for _ in range(3):
         nats.kill()
         here.link.fence(lambda: passed.append("a fence of the dead"))
-        await until(lambda: not here.link.connected and not there.link.connected)
+        await happens(lambda: not here.link.connected and not there.link.connected)
         assert not here.link.write(render_pub(b"stays", b"nobody takes it"))
         assert here.link.unsent == 0
         here.link.fence(lambda: passed.append("a fence while down"))
         there.link.unsubscribe(goes)
         comes = there.link.subscribe(b"comes")
         await nats.start()
-        await until(lambda: here.link.connected and there.link.connected)
+        await happens(lambda: here.link.connected and there.link.connected)
         await there.settled()
         here.link.write([render_pub(subject, b"") for subject in (b"stays", b"goes", b"comes")])
         await here.settled()
@@ -261,9 +264,9 @@ async def test_unsubscribed_but_not_confirmed_when_the_connection_was_lost(
     await there.settled()
     nats.kill()
     there.link.unsubscribe(sid)
-    await until(lambda: not here.link.connected and not there.link.connected)
+    await happens(lambda: not here.link.connected and not there.link.connected)
     await nats.start()
-    await until(lambda: here.link.connected and there.link.connected)
+    await happens(lambda: here.link.connected and there.link.connected)
     here.link.write(render_pub(b"a", b""))
     await here.settled()
     await there.settled()
@@ -299,12 +302,12 @@ async def test_a_new_connection_is_not_paused(nats: Nats, here: Linked, there: L
     there.link.pause_reading()
     nats.kill()
     # a paused socket learns of its end by writing
-    await until(lambda: not there.link.write(render_pub(b"b", b"")) and here.notices == ["down"])
+    await happens(lambda: not there.link.write(render_pub(b"b", b"")) and here.notices == ["down"])
     assert there.notices == ["down"]
     there.link.pause_reading()
     there.link.resume_reading()
     await nats.start()
-    await until(lambda: here.link.connected and there.link.connected)
+    await happens(lambda: here.link.connected and there.link.connected)
     await there.settled()
     here.link.write(render_pub(b"a", b""))
     await there.came(1)
@@ -330,9 +333,9 @@ async def test_closing_leaves_nothing_running(nats: Nats) -> None:
     assert asyncio.all_tasks() == before
     here = await Linked.to(nats.url)
     nats.kill()
-    await until(lambda: here.notices)
+    await happens(lambda: here.notices)
     await here.link.close()
-    await until(lambda: asyncio.all_tasks() == before)
+    await happens(lambda: asyncio.all_tasks() == before)
     assert here.notices == ["down"]
 
 
@@ -350,7 +353,7 @@ async def test_what_a_callback_raises_ends_the_connection_not_the_link(
 
     there.link._on_messages = fail
     here.link.write(render_pub(b"a", b"1"))
-    await until(lambda: there.notices == ["down", "up"])
+    await happens(lambda: there.notices == ["down", "up"])
     there.link._on_messages = take
     here.link.write(render_pub(b"a", b"2"))
     await there.came(1)

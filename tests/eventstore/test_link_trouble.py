@@ -10,10 +10,13 @@ from pathlib import Path
 
 import pytest
 from harness.broker import free_port
-from linked import Linked, Nats, render_hpub, until
+from harness.waiting import happens
+from linked import Linked, Nats, render_hpub
 
 from eventstore.errors import NatsUnavailable
 from eventstore.nats.batch_client import render_pub
+
+pytestmark = pytest.mark.system
 
 ACCESS = {"user": "bridge", "password": "secret"}
 
@@ -98,9 +101,9 @@ async def test_another_server_of_the_cluster_takes_over(
     await here.settled()
     await two.start()
     there = await Linked.to(two.url)
-    await until(lambda: len(here.link._client.servers) == 2)
+    await happens(lambda: len(here.link._client.servers) == 2)
     one.kill()
-    await until(lambda: here.notices == ["down", "up"])
+    await happens(lambda: here.notices == ["down", "up"])
     await here.settled()
     there.link.write(render_pub(b"a", b"through the other"))
     await here.came(1)
@@ -125,14 +128,14 @@ async def test_access_that_is_withdrawn_and_given_back(tmp_path: Path, servers: 
     here = await Linked.to(nats.url, **ACCESS)
     nats.settings["authorization"] = {**ACCESS, "password": "other"}
     nats.kill()
-    await until(lambda: here.notices == ["down"])
+    await happens(lambda: here.notices == ["down"])
     await nats.start()
-    await until(lambda: any("refuses our credentials" in line for line in here.problems))
+    await happens(lambda: any("refuses our credentials" in line for line in here.problems))
     assert here.notices == ["down"]
     nats.settings["authorization"] = ACCESS
     nats.kill()
     await nats.start()
-    await until(lambda: here.notices == ["down", "up"])
+    await happens(lambda: here.notices == ["down", "up"])
     assert len(here.problems) == len(set(here.problems))
     await here.link.close()
 
@@ -158,9 +161,9 @@ async def test_what_the_server_forbids_is_told_once_for_each_connection(
         await here.settled()
         assert there.messages[-1].subject == b"yes"
         nats.kill()
-        await until(lambda: not here.link.connected and not there.link.connected)
+        await happens(lambda: not here.link.connected and not there.link.connected)
         await nats.start()
-        await until(lambda: here.link.connected and there.link.connected)
+        await happens(lambda: here.link.connected and there.link.connected)
         await here.settled()
         await there.settled()
     assert here.notices == ["down", "up"] * 2, "a refusal is no end"
@@ -212,7 +215,7 @@ async def test_what_is_refused_of_many_subscriptions_is_told_when_all_are_renewe
         here.link._came_up()  # with the inbox, the first piece
         here.link.problem('Permissions Violation for Subscription to "a"')
         assert told == []
-        await until(lambda: here.link.connected)
+        await happens(lambda: here.link.connected)
         assert told == ["up", "a"]
         told.clear()
     await here.link.close()
@@ -237,7 +240,7 @@ async def test_a_message_that_is_too_large(tmp_path: Path, servers: list[Nats]) 
     here = await Linked.to(nats.url)
     assert here.link.max_payload == 1000
     here.link.write(render_hpub(b"a", b"", b"", bytes(1001)))
-    await until(lambda: here.notices == ["down", "up"])
+    await happens(lambda: here.notices == ["down", "up"])
     assert here.problems == [f"NATS at {nats.url}: Maximum Payload Violation"]
     await here.settled()
     await here.link.close()
@@ -278,9 +281,9 @@ def tls_goes_on(tmp_path: Path, runner: asyncio.Runner, servers: list[Nats]) -> 
             assert there.payloads == sent
             there.messages.clear()
             nats.kill()
-            await until(lambda: not here.link.connected and not there.link.connected)
+            await happens(lambda: not here.link.connected and not there.link.connected)
             await nats.start()
-            await until(lambda: here.link.connected and there.link.connected)
+            await happens(lambda: here.link.connected and there.link.connected)
             assert here.notices == ["down", "up"] * (turn + 1)
         await here.link.close()
         await there.link.close()
@@ -354,7 +357,7 @@ def says(data: bytes) -> Speak:
 async def test_what_is_no_nats(data: bytes, told: str) -> None:
     async with speaking(says(data), answers) as url:
         here = await Linked.to(url)
-        await until(lambda: here.notices == ["down", "up"])
+        await happens(lambda: here.notices == ["down", "up"])
         assert told in here.problems[0]
         assert all(line.isprintable() for line in here.problems)
         await here.settled()
@@ -380,14 +383,14 @@ async def test_a_server_that_is_of_no_use(info: bytes, told: str) -> None:
         with pytest.raises(NatsUnavailable, match=told) as caught:
             await Linked.to(url)
         assert str(caught.value).startswith(f"NATS at {url} ")
-        await until(lambda: left == [b""])
+        await happens(lambda: left == [b""])
 
 
 async def test_an_error_that_nats_py_takes_for_the_end() -> None:
     revokes = says(b"-ERR 'User Authentication Revoked'\r\n")
     async with speaking(revokes, revokes, answers) as url:
         here = await Linked.to(url)
-        await until(lambda: here.notices == ["down", "up"] * 2)
+        await happens(lambda: here.notices == ["down", "up"] * 2)
         assert here.problems == [f"NATS at {url}: User Authentication Revoked"] * 2
         await here.settled()
         await here.link.close()
@@ -403,7 +406,7 @@ async def test_a_ping_of_the_server_is_answered() -> None:
 
     async with speaking(ask) as url:
         here = await Linked.to(url)
-        await until(lambda: b"PONG\r\n" in heard)
+        await happens(lambda: b"PONG\r\n" in heard)
         assert here.notices == []
         await here.link.close()
 
@@ -415,7 +418,7 @@ async def test_a_pong_that_nobody_asked_for() -> None:
 
     async with speaking(talk) as url:
         here = await Linked.to(url)
-        await until(lambda: here.link.connected)
+        await happens(lambda: here.link.connected)
         assert here.link.write(b"PING\r\n" * 0)
         assert here.notices == []
         await here.link.close()
@@ -441,14 +444,14 @@ async def test_each_pong_is_for_the_ping_that_it_answers() -> None:
         flushing = asyncio.create_task(here.link._client.flush())
         await asyncio.sleep(0)
         here.link.fence(lambda: passed.append(2))
-        await until(lambda: asked == 1)
+        await happens(lambda: asked == 1)
         assert (passed, flushing.done()) == ([], False)
         answering.release()
-        await until(lambda: passed and asked == 2)
+        await happens(lambda: passed and asked == 2)
         assert (passed, flushing.done()) == ([1], False)
         answering.release()
-        await until(lambda: flushing.done() and asked == 3)
+        await happens(lambda: flushing.done() and asked == 3)
         assert passed == [1]
         answering.release()
-        await until(lambda: passed == [1, 2])
+        await happens(lambda: passed == [1, 2])
         await here.link.close()

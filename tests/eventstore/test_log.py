@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import pytest_asyncio
+from harness.waiting import happens
 
 from eventstore.errors import CorruptLog, EventStoreError, Fenced, LostLog, NodeBusy
 from eventstore.format.events import BrokerStarted, MessagePublished
@@ -34,11 +35,13 @@ from eventstore.nats.node_claim import claim
 from eventstore.server.embedded import EmbeddedServer
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator
 
     from nats.aio.client import Client
 
     from eventstore.datadir import DataDir
+
+pytestmark = pytest.mark.system
 
 STREAM, SUBJECT = "FOLDMQ_LOG_a", "foldmq.log.a"
 PATIENCE = 40.0
@@ -86,7 +89,7 @@ class Writing:
         self.journal.end_turn()
 
     async def settled(self) -> None:
-        await until(lambda: self.journal.idle or self.fatal)
+        await happens(lambda: self.journal.idle or self.fatal)
         assert self.fatal == []
 
     async def stored(self) -> list[int]:
@@ -108,13 +111,6 @@ class Writing:
         while time.monotonic() < end:
             self.put(3)
             await asyncio.sleep(0.002)
-
-
-async def until(condition: Callable[[], object], seconds: float = PATIENCE) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "never happened"
-        await asyncio.sleep(0.005)
 
 
 @asynccontextmanager
@@ -225,7 +221,7 @@ async def test_server_killed_with_records_on_their_way(
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
         await own.load(0.1)
-        await until(lambda: server.pid not in (None, pid))  # noqa: B023 - awaited at once
+        await happens(lambda: server.pid not in (None, pid))  # noqa: B023 - awaited at once
     await own.settled()
     assert own.sink.numbers == list(range(own.next))
     assert await own.stored() == list(range(own.next))
@@ -257,11 +253,11 @@ async def test_server_paused(
     try:
         # Until a signal arrives a process goes on for a moment.
         status = Path(f"/proc/{server.pid}/stat")
-        await until(lambda: not status.exists() or status.read_text().rsplit(") ")[-1][0] == "T")
+        await happens(lambda: not status.exists() or status.read_text().rsplit(") ")[-1][0] == "T")
         await own.load(0.3)
         writer = own.log._writer
         assert writer is not None
-        await until(lambda: writer.trouble)
+        await happens(lambda: writer.trouble)
         assert writer.trouble == "no answer from JetStream for more than 0.5 s"
         await asyncio.sleep(1)
         assert own.sink.numbers == list(range(before)), "nothing is acknowledged meanwhile"
@@ -281,7 +277,7 @@ async def test_answers_that_never_come(own: Writing, monkeypatch: pytest.MonkeyP
     with monkeypatch.context() as deaf:
         deaf.setattr(writer, "_committed", lambda _sequence: None)
         own.put(3)
-        await until(lambda: writer.trouble)
+        await happens(lambda: writer.trouble)
     own.put(3)
     await own.settled()
     assert own.sink.numbers == list(range(6))
@@ -293,7 +289,7 @@ async def test_answers_that_never_come(own: Writing, monkeypatch: pytest.MonkeyP
 
 async def given_up(own: Writing) -> EventStoreError:
     """The error with which writing ends; nothing is acknowledged or told afterwards."""
-    await until(lambda: own.fatal)
+    await happens(lambda: own.fatal)
     acknowledged = list(own.sink.numbers)
     own.put(1)
     await asyncio.sleep(1)
@@ -324,7 +320,7 @@ async def test_two_writers_at_once(server: EmbeddedServer, own: Writing) -> None
         other.next = 1000
         own.put(3)
         other.put(3)
-        await until(lambda: own.fatal or other.fatal)
+        await happens(lambda: own.fatal or other.fatal)
         loser, winner = (own, other) if own.fatal else (other, own)
         assert isinstance(await given_up(loser), Fenced)
         await winner.settled()

@@ -127,6 +127,7 @@ def test_ways_to_write_it(file: Path, text: str) -> None:
     assert read_users(file) == (NatsUser("ann", "x"),)
 
 
+@pytest.mark.system
 def test_a_nats_server_reads_the_same(file: Path, tmp_path: Path) -> None:
     """What is read here nats-server takes as well, and what is made of it too."""
     made = tmp_path / "made.conf"

@@ -15,6 +15,8 @@ from eventstore.errors import DataDirBusy, DataDirError
 from eventstore.server.client_server import ClientServer
 from eventstore.server.embedded import EmbeddedServer
 
+pytestmark = pytest.mark.system
+
 STRANGER = 54321
 FILES = ("node", "nats.conf", "nats.credentials", "nats.stderr", "nats.log", "nats.pid", "log.mark")
 

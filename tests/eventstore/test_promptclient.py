@@ -8,8 +8,10 @@ import signal
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from harness.broker import free_port
-from linked import Nats, until
+from harness.waiting import happens
+from linked import Nats
 from nats.aio.client import Client
 from nats.aio.subscription import Subscription
 
@@ -19,6 +21,8 @@ from eventstore.nats.direct_client import PromptClient
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
+
+pytestmark = pytest.mark.system
 
 Heard = list[tuple[str, bytes]]
 
@@ -62,7 +66,7 @@ async def test_what_is_listened_to_comes_in_order_and_past_no_task(tmp_path: Pat
         assert len(asyncio.all_tasks()) == tasks
         for number in range(100):
             assert send(client, f"in.x.{number}", b"%d" % number)
-        await until(lambda: len(heard) == 100)
+        await happens(lambda: len(heard) == 100)
         assert heard == [(f"in.x.{number}", b"%d" % number) for number in range(100)]
         # What nats-py is asked for goes on as ever beside it.
         inbox = client.new_inbox()
@@ -84,7 +88,7 @@ async def test_who_listens_badly_is_reported_and_the_rest_is_read(tmp_path: Path
         await client.listen("in", listen)
         for data in (b"bad", b"good"):
             assert send(client, "in", data)
-        await until(lambda: heard == [("in", b"good")])
+        await happens(lambda: heard == [("in", b"good")])
         assert any("cannot take that" in line for line in problems)
 
 
@@ -94,12 +98,12 @@ async def test_without_a_connection_nothing_is_taken_and_nothing_kept(tmp_path: 
         heard: Heard = []
         await client.listen("in", lambda subject, data: heard.append((subject, data)))
         server.kill()
-        await until(lambda: lost)
+        await happens(lambda: lost)
         assert not send(client, "in", b"lost")
         server.run()
-        await until(lambda: client.is_connected)
+        await happens(lambda: client.is_connected)
         assert send(client, "in", b"found")  # the subscription was renewed before
-        await until(lambda: heard)
+        await happens(lambda: heard)
         assert heard == [("in", b"found")]
 
 
@@ -113,7 +117,7 @@ async def test_a_server_that_stands_still_blocks_nobody(tmp_path: Path) -> None:
                 assert send(client, "in", b"%d" % (number % 10) + bytes(500_000))
         finally:
             server.signal(signal.SIGCONT)
-        await until(lambda: len(heard) == 20)
+        await happens(lambda: len(heard) == 20)
         assert [data for _, data in heard] == [b"%d" % (number % 10) for number in range(20)]
 
 
@@ -130,7 +134,7 @@ async def test_over_a_websocket_nats_py_s_task_sends(tmp_path: Path) -> None:
                 assert send(client, "in", b"%d" % number)
                 if number % 10 == 0:
                     await asyncio.sleep(0)
-            await until(lambda: len(heard) == 100)
+            await happens(lambda: len(heard) == 100)
             assert [data for _, data in heard] == [b"%d" % number for number in range(100)]
         finally:
             await disconnect(client)

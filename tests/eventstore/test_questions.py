@@ -10,10 +10,13 @@ from typing import Any
 import nats
 import pytest
 import pytest_asyncio
-from linked import Nats, until
+from harness.waiting import happens
+from linked import Nats
 
 from eventstore.nats.connection import ConnectionOptions
 from eventstore.nats.request_client import Questions, UnansweredError
+
+pytestmark = pytest.mark.system
 
 SUBJECT = "foldmq.auth"
 PATIENCE = 30
@@ -61,11 +64,11 @@ async def test_an_answer_also_after_the_server_was_away(server: Nats) -> None:
     answers = await asyncio.gather(*(asked.ask(b"%d" % n, PATIENCE) for n in range(100)))
     assert answers == [b"echo %d" % n for n in range(100)]
     server.kill()
-    await until(lambda: not asked._connected.is_set())
+    await happens(lambda: not asked._connected.is_set())
     with pytest.raises(UnansweredError, match="no connection to NATS"):
         await asked.ask(b"two", 0.05)
     server.run()
-    await until(lambda: service.is_connected)
+    await happens(lambda: service.is_connected)
     await known(service)
     assert await asked.ask(b"three", PATIENCE) == b"echo three"
     asked.close()

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
     from nats.aio.client import Client
 
+pytestmark = pytest.mark.system
+
 COUNT = 12
 
 

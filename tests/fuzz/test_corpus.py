@@ -27,6 +27,7 @@ run = load("run")
 
 
 @pytest.mark.parametrize("target", run.targets())
+@pytest.mark.slow
 def test_the_corpus_of(target: str) -> None:
     inputs = sorted(run.corpus(target).iterdir())
     assert inputs, f"{target} has no corpus"

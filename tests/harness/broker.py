@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness import forkserver
+from harness.waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
 STARTUP = 30.0
 """Seconds a broker may take until its port accepts."""
@@ -67,7 +68,7 @@ def alive(pid: int) -> bool:
     return not Path("/proc").is_dir()
 
 
-def wait_until_gone(pid: int, timeout: float = 10.0) -> bool:
+def wait_until_gone(pid: int, timeout: float = 40.0) -> bool:
     """Whether the process ended within `timeout` seconds."""
     deadline = time.monotonic() + timeout
     while alive(pid):
@@ -75,14 +76,6 @@ def wait_until_gone(pid: int, timeout: float = 10.0) -> bool:
             return False
         time.sleep(0.02)
     return True
-
-
-def until(condition: Callable[[], object], what: str, seconds: float = 40.0) -> None:
-    """Waits until the condition holds; fails when `what` does not come within `seconds`."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"{what} within {seconds} s"
-        time.sleep(0.02)
 
 
 def children_of(parent: int) -> list[int]:

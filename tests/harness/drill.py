@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from harness import packets as p
-from harness.account import Account, Message
+from harness.drillaccount import Account, Message
 from harness.packets import Puback, Pubcomp, Publish, Pubrec, Pubrel, Suback, Will
 from harness.rawclient import ConnectionClosedError, RawClient
 

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import nats
 
-from harness.broker import free_port, nats_server, until
+from harness.broker import free_port, nats_server
+from harness.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable

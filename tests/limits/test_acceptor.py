@@ -13,10 +13,13 @@ from pathlib import Path
 
 import pytest
 import uvloop
+from harness.waiting import happens
 from structlog.testing import capture_logs
 
 from actors.connection.acceptor import Acceptor, listening_socket
 from actors.connection.file_descriptors import Descriptors
+
+pytestmark = pytest.mark.system
 
 ANYBODY = lambda host: True  # noqa: E731
 
@@ -59,12 +62,6 @@ def clients(
             client.setblocking(False)
             found.append(client)
         yield found
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():  # noqa: ASYNC110 - what is awaited tells nobody
-            await asyncio.sleep(0.002)
 
 
 def tcp() -> socket.socket:
@@ -129,7 +126,7 @@ def test_while_others_are_at_work_it_takes_breaks(run: Callable[..., None]) -> N
         acceptor = Acceptor(listener, ANYBODY, Taken, at_work=at_work)
         with clients(listener.getsockname(), 40):
             acceptor.start()
-            await until(lambda: len(Taken.all) == 40)
+            await happens(lambda: len(Taken.all) == 40)
             # It asked after each few of them, and went on after each break.
             assert len(asked) > 5
             assert not acceptor.paused
@@ -144,7 +141,7 @@ def test_it_can_be_closed_in_a_break(run: Callable[..., None]) -> None:
         acceptor = Acceptor(listener, ANYBODY, Taken, at_work=lambda: True)
         with clients(listener.getsockname(), 8):
             acceptor.start()
-            await until(lambda: Taken.all and not acceptor._taking)
+            await happens(lambda: Taken.all and not acceptor._taking)
             end(acceptor)
             taken = len(Taken.all)
             await asyncio.sleep(0.05)
@@ -167,7 +164,7 @@ def test_who_may_not_stay_is_closed_before_anything_is_made(run: Callable[..., N
             acceptor.start()
             loop = asyncio.get_running_loop()
             assert [await loop.sock_recv(client, 9) for client in found[::2]] == [b""] * 20
-            await until(lambda: len(Taken.all) == 20)
+            await happens(lambda: len(Taken.all) == 20)
             assert seen == ["127.0.0.1"] * 40
             end(acceptor)
 
@@ -191,7 +188,7 @@ def test_a_storm_is_taken_in_parts(run: Callable[..., None]) -> None:
         with clients(listener.getsockname(), 120):
             acceptor.start()
             look()
-            await until(lambda: len(Taken.all) == 120)
+            await happens(lambda: len(Taken.all) == 120)
             steps = [after - before for before, after in itertools.pairwise(seen)]
             assert max(steps) <= 16
             end(acceptor)
@@ -222,12 +219,12 @@ def test_the_last_descriptors_are_left_to_the_broker(run: Callable[..., None]) -
         acceptor = Acceptor(listener, ANYBODY, Taken, few)
         with clients(listener.getsockname(), 10) as found, capture_logs() as lines:
             acceptor.start()
-            await until(lambda: acceptor.paused and len(Taken.all) == 3)
+            await happens(lambda: acceptor.paused and len(Taken.all) == 3)
             for more in (5, 10):
                 few.number = more
-                await until(lambda more=more: len(Taken.all) == more)  # type: ignore[misc]
+                await happens(lambda more=more: len(Taken.all) == more)  # type: ignore[misc]
             few.number = 1000
-            await until(lambda: not acceptor.paused)
+            await happens(lambda: not acceptor.paused)
             loop = asyncio.get_running_loop()
             for client in found:
                 await loop.sock_sendall(client, b"hello")
@@ -245,7 +242,7 @@ def test_closing_while_paused_stays_closed(run: Callable[..., None]) -> None:
         acceptor = Acceptor(listener, ANYBODY, Taken, Few(1))
         with clients(listener.getsockname(), 2):
             acceptor.start()
-            await until(lambda: acceptor.paused)
+            await happens(lambda: acceptor.paused)
             end(acceptor)
             assert not acceptor.paused
             assert listener.fileno() == -1
@@ -294,7 +291,7 @@ def test_when_there_are_none_at_all_it_neither_spins_nor_closes_anybody(
         with clients(listener.getsockname(), 20) as found:
             with descriptors_left(5):
                 acceptor.start()
-                await until(lambda: acceptor.paused and len(Taken.all) >= 4)
+                await happens(lambda: acceptor.paused and len(Taken.all) >= 4)
                 before = acceptor.pauses
                 turns = 0
 
@@ -308,7 +305,7 @@ def test_when_there_are_none_at_all_it_neither_spins_nor_closes_anybody(
                 assert (acceptor.paused, acceptor.pauses) == (True, before)
                 assert turns == 20
                 assert not calls
-            await until(lambda: len(Taken.all) == 20)
+            await happens(lambda: len(Taken.all) == 20)
             for client in found:
                 await loop.sock_sendall(client, b"hello")
                 assert await loop.sock_recv(client, 9) == b"hello"

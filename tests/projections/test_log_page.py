@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_fold_determinism import NAMES
-from test_session_history import MANY, FakeSource, as_source, played
+from playedlogs import MANY, FakeSource, as_source, played
+from randomnode import NAMES
 
 from cli.history.log_events import Selection
 from cli.logsource.moments import parse_moment

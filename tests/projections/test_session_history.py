@@ -3,54 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from playedlogs import MANY, FakeSource, as_source, played
+from randomnode import NAMES, Node
 from specification import snapshot
-from test_fold_determinism import NAMES, STEPS, Node
 
 from cli.logsource.replay_fold import _head, fold
 from cli.web.history import session_history as module
 from cli.web.history.session_history import SessionHistory
 from eventstore.format.positions import INDEX_BITS, MAX_INDEX, index_of, position, sequence_of
-from eventstore.format.records import decode_record
 from projections.state.node import NodeState
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Iterator
+    from collections.abc import Iterator
 
-    from cli.logsource.source import Source
     from eventstore.format.positions import Position
-    from eventstore.format.records import Record
     from projections.state.session import SessionState
-
-
-class FakeSource:
-    """A log in memory, from `first` on; counts the records that are asked for by number."""
-
-    def __init__(self, node: Node, first: int = 1) -> None:
-        self._data = {one.sequence: one.data for one in node.log.records if one.sequence >= first}
-        self.first = self.begin = first
-        self.last = max(self._data, default=0)
-        self.asked: list[int] = []
-
-    def record(self, sequence: int) -> Record:
-        return decode_record(sequence, self._data[sequence])
-
-    async def records(self, first: int, last: int) -> AsyncIterator[Record]:
-        for sequence in range(first, last + 1):
-            yield self.record(sequence)
-
-    async def some(self, sequences: Iterable[int]) -> list[Record]:
-        wanted = list(sequences)
-        self.asked += wanted
-        return [self.record(sequence) for sequence in wanted]
-
-
-def as_source(fake: FakeSource) -> Source:
-    return cast("Source", fake)
 
 
 async def no_pause(_sequence: int) -> None:
@@ -87,19 +59,6 @@ def places(fake: FakeSource) -> Iterator[Position]:
         for index, _ in fake.record(sequence).events():
             yield position(sequence, index)
         yield position(sequence, MAX_INDEX)
-
-
-def played(steps: list[tuple[str, str, int]], max_record: int) -> Node:
-    node = Node(max_record)
-    for step, name, number in [("connect", "ann", 1), ("connect", "bob", 2), *steps]:
-        getattr(node, step)(name, number)
-    node.finish()
-    return node
-
-
-MANY = st.lists(
-    st.tuples(st.sampled_from(STEPS), st.sampled_from(NAMES), st.integers(0, 30)), max_size=60
-)
 
 
 @settings(max_examples=60)

@@ -101,12 +101,14 @@ streams = st.lists(
 
 
 @given(connects(), streams)
+@pytest.mark.slow
 def test_what_is_encoded_is_decoded(connect: Connect, stream: list[Packet | Publish]) -> None:
     data = encode(connect) + b"".join(map(encode, stream))
     assert decode([data], LIMIT) == ([connect, *stream], None)
 
 
 @given(streams, st.lists(st.integers(0, 5000), max_size=10), st.sampled_from([b"", *BAD]))
+@pytest.mark.slow
 def test_it_does_not_matter_how_the_network_cuts(
     stream: list[Packet | Publish], cuts: list[int], last: object
 ) -> None:
@@ -129,6 +131,7 @@ def test_arbitrary_bytes_raise_nothing(pieces: list[bytes], connected: bool) -> 
     streams,
     st.lists(st.tuples(st.integers(0, 3000), st.integers(0, 255)), min_size=1, max_size=3),
 )
+@pytest.mark.slow
 def test_damaged_bytes_raise_nothing(
     stream: list[Packet | Publish], damage: list[tuple[int, int]]
 ) -> None:

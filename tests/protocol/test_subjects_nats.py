@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import aiomqtt
 import nats
 import pytest
-from harness.broker import free_port, nats_server, until
+from harness.broker import free_port, nats_server
+from harness.waiting import until
 
 from protocol.nats.mapping import MAX_SUBJECT
 from protocol.nats.subjects import subject_to_topic, topic_to_subject
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
     from nats.aio.msg import Msg
+
+pytestmark = pytest.mark.system
 
 # The table of the NATS documentation, and what its rows make together
 TOPICS = [

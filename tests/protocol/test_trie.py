@@ -188,6 +188,7 @@ class TopicTrieMachine(RuleBasedStateMachine):
 TestFilterTrie = FilterTrieMachine.TestCase
 TestTopicTrie = TopicTrieMachine.TestCase
 TestFilterTrie.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestFilterTrie.pytestmark = TestTopicTrie.pytestmark = [pytest.mark.slow]  # type: ignore[attr-defined]
 TestTopicTrie.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
 
 

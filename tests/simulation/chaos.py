@@ -10,6 +10,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NoReturn, cast
 
 import pykka
@@ -17,12 +18,13 @@ import pytest
 import structlog
 from harness import packets as p
 
+from actors.authz.rules_file import parse
 from actors.connection import connection
 from actors.inspection.requests import Refused
 from actors.kernel import kernel
 from actors.maintenance import retention
 from actors.session import publisher, router, session
-from eventstore.format.events import LogArchived, LogCut
+from eventstore.format.events import LogArchived, LogCut, MessageDropped
 from eventstore.format.records import Record, decode_record
 from projections.state.turns import Turns
 from simulation.account import Account
@@ -118,10 +120,13 @@ class Chaos:
         self.operator = random.Random(f"operator {seed}")
         self.meddling = self.operator.choice([0.0, 0.0, 0.05, 0.2])
         self.asked: set[asyncio.Task[None]] = set()
-        # Bursts come from elsewhere too.
+        # Bursts and attacks come from elsewhere too.
         self.burster = random.Random(f"burst {seed}")
         self.bursting = self.burster.choice([0.02, 0.1, 0.3])
-        # So do attacks, in some runs.
+        # In some of the runs that cut turns much happens between their parts.
+        self.intruder = random.Random(f"intrude {seed}")
+        self.intruding = self.intruder.choice([0.0, 0.002, 0.01, 0.05])
+        self.world.on_cut = self.turn_cut
         self.mallory = random.Random(f"attack {seed}")
         self.attacking = self.mallory.choice([0.0, 0.0, 0.1, 0.3])
         kinds = self.mallory.sample(ATTACKERS, self.mallory.choice([1, 2, len(ATTACKERS)]))
@@ -379,6 +384,39 @@ class Chaos:
             if "done" in answer:
                 self.counts[f"operator: {request['do']} done"] += len(answer["done"])
 
+    def turn_cut(self) -> None:
+        """A turn was cut: perhaps something else happens before it goes on."""
+        if self.intruder.random() < self.intruding:
+            # What is due now runs before the rest of the turn, which is asked for behind it.
+            asyncio.get_running_loop().call_soon(self.intrude)
+
+    def intrude(self) -> None:
+        """Something that is told between two parts of a turn."""
+        world, chance = self.world, self.intruder
+        if not world.up or world.failure() is not None:
+            return
+        what, deed = chance.choice(
+            [
+                ("take over or connect", lambda one: one.connect(world)),
+                ("drop", lambda one: self.drop(one)),
+                ("leave", lambda one: self.leave(one)),
+                ("publish", lambda one: self.publish(one)),
+                ("unsubscribe", lambda one: self.unsubscribe(one)),
+                ("operator", lambda _: self.meddle()),
+                ("other permissions", lambda _: self.permit(chance.choice(_PERMISSIONS))),
+                ("other permissions", lambda _: self.permit(chance.choice(_PERMISSIONS))),
+            ]
+        )
+        if world.broker.kernel.between:
+            self.note(f"between parts: {what}")
+        deed(chance.choice(self.devices))
+
+    def permit(self, permissions: str) -> None:
+        """Let the broker read other permissions, as SIGHUP does."""
+        world, broker = self.world, self.world.broker
+        world.permissions = parse(Path("rules.toml"), permissions)
+        broker.reload(broker.options, broker.authenticator, world.permissions)
+
     def note(self, what: str) -> None:
         self.counts[what] += 1
         self.trace.append(f"{asyncio.get_running_loop().time():.4f} {what}")
@@ -401,6 +439,10 @@ class Chaos:
         self.counts += faults.counts
         self.counts += Counter({f"killed {what}": n for what, n in world.killed.items()})
         self.counts["cuts"] = sum(isinstance(one, LogCut) for one in world.disk.events())
+        self.counts["withheld"] = sum(
+            isinstance(one, MessageDropped) and one.reason == "not_permitted"
+            for one in world.disk.events()
+        )
         self.counts["records"] = len(world.disk.stream.history)
         self.counts["messages"] = len(self.account.messages)
         return Outcome(self.seed, self.counts, *self.digests())
@@ -412,8 +454,12 @@ class Chaos:
             task.cancel()
         for attacker in self.attackers:
             attacker.leave()
+        self.intruding = 0.0
         self.faults.off()
         world.fuse = None
+        world.permissions = parse(Path("rules.toml"), _PERMISSIONS[0])
+        if world.up and world.failure() is None:
+            self.permit(_PERMISSIONS[0])
         if world.log.held:
             world.log.release()
         world.keyed.fail = False
@@ -516,6 +562,16 @@ def check_archived(history: Iterable[Record], *, guarded: bool) -> None:
                 assert (event.reason == "archived") is guarded
                 assert event.first <= through + 1 or not guarded, (event, through)
 
+
+_PERMISSIONS = [
+    "[[allow]]\nboth = ['#']\n" + deny
+    for deny in (
+        "",
+        "[[deny]]\nclients = ['sub1', 'both']\nsubscribe = ['t/pub1/a1', 't/pub1/a2']\n",
+        "[[deny]]\nsubscribe = ['t/pub2/a2', 'r/pub2/a1', 't/pub3/a0', 't/pub3/b1']\n",
+    )
+]
+"""What clients may do. No rule refuses a filter that a device subscribes to."""
 
 _WEIGHTS: dict[Callable[[Chaos, Device], None], float] = {
     Chaos.pay: 15.0,

@@ -60,6 +60,10 @@ def _subscription(held: SubscriptionState) -> dict[str, Any]:
     return found
 
 
+_REASONS = ("queue_", "not_permitted")
+"""Why a message may be dropped that a session was to get."""
+
+
 def compare(world: World) -> None:
     """Raise AssertionError where the broker's state is not the fold of its log.
 
@@ -104,6 +108,6 @@ def dropped(disk: Disk) -> dict[str, set[bytes]]:
         for stored in messages_of(record):
             payloads.update(enumerate(stored.payloads, stored.first))
         for _, event in record.events():
-            if isinstance(event, MessageDropped) and event.reason.startswith("queue_"):
+            if isinstance(event, MessageDropped) and event.reason.startswith(_REASONS):
                 refs[event.session] += from_runs(event.refs)
     return {name: {payloads[ref] for ref in positions} for name, positions in refs.items()}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
-from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,13 +15,13 @@ from actors.authn.credentials import AuthResult, Verdict
 from actors.connection.listener import Listener, ListenerOptions
 from actors.limits.client_limits import Guard
 from actors.options.limit_options import LimitOptions, Quota
-from actors.transports.handshakes import Handshakes, take_step
 from actors.transports.stack import StackOptions
 from actors.transports.tls_context import TlsOptions, make_context
 from eventstore.format.events import SessionClosed
+from simulation.logins import Believing, Slow, Threads
 from simulation.loop import simulate
 from simulation.network import SimClient
-from simulation.test_permissions import OPEN, permit, topics
+from simulation.permitting import OPEN, permit, topics
 from simulation.world import World
 
 if TYPE_CHECKING:
@@ -32,33 +31,6 @@ if TYPE_CHECKING:
     from eventstore.format.events import Event
 
 RULES = "[[allow]]\nusers = ['admin']\nboth = ['#']\n"
-
-
-class Believing:
-    """Whoever names a user is that user, as if a password had been looked at."""
-
-    def __init__(self) -> None:
-        self.counts: Counter[tuple[str, str]] = Counter()
-
-    def check_now(self, shown: Credentials) -> Verdict | None:
-        return Verdict(AuthResult.ACCEPTED, shown.username)
-
-    async def check(self, shown: Credentials) -> Verdict:
-        raise AssertionError(shown)
-
-    def close(self) -> None:
-        """Nothing to do."""
-
-
-class Slow(Believing):
-    """Needs a while."""
-
-    def check_now(self, _shown: Credentials) -> Verdict | None:
-        return None
-
-    async def check(self, shown: Credentials) -> Verdict:
-        await asyncio.sleep(1)
-        return Verdict(AuthResult.ACCEPTED, shown.username)
 
 
 async def answer(
@@ -282,22 +254,6 @@ def test_a_login_that_waits_for_its_turn_ends_with_its_password() -> None:
             assert waiting.received == []
 
     simulate(scenario)
-
-
-class Threads(Handshakes):
-    """Takes the steps of handshakes itself, unless it is stuck."""
-
-    stuck = False
-
-    def _start(self) -> None:
-        while not self.stuck and (self._begun or self._new):
-            job = (self._begun or self._new).popleft()
-            if job.wanted():
-                asyncio.get_running_loop().call_soon(lambda job=job: job.done(take_step(job.tls)))
-
-    def go_on(self) -> None:
-        self.stuck = False
-        self._start()
 
 
 class TlsVisitor:

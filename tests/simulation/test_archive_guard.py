@@ -145,6 +145,7 @@ def test_an_archive_alone_changes_nothing() -> None:
     simulate(scenario)
 
 
+@pytest.mark.slow
 def test_a_log_that_grows_because_it_is_not_archived_says_so() -> None:
     async def scenario() -> None:
         async with guarded().running() as world:
@@ -172,6 +173,7 @@ def test_a_log_that_grows_because_it_is_not_archived_says_so() -> None:
     simulate(scenario)
 
 
+@pytest.mark.slow
 def test_a_log_that_becomes_much_older_than_it_is_to_be_says_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -6,8 +6,8 @@ from harness import packets as p
 from harness.packets import Pingresp, Publish, Will
 
 from actors.options.limit_options import LimitOptions, Quota
+from simulation.logins import Slow
 from simulation.loop import simulate
-from simulation.test_access import Slow
 from simulation.world import SimClient, World
 
 SLOW = LimitOptions(client=Quota(publish_rate=100))

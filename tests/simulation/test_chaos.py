@@ -18,17 +18,26 @@ from simulation.attackers import ATTACKERS
 from simulation.chaos import run
 from simulation.faults import Append, Ask
 
-SEEDS = int(os.environ.get("FOLDMQ_SEEDS", "300"))
+SEEDS = int(os.environ.get("FOLDMQ_SEEDS", "100"))
+AT_EVERY_SAVE = 12
+"""So many of them are run by ``make check``, too."""
 _RUN = Path(__file__).parent / "run.py"
 
 _seen: Counter[str] = Counter()
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize(
+    "seed",
+    [
+        pytest.param(seed, marks=[pytest.mark.slow] if seed >= AT_EVERY_SAVE else [])
+        for seed in range(SEEDS)
+    ],
+)
 def test_a_random_run_keeps_every_promise(seed: int) -> None:
     _seen.update(run(seed).counts)
 
 
+@pytest.mark.slow
 def test_every_fault_happened() -> None:
     seen = _seen if SEEDS >= 100 and _seen else sum((run(n).counts for n in range(60)), Counter())
     wanted = [fate.value for fate in (*Append, *Ask)]
@@ -36,10 +45,17 @@ def test_every_fault_happened() -> None:
         "crash", "crash while it recovers", "killed before an append",
         "killed before bytes are sent", "killed stored, not acknowledged",
         "connection to NATS lost", "JetStream stands still", "client stops reading",
-        "take over", "leave", "drop", "subscribe", "unsubscribe", "burst",
+        "take over", "leave", "drop", "subscribe", "unsubscribe", "burst", "withheld",
         "live state compared with the log after a restart",
     ]  # fmt: skip
     wanted += [f"attack: {attacker.kind}" for attacker in ATTACKERS]
+    wanted += [
+        f"between parts: {what}"
+        for what in (
+            "take over or connect", "drop", "leave", "publish", "unsubscribe", "operator",
+            "other permissions",
+        )
+    ]  # fmt: skip
     assert not [what for what in wanted if not seen[what]]
 
 
@@ -50,6 +66,8 @@ def test_the_same_seed_gives_the_same_run() -> None:
 
 
 @pytest.mark.parametrize("seed", [2, 13, 15])
+@pytest.mark.slow
+@pytest.mark.system
 def test_the_same_seed_gives_the_same_run_in_another_process(seed: int) -> None:
     here = run(seed)
     found = subprocess.run(

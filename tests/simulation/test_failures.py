@@ -10,7 +10,6 @@ import pytest
 from harness import packets as p
 from harness.packets import Puback, Publish, Suback
 
-from actors import supervision
 from actors.broker import Broker
 from actors.connection.connection import Connection
 from actors.session.delivery import Delivery
@@ -20,9 +19,10 @@ from actors.session.subscription import Subscription
 from eventstore.format.events import SessionClosed
 from projections.state.session import InFlight
 from protocol.mqtt.packets import Subscribe
+from simulation.checking import acknowledged
 from simulation.fold import compare
 from simulation.promises import violations
-from simulation.test_regressions import acknowledged
+from simulation.rebuilding import rebuilt_later
 from simulation.world import SimClient, World, simulate
 
 
@@ -60,18 +60,6 @@ def payloads(client: SimClient) -> list[bytes]:
 
 def publish(client: SimClient, *numbers: int, topic: str = "a", qos: int = 1) -> None:
     client.send(*(p.publish(topic, b"%d" % number, qos, number) for number in numbers))
-
-
-def rebuilt_later(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
-    """Let the rebuild of sessions wait for an event."""
-    may_rebuild, rebuild = asyncio.Event(), supervision.rebuild_session
-
-    async def later(broker: Any, name: str) -> Any:
-        await may_rebuild.wait()
-        return await rebuild(broker, name)
-
-    monkeypatch.setattr(supervision, "rebuild_session", later)
-    return may_rebuild
 
 
 @pytest.mark.parametrize("online", [True, False])

@@ -21,7 +21,7 @@ from actors.transports.stack import StackOptions
 from actors.transports.tls_context import TlsOptions, make_context
 from actors.transports.websocket import WebSocketOptions
 from eventstore.format.events import SessionClosed
-from simulation.test_access import Threads
+from simulation.logins import Threads
 from simulation.world import SimClient, World, simulate
 
 if TYPE_CHECKING:

@@ -13,10 +13,10 @@ from eventstore.format.events import BrokerStarted
 from eventstore.format.records import GENESIS
 from eventstore.log.jetstream_log import LogWriter
 from eventstore.log.journal import Effects, Journal
+from simulation.checking import acknowledged
 from simulation.faults import Faults
 from simulation.jetstream import SimNats, SimServer, SimStream
 from simulation.loop import SimClock
-from simulation.test_regressions import acknowledged
 from simulation.world import STREAM, SUBJECT, World, simulate
 
 

@@ -90,6 +90,7 @@ def test_names_that_json_makes_long_are_no_failure() -> None:
 
 
 @pytest.mark.parametrize("connected", [True, False])
+@pytest.mark.slow
 def test_more_retained_messages_than_a_record_has_room_for(
     monkeypatch: pytest.MonkeyPatch, connected: bool
 ) -> None:

@@ -16,9 +16,9 @@ from actors.maintenance.projector import Projector
 from actors.maintenance.retention import Retention
 from eventstore.format.record_size import STORED_AROUND
 from eventstore.log.jetstream_log import EventLog, LogUnavailable
+from simulation.cutting import cuts
 from simulation.fold import compare
 from simulation.jetstream import SimNats
-from simulation.test_retention import cuts
 from simulation.world import SimClient, World, simulate
 
 BOUND = 200_000
@@ -206,6 +206,7 @@ def test_what_no_archive_has_stops_nobody() -> None:
     simulate(scenario)
 
 
+@pytest.mark.slow
 def test_a_bound_that_is_lowered_stops_nobody_for_long() -> None:
     async def scenario() -> None:
         async with bounded(keep_bytes=10 * BOUND).running() as world:

@@ -14,7 +14,7 @@ from actors.node.read_pause import Pause
 from actors.options.limit_options import LimitOptions
 from actors.session import publisher, session
 from eventstore.format.events import Subscribed
-from simulation.world import World, simulate
+from simulation.world import SimClient, World, simulate
 
 MANY = [(f"many/{number}", 1) for number in range(1000)]
 
@@ -32,6 +32,25 @@ def test_a_large_subscribe_is_granted_in_parts_and_answered_once() -> None:
             granted = [one for one in world.disk.events() if isinstance(one, Subscribed)]
             assert len(granted) == -(-len(MANY) // session._FILTERS_AT_ONCE)
             assert world.broker.kernel.parts - parts >= len(granted) - 1
+
+    simulate(scenario)
+
+
+def test_long_filters_are_granted_and_removed_a_few_at_a_time() -> None:
+    long = [f"{'x' * 30_000}/{number}" for number in range(32)]
+
+    async def scenario() -> None:
+        async with World().running() as world:
+            client = await world.connect("c")
+            parts = [world.broker.kernel.parts]
+            for packet in (p.subscribe(7, *[(one, 1) for one in long]), p.unsubscribe(8, *long)):
+                client.send(packet)
+                await world.go(0.5)
+                parts.append(world.broker.kernel.parts)
+            assert [type(one) for one in client.take()] == [p.Suback, p.Unsuback]
+            assert world.broker.router.subscriptions == 0
+            granted, removed = (after - before for before, after in itertools.pairwise(parts))
+            assert min(granted, removed) >= len(long) // 2 - 1
 
     simulate(scenario)
 
@@ -97,6 +116,8 @@ def test_a_session_with_many_subscriptions_comes_back_and_goes() -> None:
             client = await world.connect("c", filters=MANY)
             client.drop()
             await world.go(5)
+            assert world.broker.find_session("c") is None
+            assert world.broker.node.sessions.frozen("c") is not None
             writer = await world.connect("w")
             writer.send(p.publish("many/5", b"away", 1, 1))
             await world.go(1)
@@ -181,6 +202,28 @@ def test_wildcard_patterns_beyond_the_bound_are_refused_and_counted() -> None:
             assert answer.codes.count(0x80) == len(bomb) - 11
             assert world.broker.guard.refused.counts["wildcard_patterns"] > 0
             assert world.broker.router.subscriptions == 11
+
+    simulate(scenario)
+
+
+def test_one_address_with_many_sessions_leaves_wildcard_patterns_to_others() -> None:
+    bomb = [("/".join(levels), 0) for levels in itertools.product("a+", repeat=8)]
+
+    async def scenario() -> None:
+        bounds = LimitOptions(max_wildcard_patterns=10, max_wildcard_patterns_total=40)
+        async with World(bounds=bounds).running() as world:
+            for number in range(10):
+                client = await world.connect(f"c{number}", clean=number % 2 > 0)
+                client.send(p.subscribe(7, *bomb[number * 20 : number * 20 + 20]))
+                await world.go(0.5)
+                if number % 3:
+                    client.drop()  # its patterns stay if its session does
+                    await world.go(3)
+            honest = SimClient(world, host="198.51.100.7")
+            honest.send(p.connect("honest"), p.subscribe(8, ("a/b/c/d/e/f/g/h/i/+", 1)))
+            await world.go(0.5)
+            (answer,) = (one for one in honest.take() if isinstance(one, p.Suback))
+            assert list(answer.codes) == [1]
 
     simulate(scenario)
 

@@ -243,6 +243,7 @@ def healthy() -> Callable[[int], bool]:
 
 
 @pytest.mark.parametrize("mutant", MUTANTS)
+@pytest.mark.slow
 def test_a_broker_that_breaks_a_promise_is_caught(
     mutant: Callable[[Patch], None], healthy: Callable[[int], bool]
 ) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from harness import packets as p
 from harness.packets import Connack, Publish
+from harness.waiting import happens
 
 from actors.inspection.inspector import PAGE_ROWS
 from actors.inspection.requests import Refused, TooLarge
@@ -23,10 +23,10 @@ from eventstore.format.events import (
 )
 from eventstore.format.positions import position
 from simulation.chaos import errors_of_the_broker
+from simulation.checking import acknowledged
 from simulation.fold import compare
 from simulation.network import SimClient
-from simulation.test_failures import rebuilt_later
-from simulation.test_regressions import acknowledged
+from simulation.rebuilding import rebuilt_later
 from simulation.world import World, simulate
 
 
@@ -544,7 +544,7 @@ async def reading(world: World) -> tuple[SimClient, Session]:
     await world.calm()
     session = world.broker.find_session("c")
     assert session is not None
-    await until(lambda: session.loading)
+    await happens(lambda: session.loading)
     return back, session
 
 
@@ -574,14 +574,6 @@ def test_what_must_wait_for_the_log_is_answered_when_it_is_done(do: str) -> None
             assert ("c" in world.broker.node.sessions) is (do == "kick")
 
     simulate(scenario)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    for _ in range(10_000):
-        if condition():
-            return
-        await asyncio.sleep(0.001)
-    raise AssertionError("it never comes to that")
 
 
 def test_an_order_to_a_session_that_fails_is_carried_out_by_its_successor() -> None:
@@ -650,7 +642,7 @@ def test_a_subscription_that_fails_while_its_session_reads_does_not_take_it_alon
             await world.calm()
             assert session.loading
             world.broker.kernel.restart(subscriber.actor)
-            await until(lambda: session.connection is None)
+            await happens(lambda: session.connection is None)
             await world.go(2)
             world.faults.travel = lambda: 0.0
             again = await world.connect("c", present=True)
@@ -672,9 +664,12 @@ def test_logins_at_the_web_page_are_recorded() -> None:
             answer = await change(world, "web_accessed", outcome="login", first_ms=7, **login)
             refusal = {**login, "name": "", "role": "", "reason": "wrong_token"}
             await change(world, "web_accessed", outcome="refused", count=3, first_ms=8, **refusal)
+            token = {**login, "address": "", "expires": "never"}
+            await change(world, "web_accessed", outcome="token_added", count=1, first_ms=9, **token)
             assert events(world, WebAccessed) == [
                 WebAccessed("login", "127.0.0.1", "ann", "view", "", 1, 7),
                 WebAccessed("refused", "127.0.0.1", "", "", "wrong_token", 3, 8),
+                WebAccessed("token_added", "", "ann", "view", "", 1, 9, "never"),
             ]
             assert answer["position"] is not None
             compare(world)
@@ -687,10 +682,11 @@ def test_logins_at_the_web_page_are_recorded() -> None:
 @pytest.mark.parametrize(
     ("more", "wrong"),
     [
-        ({"outcome": "other"}, "outcome must be one of login, refused, denied"),
+        ({"outcome": "other"}, "outcome must be one of login, refused, denied, token_added"),
         ({"address": "x" * 200}, "address must have at most"),
         ({"name": "x" * 65}, "name must have at most"),
         ({"reason": 7}, "reason must be text"),
+        ({"expires": "x" * 33}, "expires must have at most"),
         ({"count": -1}, "count must be a whole number"),
         ({"first_ms": 1 << 60}, "first_ms must be a whole number"),
     ],

@@ -2,33 +2,24 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from harness import packets as p
 
-from actors.authz.rules_file import parse
 from eventstore.format.events import MessageDropped, WillFired
+from simulation.checking import check_promises
 from simulation.loop import simulate
-from simulation.test_regressions import check_promises
+from simulation.permitting import OPEN, permit, topics
 from simulation.world import World
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from simulation.network import SimClient
 
-OPEN = "[[allow]]\nboth = ['#']\n"
 NO_SECRETS = OPEN + "[[deny]]\nsubscribe = ['+/secret']\n"
 NO_SECRETS_TO_R = OPEN + "[[deny]]\nclients = ['r']\nsubscribe = ['+/secret']\n"
 NO_WILLS = OPEN + "[[deny]]\npublish = ['gone']\n"
-
-
-def permit(world: World, text: str) -> None:
-    """Reload with other permissions."""
-    broker, world.permissions = world.broker, parse(Path("rules.toml"), text)
-    broker.reload(broker.options, broker.authenticator, world.permissions)
 
 
 def run(scenario: Callable[[World], Awaitable[None]], text: str = OPEN) -> None:
@@ -39,10 +30,6 @@ def run(scenario: Callable[[World], Awaitable[None]], text: str = OPEN) -> None:
             await check_promises(world)
 
     simulate(whole)
-
-
-def topics(client: SimClient) -> list[str]:
-    return [packet.topic for packet in client.received if isinstance(packet, p.Publish)]
 
 
 def dropped(world: World) -> list[tuple[str, str, int]]:
@@ -168,3 +155,17 @@ def test_a_will_that_may_not_be_published_any_more_is_not(*, restart: bool) -> N
         assert dropped(world) == [("s", "not_permitted", 1)]
 
     run(scenario)
+
+
+def test_a_drop_is_recorded_although_the_routes_are_forgotten_within_the_same_read() -> None:
+    async def scenario(world: World) -> None:
+        away = await world.connect("away", filters=[("late/#", 1)])
+        away.transport.drop()
+        await world.go(3)  # its session is passive now: a message to it changes the index
+        await world.connect("r", filters=[("a/#", 1)])
+        sender = await world.connect("s")
+        sender.send(p.publish("a/secret", b"x", 1, 1), p.publish("late/x", b"x", 1, 2))
+        await world.go(1)
+        assert dropped(world) == [("r", "not_permitted", 1)]
+
+    run(scenario, NO_SECRETS)

@@ -14,21 +14,8 @@ from actors.broker import Broker
 from actors.session.session import Session
 from eventstore.format.events import WillFired
 from eventstore.format.positions import Position
-from eventstore.format.records import decode_record
-from simulation.fold import compare
-from simulation.promises import violations
+from simulation.checking import acknowledged, check_promises
 from simulation.world import SimClient, World, simulate
-
-
-async def acknowledged(world: World, receiver: SimClient) -> list[bytes]:
-    """Acknowledge what comes until nothing more does; give the payloads in order."""
-    got: list[bytes] = []
-    for _ in range(60):
-        arrived = [one for one in receiver.take() if isinstance(one, Publish)]
-        got += [one.payload for one in arrived]
-        receiver.send(*(p.puback(one.packet_id or 0) for one in arrived))
-        await world.go(0.1)
-    return got
 
 
 @pytest.mark.mqtt("MQTT-3.1.4-2", "MQTT-3.1.4-4")
@@ -269,17 +256,6 @@ async def interrupt(world: World, receiver: SimClient, how: str) -> SimClient:
         world.broker.kernel.restart(session)
         await world.go(1)
     return await world.connect("r", present=True)
-
-
-async def check_promises(world: World) -> None:
-    """Raise AssertionError where the log, or what is made of it, is not as it must be."""
-    await world.go(3)
-    compare(world)
-    history = world.disk.stream.history
-    assert violations([decode_record(at, data) for at, data in sorted(history.items())]) == {}
-    await world.restart()
-    await world.go(1)
-    compare(world)
 
 
 @pytest.mark.mqtt("MQTT-4.6.0-6")

@@ -13,11 +13,12 @@ from actors.maintenance import retention
 from actors.maintenance.retention import Retention
 from actors.session.session import Session
 from eventstore.errors import CorruptLog
-from eventstore.format.events import LogCut, MessagesCarried
+from eventstore.format.events import MessagesCarried
 from eventstore.format.positions import Position
 from projections.state.session import SessionState
+from simulation.cutting import cuts
 from simulation.fold import compare, described, fold
-from simulation.test_failures import rebuilt_later
+from simulation.rebuilding import rebuilt_later
 from simulation.world import SimClient, World, simulate
 
 BOUND = 40_000
@@ -46,10 +47,6 @@ def payloads(client: SimClient) -> list[bytes]:
 
 def size(world: World) -> int:
     return sum(map(len, world.disk.records))
-
-
-def cuts(world: World) -> list[LogCut]:
-    return [event for event in world.disk.events() if isinstance(event, LogCut)]
 
 
 def test_endless_load_takes_bounded_room_and_loses_nothing() -> None:
@@ -143,6 +140,7 @@ def test_what_is_old_goes_and_what_is_recent_stays() -> None:
     simulate(scenario)
 
 
+@pytest.mark.slow
 def test_nothing_is_cut_when_nothing_is_bounded() -> None:
     async def scenario() -> None:
         async with World(keep=0.0).running() as world:

@@ -34,6 +34,7 @@ def test_silence_of_one_and_a_half_keep_alives_closes() -> None:
     simulate(scenario)
 
 
+@pytest.mark.slow
 def test_without_a_keep_alive_silence_is_allowed() -> None:
     async def scenario() -> None:
         async with World().running() as world:

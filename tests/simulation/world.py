@@ -152,6 +152,8 @@ class World:
         self.write_high = write_high
         self.cutting = False
         """Every turn is cut wherever it can be."""
+        self.on_cut: Callable[[], None] | None = None
+        """Called each time when a turn was cut."""
         self.up = False
         """There is a broker, it has recovered, clients may connect."""
         self.fuse: int | None = None
@@ -187,7 +189,16 @@ class World:
         await self.broker.recover(lambda _done, _total: None)
         if self.cutting:
             self.broker.journal.released_at_once = 1
+            self._tell_of_cuts(self.broker)
         self.up = not self.broker.failed.done() and not self.log.nats.dead
+
+    def _tell_of_cuts(self, broker: Broker) -> None:
+        def turn_cut() -> None:
+            broker.journal.cut_turn()
+            if self.on_cut is not None and broker is self.broker:
+                self.on_cut()
+
+        broker.kernel.turn_cut = turn_cut
 
     async def start_surely(self) -> None:
         """Start, as a service manager would: again and again while the log is not available."""

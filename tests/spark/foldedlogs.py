@@ -20,7 +20,7 @@ from eventstore.format.records import Record, decode_record, link_of
 from projections.state.node import NodeState
 
 sys.path.append(str(Path(__file__).parents[1] / "projections"))
-from test_fold_determinism import NAMES, STEPS, Node
+from randomnode import NAMES, STEPS, Node
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 from archives import DAY_MS, publish
-from harness.broker import environment, until
+from harness.broker import environment
 from harness.fixtures import fill, small_disk
 from harness.logs import BEGIN_MS, LogBuilder
+from harness.waiting import until
 
 from eventstore.format.events import BrokerStarted, MessagePublished
 from protocol.errors import FoldmqError

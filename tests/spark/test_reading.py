@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import archives
 import pytest
-from asrows import entry_rows
 from harness.nats import access
 from harness.proxy import Proxy
 from pyspark.sql.datasource import EqualTo
@@ -22,15 +21,11 @@ from eventstore.format.events import (
     Acked,
     BrokerStarted,
     Completed,
-    Delivered,
     MessagePublished,
-    Queued,
-    SessionClosed,
     WillFired,
 )
 from eventstore.format.positions import MAX_INDEX, position
 from eventstore.format.records import decode_record, link_of
-from projections.state.turns import Turns
 from protocol.errors import FoldmqError
 from spark.archiving.archive_job import archive
 from spark.archiving.archive_plan import node_folder
@@ -46,6 +41,7 @@ from spark.schema.columns import ENTRIES
 
 sys.path.append(str(Path(__file__).parents[1] / "eventstore"))
 
+from randomlogs import Rows, expected, random_log, without
 from samples import PAYLOADS, WILL, every_event
 
 if TYPE_CHECKING:
@@ -57,7 +53,6 @@ if TYPE_CHECKING:
     NewLog = Callable[..., LogBuilder]
 
 GOLDEN = Path(__file__).parents[1] / "eventstore" / "golden"
-Rows = list[dict[str, Any]]
 
 
 class InMemory:
@@ -120,43 +115,6 @@ def read(server: Nats, *logs: LogBuilder, **given: str) -> Rows:
 def positions(server: Nats, log: LogBuilder, **given: str) -> list[tuple[int, int]]:
     found = read(server, log, columns="seq,index", **given)
     return [(row["seq"], row["index"]) for row in found]
-
-
-def expected(log: LogBuilder) -> Rows:
-    """The rows of the whole turns of a log, by eventstore's own reading."""
-    turns = Turns()
-    records = [decode_record(sequence, data) for sequence, data in enumerate(log.records, 1)]
-    whole = [one for record in records for one in turns.take(record)[1]]
-    return entry_rows(whole)
-
-
-def without(found: Rows, *names: str) -> Rows:
-    return [{key: value for key, value in row.items() if key not in names} for row in found]
-
-
-def random_log(log: LogBuilder, seed: int, records: int) -> LogBuilder:
-    """A log of turns in one or several records, whole and void ones, with events of all kinds."""
-    chance = random.Random(seed)
-    events = [
-        SessionClosed("a", "disconnect"),
-        Acked("b", [[1, 7, 1]]),
-        Delivered("b", "x/#", 1, [[5, 3, 1]], [[1 << 20, 3, 1]]),
-        Queued("c", "x/#", 1, [1 << 20, 3 << 20], 9),
-        WillFired("a"),
-    ]
-    while log.last < records:
-        parts = [
-            chance.choices(events, k=chance.randrange(4))
-            for _ in range(chance.choice([1, 1, 2, 4]))
-        ]
-        log.turn(*parts, whole=len(parts) == 1 or chance.random() < 0.6)
-        if chance.random() < 0.3:
-            payload = bytes(chance.randrange(50))
-            log.record(
-                MessagePublished("a", 1, True, ["x/y"], [], [3], len(payload), 0, 1),
-                payloads=[payload],
-            )
-    return log
 
 
 @pytest.mark.parametrize("partitions", [1, 2, 7, 1000])

@@ -16,7 +16,7 @@ from harness.broker import environment
 from harness.nats import access
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql.types import LongType, StringType, StructType
-from test_reading import expected, random_log
+from randomlogs import expected, random_log
 
 from eventstore.format.events import Acked, BrokerStarted, WillFired
 from eventstore.format.records import decode_record

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from harness.broker import environment, until
+from harness.broker import environment
 from harness.nats import Nats, access
+from harness.waiting import until
 from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
-from test_reading import expected, random_log, without
+from randomlogs import expected, random_log, without
 
 from eventstore.format.events import Acked, WillFired
 from eventstore.format.records import decode_record

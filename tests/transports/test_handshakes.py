@@ -8,7 +8,7 @@ import threading
 from typing import Any, cast
 
 import pytest
-from upper import until
+from harness.waiting import happens
 
 from actors.transports import handshakes
 from actors.transports.handshakes import Handshakes, Step, classify, take_step
@@ -56,11 +56,11 @@ async def test_only_so_many_work_and_those_begun_go_first() -> None:
     assert queue.add("left", jobs["left"], wanted=False)
     assert queue.add("new", jobs["new"])
     assert queue.add("begun", jobs["begun"], new=False)
-    await until(lambda: jobs["first"].begun, "work")
+    await happens(lambda: jobs["first"].begun, "work")
     assert not any(jobs[name].begun for name in ("new", "begun"))
     for job in jobs.values():
         job.go.set()
-    await until(lambda: len(queue.done) == 3, "the end")
+    await happens(lambda: len(queue.done) == 3, "the end")
     assert queue.names == ["first", "begun", "new"]
     assert all(step.done and step.error is None for _, step in queue.done)
     assert not jobs["left"].begun
@@ -71,7 +71,7 @@ async def test_only_so_many_new_ones_wait() -> None:
     queue = Queue(Handshakes(threads=1, waiting=2))
     jobs = [Slow() for _ in range(5)]
     assert queue.add("working", jobs[0])
-    await until(lambda: jobs[0].begun, "work")
+    await happens(lambda: jobs[0].begun, "work")
     assert queue.add("1", jobs[1])
     assert queue.add("2", jobs[2])
     assert queue.handshakes.waiting == 2
@@ -79,7 +79,7 @@ async def test_only_so_many_new_ones_wait() -> None:
     assert queue.add("begun", jobs[4], new=False), "who has begun is not turned away"
     for job in jobs:
         job.go.set()
-    await until(lambda: len(queue.done) == 4, "the end")
+    await happens(lambda: len(queue.done) == 4, "the end")
     assert queue.handshakes.waiting == 0
     queue.handshakes.close()
 
@@ -98,11 +98,11 @@ async def test_a_busy_loop_gets_breaks_between_new_ones(
         job.go.set()
         queue.add(name, job, new=name != "begun")
     # The second one was queued, and not begun, when the first one was done.
-    await until(lambda: queue.names == ["first", "begun"], "those that are due")
+    await happens(lambda: queue.names == ["first", "begun"], "those that are due")
     await asyncio.sleep(0.02)
     assert queue.handshakes.waiting == 2
     queue.handshakes._breathed()
-    await until(lambda: queue.names == ["first", "begun", "second"], "one after the break")
+    await happens(lambda: queue.names == ["first", "begun", "second"], "one after the break")
     assert queue.handshakes.waiting == 1
     queue.handshakes.close()
     assert queue.names[-1] == "third"
@@ -113,7 +113,7 @@ async def test_the_loop_is_free_while_they_work() -> None:
     jobs = [Slow() for _ in range(2)]
     for job in jobs:
         queue.add("job", job)
-    await until(lambda: all(job.begun for job in jobs), "both at once")
+    await happens(lambda: all(job.begun for job in jobs), "both at once")
     turns = 0
     for _ in range(100):
         await asyncio.sleep(0)
@@ -122,7 +122,7 @@ async def test_the_loop_is_free_while_they_work() -> None:
     assert not queue.done
     for job in jobs:
         job.go.set()
-    await until(lambda: len(queue.done) == 2, "the end")
+    await happens(lambda: len(queue.done) == 2, "the end")
     queue.handshakes.close()
 
 
@@ -130,7 +130,7 @@ async def test_those_that_wait_fail_at_the_end() -> None:
     queue = Queue(Handshakes(threads=1))
     jobs = [Slow(), Slow()]
     queue.add("working", jobs[0])
-    await until(lambda: jobs[0].begun, "work")
+    await happens(lambda: jobs[0].begun, "work")
     queue.add("waiting", jobs[1])
     queue.handshakes.close()
     ((name, step),) = queue.done
@@ -138,7 +138,7 @@ async def test_those_that_wait_fail_at_the_end() -> None:
     assert step.error is not None
     assert not queue.add("late", jobs[1])
     jobs[0].go.set()
-    await until(lambda: len(queue.done) == 2, "the one at work is told as well")
+    await happens(lambda: len(queue.done) == 2, "the one at work is told as well")
 
 
 def ssl_error(reason: str) -> ssl.SSLError:

@@ -20,6 +20,8 @@ from actors.transports.stack import StackOptions, stack
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.system
+
 LOOPBACK = (ipaddress.ip_network("127.0.0.0/8"),)
 ELSEWHERE = (ipaddress.ip_network("10.0.0.0/8"), ipaddress.ip_network("fd00::/8"))
 SIGNATURE = b"\r\n\r\n\0\r\nQUIT\n"

@@ -19,6 +19,8 @@ from actors.transports.websocket import WebSocketOptions
 if TYPE_CHECKING:
     import ssl
 
+pytestmark = pytest.mark.system
+
 HEADER = b"PROXY TCP4 192.0.2.7 198.51.100.1 56324 1883\r\n"
 COMBINATIONS = list(itertools.product([False, True], repeat=3))
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 from harness.certs import Authority
-from upper import Place, placed, tls_options, until
+from harness.waiting import happens
+from upper import Place, placed, tls_options
 
 from actors.transports.handshakes import HandshakeError, Handshakes
 from actors.transports.stack import StackOptions
@@ -19,6 +20,8 @@ from actors.transports.tls_context import TlsOptions, make_context
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+pytestmark = pytest.mark.system
 
 MIB = 1024 * 1024
 
@@ -473,7 +476,7 @@ async def test_paused_within_the_handshake(authority: Authority, options: TlsOpt
         tls.write(b"early")
         await plain.send(outgoing.read())
         stats = place.options.handshakes.stats  # type: ignore[union-attr]
-        await until(lambda: stats.handshakes == 1, "the handshake")
+        await happens(lambda: stats.handshakes == 1, "the handshake")
         await asyncio.sleep(0.02)
         assert not upper.data
         upper.transport.resume_reading()
@@ -498,7 +501,7 @@ async def test_a_client_that_does_not_read(authority: Authority, options: TlsOpt
         assert upper.transport.get_write_buffer_size() > 256 * 1024
         client.reader._limit = 2**24  # type: ignore[attr-defined]
         assert await client.get(sent) == bytes(sent)
-        await until(lambda: upper.writable, "room")
+        await happens(lambda: upper.writable, "room")
         upper.transport.abort()
         await upper.ended()
         await client.close()

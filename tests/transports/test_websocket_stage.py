@@ -7,9 +7,10 @@ import os
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
+from harness.waiting import happens
 from hypothesis import given
 from hypothesis import strategies as st
-from upper import Client, Place, placed, until
+from upper import Client, Place, placed
 from websockets.frames import Frame, Opcode
 from websockets.protocol import Protocol, Side
 from wsframes import frame, head, next_frame, request
@@ -21,6 +22,8 @@ from actors.transports.websocket_frames import frame_size, plain_frames
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+pytestmark = pytest.mark.system
 
 
 def ws_options(**others: Any) -> StackOptions:
@@ -496,7 +499,7 @@ async def test_many_odd_frames_leave_time_for_others(monkeypatch: pytest.MonkeyP
         stage.resume_reading()
         await upper.got(data + b"end")
         assert upper.reads == 10
-        await until(stage.lower.is_reading, "it is read again")
+        await happens(stage.lower.is_reading, "it is read again")
         await client.send(frame(b"!"))
         await upper.got(data + b"end!")
         await client.close()

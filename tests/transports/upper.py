@@ -7,6 +7,8 @@ import contextlib
 import ssl
 from typing import TYPE_CHECKING, Any, cast
 
+from harness.waiting import happens
+
 from actors.transports.handshakes import Handshakes
 from actors.transports.stack import StackOptions, stack
 
@@ -15,14 +17,6 @@ if TYPE_CHECKING:
 
 PATIENCE = 10.0
 """Seconds in which what must come has come."""
-
-
-async def until(condition: Callable[[], object], what: str) -> None:
-    """Let the loop run until the condition holds."""
-    async with asyncio.timeout(PATIENCE):
-        while not condition():  # noqa: ASYNC110 - the condition is a third party's
-            await asyncio.sleep(0.002)
-    assert condition(), what
 
 
 class Upper(asyncio.Protocol):
@@ -70,12 +64,12 @@ class Upper(asyncio.Protocol):
 
     async def got(self, data: bytes) -> None:
         """Wait until all of this has come, and nothing else."""
-        await until(lambda: len(self.data) >= len(data), f"{len(data)} bytes")
+        await happens(lambda: len(self.data) >= len(data), f"{len(data)} bytes")
         assert bytes(self.data) == data
 
     async def ended(self) -> Exception | None:
         """Wait for the end; gives what it was told about it."""
-        await until(lambda: self.lost, "the end")
+        await happens(lambda: self.lost, "the end")
         assert len(self.lost) == 1
         return self.lost[0]
 
@@ -95,7 +89,7 @@ class Place:
 
     async def upper(self, number: int = 0) -> Upper:
         """The connection of this number, once it is made."""
-        await until(
+        await happens(
             lambda: len(self.uppers) > number and self.uppers[number].transport, "a connection"
         )
         return self.uppers[number]

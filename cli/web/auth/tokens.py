@@ -179,7 +179,7 @@ class Tokens:
 
     def __init__(self, own: Token, file: Path | None, now: Callable[[], float] = time.time) -> None:
         self.own = own
-        self._file = file
+        self.file = file
         self._now = now
         self._first = Grant(TOKEN_FILE, Role.OPERATE, mark_of(own.cookie))
         self._grants: Mapping[str, Grant] = {}
@@ -210,10 +210,10 @@ class Tokens:
         return max(0, min(most, int(grant.expires - self._now())))
 
     def _read_again(self) -> None:
-        if self._file is None:
+        if self.file is None:
             return
         try:
-            found = self._file.stat()
+            found = self.file.stat()
             seen: object = (found.st_mtime_ns, found.st_size, found.st_ino)
         except OSError as error:
             seen = error.errno
@@ -221,10 +221,10 @@ class Tokens:
             return
         before, self._seen = self._grants, seen
         try:
-            self._grants = read(self._file)
+            self._grants = read(self.file)
         except BadTokens as error:
             self._grants = {}
             log.error("web tokens do not count until their file is mended", reason=str(error))  # noqa: TRY400 -- its sentence says it all
             return
         if before != self._grants:
-            log.info("web tokens read", file=str(self._file), tokens=len(self._grants))
+            log.info("web tokens read", file=str(self.file), tokens=len(self._grants))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from harness.account import Account, Message
+from harness.drillaccount import Account, Message
 from harness.packets import Connack, Publish
 
 

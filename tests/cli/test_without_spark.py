@@ -1,0 +1,62 @@
+"""foldmq without the packages of the extra ``spark``: only ``foldmq spark`` needs them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.system
+
+ROOT = Path(__file__).resolve().parents[2]
+
+WITHOUT_SPARK = """
+import importlib, pkgutil, sys
+for name in ("matplotlib", "msgspec", "numpy", "pandas", "py4j", "pyarrow", "pyspark"):
+    sys.modules[name] = None  # importing it fails, as if it were not installed
+"""
+EVERY_MODULE = """
+import actors, cli, eventstore, projections, protocol
+for package in (actors, cli, eventstore, projections, protocol):
+    for found in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+        if not found.name.startswith("cli.sparkjobs."):
+            importlib.import_module(found.name)
+"""
+COMMAND = """
+from cli.main import main
+sys.argv = ["foldmq", *{arguments}]
+main()
+"""
+
+
+def run(code: str) -> subprocess.CompletedProcess[str]:
+    """Run the code in a process of its own that finds none of these packages."""
+    command = [sys.executable, "-c", WITHOUT_SPARK + code]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def test_no_module_of_other_commands_needs_a_package_of_spark() -> None:
+    ran = run(EVERY_MODULE)
+    assert ran.returncode == 0, ran.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--help"], ["serve", "--help"], ["spark", "--help"], ["spark", "audit", "--help"]],
+)
+def test_help_is_shown(arguments: list[str]) -> None:
+    ran = run(COMMAND.format(arguments=arguments))
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.startswith("Usage: foldmq")
+
+
+@pytest.mark.parametrize(
+    "job", ["audit", "rebuild sessions", "recovery-check", "stats", "archive archived"]
+)
+def test_a_job_says_what_to_install(job: str) -> None:
+    ran = run(COMMAND.format(arguments=["spark", *job.split()]))
+    assert (ran.returncode, ran.stdout) == (69, "")
+    says = "pip install 'foldmq[spark]' (or: make spark, in a checkout)"
+    assert ran.stderr == f"foldmq: Spark is not installed: {says}\n"

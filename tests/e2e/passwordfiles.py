@@ -1,0 +1,17 @@
+"""Password files, written as an operator writes them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from harness import forkserver
+from harness.broker import environment
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def add_user(file: Path, user: str, password: str) -> None:
+    command = ("passwd", str(file), user, "--password-stdin")
+    code, _, err = forkserver.run(command, environment(), 30, f"{password}\n".encode())
+    assert code == 0, err

@@ -1,0 +1,36 @@
+"""Tests of which one is ended in the middle of a call to Spark; run by test_sparklimits.py."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+asked: list[int] = []
+
+
+def stand_still(spark: SparkSession) -> None:
+    """Make a call to the JVM that does not return."""
+    jvm: Any = spark.sparkContext._jvm
+    jvm.java.lang.Thread.sleep(3_600_000)
+
+
+@pytest.fixture(scope="module")
+def answer(spark: SparkSession) -> int:
+    """Fails once, as a fixture of a module does that meets the limit."""
+    asked.append(1)
+    if len(asked) == 1:
+        stand_still(spark)
+    return spark.range(42).count()
+
+
+@pytest.mark.timeout(3)
+def test_a_fixture_is_ended(answer: int) -> None:
+    assert answer == 42
+
+
+def test_the_fixture_is_made_anew(answer: int) -> None:
+    assert answer == 42

@@ -1,0 +1,67 @@
+"""Spark and the limit of a test: a start has a limit of its own, and a call is never cut half.
+
+What ends a test that takes too long raises in the middle of a call to the JVM. The answer to that
+call would be taken for the answer to the next one, in every later test of the worker. So the
+session is discarded with its JVM, and later tests get another.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from harness.plans import INTERPRETED
+from spark.runtime.session import abandon, running_session
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import SparkSession
+
+START_SECONDS = 300.0
+"""How long a start of Spark may take, beside what a test may take."""
+
+_FEW = {"spark.sql.shuffle.partitions": "2", **INTERPRETED}
+
+
+@contextlib.contextmanager
+def limited(seconds: float) -> Iterator[None]:
+    """Have what runs inside end after these seconds, and not count for the test."""
+    left, _ = signal.getitimer(signal.ITIMER_REAL)
+    if not left:  # no test has a limit, as with --timeout 0
+        yield
+        return
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, left)
+
+
+@contextlib.contextmanager
+def session_of_worker() -> Iterator[SparkSession]:
+    """Start Spark on two cores of this machine; end it, unless it was discarded."""
+    with contextlib.ExitStack() as stack:
+        with limited(START_SECONDS):
+            session = stack.enter_context(running_session("local[2]", "1g", _FEW))
+        yield session
+
+
+def was_cut(call: pytest.CallInfo[Any]) -> bool:
+    """Whether this part of a test was ended because it took too long."""
+    if call.excinfo is None or not isinstance(call.excinfo.value, pytest.fail.Exception):
+        return False
+    return str(call.excinfo.value).startswith("Timeout")
+
+
+def discard(item: pytest.Item) -> None:
+    """Kill the JVM; the fixture ``spark``, and all that were made with it, are made anew."""
+    abandon()
+    assert isinstance(item, pytest.Function)
+    for fixture in item._fixtureinfo.name2fixturedefs.get("spark", ()):
+        # Spark cannot be stopped any more.
+        with contextlib.suppress(Exception):
+            fixture.finish(item._request)

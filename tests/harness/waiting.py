@@ -1,0 +1,29 @@
+"""Waiting for a condition, in a thread or on an event loop; only what hangs fails."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PATIENCE = 60.0
+"""Seconds after which what is waited for never comes."""
+
+
+def until(condition: Callable[[], object], what: str = "it", seconds: float = PATIENCE) -> None:
+    """Wait until the condition holds; fail when `what` does not come within `seconds`."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"{what} within {seconds} s"
+        time.sleep(0.02)
+
+
+async def happens(condition: Callable[[], object], what: str = "it") -> None:
+    """Let the event loop run until the condition holds; fail when `what` never comes."""
+    deadline = asyncio.get_running_loop().time() + PATIENCE
+    while not condition():
+        assert asyncio.get_running_loop().time() < deadline, f"{what} within {PATIENCE} s"
+        await asyncio.sleep(0.002)

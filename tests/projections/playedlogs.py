@@ -1,0 +1,55 @@
+"""Logs of random nodes, and a source that reads them from memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+from hypothesis import strategies as st
+from randomnode import NAMES, STEPS, Node
+
+from eventstore.format.records import decode_record
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable
+
+    from cli.logsource.source import Source
+    from eventstore.format.records import Record
+
+
+class FakeSource:
+    """A log in memory, from `first` on; counts the records that are asked for by number."""
+
+    def __init__(self, node: Node, first: int = 1) -> None:
+        self._data = {one.sequence: one.data for one in node.log.records if one.sequence >= first}
+        self.first = self.begin = first
+        self.last = max(self._data, default=0)
+        self.asked: list[int] = []
+
+    def record(self, sequence: int) -> Record:
+        return decode_record(sequence, self._data[sequence])
+
+    async def records(self, first: int, last: int) -> AsyncIterator[Record]:
+        for sequence in range(first, last + 1):
+            yield self.record(sequence)
+
+    async def some(self, sequences: Iterable[int]) -> list[Record]:
+        wanted = list(sequences)
+        self.asked += wanted
+        return [self.record(sequence) for sequence in wanted]
+
+
+def as_source(fake: FakeSource) -> Source:
+    return cast("Source", fake)
+
+
+def played(steps: list[tuple[str, str, int]], max_record: int) -> Node:
+    node = Node(max_record)
+    for step, name, number in [("connect", "ann", 1), ("connect", "bob", 2), *steps]:
+        getattr(node, step)(name, number)
+    node.finish()
+    return node
+
+
+MANY = st.lists(
+    st.tuples(st.sampled_from(STEPS), st.sampled_from(NAMES), st.integers(0, 30)), max_size=60
+)

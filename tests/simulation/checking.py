@@ -1,0 +1,33 @@
+"""What simulated clients got, and whether the log kept its promises."""
+
+from __future__ import annotations
+
+from harness import packets as p
+from harness.packets import Publish
+
+from eventstore.format.records import decode_record
+from simulation.fold import compare
+from simulation.promises import violations
+from simulation.world import SimClient, World
+
+
+async def acknowledged(world: World, receiver: SimClient) -> list[bytes]:
+    """Acknowledge what comes until nothing more does; give the payloads in order."""
+    got: list[bytes] = []
+    for _ in range(60):
+        arrived = [one for one in receiver.take() if isinstance(one, Publish)]
+        got += [one.payload for one in arrived]
+        receiver.send(*(p.puback(one.packet_id or 0) for one in arrived))
+        await world.go(0.1)
+    return got
+
+
+async def check_promises(world: World) -> None:
+    """Raise AssertionError where the log, or what is made of it, is not as it must be."""
+    await world.go(3)
+    compare(world)
+    history = world.disk.stream.history
+    assert violations([decode_record(at, data) for at, data in sorted(history.items())]) == {}
+    await world.restart()
+    await world.go(1)
+    compare(world)

@@ -1,0 +1,10 @@
+"""Cuts of the log."""
+
+from __future__ import annotations
+
+from eventstore.format.events import LogCut
+from simulation.world import World
+
+
+def cuts(world: World) -> list[LogCut]:
+    return [event for event in world.disk.events() if isinstance(event, LogCut)]

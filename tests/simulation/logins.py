@@ -1,0 +1,56 @@
+"""Sources of users that take their time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from actors.authn.credentials import AuthResult, Verdict
+from actors.transports.handshakes import Handshakes, take_step
+
+if TYPE_CHECKING:
+    from actors.authn.credentials import Credentials
+
+
+class Believing:
+    """Whoever names a user is that user, as if a password had been looked at."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[tuple[str, str]] = Counter()
+
+    def check_now(self, shown: Credentials) -> Verdict | None:
+        return Verdict(AuthResult.ACCEPTED, shown.username)
+
+    async def check(self, shown: Credentials) -> Verdict:
+        raise AssertionError(shown)
+
+    def close(self) -> None:
+        """Nothing to do."""
+
+
+class Slow(Believing):
+    """Needs a while."""
+
+    def check_now(self, _shown: Credentials) -> Verdict | None:
+        return None
+
+    async def check(self, shown: Credentials) -> Verdict:
+        await asyncio.sleep(1)
+        return Verdict(AuthResult.ACCEPTED, shown.username)
+
+
+class Threads(Handshakes):
+    """Takes the steps of handshakes itself, unless it is stuck."""
+
+    stuck = False
+
+    def _start(self) -> None:
+        while not self.stuck and (self._begun or self._new):
+            job = (self._begun or self._new).popleft()
+            if job.wanted():
+                asyncio.get_running_loop().call_soon(lambda job=job: job.done(take_step(job.tls)))
+
+    def go_on(self) -> None:
+        self.stuck = False
+        self._start()

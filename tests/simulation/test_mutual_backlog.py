@@ -1,0 +1,115 @@
+"""Publishers that wait for each other's receivers wait no longer than the documented bound."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from harness import packets as p
+
+from actors.node.read_pause import Pause
+from actors.session import backpressure, delivery
+from simulation.world import SimClient, World, simulate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_TICK = 0.01
+_WAITS = Pause.BACKLOG | Pause.SLOW_READER
+
+
+class Peer(SimClient):
+    """Publishes to the next of a ring, and acknowledges what it gets from the one before.
+
+    Its program has one thread: it reads when it has written all that it wants to.
+    """
+
+    def __init__(self, world: World, number: int, ring: int) -> None:
+        super().__init__(world)
+        self.got: list[bytes] = []
+        self.longest = 0.0
+        """Seconds for which it waited for receivers without a break."""
+        self._topic = f"to/{(number + 1) % ring}"
+        self._sent = 0
+        self._since: float | None = None
+        self.send(p.connect(f"c{number}"), p.subscribe(1, (f"to/{number}", 1)))
+
+    def publish(self, qos: int, count: int) -> None:
+        """Publish some more, in one piece."""
+        numbers = range(self._sent + 1, self._sent + count + 1)
+        self.send(
+            *(p.publish(self._topic, b"%d" % one, qos, one if qos else None) for one in numbers)
+        )
+        self._sent += count
+
+    def on_packet(self, packet: p.Packet) -> None:
+        if isinstance(packet, p.Publish):
+            self.got.append(packet.payload)
+            if packet.qos:
+                self.send(p.puback(packet.packet_id))
+
+    def look(self, now: float, *, writing: bool) -> None:
+        """See whether it waits, and let its program read or not."""
+        if not self.connection.paused & _WAITS:
+            self._since = None
+        elif self._since is None:
+            self._since = now
+        else:
+            self.longest = max(self.longest, now - self._since)
+        if writing or self.transport.arrived:
+            self.transport.stall()
+        else:
+            self.transport.unstall()
+
+
+async def publish_in_a_ring(
+    world: World, ring: int, qos: int, done: Callable[[Peer], bool]
+) -> list[Peer]:
+    """Let each publish much to the next one, until all that is to come has come."""
+    peers = [Peer(world, number, ring) for number in range(ring)]
+    await world.go(0.5)
+    now = 0.0
+    for round_ in range(12_000):
+        if round_ < 100:
+            for peer in peers:
+                peer.publish(qos, 20)
+        await world.go(_TICK)
+        now += _TICK
+        for peer in peers:
+            peer.look(now, writing=round_ < 100)
+        if round_ >= 100 and all(map(done, peers)):
+            return peers
+    raise AssertionError(f"they stand still: {[len(peer.got) for peer in peers]}")
+
+
+@pytest.mark.parametrize("ring", [2, 3])
+def test_publishers_that_wait_for_each_others_backlogs_go_on(
+    ring: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delivery, "BACKLOG", 20)
+
+    async def scenario() -> None:
+        async with World(max_ack_pending=4).running() as world:
+            peers = await publish_in_a_ring(world, ring, 1, lambda one: len(one.got) == 2000)
+            for peer in peers:
+                assert peer.got == [b"%d" % number for number in range(1, 2001)]
+                assert 0 < peer.longest <= backpressure._AT_MOST + 2 * _TICK
+            assert not any(peer.connection.paused for peer in peers)
+
+    simulate(scenario)
+
+
+@pytest.mark.parametrize("ring", [2, 3])
+def test_publishers_that_do_not_read_as_they_wait_for_each_other_go_on(ring: int) -> None:
+    def done(peer: Peer) -> bool:
+        return not peer.transport.arrived and not peer.transport.buffer
+
+    async def scenario() -> None:
+        async with World(write_high=300).running() as world:
+            peers = await publish_in_a_ring(world, ring, 0, done)
+            for peer in peers:
+                assert 0 < peer.longest <= backpressure._LONGEST + 2 * _TICK
+                assert peer.got[-1:] == [b"2000"]
+            assert not any(peer.connection.paused for peer in peers)
+
+    simulate(scenario)
