@@ -185,7 +185,7 @@ class Broker(LoopActor):
         """
         mark = await recover(self, progress)
         self._recovered = True
-        self.kernel.turn_ended = self.journal.end_turn
+        self.kernel.turn_ended = self._end_turn
         self.kernel.turn_cut = self.journal.cut_turn
         self.journal.call_soon = self._loop.call_soon
         self.kernel.on_overflow = self._on_overflow
@@ -484,6 +484,10 @@ class Broker(LoopActor):
             self._on_failed(message)
         elif message is _SWEEP_INDEX and self._clear_away():
             self._sweep_later()
+
+    def _end_turn(self) -> None:
+        self.router.deliveries = 0
+        self.journal.end_turn()
 
     def _clear_away(self) -> bool:
         """Remove some of what ended sessions left; return whether more is left."""

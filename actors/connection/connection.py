@@ -284,7 +284,7 @@ class Connection(LoopActor, asyncio.Protocol):
 
     def _sends_much(self) -> bool:
         """Return whether the client sends so many packets that others come first."""
-        now = self.kernel.last_look
+        now = self.kernel.clock()
         if now - self._counted_at >= _HEAVY_TIME:
             count = self.packets_in + self.caused
             self.heavy = count - self._counted > _HEAVY * (now - self._counted_at)

@@ -612,11 +612,6 @@ class Kernel:
                 self.put_off(actor, message, first=first)
 
     @property
-    def last_look(self) -> float:
-        """The clock, as it was read last: when an actor was done, or the event loop came."""
-        return self._read
-
-    @property
     def shared(self) -> bool:
         """True while light clients are about, or newcomers wait: parts of longer work are short."""
         if self.light != self._light_before:

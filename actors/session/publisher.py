@@ -37,6 +37,9 @@ _RECEIVER, _MESSAGE, _MESSAGE_QOS0 = 100.0, 4.0, 0.1
 _ENOUGH, _ENOUGH_SHARED = 40_000.0, 6_000.0
 """Microseconds of work that one client causes in one turn, if a message does not cause more; while
 light clients are about."""
+_DELIVERIES = 500
+"""Deliveries of a turn, of all clients, after which bursts wait for another one while light clients
+are about."""
 _ANSWERS = b"$nats/reply/"
 """Nobody may read what is below it, so that retained messages would be there for ever."""
 
@@ -85,6 +88,8 @@ class Publisher:
         if length == 1:
             return 1
         enough = self._enough()
+        if enough is None:
+            return 0
         if topics.count(first) == length:
             self._looked_up = topics, [routes[first]]
             receivers = len(routes[first].targets)
@@ -107,10 +112,13 @@ class Publisher:
                 once += len(route.targets) * _RECEIVER
         return len(found)
 
-    def _enough(self) -> float:
-        """Return the microseconds of work that the client may cause in one turn."""
-        if not self._broker.kernel.shared:
+    def _enough(self) -> float | None:
+        """Return the microseconds of work that the client may cause in this turn; None: no more."""
+        broker = self._broker
+        if not broker.kernel.shared:
             return _ENOUGH
+        if broker.router.deliveries > _DELIVERIES:
+            return None
         return _ENOUGH_SHARED if self.origin is None else _ENOUGH_SHARED * self.origin.pace
 
     def bring(
@@ -398,7 +406,9 @@ class Publisher:
         """Give a batch to subscribers."""
         broker = self._broker
         if self.origin is not None:
-            self.origin.caused += len(targets) * len(batch)
+            caused = len(targets) * len(batch)
+            self.origin.caused += caused
+            broker.router.deliveries += caused
         tell = broker.kernel.tell
         for target in targets:
             actor = target.actor

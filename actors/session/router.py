@@ -199,6 +199,8 @@ class Router:
         self.patterns = Patterns()
         self._gone: deque[Subscriber] = deque()
         """Subscriptions of sessions that ended which still stand in the index."""
+        self.deliveries = 0
+        """Deliveries of this turn; reset by the broker."""
         self.on_gone: Callable[[], None] = _nothing
         """Called when :meth:`sweep` has something to do."""
         self._leaving: dict[str, WeakSet[Subscriber]] = {}

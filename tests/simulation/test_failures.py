@@ -227,7 +227,7 @@ def test_a_session_that_always_fails_spins_nothing(
 def test_a_session_that_fails_while_it_is_closed_is_closed_by_its_successor(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    trap = Trap(monkeypatch, Session, "_stop_subscription", lambda actor, _told: actor.name == "s")
+    trap = Trap(monkeypatch, Session, "_stop_subscriptions", lambda actor, _told: actor.name == "s")
 
     async def scenario() -> None:
         async with World().running() as world:

@@ -189,6 +189,59 @@ def test_a_burst_of_topics_is_matched_in_parts_and_keeps_its_order(
     simulate(scenario)
 
 
+def test_a_burst_waits_for_another_turn_while_a_turn_has_many_deliveries(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(publisher, "_DELIVERIES", 10)
+
+    async def scenario() -> None:
+        async with World().running() as world:
+            receivers = [await world.connect(f"r{number}") for number in range(6)]
+            for receiver in receivers:
+                receiver.send(p.subscribe(1, ("t", 1)))
+            publishers = [await world.connect(f"p{number}") for number in range(4)]
+            await world.go(5)  # they count as new no longer
+            for receiver in receivers:
+                receiver.take()
+            parts = world.broker.kernel.parts
+            for client in publishers:
+                client.send(*[p.publish("t", bytes([pid]), 1, pid) for pid in range(1, 6)])
+            await world.go(1)
+            assert world.broker.kernel.parts > parts
+            for client in publishers:
+                assert [one.packet_id for one in client.take()] == [1, 2, 3, 4, 5]
+            for receiver in receivers:
+                assert len(receiver.take()) == 20
+
+    simulate(scenario)
+
+
+def test_a_client_that_sends_much_comes_behind_others_until_it_sends_less() -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            client = await world.connect("c")
+            await world.go(5)  # it counts as new no longer
+            connection = world.broker.find_session("c").connection  # type: ignore[union-attr]
+            assert connection is not None
+            client.send(p.publish("t", b"x"))
+            await world.go(1)
+            assert not connection.heavy
+            for _ in range(300):
+                client.send(*[p.publish("t", b"x")] * 5)
+                await world.go(0.001)
+            assert connection.heavy
+            parts = world.broker.kernel.parts
+            client.send(p.publish("t", b"x"))
+            await world.go(0.01)
+            assert world.broker.kernel.parts > parts
+            await world.go(10)
+            client.send(p.publish("t", b"x"))
+            await world.go(1)
+            assert not connection.heavy
+
+    simulate(scenario)
+
+
 def test_wildcard_patterns_beyond_the_bound_are_refused_and_counted() -> None:
     bomb = [("/".join(levels), 0) for levels in itertools.product("a+", repeat=8)]
 
