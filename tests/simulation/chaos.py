@@ -124,8 +124,8 @@ class Chaos:
         self.burster = random.Random(f"burst {seed}")
         self.bursting = self.burster.choice([0.02, 0.1, 0.3])
         # In some of the runs that cut turns much happens between their parts.
-        self.intruder = random.Random(f"intrude {seed}")
-        self.intruding = self.intruder.choice([0.0, 0.002, 0.01, 0.05])
+        self.intruder = random.Random(f"meanwhile {seed}")
+        self.intruding = self.intruder.choice([0.0, 0.0, 0.01, 0.05])
         self.world.on_cut = self.turn_cut
         self.mallory = random.Random(f"attack {seed}")
         self.attacking = self.mallory.choice([0.0, 0.0, 0.1, 0.3])
