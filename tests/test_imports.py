@@ -7,6 +7,7 @@ packages form no cycle, imports for types included.
 
 import ast
 import functools
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -34,7 +35,16 @@ SPARK = {"py4j", "pyarrow", "pyspark", "spark"}
 
 def imported(source: str) -> Iterator[tuple[int, str]]:
     """Give line and module of every import, those inside functions too."""
-    for node in ast.walk(ast.parse(source)):
+    yield from _imported(source)
+
+
+@functools.cache
+def _imported(source: str) -> list[tuple[int, str]]:
+    return list(_imports(ast.parse(source)))
+
+
+def _imports(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -129,10 +139,9 @@ def test_what_tests_share_exists_once() -> None:
     names = Counter(module.name for module in helpers if module.name not in programs)
     assert [name for name, count in names.items() if count > 1] == []
     made = Counter(
-        node.name
+        name
         for module in TESTS
-        for node in ast.parse(module.read_text("utf-8")).body
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        for name in re.findall(r"(?m)^(?:async )?def (\w+)", module.read_text("utf-8"))
     )
     shared = ("alive", "free_port", "happens", "until", "wait_until_gone")
     assert {name: made[name] for name in shared} == dict.fromkeys(shared, 1)

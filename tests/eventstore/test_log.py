@@ -264,7 +264,7 @@ async def test_server_paused(
     finally:
         os.kill(server.pid, signal.SIGCONT)
     await own.settled()
-    assert writer.trouble is None
+    await happens(lambda: writer.trouble is None)
     assert own.sink.numbers == list(range(own.next))
     assert await own.stored() == list(range(own.next))
 

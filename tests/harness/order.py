@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from xdist.workermanage import WorkerController
 
 LONG = {
+    "tests/cli/test_commands.py": 35,
+    "tests/cli/test_top_app.py": 25,
     "tests/e2e/test_archive_command.py": 70,
     "tests/e2e/test_crash_drills.py": 100,
     "tests/e2e/test_cut_logs.py": 25,
@@ -26,9 +28,14 @@ LONG = {
     "tests/e2e/test_service.py": 30,
     "tests/e2e/test_spark_jobs.py": 115,
     "tests/e2e/test_verify.py": 20,
+    "tests/e2e/test_web.py": 50,
     "tests/e2e/test_web_browser.py": 30,
-    "tests/simulation/test_chaos.py": 85,
+    "tests/harness/test_sparklimits.py": 30,
+    "tests/simulation/test_archive_guard.py": 20,
+    "tests/simulation/test_chaos.py": 45,
     "tests/simulation/test_mutations.py": 40,
+    "tests/simulation/test_retention.py": 20,
+    "tests/simulation/test_time.py": 15,
     "tests/spark/test_archive.py": 110,
     "tests/spark/test_audit_broker.py": 30,
     "tests/spark/test_audit_claims.py": 15,

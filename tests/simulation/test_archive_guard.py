@@ -352,6 +352,7 @@ def test_a_cut_that_was_decided_before_is_given_up() -> None:
 
 
 @pytest.mark.parametrize("steps", range(24))
+@pytest.mark.slow
 def test_killed_at_any_step_nothing_is_gone_that_was_not_archived(steps: int) -> None:
     async def scenario() -> None:
         async with guarded().running() as world:

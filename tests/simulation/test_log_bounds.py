@@ -196,6 +196,7 @@ def test_a_record_that_is_refused_for_good_is_refused_once(monkeypatch: pytest.M
         (10060, "expected stream does not match"),
     ],
 )
+@pytest.mark.slow
 def test_what_refuses_every_record_keeps_all_waiting_and_loses_nothing(
     code: int, description: str
 ) -> None:

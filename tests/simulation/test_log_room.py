@@ -128,6 +128,7 @@ def test_nobody_waits_where_cutting_keeps_up() -> None:
 
 
 @pytest.mark.parametrize("needed", ["retained", "queued"])
+@pytest.mark.slow
 def test_what_is_needed_may_be_more_and_is_named(needed: str) -> None:
     """Nobody waits for it to go; the log is bounded all the same."""
 
@@ -177,6 +178,7 @@ def held_by_a_session(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     [held_by_a_reader, held_by_the_projections, held_by_a_session],
     ids=lambda one: one.__name__,
 )
+@pytest.mark.slow
 def test_a_cut_that_is_held_up_stops_nobody(hold: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
         async with bounded().running() as world:

@@ -336,6 +336,7 @@ def test_what_a_failed_session_needs_is_carried_when_it_is_rebuilt(
 
 
 @pytest.mark.parametrize("steps", range(40))
+@pytest.mark.slow
 def test_killed_at_any_step_of_a_checkpoint_or_a_cut(steps: int) -> None:
     """Whatever was done until then, the next life goes on, and nothing is lost."""
 
