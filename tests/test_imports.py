@@ -40,10 +40,10 @@ def imported(source: str) -> Iterator[tuple[int, str]]:
 
 @functools.cache
 def _imported(source: str) -> list[tuple[int, str]]:
-    return list(_imports(ast.parse(source)))
+    return list(_each_import(ast.parse(source)))
 
 
-def _imports(tree: ast.Module) -> Iterator[tuple[int, str]]:
+def _each_import(tree: ast.Module) -> Iterator[tuple[int, str]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
