@@ -57,11 +57,13 @@ _PACKETS_AT_ONCE = 4096
 """Packets of a client that are taken in one turn, about; one of QoS 1 or 2 counts as eight."""
 _LARGE = 2 * 1024
 """Bytes of a read that is handled when those of clients that send less are done."""
-_HEAVY, _HEAVY_TIME = 1000, 0.1
+_HEAVY, _HEAVY_TIME = 100, 0.1
 """Packets and deliveries that a client causes in a second from which it is no light one; seconds
 between two looks at them."""
-_PARTS = 64
-"""The least part of :data:`_PACKETS_AT_ONCE` that is taken in one turn is a part in so many."""
+_LEAST_AT_ONCE = 512
+"""The same while light clients are about, at least."""
+_SLOWEST = 1 / 64
+"""The least of the usual work that a client may cause in one turn."""
 _LINGER = 5.0
 """Seconds that a closing connection gets for what is still to be sent to it."""
 
@@ -294,12 +296,13 @@ class Connection(LoopActor, asyncio.Protocol):
     def on_part(self, seconds: float) -> None:
         """Make the next parts of longer work shorter, or longer, after one of this client's."""
         if seconds > LATER_SLICE:
-            self.pace = max(1 / _PARTS, self.pace * max(0.25, LATER_SLICE / seconds))
+            self._go_at(max(_SLOWEST, self.pace * max(0.25, LATER_SLICE / seconds)))
         elif self.pace < 1 and seconds < LATER_SLICE / 2:
-            self.pace = min(1.0, self.pace * 1.5)
-        else:
-            return
-        self._decoder.at_once = max(_PACKETS_AT_ONCE // _PARTS, int(_PACKETS_AT_ONCE * self.pace))
+            self._go_at(min(1.0, self.pace * 1.5))
+
+    def _go_at(self, pace: float) -> None:
+        self.pace = pace
+        self._decoder.at_once = max(_LEAST_AT_ONCE, int(_PACKETS_AT_ONCE * pace))
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Put the end into the mailbox, behind what was read before."""
@@ -620,6 +623,8 @@ class Connection(LoopActor, asyncio.Protocol):
                 login.keep(data)
                 login.hold()
             return
+        if self.pace < 1 and not self.kernel.shared:
+            self._go_at(1.0)
         packets = self._decoder.feed(data)
         if self._alive is not None:
             self._alive.took(len(data), packets=bool(packets))

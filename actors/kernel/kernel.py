@@ -12,7 +12,7 @@ life. What is different is what runs it:
   the turn goes on. What actors are told from outside meanwhile belongs to the turn after it, so
   a turn decides the same whether it is cut or not.
 - ``later`` is for work that an actor does in parts: the next part runs when the actors that are
-  ready are done. While light clients are about (``light``), or newcomers wait, each part is a
+  ready are done. While light clients are about (``light``), or strangers wait, each part is a
   turn of its own, and its actor hears how long it took (``on_part``), so that it can make the
   next one shorter; otherwise the parts that are due share a turn.
 - ``put_off`` is ``tell`` for work that others must not wait for. Such actors run once those that
@@ -63,7 +63,7 @@ TURN_SLICE = 0.006
 """Seconds after which a turn is cut, so that the event loop comes in between."""
 _LOOK_EVERY = 16
 """Messages of one mailbox that are handled between two looks at the clock."""
-LATER_SLICE = 0.0005
+LATER_SLICE = 0.001
 """Seconds that a part of longer work is to take while light clients are about, and after which no
 further part is begun before the event loop comes."""
 _TOGETHER = 16
@@ -613,11 +613,11 @@ class Kernel:
 
     @property
     def shared(self) -> bool:
-        """True while light clients are about, or newcomers wait: parts of longer work are short."""
+        """True while light clients are about, or strangers wait: parts of longer work are short."""
         if self.light != self._light_before:
             self._light_before = self.light
             self._light_until = self._began + _ABOUT
-        return self._began < self._light_until or bool(self._deferred)
+        return self._began < self._light_until or bool(self._put_off)
 
     def _run_parts(self) -> None:
         """Run parts of longer work, each as a turn, one after the other for a while."""
