@@ -57,9 +57,9 @@ _PACKETS_AT_ONCE = 4096
 """Packets of a client that are taken in one turn, about; one of QoS 1 or 2 counts as eight."""
 _LARGE = 2 * 1024
 """Bytes of a read that is handled when those of clients that send less are done."""
-_HEAVY, _HEAVY_TIME = 100, 0.1
-"""Packets and deliveries that a client causes in a second from which it is no light one; seconds
-between two looks at them."""
+_HEAVY, _DELIVERED, _HEAVY_TIME = 1000, 10, 0.1
+"""Packets a second from which a client is no light one; how many deliveries of what it published
+count as one more; seconds between two looks at them."""
 _LEAST_AT_ONCE = 512
 """The same while light clients are about, at least."""
 _SLOWEST = 1 / 64
@@ -288,7 +288,7 @@ class Connection(LoopActor, asyncio.Protocol):
         """Return whether the client sends so many packets that others come first."""
         now = self.kernel.clock()
         if now - self._counted_at >= _HEAVY_TIME:
-            count = self.packets_in + self.caused
+            count = self.packets_in + self.caused // _DELIVERED
             self.heavy = count - self._counted > _HEAVY * (now - self._counted_at)
             self._counted, self._counted_at = count, now
         return self.heavy
