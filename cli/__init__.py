@@ -1,1 +1,1 @@
-"""The ``foldmq`` command: settings, composition root, and a small MQTT client for a first try."""
+"""The ``foldmq`` command: settings, the composition root of the broker, and all subcommands."""

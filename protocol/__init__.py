@@ -1,1 +1,1 @@
-"""The wire protocols without I/O: MQTT in ``mqtt``, and topics as NATS subjects in ``nats``."""
+"""Wire protocols without I/O: MQTT packets and topics, and MQTT topics as NATS subjects."""

@@ -1,1 +1,1 @@
-"""Connections: listeners, the CONNECT handshake, input and admission."""
+"""Connections: listeners, admission, the CONNECT handshake, input and keep alive."""

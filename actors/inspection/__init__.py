@@ -1,1 +1,1 @@
-"""The inspector: what can be asked of a running broker, and what can be done to it."""
+"""The inspector: questions about a running broker, operators' changes, and ``$SYS`` topics."""

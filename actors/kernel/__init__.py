@@ -1,1 +1,1 @@
-"""The actor kernel: pykka's programming model on an event loop, with its clock and timers."""
+"""The actor kernel: pykka's API on an event loop, with clock, timers and thread priority."""

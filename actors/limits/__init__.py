@@ -1,1 +1,1 @@
-"""What keeps the broker up whoever connects: bounds on clients, and what happens at each."""
+"""Limits on what clients take: connections, rates, memory, subscriptions and topics."""

@@ -1,1 +1,1 @@
-"""Work in the background: recovery, projections, retention, attestation and expiry."""
+"""Recovery, projections, retention, checkpoints, session expiry and attestation."""

@@ -1,1 +1,1 @@
-"""What all actors of a node share."""
+"""The counters of the node, and the reasons why a connection is not read."""

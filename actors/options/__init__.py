@@ -1,1 +1,1 @@
-"""The options of the broker, its limits and its bridge, already validated."""
+"""The validated options of the broker, its limits and its bridge."""

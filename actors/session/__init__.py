@@ -1,1 +1,1 @@
-"""Sessions: decisions, publishing, routing and delivery."""
+"""Sessions: decisions, publishing, routing, subscriptions, delivery and back-pressure."""

@@ -1,1 +1,1 @@
-"""Live traces: what actors get, send and append, for whoever looks on."""
+"""Live traces of what actors receive, send and append to the log."""

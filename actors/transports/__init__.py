@@ -1,1 +1,1 @@
-"""What stands between a socket and a connection: TLS, WebSocket, the PROXY protocol."""
+"""The stages between a socket and a connection: PROXY protocol, TLS and WebSocket."""

@@ -1,1 +1,1 @@
-"""What commands share: terminal text, units, logging and memory."""
+"""Helpers of commands: terminal text, tables, units, logging and memory."""

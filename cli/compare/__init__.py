@@ -1,1 +1,1 @@
-"""``foldmq verify``: the state of a broker compared with its log."""
+"""``foldmq verify``: a broker's state and its projections, compared with its log."""

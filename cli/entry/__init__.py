@@ -1,1 +1,1 @@
-"""Scripts that other programs run: ``spark-submit``."""
+"""The script that ``spark-submit`` runs."""

@@ -1,1 +1,1 @@
-"""The commands that read the log: ``log``, ``replay``, ``diff``, ``why`` and ``salvage``."""
+"""The commands that read a log: ``log``, ``replay``, ``diff``, ``why`` and ``salvage``."""

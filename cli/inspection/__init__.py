@@ -1,1 +1,1 @@
-"""The commands that show a running broker: actors, sessions, retained messages and traces."""
+"""The output of ``actors``, ``sessions``, ``retained`` and ``subscriptions``."""

@@ -1,1 +1,1 @@
-"""Clients of a running broker: its inspector and its live traces, over NATS."""
+"""Clients of a running broker over NATS: its inspector and its live traces."""

@@ -1,1 +1,1 @@
-"""Where commands read a log from, how they fold it, and its events as text."""
+"""The logs that commands read: where they are, how they are folded, and events as text."""

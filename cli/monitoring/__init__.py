@@ -1,1 +1,1 @@
-"""What a running broker tells those who watch over it: metrics, health, systemd, NATS."""
+"""Monitoring of a broker: metrics, health, systemd notification and the NATS micro service."""

@@ -1,1 +1,1 @@
-"""The commands that look into a running broker and change it."""
+"""Commands for a running broker: inspection, ``kick``, ``restart``, ``rm`` and ``purge``."""

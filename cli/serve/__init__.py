@@ -1,1 +1,1 @@
-"""``foldmq serve``: the composition root of the broker."""
+"""``foldmq serve``: builds the broker from its settings and runs it."""

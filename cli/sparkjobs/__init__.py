@@ -1,1 +1,1 @@
-"""``foldmq spark``: jobs of Spark on the log of a broker, from flags to exit codes."""
+"""``foldmq spark``: Spark jobs on a log, from flags to exit codes."""

@@ -1,1 +1,1 @@
-"""The commands about users and permissions: ``foldmq passwd`` and ``foldmq acl``."""
+"""``foldmq passwd`` and ``foldmq acl``: the files of users and permissions."""

@@ -1,1 +1,1 @@
-"""The format of the log: events, positions, and the records that hold them."""
+"""The format of the log: events, positions, and the records that hold events."""

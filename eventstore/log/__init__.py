@@ -1,1 +1,1 @@
-"""The log in JetStream: the journal that writes it, readers, and what is kept beside it."""
+"""The log in JetStream: journal, writer and reader, message store, watermark and salvage."""

@@ -1,1 +1,1 @@
-"""Connections to a NATS server, and requests over them."""
+"""Connections to a NATS server: nats-py's, messages in batches, and requests."""

@@ -1,1 +1,1 @@
-"""The embedded NATS server: its process, its ports, and the users of its clients."""
+"""The ``nats-server`` processes that foldmq starts: program, ports, TLS, users, recovery."""

@@ -1,1 +1,1 @@
-"""The rules that a log is audited by, session by session: pure functions."""
+"""The rules that a log is audited by, session by session, as pure functions."""

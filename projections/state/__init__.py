@@ -1,1 +1,1 @@
-"""The state as folds over events: sessions, retained messages, and the node that has them."""
+"""Folds over events: the state of a session, the retained messages, the whole node."""

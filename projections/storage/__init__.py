@@ -1,1 +1,1 @@
-"""The stored form of the projections."""
+"""The stored form of the projections, and how they are loaded."""

@@ -1,1 +1,1 @@
-"""MQTT topics as NATS subjects, and the headers of NATS messages."""
+"""MQTT topics and filters as NATS subjects, and the headers of NATS messages."""

@@ -1,1 +1,1 @@
-"""The archive job: from logs in NATS to Parquet files."""
+"""The archive job: which records to archive, and how they become Parquet files."""

@@ -1,1 +1,1 @@
-"""Events read column by column: JSON to numpy and Arrow, many records at a time."""
+"""Events read column by column, many records at a time: JSON to numpy and Arrow."""

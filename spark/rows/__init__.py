@@ -1,1 +1,1 @@
-"""The rows of the tables: entries, events and records."""
+"""Records as the rows of the tables: entries, events and records."""

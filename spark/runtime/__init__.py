@@ -1,1 +1,1 @@
-"""Spark itself: sessions, Java, and errors on their way through the JVM."""
+"""Spark itself: sessions, Java, the JVM, and errors on their way through it."""

@@ -1,1 +1,1 @@
-"""The columns of the tables and their types."""
+"""The columns of the tables and their types, for Spark and for Arrow."""

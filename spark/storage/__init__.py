@@ -1,1 +1,1 @@
-"""Where logs are stored: in NATS or in an archive of Parquet files."""
+"""The stored logs that Spark reads: in NATS, or in an archive of Parquet files."""

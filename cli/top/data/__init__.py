@@ -1,1 +1,1 @@
-"""What ``foldmq top`` polls from the broker."""
+"""What ``foldmq top`` asks of the broker, and its connection."""

@@ -1,1 +1,1 @@
-"""The figures of ``foldmq top`` as text."""
+"""The figures of ``foldmq top`` as text: rates, columns, curves and the summary."""

@@ -1,1 +1,1 @@
-"""The views of ``foldmq top`` on the terminal."""
+"""The full-screen views of ``foldmq top``."""

@@ -1,1 +1,1 @@
-"""Who may see the web page: its tokens, and the audit trail of their use."""
+"""The tokens and roles of the web page, and the audit trail of their use."""

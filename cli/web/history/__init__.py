@@ -1,1 +1,1 @@
-"""The history of a session, folded in the background for the web page."""
+"""The history of a session for the web page, folded from the log in the background."""

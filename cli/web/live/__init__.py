@@ -1,1 +1,1 @@
-"""The running broker as the web page sees it: its connection, samples and charts."""
+"""The running broker for the web page: its connection, samples and charts."""

@@ -1,1 +1,1 @@
-"""The pages themselves, from requests to templates."""
+"""The pages of the web page: requests, middleware and templates."""

@@ -1,1 +1,1 @@
-"""The facts of an audit: narrow rows made from the records of a log, and values made of them."""
+"""The facts of an audit: narrow rows made from the records of a log."""
