@@ -29,21 +29,21 @@ INTRODUCTION = """\
 
 Written by `tools/settings_table.py` from `cli/settings/settings.py`; do not edit.
 
-A setting has one name. It is given as a flag (`--max-ack-pending 100`), in the environment
-(`FOLDMQ_MAX_ACK_PENDING=100`) or in a TOML file (`max_ack_pending = 100`). A flag goes before the
-environment, that before the file, that before the default. The file is named by `--config FILE` or
-by the variable `FOLDMQ_CONFIG`. An unknown setting, wherever it stands, is refused with the nearest
-right name, and so is a value out of bounds.
+A setting has one name. You can set it with a flag (`--max-ack-pending 100`), in the environment
+(`FOLDMQ_MAX_ACK_PENDING=100`), or in a TOML file (`max_ack_pending = 100`). Flags override environment
+variables, which override the file, which overrides the default. `--config FILE` or the variable
+`FOLDMQ_CONFIG` names the file. Unknown settings are rejected with a suggestion, and so are values out
+of range.
 
-- A *size* is a number of bytes, or a number with kB, MB, GB, KiB, MiB or GiB: `"16 MiB"`.
-- A *time* is a number of seconds, or a number with ms, s, m, h or d: `"30s"`.
+- A *size* is a number of bytes, or a number with kB, MB, GB, KiB, MiB, or GiB: `"16 MiB"`.
+- A *time* is a number of seconds, or a number with ms, s, m, h, or d: `"30s"`.
 - A *yes/no* setting is `true` or `false`; as a flag it is `--name` or `--no-name`.
-- `listen` takes several addresses: a list in TOML, commas in the environment, the flag given again.
-  So do the lists of texts; one that has a comma in it can only stand in TOML or be a flag.
+- `listen` takes several addresses: a list in TOML, commas in the environment, repeated flags. The
+  same holds for lists of texts; a text that contains a comma can be set only in TOML or by a flag.
 
-*Reload* says whether SIGHUP takes the new value over while the broker runs. The others change at
-the next start; SIGHUP logs which of them differ. If anything in the new settings is wrong, all the
-old ones stay.
+*Reload* states whether SIGHUP applies a new value while the broker runs. Other changes take effect
+at the next start; SIGHUP logs which settings these are. If any new setting is invalid, all previous
+settings stay in effect.
 
 | setting | flag | variable | kind | default | reload |
 |---|---|---|---|---|---|
@@ -51,21 +51,21 @@ old ones stay.
 
 OUTLOOK = """\
 
-## More about some of them
+## Notes
 
-- **Limits that are lowered by themselves.** `max_connections` is lowered to what the limit on open
-  files allows (`ulimit -Hn`), `max_packet_size` to what a record of the log has room for. Both are
-  logged. A `max_packet_size` that was asked for, for all listeners or for one, and does not fit is
-  refused instead, with the largest that does. A record is as large as the smallest of
+- **Limits that foldmq lowers.** `max_connections` is lowered to what the limit on open
+  files allows (`ulimit -Hn`), `max_packet_size` to the room in a record of the log. Both are
+  logged. A `max_packet_size` that was set explicitly, for all listeners or for one, and does not fit
+  is rejected instead, with the largest value that fits. A record is as large as the smallest of
   `max_payload` of the NATS server, `max_msg_size` of the stream and 32 MiB, which is what JetStream
   stores. A packet may take all of it but 772 KiB, or half of it where that is more: 31.2 MiB with
   the embedded server, 512 KiB with a foreign one that has NATS's default, 1 MiB.
-- **Reload.** A smaller `max_ack_pending` or queue limit takes nothing back: what is in flight or
-  queued stays. `max_packet_size`, `min_packet_rate`, `proxy_protocol`, `tls_*` and `ws_*` hold for
+- **Reload.** A smaller `max_ack_pending` or queue limit does not affect messages that are already
+  in flight or queued. `max_packet_size`, `min_packet_rate`, `proxy_protocol`, `tls_*` and `ws_*` apply to
   connections made after the reload.
-- **Contradictions are refused**: an address or a file of a Unix socket that two listeners have;
+- **Contradictory settings are rejected**: two listeners with the same address or Unix socket file;
   `allow_anonymous = false` without `password_file`, `jwt_keys`, `auth_subject` or `tls_identity`;
-  an address that other machines can reach, or a proxy, without one of these,
+  an address that other machines can reach, or a proxy, without any of these,
   `allow_anonymous = true` or `tls_client_certs = "required"`; `nats_*` settings
   without `nats_url`; `sync` other than `always` together with `nats_url`; one of `nats_cert` and
   `nats_key` without the other; both `nats_password` and `nats_password_file`; `nats_replicas` other
@@ -75,8 +75,8 @@ OUTLOOK = """\
   `bridge_url`; `nats_users`, `nats_anonymous` and `nats_tls_*` without `nats_listen`;
   `nats_tls_cert` and `nats_tls_key` without each other; both `nats_users` and `nats_anonymous`. A
   `nats_listen` without either of these two is refused where other machines can reach it, and where
-  `password_file`, `jwt_keys`, `auth_subject`, `tls_identity` or `tls_client_certs = "required"` say
-  who may connect by MQTT.
+  `password_file`, `jwt_keys`, `auth_subject`, `tls_identity` or `tls_client_certs = "required"` require
+  MQTT clients to authenticate.
 - **The bridge** leads to one NATS: that of `bridge_url`; without it, that of `nats_url`; with
   neither, the server for NATS clients that `nats_listen` starts. With none of the three there is
   nobody to exchange messages with. `nats_ca`, `nats_cert` and `nats_key` hold for `bridge_url` too;
