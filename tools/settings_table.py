@@ -61,8 +61,8 @@ OUTLOOK = """\
   stores. A packet may take all of it but 772 KiB, or half of it where that is more: 31.2 MiB with
   the embedded server, 512 KiB with a foreign one that has NATS's default, 1 MiB.
 - **Reload.** A smaller `max_ack_pending` or queue limit does not affect messages that are already
-  in flight or queued. `max_packet_size`, `min_packet_rate`, `proxy_protocol`, `tls_*` and `ws_*` apply
-  to connections made after the reload.
+  in flight or queued. `max_packet_size`, `min_packet_rate`, `proxy_protocol`, `tls_*` and `ws_*`
+  apply to connections made after the reload.
 - **Contradictory settings are rejected**: two listeners with the same address or Unix socket file;
   `allow_anonymous = false` without `password_file`, `jwt_keys`, `auth_subject` or `tls_identity`;
   an address that other machines can reach, or a proxy, without any of these,
