@@ -30,10 +30,10 @@ INTRODUCTION = """\
 Written by `tools/settings_table.py` from `cli/settings/settings.py`; do not edit.
 
 A setting has one name. You can set it with a flag (`--max-ack-pending 100`), in the environment
-(`FOLDMQ_MAX_ACK_PENDING=100`), or in a TOML file (`max_ack_pending = 100`). Flags override environment
-variables, which override the file, which overrides the default. `--config FILE` or the variable
-`FOLDMQ_CONFIG` names the file. Unknown settings are rejected with a suggestion, and so are values out
-of range.
+(`FOLDMQ_MAX_ACK_PENDING=100`), or in a TOML file (`max_ack_pending = 100`). Flags override
+environment variables, which override the file, which overrides the default. `--config FILE` or the
+variable `FOLDMQ_CONFIG` names the file. Unknown settings are rejected with a suggestion, and so are
+values out of range.
 
 - A *size* is a number of bytes, or a number with kB, MB, GB, KiB, MiB, or GiB: `"16 MiB"`.
 - A *time* is a number of seconds, or a number with ms, s, m, h, or d: `"30s"`.
@@ -55,14 +55,14 @@ OUTLOOK = """\
 
 - **Limits that foldmq lowers.** `max_connections` is lowered to what the limit on open
   files allows (`ulimit -Hn`), `max_packet_size` to the room in a record of the log. Both are
-  logged. A `max_packet_size` that was set explicitly, for all listeners or for one, and does not fit
-  is rejected instead, with the largest value that fits. A record is as large as the smallest of
+  logged. A `max_packet_size` that was set explicitly, for all listeners or for one, and does not
+  fit is rejected instead, with the largest value that fits. A record is as large as the smallest of
   `max_payload` of the NATS server, `max_msg_size` of the stream and 32 MiB, which is what JetStream
   stores. A packet may take all of it but 772 KiB, or half of it where that is more: 31.2 MiB with
   the embedded server, 512 KiB with a foreign one that has NATS's default, 1 MiB.
 - **Reload.** A smaller `max_ack_pending` or queue limit does not affect messages that are already
-  in flight or queued. `max_packet_size`, `min_packet_rate`, `proxy_protocol`, `tls_*` and `ws_*` apply to
-  connections made after the reload.
+  in flight or queued. `max_packet_size`, `min_packet_rate`, `proxy_protocol`, `tls_*` and `ws_*`
+  apply to connections made after the reload.
 - **Contradictory settings are rejected**: two listeners with the same address or Unix socket file;
   `allow_anonymous = false` without `password_file`, `jwt_keys`, `auth_subject` or `tls_identity`;
   an address that other machines can reach, or a proxy, without any of these,
@@ -75,17 +75,17 @@ OUTLOOK = """\
   `bridge_url`; `nats_users`, `nats_anonymous` and `nats_tls_*` without `nats_listen`;
   `nats_tls_cert` and `nats_tls_key` without each other; both `nats_users` and `nats_anonymous`. A
   `nats_listen` without either of these two is refused where other machines can reach it, and where
-  `password_file`, `jwt_keys`, `auth_subject`, `tls_identity` or `tls_client_certs = "required"` require
-  MQTT clients to authenticate.
+  `password_file`, `jwt_keys`, `auth_subject`, `tls_identity` or `tls_client_certs = "required"`
+  require MQTT clients to authenticate.
 - **The bridge** leads to one NATS: that of `bridge_url`; without it, that of `nats_url`; with
   neither, the server for NATS clients that `nats_listen` starts. With none of the three there is
-  nobody to exchange messages with. `nats_ca`, `nats_cert` and `nats_key` hold for `bridge_url` too;
+  no bridge. `nats_ca`, `nats_cert` and `nats_key` hold for `bridge_url` too;
   `nats_tls_*` are for clients of `nats_listen`, and SIGHUP rereads these files.
-- **`keep_bytes` is a bound.** Near it the broker gives the work on cutting the log more of its
-  time; when the log has reached it, nothing is read from clients until it was cut, so that it grows
-  by no more than a quarter beyond it. What sessions and retained messages need is never cut off: if
-  that alone is more, the log grows beyond the bound, clients do not wait, and a warning names what
-  takes the room. See [operations.md](operations.md#a-log-that-is-full).
+- **`keep_bytes` is a limit.** Near it the broker spends more of its time on cutting the log. When
+  the log reaches it, the broker pauses reading from publishing connections until the log is cut, so
+  that the log exceeds the limit by at most a quarter. Data that sessions and retained messages need
+  is never cut: if that alone exceeds the limit, the log grows beyond it, input is not paused, and a
+  warning names the cause. See [operations.md](operations.md#a-log-that-is-full).
 - **`keep`, `keep_bytes` and `keep_until_archived`.** The first two say when something is to be cut
   off, the third that only what is archived may be. With all three the log is what was written in
   the last 7 days, or less if that is more than `keep_bytes`, and always what no archive has yet. So
