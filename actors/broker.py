@@ -94,6 +94,8 @@ _WATCH_AT_ONCE = 500
 _SWEEP_INDEX = object()
 """Told to itself by the broker while subscriptions that ended stand in the index, or their actors
 are to be stopped."""
+_STOPPING_AT_MOST = 20_000
+"""Such actors that may wait; beyond that others are stopped at once."""
 _STOPPED_AT_ONCE = 256
 """Such actors that are stopped in one turn."""
 
@@ -499,7 +501,7 @@ class Broker(LoopActor):
 
     def stop_all(self, actors: Sequence[LoopActor]) -> None:
         """Stop actors that are told nothing any more; many of them little by little."""
-        if len(actors) <= _STOPPED_AT_ONCE:
+        if len(actors) <= _STOPPED_AT_ONCE or len(self._stopping) > _STOPPING_AT_MOST:
             for actor in actors:
                 actor.stop()
             return

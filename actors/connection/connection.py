@@ -276,6 +276,8 @@ class Connection(LoopActor, asyncio.Protocol):
                 self.kernel.later(self, _Large(data))
             else:
                 self.kernel.light += 1
+                if self.pace < 1:
+                    self._go_at(min(1.0, self.pace * 1.5))
                 self.kernel.tell(self, data)
         else:
             if self._login is not None and not self._ended:

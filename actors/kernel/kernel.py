@@ -354,8 +354,10 @@ class Kernel:
         """When the event loop came last."""
         self._later: deque[tuple[LoopActor, Any]] = deque()
         """Parts of longer work that are due, with what their actors are told then."""
-        self._parts_cut = False
-        """The last parts were cut: what was put off has its turn before the next ones."""
+        self._parts_had = False
+        """Parts have run since what came while a turn was cut was handed over."""
+        self._put_off_had = False
+        """The same of what was put off."""
         self.light = 0
         """How often clients that send little were heard; counted by who reads them."""
         self._light_before = 0
@@ -553,18 +555,19 @@ class Kernel:
         elif self._ready:
             self._told = self._began
             self._run_ready()
-        # What came while a turn was cut waits for these: they would never have their turn else.
-        if not self._cut:
-            if self._parts_cut:
-                self._parts_cut = False
-                self._run_put_off()
-            if self._later and not self._cut:
+        # Each once before what came meanwhile is handed over, however often they are cut: none of
+        # the three waits for ever.
+        if not self._cut and not self._parts_had:
+            self._parts_had = True
+            if self._later:
                 self._run_parts()
-                self._parts_cut = self._cut
+        if not self._cut and not self._put_off_had:
+            self._put_off_had = True
             self._run_put_off()
         if self._cut:
             self._pause_turn()
             return
+        self._parts_had = self._put_off_had = False
         self._scheduled = False
         self.turns += 1
         self.turn_ended()
@@ -650,7 +653,7 @@ class Kernel:
 
     def _run_put_off(self) -> None:
         """Run some of what was put off, unless it waits for a moment."""
-        if self._deferred and not self._break and not self._cut:
+        if self._deferred and not self._break:
             self._run_some()
 
     def _run_some(self) -> None:

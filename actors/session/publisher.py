@@ -37,9 +37,9 @@ _RECEIVER, _MESSAGE, _MESSAGE_QOS0 = 100.0, 4.0, 0.1
 _ENOUGH, _ENOUGH_SHARED = 40_000.0, 6_000.0
 """Microseconds of work that one client causes in one turn, if a message does not cause more; while
 light clients are about."""
-_DELIVERIES = 500
-"""Deliveries of a turn, of all clients, after which bursts wait for another one while light clients
-are about."""
+_DELIVERIES, _DELIVERIES_SHARED = 20_000, 500
+"""Deliveries of a turn, of all clients, after which bursts wait for another one; while light
+clients are about."""
 _ANSWERS = b"$nats/reply/"
 """Nobody may read what is below it, so that retained messages would be there for ever."""
 
@@ -115,10 +115,11 @@ class Publisher:
     def _enough(self) -> float | None:
         """Return the microseconds of work that the client may cause in this turn; None: no more."""
         broker = self._broker
-        if not broker.kernel.shared:
-            return _ENOUGH
-        if broker.router.deliveries > _DELIVERIES:
+        shared = broker.kernel.shared
+        if broker.router.deliveries > (_DELIVERIES_SHARED if shared else _DELIVERIES):
             return None
+        if not shared:
+            return _ENOUGH
         return _ENOUGH_SHARED if self.origin is None else _ENOUGH_SHARED * self.origin.pace
 
     def bring(

@@ -815,6 +815,27 @@ def test_what_is_put_off_has_its_turn_although_all_parts_are_cut() -> None:
     assert "stranger" in cut.handled
 
 
+def test_what_comes_between_has_its_turn_although_all_parts_are_cut() -> None:
+    cut = Cut()
+    light = cut.actors[0]
+
+    class Worker(LoopActor):
+        def on_receive(self, message: Any) -> None:
+            cut.kernel.later(self, message)
+            for actor in cut.actors[1:]:
+                cut.kernel.tell(actor, message)
+
+    worker = Worker()
+    cut.kernel.spawn(worker)
+    cut.kernel.later(worker, "part")
+    cut.turn()
+    cut.kernel.tell(light, "light")
+    cut.kernel.put_off(light, "light too")
+    for _ in range(20):
+        cut.turn()
+    assert cut.handled.count("light") == cut.handled.count("light too") == 1
+
+
 def test_what_is_put_off_has_its_turn_although_every_turn_is_cut() -> None:
     cut = Cut()
     stranger, worker, *busy = cut.actors

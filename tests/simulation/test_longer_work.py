@@ -192,7 +192,7 @@ def test_a_burst_of_topics_is_matched_in_parts_and_keeps_its_order(
 def test_a_burst_waits_for_another_turn_while_a_turn_has_many_deliveries(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(publisher, "_DELIVERIES", 10)
+    monkeypatch.setattr(publisher, "_DELIVERIES_SHARED", 10)
 
     async def scenario() -> None:
         async with World().running() as world:
