@@ -107,6 +107,7 @@ ENTRIES: Final[Mapping[str, str]] = {
     "outcome": "string",
     "name": "string",
     "role": "string",
+    "expires": "string",
     "first_ms": "bigint",
     "properties": "string",
     "json": "string",

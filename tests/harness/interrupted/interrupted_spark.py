@@ -9,6 +9,8 @@ import pytest
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+pytestmark = pytest.mark.system
+
 asked: list[int] = []
 
 
