@@ -48,6 +48,7 @@ from actors.session.messages import (
 )
 from actors.session.router import Router
 from actors.session.session import Session
+from actors.session.turn import Turn
 from actors.supervision import inherit, replace, succeed
 from eventstore.errors import CorruptLog
 from eventstore.format.events import (
@@ -188,6 +189,7 @@ class Broker(LoopActor):
         mark = await recover(self, progress)
         self._recovered = True
         self.kernel.turn_ended = self._end_turn
+        self.kernel.take_gathered = Turn(self).take
         self.kernel.turn_cut = self.journal.cut_turn
         self.journal.call_soon = self._loop.call_soon
         self.kernel.on_overflow = self._on_overflow

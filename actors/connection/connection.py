@@ -19,7 +19,7 @@ import structlog
 from actors.connection.connect_handshake import Login
 from actors.connection.input_throttle import GO_ON, Bites
 from actors.connection.keep_alive import KeepAlive
-from actors.kernel.kernel import LATER_SLICE, LoopActor
+from actors.kernel.kernel import LATER_SLICE, LoopActor, Read
 from actors.node.read_pause import Pause
 from actors.session.backpressure import Brake
 from actors.session.messages import Authenticated, Close, Detached, Packets, Writable
@@ -77,18 +77,6 @@ class _Lost:
         self.error = error
         self.waited = False
         """It was put off until the broker has seen the CONNECT."""
-
-
-class _Large:
-    """A read that comes behind those of clients that send less."""
-
-    __slots__ = ("data",)
-
-    def __init__(self, data: bytes) -> None:
-        self.data = data
-
-    def __repr__(self) -> str:
-        return f"{len(self.data)} bytes"
 
 
 _PING = object()
@@ -152,6 +140,7 @@ class Connection(LoopActor, asyncio.Protocol):
         "keep_alive",
         "last_read",
         "listener",
+        "max_packet",
         "messages_in",
         "messages_out",
         "pace",
@@ -203,6 +192,8 @@ class Connection(LoopActor, asyncio.Protocol):
         self.identity: Verdict | None = None
         """Who the client is, once that is known."""
         self.listener = listener
+        self.max_packet = listener.options.max_packet_size
+        """Bytes of the largest packet that the client may send."""
         self.deaf = False
         """It is about to be closed: what it sent and nobody has handled yet does not count."""
         self.connected_ms = 0
@@ -273,12 +264,12 @@ class Connection(LoopActor, asyncio.Protocol):
                 if self._behind:
                     self.pause(Pause.TURN)
                 self._behind += 1
-                self.kernel.later(self, _Large(data))
+                self.kernel.later(self, Read(data))
             else:
                 self.kernel.light += 1
                 if self.pace < 1:
                     self._go_at(min(1.0, self.pace * 1.5))
-                self.kernel.tell(self, data)
+                self.kernel.gather(self, data)
         else:
             if self._login is not None and not self._ended:
                 self._login.saw(len(data))
@@ -335,10 +326,6 @@ class Connection(LoopActor, asyncio.Protocol):
         if type(message) is bytes:
             self._on_bytes(message)
             self._resume_turn()
-        elif type(message) is _Large:
-            self._behind -= 1
-            self._on_bytes(message.data)
-            self._resume_turn()
         elif message is _TAKE_MORE:
             if self._decoder.more and not self._ended:
                 self.take(b"")
@@ -358,6 +345,39 @@ class Connection(LoopActor, asyncio.Protocol):
                 self._login.decided(message.connect, message.verdict)
         elif type(message) is Close:
             self.close(message.reason)
+
+    # What is handled for many connections in one pass, see ``actors.session.turn``.
+
+    @property
+    def plain(self) -> bool:
+        """True while what the client sends may be read without a look at anything else."""
+        return (
+            self._bites is None
+            and self._login is None
+            and self.tap is None
+            and not self.deaf
+            and not self._ended
+            and not self.stopped
+            and self._decoder.empty
+        )
+
+    def began_part(self) -> None:
+        """Take note that a read which was left for later is handled now."""
+        self._behind -= 1
+
+    def took(self, size: int, packets: int) -> None:
+        """Count packets that were read, and their bytes."""
+        broker = self._broker
+        self.handled += 1
+        self.last_read = broker.clock.monotonic()
+        self.bytes_in += size
+        self.packets_in += packets
+        broker.meters.bytes_in += size
+        broker.meters.packets_in += packets
+        if self._alive is not None:
+            self._alive.took(size, packets=True)
+        if self._paused & Pause.TURN:
+            self._resume_turn()
 
     def _resume_turn(self) -> None:
         """Read again when nothing that was read is left for another turn."""

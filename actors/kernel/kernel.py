@@ -49,7 +49,7 @@ from pykka.messages import _ActorStop
 from actors.kernel.tap import Watched
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from types import TracebackType
 
     from actors.kernel.tap import Tap
@@ -148,6 +148,17 @@ class Failed:
     """What it was handling."""
     unseen: list[Any]
     """What else was in its mailbox."""
+
+
+@dataclass(slots=True)
+class Read:
+    """What an actor read from outside; gathered with what others read, see ``Kernel.gather``."""
+
+    data: bytes
+
+    def __repr__(self) -> str:
+        """Return how much it is."""
+        return f"{len(self.data)} bytes"
 
 
 A = TypeVar("A", bound="LoopActor")
@@ -301,6 +312,9 @@ class LoopActor(pykka.Actor):
         """Stop after the messages that are already in the mailbox."""
         self.kernel.tell(self, _STOP)
 
+    def began_part(self) -> None:
+        """Hear that something is handled now that it read and left for later."""
+
     def on_part(self, seconds: float) -> None:
         """Hear how long a part of this actor's longer work took, with all that it caused."""
 
@@ -339,6 +353,11 @@ class Kernel:
         self._delay = delay
         self.clock = clock
         self._ready: list[LoopActor] = []
+        self._gathered: list[tuple[Any, bytes]] = []
+        """What actors have read."""
+        self.take_gathered: Callable[[Sequence[tuple[Any, bytes]]], int] = self._tell_gathered
+        """Handles what actors have read, all in one pass; returns how much of it. What it does not
+        handle it tells the actors."""
         self._rest: list[LoopActor] = []
         """What is left of a turn that was cut."""
         self._cut = False
@@ -424,7 +443,7 @@ class Kernel:
     @property
     def busy(self) -> bool:
         """True while a turn is due."""
-        return self._scheduled or self._deferred or bool(self._later)
+        return self._scheduled or self._deferred or bool(self._later) or bool(self._gathered)
 
     @property
     def _deferred(self) -> bool:
@@ -478,6 +497,45 @@ class Kernel:
             if not self._scheduled:
                 self._scheduled = True
                 self._schedule(self.run_turn)
+
+    def gather(self, actor: LoopActor, data: bytes) -> None:
+        """Have what an actor read handled together with what others read in this round.
+
+        Comes before what it is told from now on, and behind what it was told before.
+        """
+        if self._between or actor._waiting is not None:
+            self.tell(actor, data)
+            return
+        self._gathered.append((actor, data))
+        self.wake()
+
+    def tell_first(self, actor: LoopActor, message: Any) -> None:
+        """Like :meth:`tell`, for what came before anything that waits in the mailbox."""
+        if actor._waiting is None:
+            self.tell(actor, message)
+        else:
+            actor._waiting.insert(0, message)
+
+    def _tell_gathered(self, reads: Sequence[tuple[Any, bytes]]) -> int:
+        for actor, data in reads:
+            if not actor.stopped:
+                self.tell_first(actor, data)
+        return len(reads)
+
+    def _run_gathered(self) -> None:
+        """Handle what was read."""
+        reads, self._gathered = self._gathered, []
+        taken = self.take_gathered(reads)
+        now = self.clock()
+        share = (now - self._read) / taken if taken else 0.0
+        for actor, _ in reads[:taken]:
+            if actor.epoch != self.epoch:
+                actor.epoch = self.epoch
+                actor.marked_busy, actor.marked_handled = actor.busy, actor.handled
+            actor.busy += share
+            actor.last_run = now
+        self._read = now
+        self._gathered += reads[taken:]
 
     def put_off(self, actor: LoopActor, message: Any, *, first: bool = False) -> None:
         """Like :meth:`tell`, but let the actor run only when others have nothing to do.
@@ -552,8 +610,10 @@ class Kernel:
         self._between = False
         if self._cut:
             self._go_on()
-        elif self._ready:
+        elif self._ready or self._gathered:
             self._told = self._began
+            if self._gathered:
+                self._run_gathered()
             self._run_ready()
         # Each once before what came meanwhile is handed over, however often they are cut: none of
         # the three waits for ever.
@@ -576,7 +636,8 @@ class Kernel:
         if self._came:
             self._hand_over()
         self._note_length()
-        if self._ready or self._later or (self._deferred and not self._break):
+        waits = self._ready or self._gathered or self._later
+        if waits or (self._deferred and not self._break):
             self.wake()
 
     def _pause_turn(self) -> None:
@@ -634,7 +695,8 @@ class Kernel:
             self.parts += 1
             if not actor.stopped:
                 begun = self._read
-                self.tell(actor, message)
+                self._begin_part(actor, message)
+                self._run_gathered()
                 self._run_ready()
                 if not self._cut:
                     self.turn_ended()
@@ -648,8 +710,16 @@ class Kernel:
             actor, message = self._later.popleft()
             self.parts += 1
             if not actor.stopped:
-                self.tell(actor, message)
+                self._begin_part(actor, message)
+        self._run_gathered()
         self._run_ready()
+
+    def _begin_part(self, actor: LoopActor, message: Any) -> None:
+        if type(message) is Read:
+            actor.began_part()
+            self._gathered.append((actor, message.data))
+        else:
+            self.tell(actor, message)
 
     def _run_put_off(self) -> None:
         """Run some of what was put off, unless it waits for a moment."""

@@ -127,7 +127,7 @@ class Delivery:
             data = batch.prepared(qos).render(delivery.packet_ids, 0, sent)
             self._broker.journal.after(connection, data)
             self._broker.meters.gave(connection, qos, sent, len(data))
-            self._set_ack_check()
+            self.expect_acks()
         if connection is not None and sent < queued:
             self._hold(batch, sent, queued)
             if batch.origin is not None and self._session.state.queued > BACKLOG:
@@ -145,6 +145,10 @@ class Delivery:
 
     def _backlog_of(self) -> tuple[int, int]:
         return self._session.state.queued, self.drained
+
+    def may_send(self, connection: Connection) -> bool:
+        """Return whether something new may be put on its way to the client."""
+        return not self._again and self._may_send(connection)
 
     def _may_send(self, connection: Connection) -> bool:
         """Return whether more may be put on its way to the client."""
@@ -322,7 +326,7 @@ class Delivery:
         self._broker.meters.gave(connection, run.qos, count, len(data))
         self.drained += count
         self.let_go(refs)
-        self._set_ack_check()
+        self.expect_acks()
         return size
 
     # Sending again.
@@ -383,7 +387,7 @@ class Delivery:
         self.let_go([state.inflight[pid].ref for pid in unacked])
         self._session.emit(Redelivered(self._session.name, to_runs(unacked), cause))
         self._broker.journal.after(connection, b"".join(parts))
-        self._set_ack_check()
+        self.expect_acks()
         return len(unacked)
 
     def _release_again(self, unreleased: Sequence[int], cause: str) -> None:
@@ -393,9 +397,10 @@ class Delivery:
             self._session.emit(Redelivered(self._session.name, to_runs(unreleased), cause))
             self._broker.journal.after(connection, acks(PacketType.PUBREL, unreleased))
             self._broker.meters.packets_out += len(unreleased)
-            self._set_ack_check()
+            self.expect_acks()
 
-    def _set_ack_check(self) -> None:
+    def expect_acks(self) -> None:
+        """Look after ``ack_wait`` whether what was sent was acknowledged."""
         wait = self._broker.options.ack_wait
         if wait and not self._ack_check_set:
             self._ack_check_set = True

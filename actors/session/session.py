@@ -201,6 +201,29 @@ class Session(LoopActor):
         else:
             self._HANDLERS[kind](self, message)
 
+    # What is decided for many sessions in one pass, see ``actors.session.turn``.
+
+    @property
+    def free(self) -> bool:
+        """True while nothing waits for it, it has nothing left to do, and nobody looks on."""
+        return (
+            self._waiting is None
+            and self._work is None
+            and self._recorded is None
+            and self.tap is None
+            and not self.stopped
+            and not self._unhandled
+            and not self._delivery.loading
+        )
+
+    def may_send(self, connection: Connection) -> bool:
+        """Return whether a message may be sent to the client before anything else."""
+        return self._delivery.may_send(connection)
+
+    def expect_acks(self) -> None:
+        """Look after a while whether what was sent was acknowledged."""
+        self._delivery.expect_acks()
+
     # Longer work.
 
     @property

@@ -22,6 +22,12 @@ from typing import Annotated, Any, Final, Literal, TypeAlias, get_args, get_type
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from eventstore.format.positions import Run, count_runs
+from eventstore.format.turn_events import (
+    TurnAcked,
+    TurnDelivered,
+    TurnPublished,
+    TurnReleased,
+)
 from protocol.errors import FoldmqError
 
 NATS_SESSION: Final = "$nats"
@@ -529,6 +535,10 @@ Event: TypeAlias = (
     | WillCancelled
     | MessageDropped
     | WebAccessed
+    | TurnPublished
+    | TurnDelivered
+    | TurnAcked
+    | TurnReleased
 )
 
 _ADAPTER: TypeAdapter[Event] = TypeAdapter(
@@ -612,6 +622,8 @@ def entries(event: Event) -> int:
     runs = _RUNS.get(type(event))
     if runs is not None:
         return count_runs(runs(event))
-    if isinstance(event, (MessagePublished, MessagesCarried, RetainedSnapshot)):
+    if isinstance(event, (MessagePublished, MessagesCarried, RetainedSnapshot, TurnPublished)):
         return event.count
+    if isinstance(event, (TurnDelivered, TurnAcked, TurnReleased)):
+        return len(event.pids)
     return 1

@@ -42,6 +42,7 @@ from eventstore.format.events import (
     parse_event,
 )
 from eventstore.format.fast_parse import frequent
+from eventstore.format.turn_events import TurnEvent, expanded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -57,6 +58,8 @@ _SIGNED_FROM = 36
 """The digest covers everything behind itself."""
 _LINK, _PREVIOUS = slice(4, 36), slice(36, 68)
 _OBJECTS = frozenset({dict})
+_TURN = b'"e":"Turn'
+"""How the type of an event of several sessions begins."""
 
 
 def link_of(data: bytes) -> bytes:
@@ -105,7 +108,8 @@ class Record:
     part: int
     last: bool
     raw_events: list[dict[str, Any]]
-    """The events as JSON objects, as they were written."""
+    """The events as JSON objects, as they were written; those of several sessions replaced by the
+    ones that they stand for."""
     payload: memoryview
     """The payload area."""
 
@@ -122,6 +126,12 @@ class Record:
                     event = parse_event(raw)
                 except UnreadableEvent as error:
                     raise type(error)(f"record {self.sequence}, entry {index}: {error}") from None
+                if isinstance(event, TurnEvent):
+                    # What stands for events of single sessions has been replaced by them.
+                    raise UnreadableEvent(
+                        f"record {self.sequence}, entry {index}: event {event.e} has columns that "
+                        "do not fit together"
+                    )
             yield index, event
             index += entries(event)
 
@@ -154,6 +164,8 @@ def decode_record(sequence: int, data: bytes) -> Record:
         events = header["events"]
         if type(events) is not list or not _OBJECTS.issuperset(map(type, events)):
             raise CorruptLog(sequence, "has a header that is none")
+        if _TURN in data[HEADER_FROM:body]:
+            events = [one for raw in events for one in expanded(raw)]
         return Record(
             sequence=sequence,
             link=link_of(data),

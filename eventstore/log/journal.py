@@ -42,6 +42,12 @@ from eventstore.format.events import (
 from eventstore.format.positions import INDEX_BITS, MAX_INDEX, Position
 from eventstore.format.record_size import ESCAPED
 from eventstore.format.records import encode_record, link_of
+from eventstore.format.turn_events import (
+    TurnAcked,
+    TurnDelivered,
+    TurnPublished,
+    TurnReleased,
+)
 from eventstore.log.journal_stats import JournalStats
 
 if TYPE_CHECKING:
@@ -520,11 +526,22 @@ class Journal:
             self._store.send(record)
 
 
+def _text(names: Sequence[str]) -> int:
+    """Return the characters of some names, with what JSON writes around them."""
+    return sum(map(len, names)) + len(names)
+
+
 def _json_size(event: Event) -> int:
     return len(orjson.dumps(event)) + _OFFSET_BYTES
 
 
-_WITH_PAYLOADS = (MessagePublished, WillArmed, RetainedSnapshot, MessagesCarried)
+_WITH_PAYLOADS = (
+    MessagePublished,
+    WillArmed,
+    RetainedSnapshot,
+    MessagesCarried,
+    TurnPublished,
+)
 
 _TEXT: dict[type[Event], Callable[[Any], int]] = {
     MessagePublished: lambda event: len(event.session) + sum(map(len, event.topics)),
@@ -534,6 +551,10 @@ _TEXT: dict[type[Event], Callable[[Any], int]] = {
     Received: lambda event: len(event.session),
     Completed: lambda event: len(event.session),
     Released: lambda event: len(event.session),
+    TurnPublished: lambda event: _text(event.sessions) + _text(event.topics),
+    TurnDelivered: lambda event: _text(event.sessions) + _text(event.filters),
+    TurnAcked: lambda event: _text(event.sessions),
+    TurnReleased: lambda event: _text(event.sessions),
 }
 """Characters of text in the events that come most often; the size of others is measured."""
 

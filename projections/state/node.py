@@ -33,6 +33,14 @@ from eventstore.format.events import (
 )
 from eventstore.format.positions import INDEX_BITS, Position, from_runs, position
 from eventstore.format.records import Record, payload_bounds
+from eventstore.format.turn_events import (
+    TurnAcked,
+    TurnDelivered,
+    TurnEvent,
+    TurnPublished,
+    TurnReleased,
+)
+from projections.state import turn_fold
 from projections.state.retained import RetainedIndex
 from projections.state.session import EVOLVE, SessionState
 from projections.state.session_table import SessionTable
@@ -304,6 +312,29 @@ class NodeState:
     def _cleared(self, event: RetainedCleared, _at: Position, _ms: int, _: Sequence[bytes]) -> None:
         self.retained.cleared(event.topics)
 
+    # Events that several sessions share.
+
+    def _turn_published(
+        self, event: TurnPublished, at: Position, _ms: int, _: Sequence[bytes]
+    ) -> None:
+        turn_fold.published(self._states(event), event, at)
+
+    def _turn_delivered(
+        self, event: TurnDelivered, _at: Position, ms: int, _: Sequence[bytes]
+    ) -> None:
+        turn_fold.delivered(self._states(event), event, ms)
+
+    def _turn_acked(self, event: TurnAcked, _at: Position, ms: int, _: Sequence[bytes]) -> None:
+        turn_fold.acked(self._states(event), event, ms)
+
+    def _turn_released(
+        self, event: TurnReleased, _at: Position, _ms: int, _: Sequence[bytes]
+    ) -> None:
+        turn_fold.released(self._states(event), event)
+
+    def _states(self, event: TurnEvent) -> list[SessionState]:
+        return turn_fold.states_of(self.sessions, event.sessions, self.touched)
+
     def _nothing(self, _event: Event, _at: Position, _ms: int, _: Sequence[bytes]) -> None:
         """Nothing changes."""
 
@@ -322,5 +353,9 @@ class NodeState:
         RetainedCleared: _cleared,
         RetainedSnapshot: _retained_snapshot,
         SessionSnapshot: _session_snapshot,
+        TurnAcked: _turn_acked,
+        TurnDelivered: _turn_delivered,
+        TurnPublished: _turn_published,
+        TurnReleased: _turn_released,
         WebAccessed: _nothing,
     }
