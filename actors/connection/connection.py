@@ -361,6 +361,10 @@ class Connection(LoopActor, asyncio.Protocol):
             and self._decoder.empty
         )
 
+    def put_behind(self) -> None:
+        """Take note that a read is left for later."""
+        self._behind += 1
+
     def began_part(self) -> None:
         """Take note that a read which was left for later is handled now."""
         self._behind -= 1

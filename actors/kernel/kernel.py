@@ -68,6 +68,8 @@ LATER_SLICE = 0.001
 further part is begun before the event loop comes."""
 _TOGETHER = 16
 """Parts of longer work that share a turn at most."""
+_READS_TOGETHER, _SMALL = 64, 2048
+"""Reads that share such a part at most, each of so many bytes at most."""
 _ABOUT = 0.5
 """Seconds for which a light client counts as being about after it has sent something."""
 SLICE = 0.0005
@@ -312,8 +314,11 @@ class LoopActor(pykka.Actor):
         """Stop after the messages that are already in the mailbox."""
         self.kernel.tell(self, _STOP)
 
+    def put_behind(self) -> None:
+        """Hear that something that it read is left for later."""
+
     def began_part(self) -> None:
-        """Hear that something is handled now that it read and left for later."""
+        """Hear that something that it read and left for later is handled now."""
 
     def on_part(self, seconds: float) -> None:
         """Hear how long a part of this actor's longer work took, with all that it caused."""
@@ -535,7 +540,9 @@ class Kernel:
             actor.busy += share
             actor.last_run = now
         self._read = now
-        self._gathered += reads[taken:]
+        for actor, data in reversed(reads[taken:]):
+            actor.put_behind()
+            self._later.appendleft((actor, Read(data)))
 
     def put_off(self, actor: LoopActor, message: Any, *, first: bool = False) -> None:
         """Like :meth:`tell`, but let the actor run only when others have nothing to do.
@@ -696,6 +703,7 @@ class Kernel:
             if not actor.stopped:
                 begun = self._read
                 self._begin_part(actor, message)
+                self._gather_small()
                 self._run_gathered()
                 self._run_ready()
                 if not self._cut:
@@ -713,6 +721,15 @@ class Kernel:
                 self._begin_part(actor, message)
         self._run_gathered()
         self._run_ready()
+
+    def _gather_small(self) -> None:
+        """Have small reads handled together."""
+        if self._gathered:
+            later = self._later
+            for _ in range(_READS_TOGETHER):
+                if not later or type(later[0][1]) is not Read or len(later[0][1].data) > _SMALL:
+                    break
+                self._begin_part(*later.popleft())
 
     def _begin_part(self, actor: LoopActor, message: Any) -> None:
         if type(message) is Read:

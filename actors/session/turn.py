@@ -6,10 +6,10 @@ a turn: they are read into columns, looked up, recorded as one event of a kind f
 (``eventstore.format.turn_events``), and written out for each connection.
 
 The pass takes what nearly always comes: PUBLISH that is not retained, and acknowledgements, from
-clients in whose way nothing stands, to receivers whose window is open. Whatever is not of that kind
+clients in whose way nothing stands, to receivers whose window is open. What is not of that kind
 is told to its actor in the same turn, from that byte or that receiver on: a client that is new or
-has a rate, a topic that nobody has looked up yet or that is denied, a full window, a queue, a trace.
-A burst of one client on one topic goes that way as well: its session takes it as a batch.
+has a rate, a topic that nobody has looked up yet or that is denied, a full window, a queue, a
+trace. A burst of one client on one topic goes that way as well: its session takes it as a batch.
 
 Everything is decided before anything is changed, and what fails is told to its actor, where the
 same failure ends one connection or one session.
@@ -52,8 +52,10 @@ _log = structlog.get_logger("foldmq")
 
 T = TypeVar("T")
 
-_ENOUGH = 512
-"""Packets that are taken in one turn, about; 256 bytes count as one more."""
+_ENOUGH = 128
+"""Packets that are taken in one pass, about; 256 bytes count as one more."""
+_LONG = 0.004
+"""Seconds of a turn after which no further pass is begun."""
 _RECEIVERS = 8
 """Receivers of a message, at most: more of them share what is prepared for a batch."""
 _NAME = 256
@@ -151,57 +153,72 @@ class Turn:
     def take(self, reads: Sequence[tuple[Connection, bytes]]) -> int:
         """Handle what connections read, in this order; return how many of the reads were taken.
 
-        What is left is for the next turn. Called by the kernel at the beginning of a turn.
+        What is left is for another turn. Called by the kernel.
         """
         broker = self._broker
+        kernel = broker.kernel
+        until, count = kernel.clock() + _LONG, 0
+        left: dict[Connection, list[bytes]] = {}
         if broker.watch is not None or broker.bridge is not None or broker.draining:
+            count = len(reads)
             for connection, data in reads:
-                self._tell(connection, data)
-            return len(reads)
-        told: set[Connection] = set()
-        left: list[tuple[Connection, bytes]] = []
-        count = 0
-        try:
-            for connection, data in reads:
-                count += 1
-                session = connection.session
-                at = 0
-                if (
-                    session is not None
-                    and connection not in told
-                    and connection.plain
-                    and session.free
-                ):
-                    at = self._read(connection, session, data)
-                if at < len(data):
-                    told.add(connection)
-                    left.append((connection, data[at:] if at else data))
-                if self._size >= _ENOUGH:
-                    break
-        except Exception as error:  # noqa: BLE001 - the actors do it, and the one that fails ends
-            _log.error("turn not read in columns", exc_info=error)
-            self._begin()
-            for connection, data in reads:
-                self._tell(connection, data)
-            return len(reads)
-        if self._size:
-            try:
-                self._carry_out()
-            except Exception as error:  # noqa: BLE001 - what is half done must not go on
-                broker.fail(FoldmqError(f"a turn failed: {error!r}; this is a bug, please report"))
-                _log.error("turn failed", exc_info=error)
-            self._begin()
-        for connection, data in left:
-            self._tell(connection, data)
+                left.setdefault(connection, []).append(data)
+        while count < len(reads) and (not count or kernel.clock() < until):
+            count = self._take_some(reads, count, left)
+        for connection, rest in left.items():
+            if not connection.stopped:
+                kernel.tell_first(connection, b"".join(rest))
         if broker.journal.congested:
             for connection, _ in reads[:count]:
                 connection.pause(Pause.LOG)
                 broker.paused.add(connection)
         return count
 
-    def _tell(self, connection: Connection, data: bytes) -> None:
-        if not connection.stopped:
-            self._broker.kernel.tell_first(connection, data)
+    def _take_some(
+        self,
+        reads: Sequence[tuple[Connection, bytes]],
+        begin: int,
+        left: dict[Connection, list[bytes]],
+    ) -> int:
+        """Handle some reads from one on; return how many were taken with all before it.
+
+        What the connections are to be told is put to what is ``left``.
+        """
+        end = begin
+        rests: list[tuple[Connection, bytes]] = []
+        blocked = set(left)
+        try:
+            while end < len(reads) and self._size < _ENOUGH:
+                connection, data = reads[end]
+                end += 1
+                session = connection.session
+                at = 0
+                if (
+                    session is not None
+                    and connection not in blocked
+                    and connection.plain
+                    and session.free
+                ):
+                    at = self._read(connection, session, data)
+                if at < len(data):
+                    blocked.add(connection)
+                    rests.append((connection, data[at:] if at else data))
+        except Exception as error:  # noqa: BLE001 - the actors do it, and the one that fails ends
+            _log.error("turn not read in columns", exc_info=error)
+            self._begin()
+            rests = list(reads[begin:end])
+        for connection, rest in rests:
+            left.setdefault(connection, []).append(rest)
+        if self._size:
+            try:
+                self._carry_out()
+            except Exception as error:  # noqa: BLE001 - what is half done must not go on
+                _log.error("turn failed", exc_info=error)
+                self._broker.fail(
+                    FoldmqError(f"a turn failed: {error!r}; this is a bug, please report it")
+                )
+            self._begin()
+        return end
 
     def _read(self, connection: Connection, session: Session, data: bytes) -> int:
         """Read packets into the columns; return the offset of the first one that is left."""
