@@ -729,12 +729,17 @@ class Kernel:
             for _ in range(_READS_TOGETHER):
                 if not later or type(later[0][1]) is not Read or len(later[0][1].data) > _SMALL:
                     break
-                self._begin_part(*later.popleft())
+                actor, message = later.popleft()
+                if not actor.stopped:
+                    self._begin_part(actor, message)
 
     def _begin_part(self, actor: LoopActor, message: Any) -> None:
         if type(message) is Read:
             actor.began_part()
-            self._gathered.append((actor, message.data))
+            if actor._waiting is None:
+                self._gathered.append((actor, message.data))
+            else:
+                self.tell(actor, message.data)
         else:
             self.tell(actor, message)
 
