@@ -508,7 +508,10 @@ class Kernel:
 
         Comes before what it is told from now on, and behind what it was told before.
         """
-        if self._between or actor._waiting is not None:
+        if self._between and not actor.stopped:
+            self._came.append((actor, Read(data), None))
+            return
+        if actor._waiting is not None:
             self.tell(actor, data)
             return
         self._gathered.append((actor, data))
@@ -676,7 +679,9 @@ class Kernel:
         came, self._came = self._came, []
         for actor, message, first in came:
             if actor.stopped:
-                self._return(actor, [message])
+                self._return(actor, [message.data if type(message) is Read else message])
+            elif type(message) is Read:
+                self.gather(actor, message.data)
             elif first is None:
                 self.tell(actor, message)
             else:

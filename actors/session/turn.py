@@ -60,8 +60,10 @@ _RECEIVERS = 8
 """Receivers of a message, at most: more of them share what is prepared for a batch."""
 _NAME = 256
 """Characters of a client identifier, at most: an event has those of a turn."""
-_BURST = 4
-"""Packets of one client that look alike, one behind the other, from which on it is a burst."""
+_BULK, _EACH = 16, 3
+"""Packets of a read that are looked at, and how many of them have one topic where it is bulk."""
+_ALIKE = 4
+"""Acknowledgements of a read that are taken before the others are left to its session."""
 _ROWS_OF_EVENT = 256
 """Deliveries of one event, at most."""
 _RESERVED = ord("$")
@@ -248,7 +250,7 @@ class Turn:
         first, pid = data[at], int.from_bytes(data[at + 2 : at + 4], "big")
         if len(data) - at < 4 or data[at + 1] != 2 or not pid:
             return 0
-        if data[at + 4 * _BURST : at + 4 * _BURST + 1] == data[at : at + 1]:
+        if data[at + 4 * _ALIKE : at + 4 * _ALIKE + 1] == data[at : at + 1]:
             return 0
         state = session.state
         sent = (state.releasing if first == _PUBCOMP else state.inflight).get(pid)
@@ -285,7 +287,7 @@ class Turn:
         route = self._route(connection, raw)
         if route is None or len(session.name) > _NAME:
             return 0
-        if not at and self._bursts(data, stop, name_end):
+        if not at and self._is_bulk(data, stop):
             return 0
         pid = 0
         if qos != _QOS0:
@@ -312,10 +314,23 @@ class Turn:
         self._size += size >> 8
         return stop
 
-    def _bursts(self, data: bytes, stop: int, name_end: int) -> bool:
-        """Return whether a read is a burst on one topic, by its first packet."""
-        ahead = stop * (_BURST - 1)
-        return len(data) >= stop * _BURST and data[ahead : ahead + name_end] == data[:name_end]
+    def _is_bulk(self, data: bytes, stop: int) -> bool:
+        """Return whether a read has many packets on few topics, of which the first one ends here.
+
+        Their session takes them as a batch, for which they are prepared together.
+        """
+        if len(data) < stop * _BULK:
+            return False
+        at, end, topics = 0, len(data), set[bytes]()
+        for _ in range(_BULK):
+            if at + 4 > end or data[at] not in _PUBLISH:
+                return False
+            size, body = data[at + 1], at + 2
+            if size > 127:
+                size, body = size & 127 | data[body] << 7, body + 1
+            topics.add(data[body : body + 2 + int.from_bytes(data[body : body + 2], "big")])
+            at = body + size
+        return len(topics) * _EACH <= _BULK
 
     def _route(self, connection: Connection, raw: bytes) -> Route | None:
         """Return the receivers of a topic, None when that is more than a look-up."""
