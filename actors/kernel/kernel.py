@@ -525,7 +525,7 @@ class Kernel:
             actor._waiting.insert(0, message)
 
     def _tell_gathered(self, reads: Sequence[tuple[Any, bytes]]) -> int:
-        for actor, data in reads:
+        for actor, data in reversed(reads):
             if not actor.stopped:
                 self.tell_first(actor, data)
         return len(reads)

@@ -149,11 +149,8 @@ def expanded(raw: dict[str, Any]) -> list[dict[str, Any]]:
 
     An event that stands for no others, or whose columns do not fit together, is returned as it is.
     """
-    expand = _EXPAND.get(raw.get("e"))  # type: ignore[arg-type]  # any JSON is asked for
-    if expand is None:
-        return [raw]
     try:
-        kind, known = expand
+        kind, known = _EXPAND[raw["e"]]
         if raw["v"] != 1 or raw.keys() - {one.name for one in fields(kind)}:
             return [raw]
         return [*known(raw)]

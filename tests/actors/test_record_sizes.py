@@ -47,6 +47,12 @@ from eventstore.format.events import (
 from eventstore.format.positions import INDEX_BITS, MAX_INDEX, to_runs
 from eventstore.format.record_size import AROUND, LEAST, NAME_BYTES, NAMES
 from eventstore.format.records import GENESIS
+from eventstore.format.turn_events import (
+    TurnAcked,
+    TurnDelivered,
+    TurnPublished,
+    TurnReleased,
+)
 from eventstore.log.journal import Journal
 from eventstore.log.message_store import Message
 from projections.state.node import NodeState
@@ -149,6 +155,19 @@ def subscribes() -> Iterable[Event]:
     return decisions.subscribe(SessionState(NAME), asked, max_qos=2).events
 
 
+def turn() -> Iterable[Event]:
+    """What several sessions share, as large as ``actors.session.turn`` lets it become."""
+    name, topic = "\x01" * 256, "\x01" * 256
+    many, long = 128, range(1 << 50, (1 << 50) + 256 * 7, 7)
+    each = list(range(many))
+    yield TurnPublished([name] * many, each, 2, [topic] * many, each, each, each, NUMBER, many)
+    yield TurnDelivered(
+        [name] * 256, [topic] * 256, [*range(256)], 2, [65_535] * 256, to_runs(long)
+    )
+    yield TurnAcked("Completed", [name] * many, each, [65_535] * many)
+    yield TurnReleased([name] * many, each, [65_535] * many, to_runs(long[:many]))
+
+
 NUMBER = 1 << 62
 EVENTS: dict[str, Callable[[], Iterable[Event]]] = {
     "delivered, queued and dropped": delivered,
@@ -159,6 +178,7 @@ EVENTS: dict[str, Callable[[], Iterable[Event]]] = {
     "session repeated": snapshots,
     "messages repeated": repeated,
     "acknowledged": lambda: [kind(NAME, to_runs(IDS)) for kind in (Acked, Received, Completed)],
+    "turn": turn,
     "sent again": lambda: [Redelivered(NAME, to_runs(IDS), "ack_wait")],
     "retained cleared": lambda: [
         RetainedCleared(part) for part in decisions.by_text([NAME] * 500, str)
@@ -229,7 +249,7 @@ def test_every_event_fits_into_the_smallest_record(name: str) -> None:
         count = entries(event)
         assert count <= MAX_INDEX
         size = getattr(event, "size", 0) if isinstance(event, WillArmed) else 0
-        if isinstance(event, MessagePublished):
+        if isinstance(event, (MessagePublished, TurnPublished)):
             size = event.sizes if isinstance(event.sizes, int) else sum(event.sizes)
         made.append(event, count, [bytes(size)] if size else (), size)
         made.end_turn()
