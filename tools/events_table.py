@@ -1,4 +1,4 @@
-"""Writes docs/events.md: the events of the log, from the docstrings of eventstore/format/events.py.
+"""Writes docs/events.md: the events of the log, from the docstrings of their classes.
 
 What a field of the same name means everywhere is said once, in ``COMMON``.
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "events.md"
-SOURCE = ROOT / "eventstore" / "format" / "events.py"
+SOURCES = [ROOT / "eventstore" / "format" / name for name in ("events.py", "turn_events.py")]
 
 INTRODUCTION = """\
 # Events
 
-Written by `tools/events_table.py` from the docstrings in `eventstore/format/events.py`; do not
-edit.
+Written by `tools/events_table.py` from the docstrings in `eventstore/format/events.py` and
+`turn_events.py`; do not edit.
 
 The log of a node is the JetStream stream `FOLDMQ_LOG_<node>` on the subject `foldmq.log.<node>`.
 Each JetStream message is a *record*: the events of one or more turns of the event loop and the
@@ -194,9 +194,9 @@ class EventRow:
 
 
 def events() -> list[EventRow]:
-    """Return the event types, in the order of the module."""
-    tree = ast.parse(SOURCE.read_text("utf-8"))
-    return [_event(node) for node in tree.body if isinstance(node, ast.ClassDef) and _tagged(node)]
+    """Return the event types, in the order of the modules."""
+    nodes = [node for source in SOURCES for node in ast.parse(source.read_text("utf-8")).body]
+    return [_event(node) for node in nodes if isinstance(node, ast.ClassDef) and _tagged(node)]
 
 
 def _tagged(node: ast.ClassDef) -> bool:

@@ -84,6 +84,7 @@ class TurnAcked:
     """
 
     kind: Literal["Acked", "Received", "Completed"]
+    """The event that each stands for."""
     sessions: list[str]
     """Client identifiers."""
     by: list[int]
