@@ -49,5 +49,5 @@ def test_a_golden_log_is_read_as_it_was_written(name: str) -> None:
 @pytest.mark.parametrize("kind", [kind.__name__ for kind in get_args(Event)])
 def test_every_event_type_is_in_a_golden_log(kind: str) -> None:
     files = sorted(GOLDEN.glob("*.records"))
-    kinds = {event.e for file in files for record in read(file) for _, event in record.events()}
-    assert kind in kinds, "write a new golden log: see golden/make.py"
+    written = any(b'"e":"%s"' % kind.encode() in file.read_bytes() for file in files)
+    assert written, "write a new golden log: see golden/make.py"
