@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pykka
 
 from actors.kernel.kernel import LoopActor
-from actors.session.messages import Batch, Outgoing, Regrant
+from actors.session.messages import Batch, Outgoing, Regrant, Withheld
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,12 +50,17 @@ class Subscription(LoopActor):
         return self._subscriber
 
     def on_receive(self, message: Any) -> None:
-        """Take a batch that matches, or the retained messages that a SUBSCRIBE asks for."""
+        """Take a batch that matches, or the retained messages that a SUBSCRIBE asks for.
+
+        Or record which matching messages the client may not have.
+        """
         if type(message) is Batch:
             self.matched += len(message)
             self._forward(message)
         elif type(message) is Regrant:
             self._qos = message.qos
+        elif type(message) is Withheld:
+            self._record_withheld(message)
         else:
             self._replay(message)
 
@@ -77,6 +82,8 @@ class Subscription(LoopActor):
                 found.append(self.outgoing(told))
             elif isinstance(told, Regrant):
                 self._qos = told.qos
+            elif isinstance(told, Withheld):
+                self._record_withheld(told)
             elif isinstance(told, list):
                 found += map(self.outgoing, _retained_batches(told))
         return found
@@ -87,6 +94,9 @@ class Subscription(LoopActor):
             self._session.kernel.tell(self._session, outgoing)
         except pykka.ActorDeadError:
             self._session.on_undelivered([outgoing])
+
+    def _record_withheld(self, message: Withheld) -> None:
+        self._session.drop_denied(self._subscriber.filter, message.refs)
 
     def _replay(self, messages: list[RetainedMessage]) -> None:
         self.matched += len(messages)
