@@ -54,11 +54,13 @@ def succeed(broker: Broker, broken: Session) -> None:
     if connection is not None:
         connection.session = None
         connection.abort("session_failed")
+    actors = []
     for subscriber in broker.router.subscribers(broken.name):
         actor, subscriber.actor = subscriber.actor, None
         broker.router.stopped(subscriber)
         if actor is not None and not actor.stopped:
-            actor.stop()
+            actors.append(actor)
+    broker.stop_all(actors)
 
 
 def inherit(broker: Broker, broken: Session, failed: Failed) -> list[Any]:

@@ -62,6 +62,10 @@ _HEAVY, _DELIVERED, _HEAVY_TIME = 1000, 10, 0.1
 count as one more; seconds between two looks at them."""
 _LEAST_AT_ONCE = 512
 """The same while light clients are about, at least."""
+_UNHURRIED = frozenset({b"\x40", b"\x50", b"\x70", b"\xc0"})
+"""First bytes of PUBACK, PUBREC, PUBCOMP and PINGREQ. A light client that sends nothing else does
+not notice whether others are served in long or short turns: the receivers of a client in bulk are
+no reason to serve that one in small parts."""
 _SLOWEST = 1 / 64
 """The least of the usual work that a client may cause in one turn."""
 _LINGER = 5.0
@@ -259,14 +263,16 @@ class Connection(LoopActor, asyncio.Protocol):
             self._settles = None
             self._spare_bites()
         if self._settles is None:
-            if self._behind or len(data) > _LARGE or self._sends_much():
+            now = self.kernel.clock()
+            if self._behind or len(data) > _LARGE or self._sends_much(now):
                 # Those who send little come first.
                 if self._behind:
                     self.pause(Pause.TURN)
                 self._behind += 1
                 self.kernel.later(self, Read(data))
             else:
-                self.kernel.light += 1
+                if data[:1] not in _UNHURRIED:
+                    self.kernel.light_at = now
                 if self.pace < 1:
                     self._go_at(min(1.0, self.pace * 1.5))
                 self.kernel.gather(self, data)
@@ -277,9 +283,8 @@ class Connection(LoopActor, asyncio.Protocol):
                 self.pause(Pause.TURN)
             self.kernel.put_off(self, data, first=self.identity is not None)
 
-    def _sends_much(self) -> bool:
+    def _sends_much(self, now: float) -> bool:
         """Return whether the client sends so many packets that others come first."""
-        now = self.kernel.clock()
         if now - self._counted_at >= _HEAVY_TIME:
             count = self.packets_in + self.caused // _DELIVERED
             self.heavy = count - self._counted > _HEAVY * (now - self._counted_at)
@@ -489,6 +494,11 @@ class Connection(LoopActor, asyncio.Protocol):
     def decoding(self) -> bool:
         """True while packets of what was taken are left for another turn."""
         return self._decoder.more
+
+    @property
+    def settled(self) -> bool:
+        """True once it is a client like others."""
+        return self._settles is None or self._settles <= self.now
 
     @property
     def looking(self) -> bool:

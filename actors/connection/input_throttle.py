@@ -80,8 +80,12 @@ class Bites:
         """Take a bite when others have nothing to do; to be called when it may go on again."""
         if self.waiting and not self._going_on:
             self._going_on = True
-            self._connection.pause(Pause.TURN)
-            self._connection.kernel.put_off(self._connection, GO_ON)
+            connection = self._connection
+            connection.pause(Pause.TURN)
+            if connection.settled:
+                connection.kernel.later(connection, GO_ON)
+            else:
+                connection.kernel.put_off(connection, GO_ON)
 
     def take_all(self) -> None:
         """Take all that waits, whatever the rate: nothing more will come."""
@@ -103,7 +107,11 @@ class Bites:
         """Take a bite later. From within a run of the connection, behind which others come."""
         if not self._going_on:
             self._going_on = True
-            self._connection.kernel.again(self._connection, GO_ON)
+            connection = self._connection
+            if connection.settled:  # nobody is to take it for a stranger that waits
+                connection.kernel.later(connection, GO_ON)
+            else:
+                connection.kernel.again(connection, GO_ON)
 
     # As fast as it may send.
 

@@ -382,11 +382,8 @@ class Kernel:
         """Parts have run since what came while a turn was cut was handed over."""
         self._put_off_had = False
         """The same of what was put off."""
-        self.light = 0
-        """How often clients that send little were heard; counted by who reads them."""
-        self._light_before = 0
-        self._light_until = -_ABOUT
-        """Until when such clients count as being about."""
+        self.light_at = -_ABOUT
+        """When a client that sends little was heard last; set by the connection that reads it."""
         self._put_off: deque[LoopActor] = deque()
         self._put_off_first: deque[LoopActor] = deque()
         """Those of them that come before the others."""
@@ -690,10 +687,7 @@ class Kernel:
     @property
     def shared(self) -> bool:
         """True while light clients are about, or strangers wait: parts of longer work are short."""
-        if self.light != self._light_before:
-            self._light_before = self.light
-            self._light_until = self._began + _ABOUT
-        return self._began < self._light_until or bool(self._put_off)
+        return self._began - self.light_at < _ABOUT or bool(self._put_off)
 
     def _run_parts(self) -> None:
         """Run parts of longer work, each as a turn, one after the other for a while."""

@@ -106,6 +106,12 @@ class Outgoing(NamedTuple):
     """The lower of the publication's and the granted QoS [MQTT-3.8.4-6]."""
 
 
+class Withheld(NamedTuple):
+    """A subscription is told which messages its client may not have, for the log."""
+
+    refs: Sequence[Position]
+
+
 class Publication(NamedTuple):
     """Messages that take effect now: what the broker's watchers are told."""
 

@@ -10,7 +10,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, TypeAlias
 
 from actors.session.decisions import dropped
-from actors.session.messages import Batch, Outgoing, Publication
+from actors.session.messages import Batch, Outgoing, Publication, Withheld
 from actors.session.router import NOWHERE, Route, Subscriber
 from eventstore.format.events import MessageDropped, MessagePublished, Released
 from eventstore.format.positions import Position, format_position, to_runs
@@ -92,12 +92,12 @@ class Publisher:
             return 0
         if topics.count(first) == length:
             self._looked_up = topics, [routes[first]]
-            receivers = len(routes[first].targets)
+            receivers = _receivers(routes[first], qos)
             work = max(enough, receivers * _RECEIVER)
             return min(length, 1 + int(work / (receivers * each))) if receivers else length
         found = routes.look_up(topics)
         self._looked_up = topics, found
-        sizes = [len(route.targets) for route in set(found)]
+        sizes = [_receivers(route, qos) for route in set(found)]
         if sum(sizes) * (_RECEIVER + each * len(found)) <= enough:
             return len(found)
         seen: set[Route] = set()
@@ -106,10 +106,11 @@ class Publisher:
             new = route not in seen
             if count and once + spent > enough and (new or spent > once):
                 return count
-            spent += len(route.targets) * each
+            receivers = _receivers(route, qos)
+            spent += receivers * each
             if new:
                 seen.add(route)
-                once += len(route.targets) * _RECEIVER
+                once += receivers * _RECEIVER
         return len(found)
 
     def _enough(self) -> float | None:
@@ -318,15 +319,24 @@ class Publisher:
             self._keep_births(topics, payloads)
 
     def _tell_denied(self, withheld: Sequence[_Chosen], refs: Sequence[Position]) -> None:
-        """Have it recorded which messages subscribers did not get as they may not have them."""
+        """Have it recorded which messages subscribers did not get as they may not have them.
+
+        Each is told, like those that get them, so that a turn with many of them can be cut.
+        """
         lost: dict[Subscriber, list[int]] = defaultdict(list)
         for denied, chosen in withheld:
             for subscriber in denied:
                 if subscriber.qos:
                     lost[subscriber] += range(len(refs)) if chosen is None else chosen
+        broker = self._broker
+        self._count_caused(sum(map(len, lost.values())))
         for subscriber, some in lost.items():
             missed = [refs[at] for at in sorted(some)]
-            self._broker.drop_denied(subscriber.session, missed, subscriber.filter)
+            actor = subscriber.actor
+            if actor is not None and not actor.stopped:
+                broker.kernel.tell(actor, Withheld(missed))
+            else:
+                broker.drop_denied(subscriber.session, missed, subscriber.filter)
 
     def _only(
         self, wanted: Callable[[Subscriber], bool], targets: Sequence[Subscriber], batch: Batch
@@ -406,10 +416,7 @@ class Publisher:
     def send(self, targets: Sequence[Subscriber], batch: Batch) -> None:
         """Give a batch to subscribers."""
         broker = self._broker
-        if self.origin is not None:
-            caused = len(targets) * len(batch)
-            self.origin.caused += caused
-            broker.router.deliveries += caused
+        self._count_caused(len(targets) * len(batch))
         tell = broker.kernel.tell
         for target in targets:
             actor = target.actor
@@ -421,6 +428,17 @@ class Publisher:
             qos = batch.qos if batch.qos < target.qos else target.qos
             if qos or actor is not None:
                 tell(broker.session(target.session), Outgoing(target, batch, qos))
+
+    def _count_caused(self, deliveries: int) -> None:
+        """Count deliveries, and messages that are withheld, as work that the client causes."""
+        if self.origin is not None:
+            self.origin.caused += deliveries
+            self._broker.router.deliveries += deliveries
+
+
+def _receivers(route: Route, qos: int) -> int:
+    """Return how many have something done for each message; at QoS 0 nothing for the denied."""
+    return len(route.targets) + (len(route.denied) if qos else 0)
 
 
 def select(packet: Publishes, keep: Sequence[int]) -> Publishes:

@@ -288,6 +288,10 @@ class Session(LoopActor):
         """Append an event and apply it; return its first position."""
         return self._broker.emit(event, payloads, size)
 
+    def drop_denied(self, topic_filter: str, refs: Sequence[Position]) -> None:
+        """Record that the client does not get messages that it may not have."""
+        self._broker.drop_denied(self.name, refs, topic_filter)
+
     # The life of a session.
 
     def _on_attach(self, message: Attach) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pykka
 
 from actors.kernel.kernel import LoopActor
-from actors.session.messages import Batch, Outgoing, Regrant
+from actors.session.messages import Batch, Outgoing, Regrant, Withheld
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -56,12 +56,17 @@ class Subscription(LoopActor):
         return self._subscriber
 
     def on_receive(self, message: Any) -> None:
-        """Take a batch that matches, or the retained messages that a SUBSCRIBE asks for."""
+        """Take a batch that matches, or the retained messages that a SUBSCRIBE asks for.
+
+        Or record which matching messages the client may not have.
+        """
         if type(message) is Batch:
             self.matched += len(message)
             self._forward(message)
         elif type(message) is Regrant:
             self.granted = message.qos
+        elif type(message) is Withheld:
+            self._record_withheld(message)
         else:
             self._replay(message)
 
@@ -83,6 +88,8 @@ class Subscription(LoopActor):
                 found.append(self.outgoing(told))
             elif isinstance(told, Regrant):
                 self.granted = told.qos
+            elif isinstance(told, Withheld):
+                self._record_withheld(told)
             elif isinstance(told, list):
                 found += map(self.outgoing, _retained_batches(told))
         return found
@@ -93,6 +100,9 @@ class Subscription(LoopActor):
             self.session.kernel.tell(self.session, outgoing)
         except pykka.ActorDeadError:
             self.session.on_undelivered([outgoing])
+
+    def _record_withheld(self, message: Withheld) -> None:
+        self.session.drop_denied(self._subscriber.filter, message.refs)
 
     def _replay(self, messages: list[RetainedMessage]) -> None:
         self.matched += len(messages)

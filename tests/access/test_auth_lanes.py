@@ -41,6 +41,41 @@ async def test_lanes_are_served_in_rotation() -> None:
     assert lanes.waiting == 0
 
 
+async def test_one_network_with_many_addresses_is_served_like_one_address() -> None:
+    lanes, order = Lanes(1), list[str]()
+
+    async def wait(address: str) -> None:
+        await lanes.enter(address)
+        order.append(address)
+
+    many = [f"192.0.2.{number}" for number in range(1, 5)]
+    several = ["2001:db8:7:1::1", "2001:db8:7:2::1", "2001:db8:7:3::1"]
+    tasks = [
+        asyncio.create_task(wait(address))
+        for address in (*many, *several, "::ffff:198.51.100.9", "198.51.100.8", "fe80::1%eth0", "")
+    ]
+    await settle()
+    tasks[2].cancel()  # 192.0.2.3
+    tasks[5].cancel()  # 2001:db8:7:2::1
+    await settle()
+    assert lanes.waiting == 8
+    for _ in range(8):
+        lanes.leave()
+        await settle()
+    assert order == [
+        "192.0.2.1",  # nobody waited
+        "192.0.2.2",
+        "2001:db8:7:1::1",
+        "::ffff:198.51.100.9",
+        "fe80::1%eth0",
+        "",
+        "192.0.2.4",
+        "2001:db8:7:3::1",
+        "198.51.100.8",
+    ]
+    assert not lanes.waiting
+
+
 async def test_so_many_have_a_turn_at_once() -> None:
     lanes, order = Lanes(3), list[str]()
     await queued(lanes, order, "a1", "a2", "b1", "b2")

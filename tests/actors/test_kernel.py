@@ -742,7 +742,7 @@ def test_parts_of_longer_work_take_turns_and_let_others_come_between(
     for number in range(4):
         cut.kernel.later(one, f"one {number}")
         cut.kernel.later(two, f"two {number}")
-    cut.kernel.light += 1
+    cut.kernel.light_at = cut.now
     cut.kernel.tell(light, "light")
     cut.turn()
     # What is ready goes first; then parts for two milliseconds, each a turn of its own.
@@ -786,7 +786,12 @@ def test_an_actor_hears_how_long_its_part_took_while_light_clients_are_about() -
     cut.kernel.later(worker, "alone")
     cut.turn()
     assert heard == []
-    cut.kernel.light += 1
+    cut.kernel.light_at = cut.now
+    cut.now += 10
+    cut.kernel.later(worker, "long after others")
+    cut.turn()
+    assert heard == []
+    cut.kernel.light_at = cut.now
     cut.kernel.later(worker, "beside others")
     cut.turn()
     assert heard == [0.004]  # with what it caused

@@ -12,7 +12,7 @@ import pytest
 from actors.kernel.kernel import Kernel, LoopActor
 from actors.options.broker_options import Options
 from actors.session import router as router_module
-from actors.session.messages import Batch, Outgoing
+from actors.session.messages import Batch, Outgoing, Withheld
 from actors.session.publisher import Publisher
 from actors.session.router import Router, Subscriber
 from eventstore.format.events import Event, MessageDropped, MessagePublished, entries
@@ -115,6 +115,33 @@ def got(box: Box) -> list[tuple[str, bytes]]:
 
 
 MIXED = [("a/1", b"1"), ("b", b"2"), ("a/2", b"3"), ("a/1", b"4"), ("c", b"5"), ("a/2", b"6")]
+
+
+class NoAccess:
+    """A client that may read nothing."""
+
+    def guards(self, _topic_filter: str) -> bool:
+        return True
+
+    def may_read(self, _topic: str) -> bool:
+        return False
+
+
+def test_work_for_subscribers_without_permission_is_bounded_and_counted(broker: FakeBroker) -> None:
+    boxes = [broker.subscribe(f"s{number}", "t", 1) for number in range(200)]
+    for number in range(200):
+        broker.router.guard(f"s{number}", cast("Any", NoAccess()))
+    by = publisher(broker)
+    by.origin = cast("Any", SimpleNamespace(caused=0, pace=1.0))
+    sent = packet(1, *[("t", b"x")] * 1000)
+    assert by.at_once(sent.topics, 0) == 1000
+    assert 0 < by.at_once(sent.topics, 1) < 100
+    by.publish(cast("Any", broker), packet(1, ("t", b"x"), ("t", b"y")))
+    assert by.origin is not None
+    assert by.origin.caused == broker.router.deliveries == 400
+    broker.kernel.run_turn()  # each in a run of its own, so that the turn can be cut
+    ((_, first, _),) = broker.events
+    assert [box.told for box in boxes] == [[Withheld([first, first + 1])]] * 200
 
 
 @pytest.mark.mqtt("MQTT-4.6.0-6")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from harness import packets as p
 from harness.packets import Puback, Publish, Suback
 
+from actors import broker as broker_module
 from actors.broker import Broker
 from actors.connection.connection import Connection
 from actors.session.delivery import Delivery
@@ -60,6 +62,37 @@ def payloads(client: SimClient) -> list[bytes]:
 
 def publish(client: SimClient, *numbers: int, topic: str = "a", qos: int = 1) -> None:
     client.send(*(p.publish(topic, b"%d" % number, qos, number) for number in numbers))
+
+
+def test_the_subscriptions_of_a_session_that_fails_are_stopped_little_by_little(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(broker_module, "_STOPPED_AT_ONCE", 10)
+    trap = Trap(monkeypatch, Session, "on_receive", outgoing_for("s"))
+
+    async def scenario() -> None:
+        async with World().running() as world:
+            await world.connect("s", filters=[(f"a/{number}", 1) for number in range(100)])
+            sender = await world.connect("d")
+            kernel, stopped = world.broker.kernel, []
+            stop = kernel._stop
+
+            def count(actor: Any) -> None:
+                if isinstance(actor, Subscription):
+                    stopped.append(kernel.turns)
+                stop(actor)
+
+            monkeypatch.setattr(kernel, "_stop", count)
+            trap.left = 1
+            publish(sender, 1, topic="a/7")
+            await world.go(5)
+            assert trap.sprung == 1
+            assert max(Counter(stopped).values()) <= 10
+            assert len(stopped) == kernel.population[Subscription] + 100 == 100
+            again = await world.connect("s", present=True)
+            assert payloads(again) == [b"1"]
+
+    simulate(scenario)
 
 
 @pytest.mark.parametrize("online", [True, False])

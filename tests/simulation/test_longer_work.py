@@ -11,7 +11,7 @@ from harness import packets as p
 from actors.kernel import kernel
 from actors.limits.subscription_rate import Changes
 from actors.node.read_pause import Pause
-from actors.options.limit_options import LimitOptions
+from actors.options.limit_options import LimitOptions, Quota
 from actors.session import publisher, session
 from eventstore.format.events import Subscribed
 from simulation.world import SimClient, World, simulate
@@ -238,6 +238,44 @@ def test_a_client_that_sends_much_comes_behind_others_until_it_sends_less() -> N
             client.send(p.publish("t", b"x"))
             await world.go(1)
             assert not connection.heavy
+
+    simulate(scenario)
+
+
+def test_clients_that_only_acknowledge_or_ping_shorten_no_parts() -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            client = await world.connect("c")
+            await world.go(5)  # it counts as new no longer
+            kernel = world.broker.kernel
+            for packet in (p.puback(7), p.pubrec(7), p.pubcomp(7), p.pingreq()):
+                client.send(packet)
+                await world.go(0.01)
+                assert not kernel.shared
+            client.send(p.publish("t", b"x"))
+            await world.go(0.01)
+            assert kernel.shared
+
+    simulate(scenario)
+
+
+def test_a_client_that_waits_for_its_rate_is_no_stranger(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        async with World(bounds=LimitOptions(client=Quota(publish_rate=100))).running() as world:
+            client = await world.connect("c")
+            await world.go(5)  # it counts as new no longer
+            parts = world.broker.kernel.parts
+
+            def put_off(_actor: object, message: object, *, first: bool = False) -> None:
+                pytest.fail(f"put off: {message!r}")
+
+            monkeypatch.setattr(world.broker.kernel, "put_off", put_off)
+            messages = [p.publish("t", bytes(400), 1, pid) for pid in range(1, 1001)]
+            client.send(b"".join(messages))
+            await world.go(12)
+            assert world.broker.kernel.parts - parts > 20
+            acknowledged = [one.packet_id for one in client.take() if isinstance(one, p.Puback)]
+            assert acknowledged == list(range(1, 1001))
 
     simulate(scenario)
 
