@@ -104,28 +104,27 @@ INTRODUCTION = """# Benchmarks
 Made by `make bench ARGS=--write`: the last run, {repeat} runs each, medians. Payloads have 64
 bytes; the load generator `bench/mqttload.c` runs on the same machine and checks every message.
 foldmq and NATS Server (`sync_interval: always`) acknowledge when a message is on disk, Mosquitto
-when it is in memory. A dash means that a run lost a message or did not finish, or that only
-foldmq has the load. An entry is one message published, delivered or acknowledged; one event of the
-log may hold many entries. foldmq runs as it does by default, with metrics and web page on.
+when it is in memory. A dash is a run that lost something or did not end, or a load that only
+foldmq has. An entry is one message published, delivered or acknowledged; one event of the log may
+hold many of them. foldmq runs as it does by default, with metrics and web page on.
 
-Loads that only foldmq has (`bench/timemachine.py`), all with files that may be in the page cache of
-the operating system:
+The loads that only foldmq has (`bench/timemachine.py`), all with files that the operating system
+may have in its page cache:
 
 - "restart": a log of 5 million entries is folded from its beginning, without projections.
 - "recovery": the broker was killed; its projections hold 100,000 offline sessions with a
   subscription each and 100,000 retained messages, and do not reflect the last million events.
-  Each of these events holds only one message, the worst case. The time is that of the log line
-  "log replayed"; "start to accept" is the time from the start of the process to an open port.
-- "passive": resident memory per session of the broker's process after a start with offline sessions
-  (no retained messages), minus that of a broker without sessions.
+  Every event of these holds one message only, the worst case. The time is that of the log line
+  "log replayed"; "start to accept" is all from the start of the process to an open port.
+- "passive": resident memory of the broker's process after a start with offline sessions (no
+  retained messages), less that of a broker without any, for each session.
 - "open": from CONNECT to the first of 1,000 queued messages, after a start of the broker, so that
-  the session and its messages are only on disk; "alone": each message in a separate record.
-- "log": the complete commands `foldmq log verify` and `foldmq replay` on a stopped broker's log,
-  a million events of one message each, including the start and end of Python and the NATS server.
-  Once with the NATS server on another core, once on the same.
+  the session and its messages are only on disk; "alone": each in a record of its own.
+- "log": the whole commands `foldmq log verify` and `foldmq replay` on the log of a broker that
+  does not run, a million events of one message each: Python and the NATS server start and end in
+  that time, nothing is subtracted. Once with the NATS server on another core, once on the same.
 - "projections": the load "qos1" with and without the background writing of projections, in at
-  least 5 pairs, with fresh brokers and alternating order; CPU time is that of the broker's process
-  only.
+  least 5 pairs, fresh brokers, the order changing; CPU time is that of the broker's process alone.
 
 What looking into a running foldmq costs (`bench/inspection.py`), in at least 9 pairs of runs with
 and without it, fresh brokers, the order changing; ratios and differences are the medians of those
