@@ -1,5 +1,6 @@
 # make run: serve MQTT on 127.0.0.1:1883; make check: at every save; make test: everything CI runs.
-PYTHON ?= python3
+# Empty: an optimised build where there is one, as tools/choose_python.sh finds it.
+PYTHON ?=
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
@@ -23,11 +24,7 @@ install: $(VENV)/installed
 spark: $(VENV)/installed-spark
 
 $(VENV)/python:
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-	  { echo "foldmq needs Python 3.11 or newer, $(PYTHON) is not: make PYTHON=python3.x" >&2; exit 1; }
-	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || \
-	  { echo "$(PYTHON) has no venv module (on Debian: apt install python3-venv)" >&2; exit 1; }
-	$(PYTHON) -m venv $(VENV)
+	python=$$(sh tools/choose_python.sh $(PYTHON)) && $$python -m venv $(VENV)
 	@touch $@
 
 $(VENV)/installed: $(VENV)/python pyproject.toml
