@@ -168,7 +168,7 @@ def _write(
     shown: dict[str, str],
     where: str,
 ) -> None:
-    """Replace the tables of groups measured whole, draw the chart, add the values to the history."""
+    """Replace the tables of whole groups, draw the chart, add the values to the history."""
     text = PAGE.read_text("utf-8")
     for group, names in NAMES.items():
         if set(names) <= set(options.rows):
