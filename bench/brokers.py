@@ -152,11 +152,13 @@ BROKERS: list[Broker] = [Foldmq, Released, Mosquitto, NatsServer]
 
 def revision(root: Path) -> str:
     """Return the commit of a checkout, marked when files differ from it; or that there is none."""
-    return output(["git", "describe", "--always", "--dirty", "--tags"], root) or "no commit"
+    command = ["git", "describe", "--always", "--dirty", "--tags"]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+    return "no commit" if done.returncode else done.stdout.strip()
 
 
-def output(command: list[str], directory: Path = ROOT) -> str:
-    result = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False)
+def output(command: list[str]) -> str:
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     return (result.stdout or result.stderr).strip()
 
 
