@@ -140,7 +140,7 @@ _OF_DEVICES = (
     Load(
         "varied",
         DEVICES,
-        "pubsub -p 20 -s 20 -t 1000 -q 1 -w 20 -T 300",
+        "pubsub -p 20 -s 20 -t 1000 -q 1 -w 20 -T 300 -i 30",
         120_000,
         _received(_aim(1.1)),
         {"nats": 5_000},

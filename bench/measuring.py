@@ -81,7 +81,8 @@ def run_load(
     if done.returncode:
         faults = ("lost", "dup", "misordered", "corrupt", "refused", "failed", "disconnects")
         seen = [f"{fault} {result[fault]}" for fault in faults if result.get(fault)]
-        result["problem"] = ", ".join([*seen, f"status {result.get('status')}"])
+        status = result.get("error") or f"status {result.get('status')}"
+        result["problem"] = ", ".join([*seen, status])
     return result
 
 

@@ -56,6 +56,6 @@ def refusal(*, compared: bool, told_to: bool) -> str | None:
     return (
         f"{interpreter.described()} at {sys.executable} costs foldmq about a quarter, and no "
         f"optimised {_VERSION} was found: nothing is compared on it. Make the environment anew "
-        "with one (make clean bench PYTHON=...), measure foldmq alone (--broker foldmq), or "
+        "with one (make clean bench PYTHON=...), measure foldmq alone (--beside nothing), or "
         "compare all the same (--any-python)"
     )

@@ -14,7 +14,6 @@ from pathlib import Path
 from brokers import ROOT, BenchError, Released, revision
 
 RECORDED = ROOT / "bench" / "released"
-NONE = "none"
 
 
 def last() -> tuple[str, str]:
@@ -65,7 +64,7 @@ def _extract(commit: str, place: Path) -> None:
         raise BenchError(
             f"{commit} is neither a directory with foldmq's source nor a commit of this clone "
             "(a shallow one lacks most: git fetch --unshallow --tags); name another with "
-            f"--released, or none: --released {NONE}"
+            "--released, or leave the release out: --beside mosquitto,nats"
         )
     subprocess.run(["tar", "--extract", "--directory", place], input=done.stdout, check=True)
     if not (place / "cli" / "main.py").is_file():

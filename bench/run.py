@@ -28,6 +28,8 @@ from timemachine import TIME_MACHINE
 
 PAGE = ROOT / "docs" / "benchmarks.md"
 HISTORY = ROOT / "bench" / "history.jsonl"
+NOTHING = "nothing"
+OTHERS = [broker.name for broker in BROKERS[1:]]
 OWN_LOADS = TIME_MACHINE | INSPECTION | BRIDGE | SPARK_LOADS
 NAMES = {
     DEVICES: [load.name for load in LOADS if load.group == DEVICES],
@@ -47,12 +49,18 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
         help="only these loads, or groups of them; "
         + "; ".join(f"{group}: {', '.join(names)}" for group, names in NAMES.items()),
     )
-    parser.add_argument("--broker", action="append", choices=[broker.name for broker in BROKERS])
+    parser.add_argument(
+        "--beside",
+        type=chosen_others,
+        default=OTHERS,
+        metavar="A,B",
+        help=f"compare with these only: {', '.join(OTHERS)}, or {NOTHING}",
+    )
     parser.add_argument("--rounds", type=int, default=3, help="runs of each (3)")
     parser.add_argument(
         "--released",
         metavar="WHAT",
-        help="compare with this commit or directory, not with the last release; none: with neither",
+        help="the commit or directory that counts as last release",
     )
     parser.add_argument("--any-python", action="store_true", help="compare on any build of Python")
     parser.add_argument("--sessions", type=int, help="sessions of the load passive (100000)")
@@ -74,8 +82,8 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
 def _not_to_be_written(options: argparse.Namespace) -> str | None:
     if options.quick:
         return "--write needs a full run, not --quick"
-    if options.broker or options.released == released.NONE:
-        return "--write needs all brokers and a released version"
+    if set(options.beside) != set(OTHERS):
+        return "--write needs all brokers, without --beside"
     if not any(set(names) <= set(options.rows) for names in NAMES.values()):
         return f"--write needs all rows of a group: --rows {' or '.join(NAMES)}"
     return None
@@ -94,17 +102,24 @@ def chosen_rows(text: str) -> list[str]:
     return found
 
 
+def chosen_others(text: str) -> list[str]:
+    """Return the brokers that a list names; raises ArgumentTypeError."""
+    names = [] if text == NOTHING else text.split(",")
+    for name in names:
+        if name not in OTHERS:
+            raise argparse.ArgumentTypeError(
+                f"there is no broker {name!r}; there are {', '.join(OTHERS)}, or {NOTHING}"
+            )
+    return names
+
+
 def chosen_brokers(options: argparse.Namespace) -> list[Broker]:
     """Return the brokers to run; one that is not installed is left out and named."""
-    chosen = []
-    for broker in BROKERS:
-        if options.broker and broker.name not in options.broker:
-            continue
-        if broker is Released and options.released == released.NONE:
-            continue
-        if broker.installed():
+    chosen: list[Broker] = [Foldmq]
+    for broker in BROKERS[1:]:
+        if broker.name in options.beside and broker.installed():
             chosen.append(broker)
-        else:
+        elif broker.name in options.beside:
             say(f"{broker.title} is not installed: left out")
     return chosen
 
@@ -120,6 +135,8 @@ def run(options: argparse.Namespace) -> int:
     refusal = optimised.refusal(compared=len(brokers) > 1, told_to=options.any_python)
     if refusal is not None:
         raise BenchError(refusal)
+    if options.write and len(brokers) < len(BROKERS):
+        raise BenchError("--write needs all brokers (on Debian: apt install mosquitto)")
     with (
         released.checked_out(options.released, options.dir)
         if Released in brokers
@@ -137,13 +154,13 @@ def _run(options: argparse.Namespace, brokers: Sequence[Broker]) -> int:
         for row in measure(load, brokers, options)
     ]
     for name, measure_own in OWN_LOADS.items():
-        if name in options.rows and Foldmq in brokers:
+        if name in options.rows:
             rows += measure_own(options)
     shown = {group: tables.tables(group, rows, brokers) for group in tables.GROUPS}
     print("\n\n".join([*filter(None, shown.values()), where]))
     if options.write:
         _write(options, rows, brokers, shown, where)
-    return verdict(rows, judged=Foldmq in brokers and not options.quick)
+    return verdict(rows, judged=not options.quick)
 
 
 def verdict(rows: Sequence[Row], *, judged: bool) -> int:

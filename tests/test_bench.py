@@ -82,8 +82,8 @@ def test_rows_and_rounds_are_chosen() -> None:
         (["--rounds", "0"], "--rounds must be at least 1"),
         (["--write", "--quick"], "--write needs a full run"),
         (["--write", "--rows", "pairs"], "--write needs all rows of a group"),
-        (["--write", "--released", "none"], "--write needs all brokers and a released version"),
-        (["--write", "--broker", "foldmq"], "--write needs all brokers and a released version"),
+        (["--write", "--beside", "nothing"], "--write needs all brokers"),
+        (["--beside", "emqx"], "there is no broker 'emqx'; there are released, mosquitto, nats"),
     ],
 )
 def test_what_cannot_be_run_is_refused_in_a_line(
@@ -93,6 +93,19 @@ def test_what_cannot_be_run_is_refused_in_a_line(
         run.parse_arguments(arguments)
     assert ended.value.code == 2
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [([], brokers.BROKERS), (["--beside", "nothing"], [Foldmq])],
+    ids=["all", "nothing"],
+)
+def test_foldmq_always_runs(
+    words: list[str], expected: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for broker in brokers.BROKERS:
+        monkeypatch.setattr(broker, "installed", lambda: True)
+    assert run.chosen_brokers(run.parse_arguments(words)) == expected
 
 
 def test_a_broker_that_would_take_minutes_gets_fewer_messages() -> None:
@@ -360,7 +373,7 @@ def test_a_commit_is_checked_out_beside_what_is_measured(clone: Path, tmp_path: 
 @pytest.mark.usefixtures("clone")
 def test_a_commit_that_is_not_there_is_named(tmp_path: Path) -> None:
     with (
-        pytest.raises(BenchError, match=r"v9 is neither a directory .* --released none"),
+        pytest.raises(BenchError, match=r"v9 is neither a directory .* --beside mosquitto,nats"),
         released.checked_out("v9", tmp_path),
     ):
         pass
