@@ -10,6 +10,7 @@ from typing import TextIO
 
 import structlog
 
+from cli.common import interpreter
 from cli.common.units import Address
 from cli.common.version import version
 from cli.settings.endpoints import Endpoint
@@ -126,6 +127,8 @@ def announce(settings: Settings, facts: Facts, stream: TextIO | None = None) -> 
         out.write(f"foldmq {version}, process {os.getpid()}\n")
         out.writelines(f"  {name:<10} {text}\n" for name, text in rows)
         out.flush()
+    if interpreter.own() is False:
+        log.info(interpreter.NOT_OPTIMISED, python=sys.executable)
     if any(own.anonymous and own.reachable and not own.certified for own in settings.listeners()):
         log.warning("everybody who can reach this machine may connect (allow_anonymous = true)")
     if settings.nats_anonymous and settings.nats_tls_client_ca is None:
