@@ -133,7 +133,7 @@ def _attest(
     The state is rebuilt from the log; nothing is written. Exit code 1 if anything differs, with
     the first position where it parts; 'log verify' checks the log itself.
     """
-    from cli.compare import verify_state
+    from cli.history import verify_state
 
     if not verify_state.run(source, session, stored=stored, as_json=as_json):
         raise typer.Exit(1)

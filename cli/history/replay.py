@@ -8,12 +8,14 @@ from heapq import nsmallest
 from itertools import chain, islice
 
 from cli.common import text
-from cli.logsource.moments import Moment, cut_at, parse_moment
-from cli.logsource.replay_fold import AsOf, Replay
+from cli.common.progress import progress
+from cli.logsource.moments import Moment, parse_moment, point_at
 from cli.logsource.source import open_source
-from cli.logsource.source_flags import SourceFlags, UsageError
-from cli.logsource.topic_lookup import TopicBook, topic_matcher
+from cli.logsource.source_flags import SourceFlags
+from cli.logsource.topic_flags import check_filter
+from eventstore.errors import UsageError
 from eventstore.format.positions import Position, format_position
+from projections.replay import AsOf, Replay, TopicBook
 from projections.state.node import NodeState
 from projections.state.retained import RetainedMessage
 from projections.state.session import InFlight, SessionState, SubscriptionState
@@ -38,7 +40,7 @@ def run(
     """Print the state as of a moment; raises UsageError for a session that there was not."""
     moment = parse_moment(at) if at is not None else None
     if topic is not None:
-        topic_matcher(topic)
+        check_filter(topic)
         if session is not None:
             raise UsageError("--session and --topic exclude each other: give one")
     asyncio.run(_run(flags, moment, session, topic, as_json=as_json))
@@ -53,9 +55,9 @@ async def _run(
     as_json: bool,
 ) -> None:
     async with open_source(flags) as source:
-        cut = await cut_at(source, moment)
-        replay = Replay(source, cut.sequence, session)
-        as_of = await replay.to(cut)
+        point = await point_at(source, moment)
+        replay = Replay(source, point.sequence, session, progress)
+        as_of = await replay.to(point)
         state = replay.state
         now_ms = _until(as_of, moment)
         if topic is not None:

@@ -12,7 +12,8 @@ from cli.common.progress import progress
 from cli.common.tables import Column, Table, idle, span
 from cli.inspection.session_page import json_object
 from cli.live.broker_client import LiveBroker, TooLarge, open_broker
-from cli.logsource.source_flags import SourceFlags, UsageError
+from cli.logsource.source_flags import SourceFlags
+from eventstore.errors import UsageError
 
 Row = Mapping[str, Any]
 

@@ -10,11 +10,12 @@ from cli.common.logging_setup import printable
 from cli.common.tables import Column
 from cli.inspection.actor_list import Row, gather, say_where, show
 from cli.live.broker_client import LiveBroker, open_broker
-from cli.logsource.source import NoLog, source_on
 from cli.logsource.source_flags import SourceFlags
-from cli.logsource.topic_lookup import check_filter, check_topic
+from cli.logsource.topic_flags import check_filter, check_topic
+from eventstore.errors import NoLog
 from eventstore.format.positions import Position, format_position, sequence_of
 from eventstore.log.message_store import messages_of
+from eventstore.reading import open_log
 
 
 def run_list(flags: SourceFlags, topic_filter: str, limit: int | None, *, as_json: bool) -> None:
@@ -72,7 +73,7 @@ async def _payload(broker: LiveBroker, found: dict[str, Any]) -> bytes:
     if encoded is not None:
         return base64.b64decode(encoded)
     ref: Position = found["ref"]
-    source = await source_on(broker.client, f"FOLDMQ_LOG_{broker.node}", broker.where)
+    source = await open_log(broker.client, f"FOLDMQ_LOG_{broker.node}", broker.where)
     for record in await source.some([sequence_of(ref)]):
         for stored in messages_of(record):
             if 0 <= ref - stored.first < len(stored.payloads):

@@ -12,8 +12,9 @@ from cli.inspection.session_page import json_object
 from cli.live.broker_client import NoLiveBroker, Refused, open_broker
 from cli.live.trace_client import LiveTrace, Portion, open_trace
 from cli.live.trace_text import TraceWords
-from cli.logsource.source_flags import SourceFlags, UsageError
-from cli.logsource.topic_lookup import check_filter
+from cli.logsource.source_flags import SourceFlags
+from cli.logsource.topic_flags import check_filter
+from eventstore.errors import UsageError
 
 
 def target(which: str | None, client: str | None, topic: str | None) -> dict[str, str]:

@@ -21,9 +21,10 @@ from nats.aio.client import Client
 
 from cli.common.text import escaped, name
 from cli.logsource.log_store import foreign_access
-from cli.logsource.source_flags import SourceFlags, UsageError
+from cli.logsource.source_flags import SourceFlags
 from cli.settings.settings import Settings, load
 from eventstore.datadir import DataDir
+from eventstore.errors import UsageError
 from eventstore.nats.connection import ConnectionOptions, connect, disconnect
 from eventstore.nats.discovery import PREFIX
 from protocol.errors import FoldmqError

@@ -7,10 +7,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from cli.common import text
-from cli.logsource.event_text import words
-from cli.logsource.topic_lookup import Published
 from eventstore.format.events import UnreadableEvent, parse_event
 from eventstore.format.positions import Position, format_position
+from projections.replay import Published, words
 
 Line = Mapping[str, Any]
 

@@ -10,7 +10,6 @@ from typing import Annotated, Any
 import typer
 
 from cli.settings.settings import Settings, flag
-from protocol.errors import FoldmqError
 
 _FROM_SETTINGS = {
     "data_dir": "DIR",
@@ -41,12 +40,6 @@ _LIVE = {
     "verbose": "Say which broker is asked.",
 }
 """What is said otherwise where a running broker is asked."""
-
-
-class UsageError(FoldmqError):
-    """What was asked for makes no sense, or not for this log."""
-
-    exit_code = 2
 
 
 @dataclass(frozen=True, slots=True)

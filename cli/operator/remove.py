@@ -9,9 +9,10 @@ from cli.common import text
 from cli.inspection.actor_list import gather, say_where
 from cli.inspection.session_list import selection
 from cli.live.broker_client import LiveBroker, Refused, open_broker
-from cli.logsource.source_flags import SourceFlags, UsageError
-from cli.logsource.topic_lookup import check_filter
+from cli.logsource.source_flags import SourceFlags
+from cli.logsource.topic_flags import check_filter
 from cli.operator.bulk_change import Done, Manner, change, confirmed, portions, tell
+from eventstore.errors import UsageError
 
 
 def remove(flags: SourceFlags, clients: list[str], manner: Manner) -> None:

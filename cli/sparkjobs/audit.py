@@ -8,10 +8,10 @@ from pathlib import Path
 
 from cli.common import text
 from cli.logsource.moments import parse_moment
-from cli.logsource.source_flags import UsageError
 from cli.sparkjobs.claims import Claims, of_brokers, of_nobody, of_projections
 from cli.sparkjobs.job_runner import Job, run, write
 from cli.sparkjobs.spark_flags import SparkFlags
+from eventstore.errors import UsageError
 from spark.audit.facts.outcome import Outcome
 from spark.audit.pipeline import audit
 from spark.report import json_report, page

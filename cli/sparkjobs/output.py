@@ -23,9 +23,9 @@ from pyspark.sql.types import (
 
 from cli.common import text
 from cli.common.tables import Column, Table
-from cli.logsource.source_flags import UsageError
 from cli.sparkjobs.job_runner import Job, write
 from cli.sparkjobs.log_location import absolute
+from eventstore.errors import UsageError
 from eventstore.format.positions import (
     INDEX_BITS,
     MAX_INDEX,

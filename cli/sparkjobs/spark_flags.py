@@ -8,7 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.logsource.source_flags import SourceFlags, UsageError, with_source_flags
+from cli.logsource.source_flags import SourceFlags, with_source_flags
+from eventstore.errors import UsageError
 
 MASTER = "local[*]"
 MEMORY = "2g"

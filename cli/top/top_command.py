@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING
 
 from cli.inspection.actor_list import say_where
 from cli.live.broker_client import LiveBroker, NoLiveBroker, open_broker
-from cli.logsource.source_flags import SourceFlags, UsageError
 from cli.top.data.broker_link import Link, understood
 from cli.top.text.columns import ACTOR_SORTS
+from eventstore.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+
+    from cli.logsource.source_flags import SourceFlags
 
 _WIDTH = 100
 """Columns of a frame as text where there is no terminal."""

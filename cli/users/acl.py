@@ -10,8 +10,8 @@ import typer
 from actors.authz import rules_file
 from actors.authz.rules import Explanation, Permissions, Rule
 from cli.common import text
-from cli.logsource.source_flags import UsageError
 from cli.settings import settings
+from eventstore.errors import UsageError
 from protocol.mqtt.topics import (
     TopicError,
     is_reserved_filter,

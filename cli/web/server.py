@@ -17,13 +17,14 @@ from aiohttp import web
 from cli.common import logging_setup
 from cli.common.allowed_hosts import Hosts, is_wildcard
 from cli.common.units import Address, address
-from cli.logsource.source_flags import SourceFlags, UsageError
+from cli.logsource.source_flags import SourceFlags
 from cli.settings.bind import bind
 from cli.settings.settings import load
 from cli.web.auth.own_token import TOKEN_FILE, Token, find_token
 from cli.web.auth.tokens import TOKENS_FILE, Tokens
 from cli.web.tokentrail import RECORDED_FILE
 from cli.web.web_app import make_app
+from eventstore.errors import UsageError
 
 log = structlog.get_logger("foldmq")
 

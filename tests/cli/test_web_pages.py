@@ -16,7 +16,6 @@ import pytest
 from cli.common.allowed_hosts import Hosts
 from cli.common.units import Address
 from cli.live.broker_client import Refused, TooLarge
-from cli.logsource.source_flags import UsageError
 from cli.serve.banner import Facts, announce
 from cli.settings.settings import load
 from cli.web.auth.own_token import TokenError, find_token
@@ -30,6 +29,7 @@ from cli.web.pages.lists import _pattern
 from cli.web.pages.middleware import _local
 from cli.web.pages.render import environment, name, url
 from eventstore.datadir import DataDir
+from eventstore.errors import UsageError
 
 # ------------------------------------------------------------------------------- access
 

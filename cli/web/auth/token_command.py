@@ -11,7 +11,6 @@ import typer
 
 from cli.common import text
 from cli.common.units import seconds
-from cli.logsource.source_flags import UsageError
 from cli.settings.settings import load
 from cli.users import line_files
 from cli.web.auth.own_token import cookie_of, new_secret
@@ -26,6 +25,7 @@ from cli.web.auth.tokens import (
     parse,
     read,
 )
+from eventstore.errors import UsageError
 
 _app = typer.Typer(
     help="Tokens for the web page, besides the broker's own in web.token.",

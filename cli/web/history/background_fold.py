@@ -6,8 +6,8 @@ import time
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
-from cli.web.history.session_history import SessionHistory
 from cli.web.live.broker_connection import Link
+from projections.replay import SessionHistory
 from protocol.errors import FoldmqError
 
 MOST_HISTORIES = 4
@@ -66,7 +66,7 @@ class Histories:
             )
             if held is None or outdated:
                 self._forget(name)
-                history = SessionHistory(name, source.begin)
+                history = SessionHistory(name, source.begin, asyncio.Lock())
                 held = self._held[name] = _Held(history, self._link.epoch, time.monotonic())
             last = source.last
         self._held.move_to_end(name)

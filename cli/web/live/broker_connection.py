@@ -10,10 +10,10 @@ from typing import Any
 import nats.errors
 
 from cli.live.broker_client import LiveBroker, NoLiveBroker, TooLarge, open_broker
-from cli.logsource.source import Source, source_on
 from cli.logsource.source_flags import SourceFlags
 from eventstore.errors import NatsUnavailable
 from eventstore.nats.connection import check_jetstream
+from eventstore.reading import LogSource, open_log
 from protocol.errors import FoldmqError
 
 _AGAIN_SECONDS = 1.0
@@ -30,7 +30,7 @@ class Away(FoldmqError):  # noqa: N818 - named for the condition, as in eventsto
 class _Open:
     stack: contextlib.AsyncExitStack
     broker: LiveBroker
-    source: Source | None = None
+    source: LogSource | None = None
 
 
 class Link:
@@ -70,7 +70,7 @@ class Link:
         return await self.ask(endpoint, **request(counts[-1])), counts[-1]
 
     @contextlib.asynccontextmanager
-    async def log(self) -> AsyncIterator[Source]:
+    async def log(self) -> AsyncIterator[LogSource]:
         """Give the log as it is now.
 
         Raises Away when NATS does not answer, here or while it is read, and the errors of
@@ -91,7 +91,7 @@ class Link:
         if self._open is not None:
             await self._drop(self._open, "the page ends")
 
-    async def _as_of_now(self, held: _Open) -> Source:
+    async def _as_of_now(self, held: _Open) -> LogSource:
         client, source = held.broker.client, held.source
         if source is not None:
             first, last = await source.bounds()
@@ -100,7 +100,7 @@ class Link:
         else:
             await check_jetstream(client)
         stream = f"FOLDMQ_LOG_{held.broker.node}"
-        return await source_on(client, stream, held.broker.where)
+        return await open_log(client, stream, held.broker.where)
 
     async def _connected(self) -> _Open:
         async with self._lock:

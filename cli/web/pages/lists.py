@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from cli.common.text import payload_text
 from cli.live.broker_client import Refused
-from cli.logsource.source import NoLog
-from cli.logsource.source_flags import UsageError
 from cli.web.pages.cursors import Listings, Order
 from cli.web.pages.middleware import viewer
 from cli.web.pages.site import Site, asked, choice, is_fragment, number
+from eventstore.errors import NoLog, UsageError
 from eventstore.format.positions import format_position, sequence_of
 from eventstore.log.message_store import messages_of
 

@@ -13,10 +13,9 @@ import structlog
 from aiohttp import web
 
 from cli.live.broker_client import Refused
-from cli.logsource.source import CutMeanwhile, NoLog
-from cli.logsource.source_flags import UsageError
 from cli.web.auth.own_token import cookie_of
 from cli.web.live.broker_connection import Away
+from eventstore.errors import CutMeanwhile, NoLog, UsageError
 from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:

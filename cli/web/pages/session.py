@@ -8,26 +8,24 @@ from typing import TYPE_CHECKING, Any
 from aiohttp import web
 
 from cli.common.text import counted
-from cli.history.diff import SessionFacts, session_facts, session_lines
-from cli.history.log_events import refs_of
+from cli.history.diff import session_lines
 from cli.live.broker_client import Refused
-from cli.logsource.event_text import words
-from cli.logsource.moments import Cut, cut_at, parse_moment, time_of
-from cli.logsource.replay_fold import AsOf
-from cli.logsource.source import CutOff
-from cli.logsource.source_flags import UsageError
-from cli.logsource.topic_lookup import TopicBook
+from cli.logsource.moments import parse_moment, point_at
 from cli.web.history.background_fold import Folding, Histories
 from cli.web.live.svg_charts import bars
 from cli.web.pages.session_at import describe_messages, of_few_records, view_of
 from cli.web.pages.site import Site, asked, is_fragment, number
+from eventstore.errors import CutOff, UsageError
 from eventstore.format.positions import MAX_INDEX, format_position, index_of, position, sequence_of
+from eventstore.reading import LogPoint, time_of
+from projections.comparison import SessionFacts, session_facts
+from projections.replay import AsOf, TopicBook, refs_of, words
 
 if TYPE_CHECKING:
-    from cli.logsource.source import Source
-    from cli.web.history.session_history import Seen, SessionHistory
     from cli.web.live.broker_connection import Link
     from eventstore.format.positions import Position
+    from eventstore.reading import LogSource
+    from projections.replay import SessionHistory, SessionMoment
     from projections.state.session import SessionState
 
 _PART = 100
@@ -84,7 +82,7 @@ class SessionPages:
             request, "session.html", status, client=client, past=None, folding=None, **shown
         )
 
-    def _book(self, source: Source) -> TopicBook:
+    def _book(self, source: LogSource) -> TopicBook:
         """Return the topics that are known from earlier looks, as long as they hold."""
         held = (self._link.epoch, source.first)
         if self._topics is None or self._topics[0] != held:
@@ -137,15 +135,15 @@ class SessionPages:
         if isinstance(history, Folding):
             return {**values, "folding": history, "past": None, "view": None}
         async with self._link.log() as source:
-            cut = await cut_at(source, moment)
+            cut = await point_at(source, moment)
             if cut.sequence > history.done:  # the log goes on
-                cut = Cut(history.done)
+                cut = LogPoint(history.done)
             past = await self._past(source, history, cut, offset)
         view = past.pop("view")
         return {**values, "folding": None, "past": past, "view": view}
 
     async def _past(
-        self, source: Source, history: SessionHistory, cut: Cut, offset: int
+        self, source: LogSource, history: SessionHistory, cut: LogPoint, offset: int
     ) -> dict[str, Any]:
         at = position(cut.sequence, cut.index)
         if history.partial or (at < history.begin and history.begin > position(1, 0)):
@@ -189,7 +187,7 @@ def _place(at: Position | None) -> str | None:
     return str(sequence_of(at)) if index_of(at) == MAX_INDEX else format_position(at)
 
 
-def _before_first(history: SessionHistory, seen: Seen) -> str | None:
+def _before_first(history: SessionHistory, seen: SessionMoment) -> str | None:
     """Give a place before the first event, if there is one that can be told of."""
     if not seen.number:
         return None
@@ -197,7 +195,7 @@ def _before_first(history: SessionHistory, seen: Seen) -> str | None:
     return _place(before) if history.forgotten or before >= history.begin - 1 else None
 
 
-async def _event(seen: Seen, topics: TopicBook) -> dict[str, Any] | None:
+async def _event(seen: SessionMoment, topics: TopicBook) -> dict[str, Any] | None:
     """Return the last event before the moment, in words."""
     last = seen.last
     if last is None:
@@ -275,7 +273,7 @@ def _too_short(history: SessionHistory) -> str:
     )
 
 
-def _too_early(source: Source, history: SessionHistory) -> str:
+def _too_early(source: LogSource, history: SessionHistory) -> str:
     if history.partial:
         return _too_short(history)
     since = format_position(history.begin)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from aiohttp import web
 
 from cli.common.text import escaped
-from cli.logsource.source_flags import UsageError
 from cli.web.pages.render import environment
+from eventstore.errors import UsageError
 
 if TYPE_CHECKING:
     from cli.web.live.broker_connection import Link
