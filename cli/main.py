@@ -8,11 +8,10 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from cli.common import argv_secrets
-from cli.common.version import version
+from cli.common import argv_secrets, version
 from cli.history import log_commands
 from cli.operator import operator_commands as operatorcommands
-from cli.settings.setting_flags import with_settings_flags
+from cli.settings import with_settings_flags
 from cli.sparkjobs import spark_commands as sparkcommands
 from cli.users import acl_command, passwd_command
 from cli.web import web_command as webcommand

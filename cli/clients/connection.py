@@ -10,7 +10,7 @@ import paho.mqtt.client as mqtt
 from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.reasoncodes import ReasonCode
 
-from cli.common.units import Address
+from cli.common import Address
 from protocol.errors import FoldmqError
 
 CONNACK_TIMEOUT = 10.0  # seconds

@@ -23,7 +23,7 @@ from cli.clients.connection import (
     new_client,
     refusal,
 )
-from cli.common.logging_setup import printable
+from cli.common import printable
 
 TIMED_OUT = 27  # the exit code of mosquitto_sub for it
 RETRY = 1.0  # seconds between attempts to connect again

@@ -4,11 +4,8 @@ import asyncio
 import sys
 from collections.abc import Iterator, Mapping
 
-from cli.common import text
-from cli.common.progress import progress
-from cli.logsource.moments import parse_moment, point_at
-from cli.logsource.source import open_source
-from cli.logsource.source_flags import SourceFlags
+from cli.common import progress, text
+from cli.logsource import SourceFlags, open_source, parse_moment, point_at
 from eventstore.errors import UsageError
 from eventstore.format.positions import MAX_INDEX, Position
 from projections.comparison import SessionFacts, StateFacts, state_facts

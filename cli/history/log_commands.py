@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from cli.logsource.source_flags import SourceFlags, with_source_flags
+from cli.logsource import SourceFlags, with_source_flags
 
 _Session = Annotated[str | None, typer.Option("--session", metavar="ID", help="One session only.")]
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]

@@ -8,12 +8,18 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from cli.common import text
-from cli.common.progress import progress
-from cli.logsource.moments import Moment, cut_off, parse_moment, point_at, start_at
-from cli.logsource.source import open_source, say
-from cli.logsource.source_flags import SourceFlags
-from cli.logsource.topic_flags import check_filter
+from cli.common import progress, text
+from cli.logsource import (
+    Moment,
+    SourceFlags,
+    check_filter,
+    cut_off,
+    open_source,
+    parse_moment,
+    point_at,
+    say,
+    start_at,
+)
 from eventstore.errors import CutMeanwhile, CutOff, UsageError
 from eventstore.reading import LogPoint, LogSource
 from projections.replay import (
@@ -105,7 +111,7 @@ async def _run(flags: SourceFlags, wanted: Selection, look: Look) -> None:
             )
         await _check_bounds(source, wanted)
         reader = EventReader(source, selected, progress)
-        printer = _Printer(reader.topics, look)
+        printer = _EventPrinter(reader.topics, look)
         end = await point_at(source, wanted.end)
         turns = Turns(anywhere=True)
         if wanted.count is not None and wanted.start is None:
@@ -130,7 +136,7 @@ async def _check_bounds(source: LogSource, wanted: Selection) -> None:
 
 async def _print_from(
     reader: EventReader,
-    printer: "_Printer",
+    printer: "_EventPrinter",
     start: LogPoint,
     end: LogPoint,
     turns: Turns,
@@ -167,7 +173,7 @@ async def _latest(
         back *= 8
 
 
-async def _follow(reader: EventReader, printer: "_Printer", turns: Turns) -> None:
+async def _follow(reader: EventReader, printer: "_EventPrinter", turns: Turns) -> None:
     done = reader.source.last
     while True:
         sys.stdout.flush()
@@ -188,7 +194,7 @@ async def _follow(reader: EventReader, printer: "_Printer", turns: Turns) -> Non
             await asyncio.sleep(_POLL_SECONDS)
 
 
-class _Printer:
+class _EventPrinter:
     """Prints events."""
 
     def __init__(self, topics: TopicBook, look: Look) -> None:

@@ -7,12 +7,8 @@ from collections.abc import Iterable, Iterator
 from heapq import nsmallest
 from itertools import chain, islice
 
-from cli.common import text
-from cli.common.progress import progress
-from cli.logsource.moments import Moment, parse_moment, point_at
-from cli.logsource.source import open_source
-from cli.logsource.source_flags import SourceFlags
-from cli.logsource.topic_flags import check_filter
+from cli.common import progress, text
+from cli.logsource import Moment, SourceFlags, check_filter, open_source, parse_moment, point_at
 from eventstore.errors import UsageError
 from eventstore.format.positions import Position, format_position
 from projections.replay import AsOf, Replay, TopicBook

@@ -4,10 +4,8 @@ import asyncio
 import sys
 from dataclasses import dataclass
 
-from cli.common import text
-from cli.common.progress import progress
-from cli.logsource.source import open_source
-from cli.logsource.source_flags import SourceFlags
+from cli.common import progress, text
+from cli.logsource import SourceFlags, open_source
 from projections.verification import LogVerifier, verify_log
 
 _MOST_PROBLEMS = 100

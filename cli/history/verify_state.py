@@ -5,11 +5,9 @@ import contextlib
 import sys
 from collections.abc import Iterator
 
-from cli.common import text
-from cli.common.progress import progress
-from cli.live.state_client import NoBroker, StateClient
-from cli.logsource.source import open_source
-from cli.logsource.source_flags import SourceFlags
+from cli.common import progress, text
+from cli.live import NoBroker, StateClient
+from cli.logsource import SourceFlags, open_source
 from eventstore.errors import CutMeanwhile
 from eventstore.format.positions import Position, format_position
 from projections.comparison import (

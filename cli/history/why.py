@@ -4,12 +4,8 @@ import asyncio
 import sys
 from collections.abc import Iterator
 
-from cli.common import text
-from cli.common.progress import progress
-from cli.logsource.moments import parse_moment
-from cli.logsource.source import open_source
-from cli.logsource.source_flags import SourceFlags
-from cli.logsource.topic_flags import check_filter
+from cli.common import progress, text
+from cli.logsource import SourceFlags, check_filter, open_source, parse_moment
 from eventstore.errors import CutOff, UsageError
 from eventstore.format.positions import Position, format_position
 from projections.audit.message_story import Copy, Step, Story

@@ -7,12 +7,10 @@ import time
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from cli.common import text
-from cli.common.progress import progress
-from cli.common.tables import Column, Table, idle, span
+from cli.common import Column, Table, idle, progress, span, text
 from cli.inspection.session_page import json_object
-from cli.live.broker_client import LiveBroker, TooLarge, open_broker
-from cli.logsource.source_flags import SourceFlags
+from cli.live import LiveBroker, TooLarge, open_broker
+from cli.logsource import SourceFlags
 from eventstore.errors import UsageError
 
 Row = Mapping[str, Any]

@@ -18,8 +18,8 @@ from cli.inspection.session_page import (
     session_lines,
     subscription_lines,
 )
-from cli.live.broker_client import LiveBroker, Refused, TooLarge, open_broker
-from cli.logsource.source_flags import SourceFlags
+from cli.live import LiveBroker, Refused, TooLarge, open_broker
+from cli.logsource import SourceFlags
 
 ACTOR_ID = re.compile(r"[a-z]+:[0-9]+")
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from cli.common import text
 from cli.inspection.actor_list import Row, gather, id_order, say_where
-from cli.live.broker_client import open_broker
-from cli.logsource.source_flags import SourceFlags
+from cli.live import open_broker
+from cli.logsource import SourceFlags
 
 _NAME_LIMIT = 60
 _DRAWN = ("├─ ", "└─ ", "│  ")

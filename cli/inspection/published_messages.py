@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
-from cli.common.progress import progress
-from cli.live.broker_client import LiveBroker
+from cli.common import progress
+from cli.live import LiveBroker
 from eventstore.reading import open_log
 from projections.replay import TopicBook
 from protocol.errors import FoldmqError

@@ -3,13 +3,11 @@
 import asyncio
 import sys
 
-from cli.common import text
-from cli.common.tables import Column, Table
+from cli.common import Column, Table, text
 from cli.inspection.actor_list import Row, say_where
 from cli.inspection.session_page import json_object
-from cli.live.broker_client import open_broker
-from cli.logsource.source_flags import SourceFlags
-from cli.logsource.topic_flags import check_topic
+from cli.live import open_broker
+from cli.logsource import SourceFlags, check_topic
 from eventstore.format.positions import format_position
 
 OUTCOMES = {

@@ -5,13 +5,10 @@ import base64
 import sys
 from typing import Any
 
-from cli.common import text
-from cli.common.logging_setup import printable
-from cli.common.tables import Column
+from cli.common import Column, printable, text
 from cli.inspection.actor_list import Row, gather, say_where, show
-from cli.live.broker_client import LiveBroker, open_broker
-from cli.logsource.source_flags import SourceFlags
-from cli.logsource.topic_flags import check_filter, check_topic
+from cli.live import LiveBroker, open_broker
+from cli.logsource import SourceFlags, check_filter, check_topic
 from eventstore.errors import NoLog
 from eventstore.format.positions import Position, format_position, sequence_of
 from eventstore.log.message_store import messages_of

@@ -3,8 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from cli.common import text
-from cli.common.tables import idle, span
+from cli.common import idle, span, text
 from eventstore.format.positions import format_position
 
 Found = Mapping[str, Any]

@@ -9,11 +9,8 @@ from cli.common import text
 from cli.inspection.actor_list import say_where
 from cli.inspection.actor_page import ACTOR_ID
 from cli.inspection.session_page import json_object
-from cli.live.broker_client import NoLiveBroker, Refused, open_broker
-from cli.live.trace_client import LiveTrace, Portion, open_trace
-from cli.live.trace_text import TraceWords
-from cli.logsource.source_flags import SourceFlags
-from cli.logsource.topic_flags import check_filter
+from cli.live import LiveTrace, NoLiveBroker, Portion, Refused, TraceWords, open_broker, open_trace
+from cli.logsource import SourceFlags, check_filter
 from eventstore.errors import UsageError
 
 
@@ -42,11 +39,13 @@ def run(
 
     Raises Refused when there cannot be such a trace, NoLiveBroker when the broker ends.
     """
-    asyncio.run(_run(flags, wanted, rate, _Printer(count, who="topic" in wanted, as_json=as_json)))
+    asyncio.run(
+        _run(flags, wanted, rate, _TracePrinter(count, who="topic" in wanted, as_json=as_json))
+    )
 
 
 async def _run(
-    flags: SourceFlags, wanted: Mapping[str, str], rate: int | None, printer: "_Printer"
+    flags: SourceFlags, wanted: Mapping[str, str], rate: int | None, printer: "_TracePrinter"
 ) -> None:
     async with open_broker(flags) as broker:
         if flags.verbose:
@@ -84,7 +83,7 @@ def _say(what: str) -> None:
     sys.stderr.flush()
 
 
-class _Printer:
+class _TracePrinter:
     """Prints lines, up to a number of them."""
 
     def __init__(self, count: int | None, *, who: bool, as_json: bool) -> None:

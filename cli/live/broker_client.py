@@ -19,10 +19,9 @@ import nats.errors
 import orjson
 from nats.aio.client import Client
 
-from cli.common.text import escaped, name
-from cli.logsource.log_store import foreign_access
-from cli.logsource.source_flags import SourceFlags
-from cli.settings.settings import Settings, load
+from cli.common import escaped, name
+from cli.logsource import SourceFlags, foreign_access
+from cli.settings import Settings, load
 from eventstore.datadir import DataDir
 from eventstore.errors import UsageError
 from eventstore.nats.connection import ConnectionOptions, connect, disconnect
@@ -72,6 +71,11 @@ class LiveBroker:
     where: str
     """The place, for a person."""
     client: Client
+
+    @property
+    def connected(self) -> bool:
+        """The connection to NATS is there now."""
+        return self.client.is_connected
 
     async def ask(self, endpoint: str, /, **request: Any) -> dict[str, Any]:
         """Return the broker's answer.

@@ -9,8 +9,7 @@ import nats.errors
 import orjson
 
 from actors.maintenance.attestation import subject_of
-from cli.common import text
-from cli.common.progress import progress
+from cli.common import progress, text
 from eventstore.format.positions import Position, sequence_of
 from eventstore.reading import LogSource, Polling
 from projections.comparison import LivePage, LiveSession, LiveState, digest_number

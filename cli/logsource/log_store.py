@@ -14,9 +14,8 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from actors.transports.tls_context import TlsConfigError, TlsOptions, make_context
-from cli.common.units import Address
-from cli.settings.bind import probe
-from cli.settings.settings import ConfigError, Settings
+from cli.common import Address
+from cli.settings import ConfigError, Settings, probe
 from eventstore.datadir import DataDir
 from eventstore.errors import BadNatsOptions, LostLog
 from eventstore.format.record_size import AROUND, LEAST, STORED_MOST, largest_packet, largest_record

@@ -5,8 +5,7 @@ import time
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from cli.common.text import escaped
-from cli.common.units import seconds
+from cli.common import escaped, seconds
 from eventstore.errors import UsageError
 from eventstore.format.positions import MAX_INDEX, Position, index_of, parse_position, sequence_of
 from eventstore.reading import LogPoint, LogSource, last_until, time_of

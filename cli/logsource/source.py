@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 from cli.logsource.log_store import foreign_access
 from cli.logsource.source_flags import SourceFlags
-from cli.settings.settings import Settings, load
+from cli.settings import Settings, load
 from eventstore.errors import UsageError
 from eventstore.nats.discovery import PREFIX
 from eventstore.reading import LogLocation, LogSource, open_directory, stream_of

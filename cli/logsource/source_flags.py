@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.settings.settings import Settings, flag
+from cli.settings import Settings, flag
 
 _FROM_SETTINGS = {
     "data_dir": "DIR",

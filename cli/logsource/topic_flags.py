@@ -1,6 +1,6 @@
 """Topics and filters that an operator gives."""
 
-from cli.common.text import escaped
+from cli.common import escaped
 from eventstore.errors import UsageError
 from protocol.mqtt.topics import TopicError, validate_topic_filter, validate_topic_name
 

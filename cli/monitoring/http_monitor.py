@@ -20,10 +20,9 @@ import structlog
 from aiohttp import web
 
 from actors.inspection.status import status
-from cli.common.allowed_hosts import Hosts
-from cli.common.units import Address
+from cli.common import Address, Hosts
 from cli.monitoring.prometheus import CONTENT_TYPE, families, process_families, text
-from cli.settings.bind import ListenError, excuse
+from cli.settings import ListenError, excuse
 from eventstore.shown import escaped
 from protocol.errors import FoldmqError
 
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     import contextlib
 
     from actors.broker import Broker
-    from cli.settings.settings import Settings
+    from cli.settings import Settings
 
 _log = structlog.get_logger("foldmq")
 
@@ -53,7 +52,7 @@ _quiet = logging.getLogger("foldmq.http")
 _quiet.setLevel(logging.CRITICAL + 1)
 
 
-class Monitor:
+class HttpMonitor:
     """The HTTP server; tell it the broker once there is one, and when that listens."""
 
     def __init__(self) -> None:

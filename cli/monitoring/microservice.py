@@ -18,7 +18,7 @@ import structlog
 
 from actors.inspection.requests import Refused, TooLarge
 from actors.tracing.tracer import Tracer
-from cli.live.broker_client import SERVICE, SUBJECTS
+from cli.live import SERVICE, SUBJECTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -60,7 +60,7 @@ async def serve_inspector(stack: contextlib.AsyncExitStack, client: Client, brok
             await asyncio.wait_for(service.stop(), _STOP_SECONDS)
 
     stack.push_async_callback(stop)
-    tracer = Tracer(broker, Publisher(client).publish)
+    tracer = Tracer(broker, TracePublisher(client).publish)
     stack.callback(tracer.close)
     broker.questions.update(tracer.handlers())
     desk = _Desk(broker, client)
@@ -72,7 +72,7 @@ async def serve_inspector(stack: contextlib.AsyncExitStack, client: Client, brok
         )
 
 
-class Publisher:
+class TracePublisher:
     """Publishes what nobody waits for, in order; what NATS does not take in time is lost."""
 
     def __init__(self, client: Client) -> None:

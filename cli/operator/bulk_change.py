@@ -12,7 +12,7 @@ from typing import Any
 import typer
 
 from cli.common import text
-from cli.live.broker_client import LiveBroker, NoAnswer
+from cli.live import LiveBroker, NoAnswer
 from eventstore.errors import UsageError
 from eventstore.format.positions import format_position
 

@@ -5,10 +5,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from cli.common import text
-from cli.inspection.actor_list import say_where
-from cli.inspection.actor_page import ask_session, find_actor
-from cli.live.broker_client import LiveBroker, Refused, open_broker
-from cli.logsource.source_flags import SourceFlags
+from cli.inspection import ask_session, find_actor, say_where
+from cli.live import LiveBroker, Refused, open_broker
+from cli.logsource import SourceFlags
 from cli.operator.bulk_change import Done, Manner, change, confirmed, tell
 
 

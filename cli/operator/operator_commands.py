@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from cli.logsource.source_flags import SourceFlags, with_broker_flags
+from cli.logsource import SourceFlags, with_broker_flags
 
 _Match = Annotated[
     str | None,

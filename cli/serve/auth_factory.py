@@ -16,7 +16,7 @@ from actors.authn.pseudonyms import KEY_SIZE, pseudonym
 from actors.authz import rules_file
 from actors.authz.rules import Permissions
 from actors.kernel.clock import SystemClock
-from cli.settings.settings import ConfigError
+from cli.settings import ConfigError
 from eventstore.datadir import DataDir
 from eventstore.nats.connection import PRIVATE
 from eventstore.nats.request_client import Questions
@@ -24,7 +24,7 @@ from eventstore.nats.request_client import Questions
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from cli.settings.settings import Settings
+    from cli.settings import Settings
     from eventstore.nats.connection import ConnectionOptions
 
 

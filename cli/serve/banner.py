@@ -10,11 +10,9 @@ from typing import TextIO
 
 import structlog
 
-from cli.common.units import Address
-from cli.common.version import version
-from cli.settings.endpoints import Endpoint
-from cli.settings.settings import Settings
-from cli.web.auth.own_token import TOKEN_FILE
+from cli.common import Address, version
+from cli.settings import Endpoint, Settings
+from cli.web.auth import TOKEN_FILE
 
 log = structlog.get_logger("foldmq")
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from actors.options.limit_options import LimitOptions, Quota
 
 if TYPE_CHECKING:
-    from cli.settings.settings import Settings
+    from cli.settings import Settings
 
 
 _FEW = 8

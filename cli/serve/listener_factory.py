@@ -20,13 +20,12 @@ from actors.transports.handshakes import Handshakes
 from actors.transports.stack import StackOptions
 from actors.transports.tls_context import TlsOptions, make_context
 from actors.transports.websocket import WebSocketOptions, WebSocketStats
-from cli.settings.bind import ListenError, bind, probe
+from cli.settings import ListenError, bind, probe
 
 if TYPE_CHECKING:
     import ssl
 
-    from cli.settings.endpoints import Endpoint
-    from cli.settings.settings import Settings
+    from cli.settings import Endpoint, Settings
 
 _log = structlog.get_logger("foldmq")
 

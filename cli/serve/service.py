@@ -23,19 +23,15 @@ from actors.maintenance.attestation import Attestor, subject_of
 from actors.node.counters import watch_loop
 from actors.options.bridge_options import BridgeOptions
 from actors.options.broker_options import Options
-from cli.common import logging_setup
-from cli.common.memory_trim import trim
-from cli.logsource.log_store import Store, answer_requests, check_files, fit, nats_tls, open_store
-from cli.monitoring.http_monitor import Monitor
-from cli.monitoring.microservice import serve_inspector
-from cli.monitoring.systemd_notify import Notifier
+from cli.common import logging_setup, trim
+from cli.logsource import Store, answer_requests, check_files, fit, nats_tls, open_store
+from cli.monitoring import HttpMonitor, Notifier, serve_inspector
 from cli.serve.auth_factory import Access, make_permissions, pseudonym_key
 from cli.serve.banner import Facts, Progress, announce
 from cli.serve.limits_factory import bounds
 from cli.serve.listener_factory import Listeners
-from cli.settings.endpoints import Endpoint
-from cli.settings.settings import RELOADABLE, ConfigError, Settings, check, load
-from cli.web.child import WebPage
+from cli.settings import RELOADABLE, ConfigError, Endpoint, Settings, check, load
+from cli.web import WebPage
 from eventstore.datadir import DataDir
 from eventstore.errors import RecordTooLarge
 from eventstore.format.record_size import LEAST, largest_packet
@@ -44,7 +40,7 @@ from protocol.nats.mapping import Mapping, parse_users
 
 if TYPE_CHECKING:
     from actors.authn.chain import Chain
-    from cli.common.units import Address
+    from cli.common import Address
 
 log = structlog.get_logger("foldmq")
 
@@ -174,7 +170,7 @@ class Service:
         self._settings = settings
         self._reread = reread
         self._notifier = Notifier()
-        self._monitor = Monitor()
+        self._monitor = HttpMonitor()
         self._metrics: Address | None = None
         self._web = WebPage(settings)
         self._stop = asyncio.Event()

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from pydantic.fields import FieldInfo
 
-from cli.common.units import Address, seconds, size
+from cli.common import Address, seconds, size
 from cli.settings.settings import Settings, flag
 
 Serve = Callable[[Path | None, dict[str, object]], None]

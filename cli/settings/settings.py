@@ -29,7 +29,7 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
-from cli.common.units import Address
+from cli.common import Address
 from cli.settings import access_settings, bridge_settings
 from cli.settings.access_settings import AccessFields
 from cli.settings.bridge_settings import MoreFilters, SubjectRules, TopicFilters, UserRules

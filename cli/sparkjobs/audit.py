@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from cli.common import text
-from cli.logsource.moments import parse_moment
+from cli.logsource import parse_moment
 from cli.sparkjobs.claims import Claims, of_brokers, of_nobody, of_projections
 from cli.sparkjobs.job_runner import Job, run, write
 from cli.sparkjobs.spark_flags import SparkFlags

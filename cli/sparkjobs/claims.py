@@ -3,10 +3,8 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from cli.common import text
-from cli.common.progress import progress
-from cli.live.broker_client import NoLiveBroker
-from cli.live.state_client import NoBroker, StateClient
+from cli.common import progress, text
+from cli.live import NoBroker, NoLiveBroker, StateClient
 from cli.sparkjobs.log_location import Found
 from eventstore.format.positions import Position, position
 from eventstore.reading import LogSource

@@ -9,9 +9,8 @@ from pathlib import Path
 from nats.aio.client import Client
 
 from cli.common import text
-from cli.logsource.moments import Moment, cut_off, point_at
-from cli.logsource.source import find_location, named_stream, say
-from cli.settings.settings import Settings, load
+from cli.logsource import Moment, cut_off, find_location, named_stream, point_at, say
+from cli.settings import Settings, load
 from cli.sparkjobs.spark_flags import MASTER, SparkFlags
 from eventstore.errors import CutOff, UsageError
 from eventstore.nats.connection import ConnectionOptions

@@ -21,8 +21,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from cli.common import text
-from cli.common.tables import Column, Table
+from cli.common import Column, Table, text
 from cli.sparkjobs.job_runner import Job, write
 from cli.sparkjobs.log_location import absolute
 from eventstore.errors import UsageError
@@ -47,7 +46,7 @@ _ISO = "yyyy-MM-dd'T'HH:mm:ss.SSS'Z'"
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class OutputTarget:
     """Where to write, and how."""
 
     format: Format
@@ -56,7 +55,7 @@ class Target:
     limit: int | None = None
 
 
-def target(output: str | None, format_: str | None, limit: int | None) -> Target:
+def target(output: str | None, format_: str | None, limit: int | None) -> OutputTarget:
     """Return where to write; raises UsageError for what does not go together, NotWritable."""
     chosen = format_ or ("table" if output is None else "parquet")
     if chosen not in get_args(Format):
@@ -64,13 +63,13 @@ def target(output: str | None, format_: str | None, limit: int | None) -> Target
     if output is None:
         if chosen == "parquet":
             raise UsageError("parquet goes into a directory: give --output DIR")
-        return Target("json" if chosen == "json" else "table", None, limit)
+        return OutputTarget("json" if chosen == "json" else "table", None, limit)
     if chosen == "table":
         raise UsageError("a table goes to stdout: leave out --output, or --format")
     directory = absolute(output)
     if "://" not in directory and Path(directory).exists():
         raise NotWritable(f"{shown(output)} is there already: give another --output")
-    return Target("json" if chosen == "json" else "parquet", directory, limit)
+    return OutputTarget("json" if chosen == "json" else "parquet", directory, limit)
 
 
 def as_of(log: Log) -> str:
@@ -94,7 +93,7 @@ def _place(end: Position) -> str:
 def put(
     job: Job,
     found: DataFrame,
-    to: Target,
+    to: OutputTarget,
     order: Sequence[str],
     columns: Sequence[Column[Row]],
     noun: str,
@@ -181,7 +180,7 @@ def _made(job: Job, found: DataFrame) -> Iterator[DataFrame]:
         kept.unpersist()
 
 
-def save(found: DataFrame, to: Target) -> int:
+def save(found: DataFrame, to: OutputTarget) -> int:
     """Write rows into the directory; return how many."""
     counted = Observation("rows")
     seen = found.observe(counted, F.count(F.lit(1)).alias("rows"))

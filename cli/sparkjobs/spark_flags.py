@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.logsource.source_flags import SourceFlags, with_source_flags
+from cli.logsource import SourceFlags, with_source_flags
 from eventstore.errors import UsageError
 
 MASTER = "local[*]"

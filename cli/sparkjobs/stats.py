@@ -2,9 +2,8 @@
 
 import sys
 
-from cli.common import text
-from cli.common.units import seconds
-from cli.logsource.moments import parse_moment
+from cli.common import seconds, text
+from cli.logsource import parse_moment
 from cli.sparkjobs.job_runner import Job, run
 from cli.sparkjobs.log_location import Found, since
 from cli.sparkjobs.output import save, target

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from cli.settings.settings import ConfigError
+from cli.settings import ConfigError
 
 PATIENCE: Final = 5.0
 """Seconds to wait for somebody else who changes the file: that takes milliseconds."""

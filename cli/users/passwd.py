@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from actors.authn import passwords
 from cli.common import text as shown
-from cli.settings.settings import ConfigError
+from cli.settings import ConfigError
 from cli.users import line_files
 
 

@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Self
 
 import structlog
 
-from cli.common.units import Address
-from cli.settings.bind import ListenError, bind, excuse
-from cli.settings.settings import PREFIX, Settings
-from cli.web.auth.own_token import TOKEN_FILE, TokenError, find_token
+from cli.common import Address
+from cli.settings import PREFIX, ListenError, Settings, bind, excuse
+from cli.web.auth import TOKEN_FILE, TokenError, find_token
 from eventstore.server.process import end_process
 
 if TYPE_CHECKING:

@@ -6,18 +6,16 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from cli.top.data.top_queries import Questions
-from cli.top.text.rate_history import History
-from cli.top.text.rates import between
-from cli.top.text.summary import Frame
+from cli.top.text import Frame, History, between
 
 if TYPE_CHECKING:
-    from cli.top.data.broker_link import Link
+    from cli.live import BrokerLink
 
 
-class Monitor:
+class WatchedBroker:
     """Turns answers to ``status`` into frames, and knows since when there is no answer."""
 
-    def __init__(self, link: Link, interval: float) -> None:
+    def __init__(self, link: BrokerLink, interval: float) -> None:
         self.link = link
         self.questions = Questions(link)
         self.interval = interval

@@ -8,11 +8,16 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from textual.binding import Binding, BindingType
 
 from cli.common import text
-from cli.inspection.actor_page import actor_lines, connection_of, connection_rates
-from cli.inspection.receivers import OUTCOMES, outcome_lines
-from cli.inspection.session_page import session_lines
-from cli.live.broker_client import Refused
-from cli.top.text.columns import Column, Row
+from cli.inspection import (
+    OUTCOMES,
+    actor_lines,
+    connection_of,
+    connection_rates,
+    outcome_lines,
+    session_lines,
+)
+from cli.live import Refused
+from cli.top.text import Row, TopColumn
 from cli.top.views.base_view import Page, as_lines
 from cli.top.views.trace_view import TracePage
 from cli.top.views.widgets import Lines, RowTable, Scroller
@@ -22,7 +27,7 @@ if TYPE_CHECKING:
 
     from textual.app import ComposeResult
 
-    from cli.top.data.watched_broker import Monitor
+    from cli.top.data import WatchedBroker
 
 _NAME_SHOWN = 400
 
@@ -32,7 +37,7 @@ class TextPage(Page):
 
     AUTO_FOCUS = "#text"
 
-    def __init__(self, monitor: Monitor) -> None:
+    def __init__(self, monitor: WatchedBroker) -> None:
         super().__init__(monitor)
         self._text = Scroller(id="text")
         self._said: list[str] = []
@@ -68,7 +73,7 @@ class ActorPage(TextPage):
         ("q", "quit"),
     )
 
-    def __init__(self, monitor: Monitor, actor: str) -> None:
+    def __init__(self, monitor: WatchedBroker, actor: str) -> None:
         super().__init__(monitor)
         self._actor = actor
         if actor.startswith("session:"):
@@ -119,7 +124,7 @@ class SessionPage(TextPage):
         ("q", "quit"),
     )
 
-    def __init__(self, monitor: Monitor, client: str) -> None:
+    def __init__(self, monitor: WatchedBroker, client: str) -> None:
         super().__init__(monitor)
         self._client = client
 
@@ -138,10 +143,10 @@ class SessionPage(TextPage):
 
 
 RECEIVERS = (
-    Column("GETS IT", 16, lambda row: _outcome(row), right=False),
-    Column("QOS", 3, lambda row: str(row["qos"])),
-    Column("FILTER", 16, lambda row: _short(row["filter"]), right=False, wide=True),
-    Column("CLIENT", 16, lambda row: _short(row["client"]), right=False, wide=True),
+    TopColumn("GETS IT", 16, lambda row: _outcome(row), right=False),
+    TopColumn("QOS", 3, lambda row: str(row["qos"])),
+    TopColumn("FILTER", 16, lambda row: _short(row["filter"]), right=False, wide=True),
+    TopColumn("CLIENT", 16, lambda row: _short(row["client"]), right=False, wide=True),
 )
 """What is shown of a subscription that matches a topic."""
 
@@ -163,7 +168,7 @@ class TopicPage(Page):
         ("q", "quit"),
     )
 
-    def __init__(self, monitor: Monitor, topic: str) -> None:
+    def __init__(self, monitor: WatchedBroker, topic: str) -> None:
         super().__init__(monitor)
         self._topic = topic
         self._outcome = Lines(id="outcome")

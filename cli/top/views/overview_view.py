@@ -9,18 +9,18 @@ from textual.binding import Binding, BindingType
 from textual.containers import Container
 from textual.widgets import Input
 
-from cli.top.text.columns import (
+from cli.top.text import (
     ACTOR_SORTS,
     ACTORS,
     TOPIC_SORTS,
     TOPICS,
     as_glob,
+    charts,
     holding,
     sorted_topics,
+    summary,
     topic_rows,
 )
-from cli.top.text.curves import charts
-from cli.top.text.summary import summary
 from cli.top.views.base_view import View
 from cli.top.views.detail_views import ActorPage, TopicPage
 from cli.top.views.widgets import Lines, RowTable
@@ -28,7 +28,7 @@ from cli.top.views.widgets import Lines, RowTable
 if TYPE_CHECKING:
     from textual.app import ComposeResult
 
-    from cli.top.data.watched_broker import Monitor
+    from cli.top.data import WatchedBroker
 
 _BESIDE = 110
 """Columns from which on the tables stand beside each other."""
@@ -72,7 +72,7 @@ class Overview(View):
         ("q", "quit"),
     )
 
-    def __init__(self, monitor: Monitor, sort: str) -> None:
+    def __init__(self, monitor: WatchedBroker, sort: str) -> None:
         super().__init__(monitor)
         self._filters = {"actors": "", "topics": ""}
         self._sorts = {"actors": sort, "topics": TOPIC_SORTS[0]}

@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 from textual.binding import Binding, BindingType
 
 from cli.common import text
-from cli.live.broker_client import NoLiveBroker, Refused
-from cli.live.trace_client import Portion, open_trace
-from cli.live.trace_text import TraceWords
-from cli.top.text.styled_text import Line, Role, wrapped
+from cli.live import NoLiveBroker, Portion, Refused, TraceWords, open_trace
+from cli.top.text import Line, Role, wrapped
 from cli.top.views.base_view import Page
 from cli.top.views.widgets import Lines, Scroller
 from protocol.errors import FoldmqError
@@ -22,7 +20,7 @@ if TYPE_CHECKING:
 
     from textual.app import ComposeResult
 
-    from cli.top.data.watched_broker import Monitor
+    from cli.top.data import WatchedBroker
 
 KEPT = 2000
 """Lines that are remembered."""
@@ -60,7 +58,7 @@ class TracePage(Page):
         ("q", "quit"),
     )
 
-    def __init__(self, monitor: Monitor, of: Mapping[str, str]) -> None:
+    def __init__(self, monitor: WatchedBroker, of: Mapping[str, str]) -> None:
         super().__init__(monitor)
         ((kind, name),) = of.items()
         self._of = dict(of)

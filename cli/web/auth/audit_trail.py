@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from actors.authn.login_backoff import network
-from cli.operator.bulk_change import by
+from cli.operator import by
 from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:

@@ -9,9 +9,8 @@ from typing import Annotated
 
 import typer
 
-from cli.common import text
-from cli.common.units import seconds
-from cli.settings.settings import load
+from cli.common import seconds, text
+from cli.settings import load
 from cli.users import line_files
 from cli.web.auth.own_token import cookie_of, new_secret
 from cli.web.auth.tokens import (

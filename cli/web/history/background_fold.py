@@ -6,7 +6,7 @@ import time
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
-from cli.web.live.broker_connection import Link
+from cli.web.live import LogLink
 from projections.replay import SessionHistory
 from protocol.errors import FoldmqError
 
@@ -37,7 +37,7 @@ class _AbandonedError(Exception):
 
 
 @dataclass(slots=True)
-class _Held:
+class _HeldHistory:
     history: SessionHistory
     epoch: int
     asked: float
@@ -48,16 +48,16 @@ class _Held:
 class Histories:
     """Histories by session; those that were not looked at for longest are forgotten."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: LogLink) -> None:
         self._link = link
-        self._held: OrderedDict[str, _Held] = OrderedDict()
+        self._held: OrderedDict[str, _HeldHistory] = OrderedDict()
         self._one = asyncio.Semaphore()
 
     async def find(self, name: str, patience: float) -> SessionHistory | Folding:
         """Return the history of a session up to the end of the log as it is now.
 
         If that takes longer than ``patience`` seconds it is told how far it is; it goes on.
-        Raises Away, and what reading the log raises.
+        Raises NoLiveBroker, and what reading the log raises.
         """
         async with self._link.log() as source:
             held = self._held.get(name)
@@ -67,7 +67,7 @@ class Histories:
             if held is None or outdated:
                 self._forget(name)
                 history = SessionHistory(name, source.begin, asyncio.Lock())
-                held = self._held[name] = _Held(history, self._link.epoch, time.monotonic())
+                held = self._held[name] = _HeldHistory(history, self._link.epoch, time.monotonic())
             last = source.last
         self._held.move_to_end(name)
         held.asked = time.monotonic()
@@ -97,7 +97,7 @@ class Histories:
         for name in list(self._held):
             self._forget(name)
 
-    async def _grow(self, held: _Held, last: int) -> None:
+    async def _grow(self, held: _HeldHistory, last: int) -> None:
         history = held.history
         begun = history.done
         turn = time.monotonic()

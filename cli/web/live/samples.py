@@ -9,10 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from cli.live.broker_client import TooLarge
-from cli.top.text.rate_history import waiting
-from cli.top.text.rates import Rates, between
-from cli.web.live.broker_connection import Link
+from cli.live import TooLarge
+from cli.top.text import Rates, between, waiting
+from cli.web.live.log_link import LogLink
 from cli.web.live.svg_charts import Chart, chart
 from protocol.errors import FoldmqError
 
@@ -39,7 +38,7 @@ class Sample:
 class Samples:
     """Asks for the status while somebody looks, and remembers what it was."""
 
-    def __init__(self, link: Link, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, link: LogLink, clock: Callable[[], float] = time.monotonic) -> None:
         self._link = link
         self._clock = clock
         self._kept: deque[Sample | None] = deque(maxlen=KEPT)
@@ -48,7 +47,7 @@ class Samples:
         self._lock = asyncio.Lock()
 
     async def latest(self) -> Sample:
-        """Return a sample that is not older than the next one is due; raises Away."""
+        """Return a sample that is not older than the next one is due; raises NoLiveBroker."""
         self._looked = self._clock()
         async with self._lock:
             last = self._kept[-1] if self._kept else None

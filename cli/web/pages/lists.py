@@ -5,8 +5,8 @@ from __future__ import annotations
 import base64
 from typing import TYPE_CHECKING, Any
 
-from cli.common.text import payload_text
-from cli.live.broker_client import Refused
+from cli.common import payload_text
+from cli.live import Refused
 from cli.web.pages.cursors import Listings, Order
 from cli.web.pages.middleware import viewer
 from cli.web.pages.site import Site, asked, choice, is_fragment, number
@@ -17,7 +17,7 @@ from eventstore.log.message_store import messages_of
 if TYPE_CHECKING:
     from aiohttp import web
 
-    from cli.web.live.broker_connection import Link
+    from cli.web.live import LogLink
     from cli.web.pages.cursors import Listed
     from eventstore.format.positions import Position
 
@@ -38,7 +38,7 @@ _PAYLOAD_SHOWN = 64 * 1024
 class Lists:
     """Lists, a page at a time."""
 
-    def __init__(self, link: Link, site: Site) -> None:
+    def __init__(self, link: LogLink, site: Site) -> None:
         self._link = link
         self._site = site
         self._listings = Listings(link)

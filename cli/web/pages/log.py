@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from cli.history.log_events import Selection
-from cli.logsource.moments import cut_off, point_at, start_at
+from cli.history import Selection
+from cli.logsource import cut_off, point_at, start_at
 from cli.web.pages.session_at import of_few_records
 from eventstore.errors import CutOff
 from eventstore.format.events import entries

@@ -12,18 +12,16 @@ from urllib.parse import urlsplit
 import structlog
 from aiohttp import web
 
-from cli.live.broker_client import Refused
-from cli.web.auth.own_token import cookie_of
-from cli.web.live.broker_connection import Away
+from cli.live import NoLiveBroker, Refused
+from cli.web.auth import cookie_of
 from eventstore.errors import CutMeanwhile, NoLog, UsageError
 from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:
     from aiohttp.typedefs import Handler
 
-    from cli.common.allowed_hosts import Hosts
-    from cli.web.auth.audit_trail import Trail
-    from cli.web.auth.tokens import Grant, Tokens
+    from cli.common import Hosts
+    from cli.web.auth import Grant, Tokens, Trail
     from cli.web.pages.site import Site
 
 log = structlog.get_logger("foldmq")
@@ -105,7 +103,7 @@ class Guard:
             if error.status < 400:
                 raise
             return self._site.error(request, error.status, f"{error.status}: {error.reason}.")
-        except Away as error:
+        except NoLiveBroker as error:
             return self._site.away(request, str(error))
         except FoldmqError as error:
             return self._site.error(request, _status_of(error), str(error))

@@ -13,8 +13,7 @@ from urllib.parse import urlencode
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from cli.common import text
-from cli.common.version import version
+from cli.common import text, version
 from cli.top.text import figures
 from eventstore.format.positions import format_position
 

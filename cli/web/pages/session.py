@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
-from cli.common.text import counted
-from cli.history.diff import session_lines
-from cli.live.broker_client import Refused
-from cli.logsource.moments import parse_moment, point_at
-from cli.web.history.background_fold import Folding, Histories
-from cli.web.live.svg_charts import bars
+from cli.common import counted
+from cli.history import session_lines
+from cli.live import Refused
+from cli.logsource import parse_moment, point_at
+from cli.web.history import Folding, Histories
+from cli.web.live import bars
 from cli.web.pages.session_at import describe_messages, of_few_records, view_of
 from cli.web.pages.site import Site, asked, is_fragment, number
 from eventstore.errors import CutOff, UsageError
@@ -22,7 +22,7 @@ from projections.comparison import SessionFacts, session_facts
 from projections.replay import AsOf, TopicBook, refs_of, words
 
 if TYPE_CHECKING:
-    from cli.web.live.broker_connection import Link
+    from cli.web.live import LogLink
     from eventstore.format.positions import Position
     from eventstore.reading import LogSource
     from projections.replay import SessionHistory, SessionMoment
@@ -43,7 +43,7 @@ _NOTHING = SessionFacts(False, {}, frozenset(), (0, 0, {}), frozenset(), None)
 class SessionPages:
     """Pages about one session."""
 
-    def __init__(self, link: Link, site: Site, histories: Histories) -> None:
+    def __init__(self, link: LogLink, site: Site, histories: Histories) -> None:
         self._link = link
         self._site = site
         self._histories = histories
