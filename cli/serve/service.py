@@ -28,7 +28,7 @@ from cli.logsource import Store, answer_requests, check_files, fit, nats_tls, op
 from cli.monitoring import HttpMonitor, Notifier, serve_inspector
 from cli.serve.auth_factory import Access, make_permissions, pseudonym_key
 from cli.serve.banner import Facts, Progress, announce
-from cli.serve.limits_factory import bounds
+from cli.serve.limits_factory import limit_options
 from cli.serve.listener_factory import Listeners
 from cli.settings import RELOADABLE, ConfigError, Endpoint, Settings, check, load
 from cli.web import WebPage
@@ -140,7 +140,7 @@ def make_options(settings: Settings, node: str, largest: int, key: bytes = b"") 
     return dataclasses.replace(
         options,
         max_connections=max_connections,
-        bounds=bounds(settings, max_connections),
+        bounds=limit_options(settings, max_connections),
         close_denied=settings.denied_publish == "close",
         pseudonym_key=key,
         users_elsewhere=bool(settings.jwt_keys or settings.auth_subject),

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from actors.options.broker_options import Options
-from actors.options.limit_options import LimitOptions
+from actors.options.limit_options import LimitOptions, Quota
 from cli.common.units import Address
+from cli.serve import limits_factory
 from cli.serve.banner import admitted
-from cli.serve.limits_factory import bounds
+from cli.serve.limits_factory import limit_options
 from cli.settings.listener_settings import PER_LISTENER
 from cli.settings.setting_flags import size_shown, time_shown, with_settings_flags
 from cli.settings.settings import OTHER_VARIABLES, RELOADABLE, ConfigError, Settings, load
@@ -465,7 +466,24 @@ def test_every_limit_of_the_broker_has_the_same_default_as_a_setting() -> None:
 
 
 def test_the_bounds_on_clients_have_the_same_defaults_as_the_settings() -> None:
-    assert bounds(load({}, {}), 1 << 20) == LimitOptions()
+    assert limit_options(load({}, {}), 1 << 20) == LimitOptions()
+
+
+def test_each_limit_follows_its_setting() -> None:
+    """Every setting of a limit changes one limit, or a window and its jail."""
+    fixed = {"address", "burst", "client", "overload_after", "user"}
+    before = limit_options(load({}, {}), 1 << 20)
+    for field in dataclasses.fields(LimitOptions):
+        if field.name in fixed:
+            continue
+        name = limits_factory._SETTINGS.get(field.name, field.name)
+        value = getattr(before, field.name)
+        after = limit_options(load({name: int(value) + 1}, {}), 1 << 21)
+        assert getattr(after, field.name) == int(value) + 1, name
+    for whose in ("address", "user", "client"):
+        name = f"publish_rate_per_{whose}"
+        quota = getattr(limit_options(load({name: 7}, {}), 1 << 20), whose)
+        assert quota == Quota(publish_rate=7)
 
 
 def test_reloadable_names_are_settings() -> None:
