@@ -75,7 +75,7 @@ def main() -> NoReturn:
     except KeyboardInterrupt:
         sys.exit(130)
     except BrokenPipeError:
-        # Whoever read our output has gone; nothing is left to be flushed at exit.
+        # The reader of the output has gone; nothing is left to be flushed at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     sys.exit(0)
@@ -210,11 +210,11 @@ def _sub(
     ],
     qos: Qos = 0,
     count: Annotated[
-        int | None, typer.Option("-C", "--count", min=1, help="End after so many messages.")
+        int | None, typer.Option("-C", "--count", min=1, help="End after this many messages.")
     ] = None,
     timeout: Annotated[
         float | None,
-        typer.Option("-W", "--timeout", min=0, help="End after so many seconds (exit code 27)."),
+        typer.Option("-W", "--timeout", min=0, help="End after this many seconds (exit code 27)."),
     ] = None,
     only_subscribe: Annotated[
         bool, typer.Option("-E", "--only-subscribe", help="End when the broker has subscribed it.")

@@ -33,7 +33,7 @@ Style = Literal["payload", "verbose", "json"]
 
 
 def render(message: mqtt.MQTTMessage, style: Style, *, terminal: bool) -> bytes:
-    """Give the line for ``message``, without a line end.
+    """Return the line for ``message``, without a line end.
 
     On a terminal control characters are escaped; otherwise the payload is given as it came.
     """

@@ -73,7 +73,7 @@ _NOTHING = SessionFacts(False, {}, frozenset(), (0, 0, {}), frozenset(), None)
 def session_lines(old: SessionFacts, new: SessionFacts) -> Iterator[str]:
     """Yield what differs in a session."""
     if old.connected != new.connected:
-        yield "connected" if new.connected else "not connected any more"
+        yield "connected" if new.connected else "no longer connected"
     for topic_filter in sorted(old.subscriptions.keys() | new.subscriptions.keys()):
         was, now = old.subscriptions.get(topic_filter), new.subscriptions.get(topic_filter)
         if was is None:
@@ -96,7 +96,7 @@ def session_lines(old: SessionFacts, new: SessionFacts) -> Iterator[str]:
     if old.inbound != new.inbound:
         yield f"inbound QoS 2 {len(old.inbound):,} -> {len(new.inbound):,} messages"
     if old.will != new.will:
-        yield "no will any more" if new.will is None else f"will {text.name(new.will)}"
+        yield "will removed" if new.will is None else f"will {text.name(new.will)}"
 
 
 def _retained_changes(
@@ -113,7 +113,7 @@ def _retained_changes(
 
 
 def as_object(old: StateFacts, new: StateFacts) -> dict[str, object]:
-    """Give the differences as a JSON object."""
+    """Return the differences as a JSON object."""
     changed = {}
     for name in sorted(old.sessions.keys() & new.sessions.keys()):
         one, other = old.sessions[name], new.sessions[name]

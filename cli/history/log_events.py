@@ -127,7 +127,7 @@ async def _run(flags: SourceFlags, wanted: Selection, look: Look) -> None:
 
 
 async def _check_bounds(source: LogSource, wanted: Selection) -> None:
-    """Say what was cut off of what is wanted; raise CutOff when that is all."""
+    """Print what was cut off of the wanted part; raise CutOff if all of it was."""
     if await cut_off(source, wanted.end):
         raise CutOff(f"nothing is left of that: {source.beginning()}")
     if await cut_off(source, wanted.start):

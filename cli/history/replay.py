@@ -222,7 +222,7 @@ def _message(ref: Position, topics: TopicBook) -> str:
 
 
 def session_object(state: SessionState, topics: TopicBook | None) -> dict[str, object]:
-    """Give a session as a JSON object; topics of its messages only with ``topics``."""
+    """Return a session as a JSON object; topics of its messages only with ``topics``."""
     will = state.will
     return {
         "session": state.session,

@@ -148,7 +148,7 @@ def _field_lines(known: FieldDifference, where: str) -> Iterator[str]:
 
 
 def as_object(outcome: VerificationOutcome) -> dict[str, object]:
-    """Give what was found as a JSON object."""
+    """Return what was found as a JSON object."""
     said, found = outcome.said, outcome.found
     broker = None
     if said is not None:

@@ -107,7 +107,7 @@ def story_lines(story: Story, client: str | None) -> Iterator[str]:
     if story.effective:
         yield _matched(story)
     elif not any(step.what == "discarded" for step in story.steps):
-        yield "  waits for the PUBREL of its publisher: nobody gets it before"
+        yield "  waits for the PUBREL of its publisher: it is delivered after that"
     mine = [copy for copy in story.copies if client is None or copy.session == client]
     if client is not None and story.effective and not any(not copy.retain for copy in mine):
         yield f"  {text.name(client)} {_reason(story)}"
@@ -137,7 +137,7 @@ def _own_step(step: Step) -> str:
     if step.what == "released":
         return f"released (PUBREL of packet {step.pid}): it takes effect"
     if step.what == "carried":
-        return "repeated before the log was cut: somebody still needs it"
+        return "repeated before the log was cut: a session still needs it"
     if step.what == "repeated":
         return f"repeated in a checkpoint: retained as {format_position(step.at)} from here on"
     return "discarded: the session of its publisher ended before the PUBREL"
@@ -145,7 +145,7 @@ def _own_step(step: Step) -> str:
 
 def _matched(story: Story) -> str:
     if not story.copies and story.before:
-        return "  nothing is recorded of whom it was sent to since the log begins"
+        return "  no delivery is recorded since the log begins"
     if not story.copies:
         return "  recorded for no session (deliveries at QoS 0 are not recorded)"
     shown = (f"{text.name(copy.session, 40)} ({_short(copy)})" for copy in story.copies[:_LISTED])
@@ -159,7 +159,7 @@ def _short(copy: Copy) -> str:
 
 
 def _reason(story: Story) -> str:
-    """Say why nothing is recorded of a message for the session that is asked for."""
+    """Return why nothing is recorded of a message for the session in question."""
     standing = story.standing
     if standing is None:
         return "has nothing on record from when it was published: that was cut off"
@@ -212,7 +212,7 @@ def _copy_step(step: Step) -> str:
 
 
 def story_object(story: Story, client: str | None) -> dict[str, object]:
-    """Give the story of a message as a JSON object, with the copies of all sessions."""
+    """Return the story of a message as a JSON object, with the copies of all sessions."""
     standing = story.standing
     return {
         "position": format_position(story.ref),

@@ -99,7 +99,7 @@ async def fetch(
 
 
 def say_where(broker: LiveBroker) -> None:
-    """Tell on stderr which broker is asked."""
+    """Print to stderr which broker is asked."""
     sys.stderr.write(f"foldmq: asking the broker of node {broker.node} on {broker.where}\n")
 
 

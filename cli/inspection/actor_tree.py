@@ -1,4 +1,4 @@
-"""``foldmq actors tree``: who supervises whom."""
+"""``foldmq actors tree``: the tree of supervision."""
 
 import asyncio
 import sys
@@ -58,7 +58,7 @@ class Tree:
                 self.roots.append(row)
 
     def object(self, row: dict[str, Any]) -> dict[str, Any]:
-        """Give an actor with all below it as a JSON object."""
+        """Return an actor with all below it as a JSON object."""
         return {**row, "children": [self.object(one) for one in self._children.get(row["id"], ())]}
 
     def lines(self, most: int) -> Iterator[str]:

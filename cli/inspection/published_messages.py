@@ -18,7 +18,7 @@ _READ = 1000
 async def add_published(broker: LiveBroker, found: dict[str, Any], *, thorough: bool) -> None:
     """Add to the messages of a session when they were published: ``published_ms``, or None.
 
-    Topics that the broker does not have in memory any more are added as well. ``thorough`` looks
+    Topics that the broker no longer has in memory are added as well. ``thorough`` looks
     for these also in what was repeated before the log was cut.
     """
     for row in _messages(found):

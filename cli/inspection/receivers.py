@@ -1,4 +1,4 @@
-"""``foldmq subscriptions``: who would get a message on a topic, and why."""
+"""``foldmq subscriptions``: the receivers of a message on a topic, and why."""
 
 import asyncio
 import sys
@@ -61,7 +61,7 @@ def _table(rows: list[Row]) -> None:
 
 
 def outcome_lines(topic: str, rows: list[Row], retained: Row | None) -> list[str]:
-    """Give in sentences what would become of a message on a topic."""
+    """Return in sentences what would become of a message on a topic."""
     sent = sum(row["why"] == "sent" for row in rows)
     queued = sum(row["why"] == "queued" for row in rows)
     lines = [f"{text.name(topic)}: sent to {text.counted(sent, 'client')}, queued for {queued:,}"]
@@ -70,6 +70,6 @@ def outcome_lines(topic: str, rows: list[Row], retained: Row | None) -> list[str
     else:
         lines.append(
             f"retained: message {format_position(retained['ref'])}, QoS {retained['qos']}, "
-            f"{text.size(retained['size'])}; who subscribes gets it first"
+            f"{text.size(retained['size'])}; new subscribers get it first"
         )
     return lines

@@ -75,4 +75,4 @@ async def _payload(broker: LiveBroker, found: dict[str, Any]) -> bytes:
         for stored in messages_of(record):
             if 0 <= ref - stored.first < len(stored.payloads):
                 return stored.payloads[ref - stored.first]
-    raise NoLog(f"message {format_position(ref)} is not in the log any more: ask again")
+    raise NoLog(f"message {format_position(ref)} is no longer in the log: ask again")

@@ -67,7 +67,7 @@ async def _run(
 
 
 def _begun(wanted: Mapping[str, str], trace: LiveTrace) -> str:
-    """Say what is traced."""
+    """Print what is traced."""
     ((kind, value),) = wanted.items()
     if kind != "client":
         return f"tracing {kind} {text.name(value)}"
@@ -119,6 +119,6 @@ class _TracePrinter:
         return text.json_line({**stamp, **{key: json_object(line[key], key) for key in line}})
 
     def _tell(self, kind: str, said: str, **about: int) -> None:
-        """Say that something is missing, where it is missing."""
+        """Print that something is missing, where it is missing."""
         line = text.json_line({"kind": kind, **about}) if self._as_json else f"... {said}"
         sys.stdout.write(line + "\n")

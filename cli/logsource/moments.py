@@ -90,7 +90,7 @@ async def start_at(source: LogSource, moment: Moment | None) -> LogPoint:
 
 
 async def cut_off(source: LogSource, moment: Moment | None) -> bool:
-    """Tell whether a moment lies before the beginning of a log that was cut."""
+    """Return whether a moment lies before the beginning of a log that was cut."""
     if moment is None or source.first <= 1:
         return False
     if moment.position is not None:

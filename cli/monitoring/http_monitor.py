@@ -2,7 +2,7 @@
 
 It runs in the broker's process, on its event loop: that it answers says that the loop turns. It
 answers from before recovery until the broker has ended. Nothing that it does holds up the loop:
-metrics are written in slices. Whoever connects gets one answer, within some seconds.
+metrics are written in slices. A client gets one answer, within some seconds.
 
 A browser that was led here under another name (see ``cli.common.allowed_hosts``) gets no metrics
 and no reasons. Whether the broker lives and is ready it is told: that is worth nothing to its page,
@@ -47,7 +47,7 @@ _REFUSAL_EVERY = 60.0
 """Seconds between log lines about a name that is not allowed."""
 _INDEX = "foldmq: /metrics for Prometheus, /healthz, /readyz\n"
 
-# What is wrong with somebody's HTTP is not for the broker's log.
+# Bad HTTP of a client is not for the broker's log.
 _quiet = logging.getLogger("foldmq.http")
 _quiet.setLevel(logging.CRITICAL + 1)
 
@@ -113,7 +113,7 @@ class HttpMonitor:
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         try:
             response = await self._respond(request)
-        except Exception as error:  # noqa: BLE001 - whoever asks is to be told, and so are we
+        except Exception as error:  # noqa: BLE001 - the client and the log get it
             _log.error("monitoring request failed", error=f"{type(error).__name__}: {error}")
             response = web.Response(status=500, text="failed, see the log of the broker\n")
         response.headers["Server"] = "foldmq"

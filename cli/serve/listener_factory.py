@@ -104,7 +104,7 @@ class Listeners:
                     held.callback(listener.close)
 
     def reloaded(self, settings: Settings) -> None:
-        """Give the files of Unix sockets the mode that they have in new settings."""
+        """Return the files of Unix sockets the mode that they have in new settings."""
         for own in settings.listeners():
             where = own.listen[0].endpoint
             if where.place is not None:
@@ -130,7 +130,7 @@ class Listeners:
 
     def _bind_unix(self, where: Endpoint, mode: int) -> socket.socket:
         _remove_stale(where)
-        # Nobody may connect before the mode is right.
+        # No client may connect before the mode is right.
         before = os.umask(0o777 & ~mode | 0o111)
         try:
             bound = listening_socket(socket.AF_UNIX, where.path, _BACKLOG)
@@ -175,7 +175,7 @@ def _can_be_made(where: Endpoint) -> None:
 
 
 def _remove_stale(where: Endpoint) -> None:
-    """Remove the file of a Unix socket on which nobody listens; raises ListenError otherwise."""
+    """Remove the file of an unused Unix socket; raise ListenError if it is in use."""
     path = Path(where.path)
     try:
         if not stat.S_ISSOCK(path.lstat().st_mode):

@@ -172,7 +172,7 @@ class LimitFields(BaseModel):
         default=200, ge=0, description="The same of an address, whatever the users; 0: no bound."
     )
     login_jail: Seconds = Field(
-        default=60.0, gt=0, description="Time for which failed logins are held against somebody."
+        default=60.0, gt=0, description="Time for which failed logins count."
     )
     max_faults_per_address: int = Field(
         default=_DEFAULTS.address_faults,

@@ -98,7 +98,7 @@ def write(line: str) -> None:
 
 @contextlib.contextmanager
 def _ended_by(*numbers: signal.Signals) -> Iterator[None]:
-    """Have signals end what is done, and leave nothing behind.
+    """Let signals end the job, and leave nothing behind.
 
     Who waits for Spark would go on waiting while the jobs are taken back one by one: the JVM is
     killed first, and what is raised because of that is not what is told.

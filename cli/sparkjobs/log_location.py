@@ -81,7 +81,7 @@ def _archive_alone(archive: dict[str, str], flags: SparkFlags) -> Found:
 
 
 def absolute(path: str) -> str:
-    """Give a directory as Spark's workers find it; a URI is left as it is.
+    """Return a directory as Spark's workers find it; a URI is left as it is.
 
     Raises NoHome, or UsageError for a name that Spark cannot be told.
     """

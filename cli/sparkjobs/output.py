@@ -73,7 +73,7 @@ def target(output: str | None, format_: str | None, limit: int | None) -> Output
 
 
 def as_of(log: Log) -> str:
-    """Say for a person up to where a log is read that is pinned."""
+    """Return as text up to where a pinned log is read."""
     ends = json.loads(log.options.get("until", "{}"))
     if not isinstance(ends, dict):
         return "before the first record"
@@ -122,13 +122,13 @@ def put(
 
 
 def _in_milliseconds(found: DataFrame) -> DataFrame:
-    """Give rows whose times are Unix times, which no time zone can turn."""
+    """Return rows whose times are Unix times, which no time zone can turn."""
     times = [one.name for one in found.schema if isinstance(one.dataType, TimestampType)]
     return found.withColumns({name: F.unix_millis(name) for name in times})
 
 
 def told(found: DataFrame) -> DataFrame:
-    """Give rows as people and JSON have them: positions as 5.0, times as text, payloads as text.
+    """Return rows as people and JSON have them: positions as 5.0, times as text, payloads as text.
 
     A payload that is no UTF-8 is in base64, in a column named so.
     """
@@ -160,7 +160,7 @@ def _told(column: SparkColumn, kind: DataType, name: str) -> SparkColumn:
 
 
 def _object(row: Row) -> dict[str, Any]:
-    """Give a row as a JSON object; of a payload in text or base64, only the one that it is in."""
+    """Return a row as a JSON object; of a payload in text or base64, only the one that it is in."""
     found = row.asDict(recursive=True)
     for name in [key for key in found if key.endswith("_base64")]:
         plain = name.removesuffix("_base64")
@@ -170,7 +170,7 @@ def _object(row: Row) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _made(job: Job, found: DataFrame) -> Iterator[DataFrame]:
-    """Give rows that are ready, so that nothing but them is written while they are."""
+    """Return rows that are ready, so that nothing but them is written while they are."""
     kept = found.persist(StorageLevel.DISK_ONLY)
     try:
         with job.busy("rebuilding"):

@@ -138,7 +138,7 @@ def run_rebuild(
 ) -> None:
     """Rebuild one of the projections and write it.
 
-    Raises UsageError for flags that make no sense, CutOff for a moment that is not known any more.
+    Raises UsageError for flags that make no sense, CutOff for a moment that is no longer known.
     """
     view = _VIEWS[what]
     to = target(output, format_, limit)

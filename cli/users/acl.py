@@ -1,4 +1,4 @@
-"""``foldmq acl``: what permissions say about somebody, before it matters."""
+"""``foldmq acl``: what the permissions allow a client."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _LONGEST = 300
 
 
 class Question(NamedTuple):
-    """Who wants to do what."""
+    """An action of a client, to be decided."""
 
     user: str | None
     client: str

@@ -60,7 +60,7 @@ class WebPage:
         self._stopping = False
 
     def listen(self) -> None:
-        """Take the address; raises ListenError when it was asked for and cannot be had."""
+        """Bind the address; raise ListenError if it was set and is not available."""
         place = self._settings.web
         if place is None:
             return
@@ -147,7 +147,7 @@ class WebPage:
 def environment_for(settings: Settings, datadir: DataDir) -> dict[str, str]:
     """Return the environment of the process: how to log, and how to reach a foreign NATS.
 
-    Secrets go this way, not as arguments, which everybody on the machine can see.
+    Secrets go this way, not as arguments, which all users of the machine can see.
     """
     given = {key: value for key, value in os.environ.items() if not key.startswith(PREFIX)}
     chosen: dict[str, str] = {"log_level": settings.log_level, "log_format": settings.log_format}

@@ -45,7 +45,7 @@ def run(
     """
     settings = load(flags.settings, os.environ, flags.config)
     logging_setup.configure(settings.log_level, settings.log_format)
-    # What is wrong with somebody's HTTP is not for the broker's log.
+    # Bad HTTP of a client is not for the broker's log.
     logging.getLogger("aiohttp").setLevel(logging.CRITICAL + 1)
     token = find_token(_token_file(settings.data_dir, token_file))
     if tokens_file is None and settings.data_dir.is_dir():

@@ -182,7 +182,7 @@ def test_a_listener_has_settings_of_its_own(config: Path) -> None:
         ('ws_origins = ["a"]', "must be origins such as"),
         ('address = "0.0.0.0:1"', "listen = 0.0.0.0:1 can be reached from other machines"),
         ('address = "tls://localhost:1"', "set tls_cert and tls_key"),
-        ("allow_anonymous = false", "allow_anonymous = false lets nobody connect"),
+        ("allow_anonymous = false", "allow_anonymous = false lets no client connect"),
         ("proxy_protocol = true", "listen = 127.0.0.1:1 can be reached from other machines"),
         ('"\\u001b[31mfoo" = 1', '"\\u001b[31mfoo" cannot be set for one listener'),
         ('ws_path = "/\\u0000"', "must not hold a NUL character"),
@@ -229,16 +229,16 @@ def test_a_certificate_that_is_required_is_enough() -> None:
 
 def test_the_banner_says_who_needs_a_certificate() -> None:
     settings = load(with_tls("tls://0.0.0.0:1", tls_client_certs="required"), {})
-    assert admitted(settings, 0) == "whoever has a certificate"
+    assert admitted(settings, 0) == "clients with a certificate"
     named = with_tls("tls://0.0.0.0:1", tls_client_certs="required", tls_identity="cn")
     assert admitted(load(named, {}), 0) == "client certificates"
-    assert admitted(load({}, {}), 0) == "anybody, without a password"
+    assert admitted(load({}, {}), 0) == "any client, without a password"
 
 
 def test_a_required_certificate_that_is_nobody_and_nobody_else_is_refused() -> None:
     flags = with_tls("tls://0.0.0.0:1", tls_client_certs="required", allow_anonymous=False)
     message = refusal(flags)
-    assert "lets nobody connect" in message
+    assert "lets no client connect" in message
     assert "tls_identity" in message
     assert not load({**flags, "tls_identity": "cn"}, {}).anonymous
 
@@ -254,7 +254,7 @@ def test_certificates_say_nothing_about_listeners_without_tls() -> None:
     required = with_tls("tls://0.0.0.0:1", tls_client_certs="required")
     assert "can be reached" in refusal({**required, "listen": ["tls://0.0.0.0:1", "0.0.0.0:2"]})
     mixed = {**required, "listen": ["tls://0.0.0.0:1", "127.0.0.1:2"]}
-    assert "listen = 127.0.0.1:2 lets nobody connect" in refusal(mixed)
+    assert "listen = 127.0.0.1:2 lets no client connect" in refusal(mixed)
     assert load({**mixed, "allow_anonymous": True}, {}).anonymous
 
 

@@ -429,7 +429,7 @@ async def test_page_of_an_actor_and_back(broker: Inspected) -> None:
         assert len(broker.requests("actors")) <= actors + 1
         assert broker.requests("status")[-1] == {"topics": False}
         broker.answers["actor"] = Refused("no actor connection:40")
-        await screen.sees("connection:40 is not there any more", "no actor connection:40")
+        await screen.sees("connection:40 no longer exists", "no actor connection:40")
         await screen.press("escape")
         await screen.sees("ACTOR", "connection:40")
 
@@ -461,7 +461,7 @@ async def test_page_of_a_topic(broker: Inspected) -> None:
         await screen.sees("plant/temp: sent to 1 client", "plant/#", SHOWN, "GETS IT")
         assert broker.requests("subscriptions")[0] == {"topic": "plant/temp"}
         await screen.press("enter")
-        await screen.sees(f"session {SHOWN} is not there any more")
+        await screen.sees(f"session {SHOWN} no longer exists")
         assert broker.requests("session")[0]["client"] == HOSTILE
 
 

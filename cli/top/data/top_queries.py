@@ -72,5 +72,5 @@ class Questions:
                 self._rows = max(1, self._rows // _LESS)
 
     async def receivers(self, topic: str) -> dict[str, Any]:
-        """Ask who gets what is published on a topic: the first page of them."""
+        """Ask for the first page of receivers of a topic."""
         return await self._link.ask("subscriptions", topic=topic)

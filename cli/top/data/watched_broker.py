@@ -33,7 +33,7 @@ class WatchedBroker:
         self._history = History()
 
     def took(self, status: dict[str, Any]) -> Frame:
-        """Take an answer, and return what it tells."""
+        """Record an answer; return the frame to show."""
         before = None if self.frame is None else self.frame.status
         rates = None if before is None else between(before, status)
         self._history.add(status, rates)
@@ -42,7 +42,7 @@ class WatchedBroker:
         return self.frame
 
     def missed(self, now: float, why: str, *, poll: bool) -> None:
-        """Take that there was no answer; ``now`` is Unix time in seconds.
+        """Record that there was no answer; ``now`` is Unix time in seconds.
 
         Only what a ``poll`` misses is a gap in the curves.
         """

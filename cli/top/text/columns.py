@@ -57,7 +57,7 @@ def _needed(columns: Sequence[TopColumn]) -> int:
 
 
 def head(sized: Sequence[tuple[TopColumn, int]], sort: str | None, part: str = "") -> Line:
-    """Give the titles; the column that is sorted by is marked, and the filter is shown."""
+    """Return the titles; the column that is sorted by is marked, and the filter is shown."""
     line: Line = []
     for column, width in sized:
         here = sort is not None and column.sort == sort
@@ -69,7 +69,7 @@ def head(sized: Sequence[tuple[TopColumn, int]], sort: str | None, part: str = "
 
 
 def cells_of(row: Row, sized: Sequence[tuple[TopColumn, int]]) -> Line:
-    """Give a row."""
+    """Return a row."""
     line: Line = []
     for column, width in sized:
         line += _padded(fit(column.show(row), width, right=column.right), column.role, line)

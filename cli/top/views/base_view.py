@@ -53,7 +53,7 @@ class View(Screen[None]):
         yield self._keys
 
     def body(self) -> ComposeResult:
-        """Give what is special to the view."""
+        """Return what is special to the view."""
         yield from ()
 
     async def load(self) -> None:
@@ -76,7 +76,7 @@ class View(Screen[None]):
         self.ready = True
 
     def on_screen_resume(self) -> None:
-        """Have what this view shows asked for, also when it was covered by another one."""
+        """Ask for what this view shows, also when another one covered it."""
         self.monitor.wanted.set()
 
 
@@ -128,7 +128,7 @@ def _banner(monitor: WatchedBroker, width: int) -> list[Line]:
 
 
 def _alarm(said: str, why: str, width: int) -> list[Line]:
-    """Give what is wrong on a few lines; what to do stands at its end, and is not cut off."""
+    """Return what is wrong on a few lines; what to do stands at its end, and is not cut off."""
     lines = wrapped(said + why, width - 1)
     room = min(len(why), _MOST_TROUBLES * width)
     while len(lines) > _MOST_TROUBLES and room > _STEP:

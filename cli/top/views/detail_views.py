@@ -1,4 +1,4 @@
-"""The views behind the overview: an actor, a session, who gets a topic, and the keys."""
+"""The views behind the overview: an actor, a session, the receivers of a topic."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class TextPage(Page):
         self._said: list[str] = []
 
     def body(self) -> ComposeResult:
-        """Give the lines."""
+        """Return the lines."""
         yield self._text
 
     def say(self, lines: Iterable[str]) -> None:
@@ -86,7 +86,7 @@ class ActorPage(TextPage):
         try:
             found = await self.monitor.questions.actor(self._actor)
         except Refused as refusal:
-            self.say([f"{self._actor} is not there any more", f"  {refusal}"])
+            self.say([f"{self._actor} no longer exists", f"  {refusal}"])
             return
         row, detail, now = found["actor"], found["detail"], time.monotonic()
         is_session = row["type"] == "session"
@@ -133,7 +133,7 @@ class SessionPage(TextPage):
         try:
             found = await self.monitor.questions.session(self._client)
         except Refused as refusal:
-            self.say([f"session {_short(self._client)} is not there any more", f"  {refusal}"])
+            self.say([f"session {_short(self._client)} no longer exists", f"  {refusal}"])
             return
         self.say(session_lines(found, None, _now_ms()))
 
@@ -152,7 +152,7 @@ RECEIVERS = (
 
 
 class TopicPage(Page):
-    """Who gets what is published on a topic."""
+    """The receivers of what is published on a topic."""
 
     DEFAULT_CSS = """
     TopicPage #outcome { margin-bottom: 1; }
@@ -177,7 +177,7 @@ class TopicPage(Page):
         self._many = False
 
     def body(self) -> ComposeResult:
-        """Give a few sentences and the table."""
+        """Return a few sentences and the table."""
         yield self._outcome
         yield self._table
 
@@ -195,7 +195,7 @@ class TopicPage(Page):
         self._said = outcome_lines(self._topic, rows, answer["retained"])
         if self._many:
             self._said.append(f"only the first {len(rows):,}: foldmq subscriptions has all")
-        self._table.hint = "nobody has subscribed to it"
+        self._table.hint = "it has no subscribers"
         self._table.rows = rows
 
     def show(self) -> None:

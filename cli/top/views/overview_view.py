@@ -87,7 +87,7 @@ class Overview(View):
         self._due = 0.0
 
     def body(self) -> ComposeResult:
-        """Give figures, curves, tables, and the line for a filter."""
+        """Yield figures, curves, tables, and the line for a filter."""
         yield self._summary
         yield self._charts
         yield Container(*self._tables.values(), id="tables")
@@ -153,7 +153,7 @@ class Overview(View):
             self.app.push_screen(TopicPage(self.monitor, str(chosen.row["topic"])))
 
     def action_other(self) -> None:
-        """Give the keys to the other table."""
+        """Return the keys to the other table."""
         self.set_focus(self._tables["actors" if self._front == "topics" else "topics"])
 
     def action_sort(self) -> None:

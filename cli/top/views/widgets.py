@@ -42,7 +42,7 @@ _CURSOR = Style(reverse=True)
 
 
 def strip(line: Line, width: int, over: Style | None = None) -> Strip:
-    """Give a line as the terminal gets it, ``width`` cells wide; ``over`` replaces all styles."""
+    """Return a line as the terminal gets it, ``width`` cells wide; ``over`` replaces all styles."""
     segments = [Segment(text, over or STYLES[role]) for text, role in line if text]
     return Strip(segments).adjust_cell_length(width, over or Style.null())
 
@@ -192,7 +192,7 @@ class RowTable(ScrollView, can_focus=True, inherit_bindings=False):
         self.action_move(by * max(1, self.size.height - 2))
 
     def action_choose(self) -> None:
-        """Tell that the marked row was chosen."""
+        """Post that the marked row was chosen."""
         row = self.marked
         if row is not None:
             self.post_message(self.Chosen(self, row))

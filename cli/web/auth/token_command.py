@@ -1,4 +1,4 @@
-"""The commands ``foldmq web-token``: who else may see the web page, what, and until when."""
+"""The commands ``foldmq web-token``: tokens for the web page, their roles and ends."""
 
 import json
 import os
@@ -124,7 +124,7 @@ def _ls(
 
 @_app.command("rm")
 def _rm(name: Name, tokens: File = None, data_dir: DataDir = None, config: Config = None) -> None:
-    """Remove a token: whoever logged in with it is out at once."""
+    """Remove a token; its logins end at once."""
     path = _file(tokens, data_dir, config)
     with line_files.locked(path):
         content = _content(path)

@@ -1,4 +1,4 @@
-"""The histories of the sessions that somebody looks at: folded in the background, few at a time."""
+"""The histories of sessions that pages show: folded in the background, few at a time."""
 
 import asyncio
 import contextlib
@@ -13,9 +13,9 @@ from protocol.errors import FoldmqError
 MOST_HISTORIES = 4
 """Sessions of which a history is kept."""
 _SLICE = 0.01
-"""Seconds for which nobody else is served."""
+"""Seconds for which no other request is served."""
 _PATIENCE = 30.0
-"""Seconds after which folding ends that nobody asks for any more."""
+"""Seconds after which folding ends that is no longer asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Folding:
 
 
 class _AbandonedError(Exception):
-    """Nobody wants to see it any more."""
+    """It is no longer asked for."""
 
 
 @dataclass(slots=True)
@@ -81,7 +81,7 @@ class Histories:
         await asyncio.wait({task}, timeout=patience)
         if not task.done():
             return held.progress
-        if held.task is task:  # nobody else who waited was faster
+        if held.task is task:  # no other request that waited was faster
             held.task = None
         try:
             task.result()
@@ -125,6 +125,6 @@ class Histories:
 
 
 def _ignore(task: asyncio.Task[None]) -> None:
-    """Take note of how a task ended, so that nobody complains that it was not asked."""
+    """Retrieve the exception of a task, so that asyncio does not log it as lost."""
     with contextlib.suppress(asyncio.CancelledError):
         task.exception()

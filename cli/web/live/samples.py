@@ -1,4 +1,4 @@
-"""What the broker did in the last minutes: asked while somebody looks, and kept for the curves."""
+"""What the broker did in the last minutes: asked while pages are open, kept for the curves."""
 
 import asyncio
 import contextlib
@@ -16,10 +16,10 @@ from cli.web.live.svg_charts import Chart, chart
 from protocol.errors import FoldmqError
 
 EVERY = 2.0
-"""Seconds between two answers while somebody looks."""
+"""Seconds between two answers while a page is open."""
 KEPT = 600
 _LOOKS = 30.0
-"""Seconds for which somebody who asked is taken to look."""
+"""Seconds for which a page counts as open after a request."""
 _FIRST = 0.4
 """Seconds between the first two answers: then there are rates."""
 
@@ -36,7 +36,7 @@ class Sample:
 
 
 class Samples:
-    """Asks for the status while somebody looks, and remembers what it was."""
+    """Asks for the status while a page is open, and remembers the answers."""
 
     def __init__(self, link: LogLink, clock: Callable[[], float] = time.monotonic) -> None:
         self._link = link
@@ -104,7 +104,7 @@ class Samples:
             async with self._lock:
                 try:
                     await self._take()
-                except FoldmqError:  # whoever looks is told when they ask
+                except FoldmqError:  # the next request reports it
                     self._gap()
         self._gap()
 

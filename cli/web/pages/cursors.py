@@ -69,7 +69,7 @@ class _HeldCursor:
 
 
 class Listings:
-    """Lists that somebody looks at; those not looked at for longest are forgotten."""
+    """Lists that pages show; the least recently used are forgotten."""
 
     def __init__(self, link: LogLink) -> None:
         self._link = link
@@ -134,13 +134,13 @@ class Listings:
     async def _put_in_order(self, held: _HeldCursor, wanted: dict[str, Any], order: Order) -> None:
         """Read all of a list and sort it, unless it is too long for that."""
         if not wanted and held.about.get("total", 0) > MOST_SORTED:
-            return  # to read the first ones would help nobody
+            return  # reading the first ones would not help
         if await self._fill(held, MOST_SORTED) and held.cursor is None:
             held.rows.sort(key=order.key)
             held.order = order.name
 
     async def _fill(self, held: _HeldCursor, count: int) -> bool:
-        """Have so many rows, if there are; return False when the broker has forgotten the list."""
+        """Load rows up to a number; return False if the broker has forgotten the list."""
         while len(held.rows) < min(count, _MOST_ROWS) and held.cursor is not None:
             cursor, held.cursor = held.cursor, None
             try:

@@ -1,4 +1,4 @@
-"""The pages that list what is now: sessions, actors, retained messages, who gets a topic."""
+"""The pages that list what is now: sessions, actors, retained messages, receivers."""
 
 from __future__ import annotations
 
@@ -162,10 +162,10 @@ class Lists:
                 for stored in messages_of(record):
                     if 0 <= ref - stored.first < len(stored.payloads):
                         return stored.payloads[ref - stored.first]
-        raise NoLog(f"message {format_position(ref)} is not in the log any more: load again")
+        raise NoLog(f"message {format_position(ref)} is no longer in the log: load again")
 
     async def subscriptions(self, request: web.Request) -> web.Response:
-        """Who would get a message on a topic, and why."""
+        """Show which clients would get a message on a topic, and why."""
         topic = asked(request, "topic")
         found = problem = None
         if topic is not None:

@@ -72,7 +72,7 @@ class _Budget:
         self._slice = clock() + _SLICE
 
     async def spend(self) -> bool:
-        """Let others have their turn; tell whether there is time left."""
+        """Yield to other tasks; return whether there is time left."""
         now = self._clock()
         if now > self._slice:
             await asyncio.sleep(0)

@@ -95,7 +95,7 @@ class SessionPages:
         return self._site.page(request, "past.html", **values)
 
     async def timeline(self, request: web.Request) -> web.Response:
-        """Tell the slider what it needs to know, once the log has been folded."""
+        """Return the data of the slider, once the log has been folded."""
         client = _client(request)
         history = await self._histories.find(client, _PATIENCE)
         if isinstance(history, Folding):
@@ -181,14 +181,14 @@ def _client(request: web.Request) -> str:
 
 
 def _place(at: Position | None) -> str | None:
-    """Give a position as it may be asked for; the last one of a record is the whole record."""
+    """Return a position as it may be asked for; the last one of a record is the whole record."""
     if at is None:
         return None
     return str(sequence_of(at)) if index_of(at) == MAX_INDEX else format_position(at)
 
 
 def _before_first(history: SessionHistory, seen: SessionMoment) -> str | None:
-    """Give a place before the first event, if there is one that can be told of."""
+    """Return a place before the first event, if there is one that can be told of."""
     if not seen.number:
         return None
     before = history.begin if history.forgotten else history.position_of(0) - 1
@@ -269,7 +269,7 @@ def _rows(state: SessionState | None) -> dict[tuple[str, object], object]:
 def _too_short(history: SessionHistory) -> str:
     return (
         f"The log was cut before record {history.first_record}, and no whole state follows yet: "
-        "nothing can be told of the past."
+        "nothing is known of the past."
     )
 
 

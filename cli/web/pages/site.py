@@ -59,7 +59,7 @@ class Site:
 
 
 def is_fragment(request: web.Request) -> bool:
-    """Tell whether only what changes is asked for."""
+    """Return whether only what changes is asked for."""
     return request.query.get("part") == "live"
 
 
