@@ -26,7 +26,7 @@ CLOCK_AND_CHANCE = {"datetime", "random", "secrets", "time", "uuid"}
 IMPURE = {"os", "pykka", "pyspark", "structlog", "threading"}
 FORBIDDEN = {
     "protocol": NETWORK | CLOCK_AND_CHANCE | IMPURE,
-    "projections": NETWORK | CLOCK_AND_CHANCE | IMPURE,
+    "projections": NETWORK | CLOCK_AND_CHANCE | IMPURE | {"typer"},
     "eventstore": {"pykka", "paho", "pyspark", "typer"},
     "spark": {"pykka", "paho", "structlog", "typer"},
     "actors": {"nats", "paho", "pyspark", "spark", "typer"},

@@ -1,4 +1,4 @@
-"""The commands that read a log: ``log``, ``replay``, ``diff``, ``why`` and ``salvage``."""
+"""The commands on a log: ``log``, ``replay``, ``diff``, ``why``, ``verify`` and ``salvage``."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""The logs that commands read: where they are, how they are folded, and events as text."""
+"""Which log a command reads: its flags, moments, topics, and the store of ``foldmq serve``."""
 
 from typing import TYPE_CHECKING
 
