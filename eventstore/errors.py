@@ -6,7 +6,9 @@ those of BSD's ``sysexits.h``, which service managers and scripts already tell a
 ====  ===========================================================================
 code  meaning
 ====  ===========================================================================
+2     what was asked for makes no sense, or not for this log
 65    the log itself is damaged
+66    there is no log to read, or what was asked for was cut off
 69    a service that is needed (NATS) is not available or too old
 73    the data directory cannot be made or written, or is another user's
 74    reading or writing failed: the disk is full
