@@ -26,9 +26,9 @@ from eventstore.format.events import (
     entries,
 )
 from eventstore.format.positions import INDEX_BITS, Position, format_position, from_runs, position
+from eventstore.format.turn_parts import Turns
 from eventstore.log.jetstream_log import LogUnavailable
 from eventstore.log.message_store import MessageStore, Stored, messages_of
-from projections.state.turns import Turns
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -2,7 +2,7 @@
 
 It runs in the broker's process, on its event loop: that it answers says that the loop turns. It
 answers from before recovery until the broker has ended. Nothing that it does holds up the loop:
-metrics are written in slices. Whoever connects gets one answer, within some seconds.
+metrics are written in slices. A client gets one answer, within some seconds.
 
 A browser that was led here under another name (see ``cli.common.allowed_hosts``) gets no metrics
 and no reasons. Whether the broker lives and is ready it is told: that is worth nothing to its page,
@@ -20,10 +20,9 @@ import structlog
 from aiohttp import web
 
 from actors.inspection.status import status
-from cli.common.allowed_hosts import Hosts
-from cli.common.units import Address
+from cli.common import Address, Hosts
 from cli.monitoring.prometheus import CONTENT_TYPE, families, process_families, text
-from cli.settings.bind import ListenError, excuse
+from cli.settings import ListenError, excuse
 from eventstore.shown import escaped
 from protocol.errors import FoldmqError
 
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     import contextlib
 
     from actors.broker import Broker
-    from cli.settings.settings import Settings
+    from cli.settings import Settings
 
 _log = structlog.get_logger("foldmq")
 
@@ -48,12 +47,12 @@ _REFUSAL_EVERY = 60.0
 """Seconds between log lines about a name that is not allowed."""
 _INDEX = "foldmq: /metrics for Prometheus, /healthz, /readyz\n"
 
-# What is wrong with somebody's HTTP is not for the broker's log.
+# Bad HTTP of a client is not for the broker's log.
 _quiet = logging.getLogger("foldmq.http")
 _quiet.setLevel(logging.CRITICAL + 1)
 
 
-class Monitor:
+class HttpMonitor:
     """The HTTP server; tell it the broker once there is one, and when that listens."""
 
     def __init__(self) -> None:
@@ -114,7 +113,7 @@ class Monitor:
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         try:
             response = await self._respond(request)
-        except Exception as error:  # noqa: BLE001 - whoever asks is to be told, and so are we
+        except Exception as error:  # noqa: BLE001 - the client and the log get it
             _log.error("monitoring request failed", error=f"{type(error).__name__}: {error}")
             response = web.Response(status=500, text="failed, see the log of the broker\n")
         response.headers["Server"] = "foldmq"

@@ -1,6 +1,6 @@
 """The inspector on NATS: a micro service, found and asked with any NATS tool.
 
-It is there for whoever may use the NATS account of the log, and for nobody else. Each endpoint
+It serves the users of the NATS account of the log, and no others. Each endpoint
 has the subject ``foldmq.inspect.<node>.<endpoint>``; requests and answers are JSON objects.
 """
 
@@ -18,7 +18,7 @@ import structlog
 
 from actors.inspection.requests import Refused, TooLarge
 from actors.tracing.tracer import Tracer
-from cli.live.broker_client import SERVICE, SUBJECTS
+from cli.live import SERVICE, SUBJECTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -60,7 +60,7 @@ async def serve_inspector(stack: contextlib.AsyncExitStack, client: Client, brok
             await asyncio.wait_for(service.stop(), _STOP_SECONDS)
 
     stack.push_async_callback(stop)
-    tracer = Tracer(broker, Publisher(client).publish)
+    tracer = Tracer(broker, TracePublisher(client).publish)
     stack.callback(tracer.close)
     broker.questions.update(tracer.handlers())
     desk = _Desk(broker, client)
@@ -72,8 +72,8 @@ async def serve_inspector(stack: contextlib.AsyncExitStack, client: Client, brok
         )
 
 
-class Publisher:
-    """Publishes what nobody waits for, in order; what NATS does not take in time is lost."""
+class TracePublisher:
+    """Publishes lines of traces in order; what NATS does not take in time is lost."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -120,7 +120,7 @@ class _Desk:
             found = _refusal(str(refused), 413, too_large=True)
         except Refused as refused:
             found = _refusal(str(refused), 400)
-        except Exception as error:  # noqa: BLE001 - whoever asks is to know, and the log
+        except Exception as error:  # noqa: BLE001 - the caller and the log get it
             _log.error("question cannot be answered", endpoint=endpoint, exc_info=error)
             found = _refusal(f"cannot be answered: {type(error).__name__}", 500)
         else:
@@ -131,7 +131,7 @@ class _Desk:
         await self._respond(request, *found)
 
     async def _respond(self, request: Request, data: bytes, headers: dict[str, str] | None) -> None:
-        # Whoever asked asks again when the connection is back; some do not want to know.
+        # The caller asks again when the connection is back, or wants no answer.
         with contextlib.suppress(nats.errors.Error, OSError, ValueError):
             await request.respond(data, headers)
 

@@ -1,4 +1,4 @@
-"""From the settings to what decides who may connect and what they may do."""
+"""Authentication and authorization, built from the settings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from actors.authn.pseudonyms import KEY_SIZE, pseudonym
 from actors.authz import rules_file
 from actors.authz.rules import Permissions
 from actors.kernel.clock import SystemClock
-from cli.settings.settings import ConfigError
+from cli.settings import ConfigError
 from eventstore.datadir import DataDir
 from eventstore.nats.connection import PRIVATE
 from eventstore.nats.request_client import Questions
@@ -24,14 +24,14 @@ from eventstore.nats.request_client import Questions
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from cli.settings.settings import Settings
+    from cli.settings import Settings
     from eventstore.nats.connection import ConnectionOptions
 
 
 PSEUDONYM_KEY = "pseudonym.key"
 """File of the data directory."""
 _CACHE_DENIED = 5.0
-"""Seconds for which a no from outside is remembered: whoever may come in soon should."""
+"""Seconds for which a refusal from outside is cached: a client that is added soon gets in."""
 
 
 class Access:
@@ -45,7 +45,7 @@ class Access:
         self._chain: Chain | None = None
 
     def authenticator(self, settings: Settings) -> Chain:
-        """Return what decides who may connect.
+        """Return the authentication chain.
 
         Raises PasswordFileError and TokenKeyError for files that are not right.
         """
@@ -62,7 +62,7 @@ class Access:
         return made
 
     def reloaded(self, settings: Settings) -> None:
-        """Have the jail follow the settings that count from now on."""
+        """Apply new settings to the login lockout."""
         self._jail.options = jail_options(settings)
 
     def _callout(self, settings: Settings) -> Callout | None:
@@ -74,7 +74,7 @@ class Access:
             cache_denied=min(settings.auth_cache, _CACHE_DENIED),
             node=self._node,
         )
-        # Whoever sees a reply subject could answer before others do: theirs are foldmq's own.
+        # A client that sees a reply subject could answer first: foldmq has an inbox of its own.
         named = dataclasses.replace(
             self._nats, name=f"foldmq-auth-{self._node}", inbox=f"{PRIVATE}inbox"
         )
@@ -82,7 +82,7 @@ class Access:
 
 
 def _claimed(settings: Settings) -> bool:
-    """Say whether clients are taken for whom they say they are: nothing may depend on it."""
+    """Return whether clients claim their identity: no permission or bridge depends on it."""
     certified = any(own.tls_identity != "none" for own in settings.listeners())
     return settings.permissions is None and not settings.bridge_user_map and not certified
 

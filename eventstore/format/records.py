@@ -26,7 +26,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -134,6 +134,11 @@ class Record:
                     )
             yield index, event
             index += entries(event)
+
+    def payloads(self, event: MessagePublished | RetainedSnapshot | MessagesCarried) -> list[bytes]:
+        """Return the payload of each message of one of the record's events."""
+        area = self.payload
+        return [bytes(area[start:stop]) for start, stop in pairwise(payload_bounds(event))]
 
 
 def check_record(sequence: int, data: bytes) -> int:

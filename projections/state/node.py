@@ -6,7 +6,6 @@ the fold is *partial*: it knows a session from its snapshot, or from its beginni
 
 from __future__ import annotations
 
-import itertools
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from eventstore.format.events import (
@@ -32,7 +31,6 @@ from eventstore.format.events import (
     entries,
 )
 from eventstore.format.positions import INDEX_BITS, Position, from_runs, position
-from eventstore.format.records import Record, payload_bounds
 from eventstore.format.turn_events import (
     TurnAcked,
     TurnDelivered,
@@ -48,6 +46,8 @@ from projections.state.snapshot import Part, decode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
+
+    from eventstore.format.records import Record
 
 
 class Checkpoint(NamedTuple):
@@ -151,9 +151,7 @@ class NodeState:
             if type(event) is RetainedSnapshot or (
                 type(event) is MessagePublished and event.retain
             ):
-                bounds = payload_bounds(event)
-                area = record.payload
-                payloads = [bytes(area[start:stop]) for start, stop in itertools.pairwise(bounds)]
+                payloads = record.payloads(event)
             self.apply(event, base + index, record.time_ms, payloads)
         if event is not None:
             self.entries += index + entries(event)

@@ -19,8 +19,8 @@ from actors.kernel.clock import SystemClock
 from actors.options.broker_options import Options
 from cli.common.units import Address
 from cli.monitoring import http_monitor as module
-from cli.monitoring.http_monitor import MOST_CONNECTIONS, Monitor
-from cli.settings.bind import ListenError
+from cli.monitoring.http_monitor import MOST_CONNECTIONS, HttpMonitor
+from cli.settings.binding import ListenError
 from cli.settings.settings import ConfigError, Settings, load
 from eventstore.log.jetstream_log import LogUnavailable
 
@@ -29,10 +29,10 @@ pytestmark = pytest.mark.system
 
 @contextlib.asynccontextmanager
 async def serving(
-    monitor: Monitor | None = None, **settings: object
-) -> AsyncIterator[tuple[Monitor, int]]:
+    monitor: HttpMonitor | None = None, **settings: object
+) -> AsyncIterator[tuple[HttpMonitor, int]]:
     """A monitor on a free port."""
-    monitor = monitor or Monitor()
+    monitor = monitor or HttpMonitor()
     async with contextlib.AsyncExitStack() as stack:
         place = await monitor.serve(stack, load({"metrics": "127.0.0.1:0", **settings}, {}))
         assert place is not None
@@ -322,9 +322,9 @@ def with_metrics_at(place: Address, *, asked_for: bool) -> Settings:
 async def test_an_address_that_is_taken_ends_the_start_only_if_it_was_asked_for() -> None:
     async with serving() as (_, port), contextlib.AsyncExitStack() as stack:
         place = Address("127.0.0.1", port)
-        assert await Monitor().serve(stack, with_metrics_at(place, asked_for=False)) is None
+        assert await HttpMonitor().serve(stack, with_metrics_at(place, asked_for=False)) is None
         with pytest.raises(ListenError) as caught:
-            await Monitor().serve(stack, with_metrics_at(place, asked_for=True))
+            await HttpMonitor().serve(stack, with_metrics_at(place, asked_for=True))
         assert caught.value.exit_code == 69
         assert str(caught.value) == (
             f"cannot listen on 127.0.0.1:{port} (--metrics): another program listens there; "
@@ -334,4 +334,4 @@ async def test_an_address_that_is_taken_ends_the_start_only_if_it_was_asked_for(
 
 async def test_off_is_off() -> None:
     async with contextlib.AsyncExitStack() as stack:
-        assert await Monitor().serve(stack, load({"metrics": "off"}, {})) is None
+        assert await HttpMonitor().serve(stack, load({"metrics": "off"}, {})) is None

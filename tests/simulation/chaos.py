@@ -26,7 +26,7 @@ from actors.maintenance import retention
 from actors.session import publisher, router, session
 from eventstore.format.events import LogArchived, LogCut, MessageDropped
 from eventstore.format.records import Record, decode_record
-from projections.state.turns import Turns
+from eventstore.format.turn_parts import Turns
 from simulation.account import Account
 from simulation.attackers import ATTACKERS
 from simulation.devices import Device, Habits, settled

@@ -1,19 +1,23 @@
-"""Topics: which are meant, and those of messages that events name by position only."""
+"""Topics: those that a filter matches, and those of messages that events name by position."""
+
+from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from cli.common.progress import progress
-from cli.common.text import escaped
-from cli.logsource.source import Source
-from cli.logsource.source_flags import UsageError
-from eventstore.format.events import Event, MessagePublished, MessagesCarried, RetainedSnapshot
+from eventstore.format.events import MessagePublished, MessagesCarried, RetainedSnapshot
 from eventstore.format.positions import INDEX_BITS, Position, from_runs, position
+from eventstore.reading import Progress, silent
 from projections.audit.message_story import topic_of
 from protocol.mqtt.topic_trie import FilterTrie
-from protocol.mqtt.topics import TopicError, validate_topic_filter, validate_topic_name
+from protocol.mqtt.topics import validate_topic_filter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from eventstore.format.events import Event
+    from eventstore.reading import LogSource
 
 _KNOWN_TOPICS = 100_000
 _KNOWN_MESSAGES = 1_000_000
@@ -27,28 +31,15 @@ class Published(NamedTuple):
     size: int
     """Payload bytes."""
     time_ms: int | None = None
-    """When it was recorded (Unix, milliseconds), if that is known: a repetition does not tell."""
-
-
-def check_filter(topic_filter: str) -> None:
-    """Raise UsageError unless that is a topic filter."""
-    try:
-        validate_topic_filter(topic_filter)
-    except TopicError as error:
-        raise UsageError(f'topic "{escaped(topic_filter)}": {error}') from None
-
-
-def check_topic(topic: str) -> None:
-    """Raise UsageError unless messages can be published on that topic."""
-    try:
-        validate_topic_name(topic)
-    except TopicError as error:
-        raise UsageError(f'topic "{escaped(topic)}": {error}') from None
+    """When it was recorded (Unix, milliseconds); None: unknown, a repetition does not tell."""
 
 
 def topic_matcher(topic_filter: str) -> Callable[[str], bool]:
-    """Return what tells whether a filter matches a topic; raises UsageError for a bad filter."""
-    check_filter(topic_filter)
+    """Return a function that tells whether a filter matches a topic.
+
+    Raises TopicError for a bad filter.
+    """
+    validate_topic_filter(topic_filter)
     trie: FilterTrie[bool] = FilterTrie()
     trie.insert(topic_filter, "", True)
     known: dict[str, bool] = {}
@@ -65,7 +56,7 @@ def topic_matcher(topic_filter: str) -> Callable[[str], bool]:
 
 
 class _Held(NamedTuple):
-    """Messages of one event, neighbours in the log."""
+    """Messages of one event, adjacent in the log."""
 
     first: Position
     """Position of the first one."""
@@ -77,14 +68,14 @@ class _Held(NamedTuple):
 
 
 class Topics(Protocol):
-    """Knows messages by position, or not."""
+    """Known messages by position."""
 
     def get(self, ref: Position) -> Published | None:
-        """Return what is known of a message, None when it is not at hand."""
+        """Return what is known of a message; None if it is not loaded."""
 
 
 class TopicBook:
-    """The topics of messages by position: a bounded part at hand, the rest read from the log.
+    """The topics of messages by position: a bounded number in memory, the rest read from the log.
 
     Messages from before a log that was cut are known if the log repeats them. ``carriers`` tells
     where: records that were cut off -> those that repeat messages of them. Without it only what
@@ -93,12 +84,14 @@ class TopicBook:
 
     def __init__(
         self,
-        source: Source,
+        source: LogSource,
         carriers: Mapping[int, list[int]] | None = None,
         *,
         thorough: bool = False,
+        progress: Progress = silent,
     ) -> None:
         self._source = source
+        self._progress = progress
         self._carriers = carriers
         self._thorough = thorough
         self._records: OrderedDict[int, list[_Held]] = OrderedDict()
@@ -107,7 +100,7 @@ class TopicBook:
     def note(
         self, base: Position, events: Iterable[tuple[int, Event]], time_ms: int | None = None
     ) -> None:
-        """Have what a record published at hand.
+        """Remember what a record published.
 
         ``base`` is its position, ``events`` are all of it, ``time_ms`` is when it was recorded.
         """
@@ -141,7 +134,7 @@ class TopicBook:
             self._count += 1
 
     async def load(self, refs: Iterable[Position]) -> None:
-        """Have the messages with these positions at hand; raises CorruptLog."""
+        """Load the messages with these positions. Raises CorruptLog or CutMeanwhile."""
         unknown = {ref >> INDEX_BITS for ref in refs if self.get(ref) is None}
         first = self._source.first
         gone = {sequence for sequence in unknown if sequence < first}
@@ -157,9 +150,10 @@ class TopicBook:
                 self.note(position(record.sequence, 0), record.events(), record.time_ms)
 
     async def _look(self) -> dict[int, list[int]]:
-        """Return the records that repeat messages, by the records that held these."""
+        """Return the records that repeat messages, by the records that the messages were in."""
         found: dict[int, list[int]] = {}
-        with progress("looking for messages from before the cut", self._source.last) as update:
+        doing = "looking for messages from before the cut"
+        with self._progress(doing, self._source.last) as update:
             async for record in self._source.records_with([b'"MessagesCarried"'], update):
                 for _, event in record.events():
                     if isinstance(event, MessagesCarried):
@@ -168,7 +162,7 @@ class TopicBook:
         return found
 
     def get(self, ref: Position) -> Published | None:
-        """Return what is known of a message, None when it is not at hand."""
+        """Return what is known of a message; None if it is not loaded."""
         held = self._records.get(ref >> INDEX_BITS)
         if not held:
             return None

@@ -1,4 +1,4 @@
-"""What the log tells of one session, kept so that its state at any position is found quickly.
+"""The history of one session, kept so that its state at any position is found quickly.
 
 The log is folded once, from its beginning to its end, by the fold of the broker; what does not
 concern the session is passed over. Kept are where the session's events stand and, every so many
@@ -9,7 +9,6 @@ session with very many events only the latest ones are kept.
 
 from __future__ import annotations
 
-import asyncio
 from array import array
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
@@ -19,8 +18,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import orjson
 
-from cli.common.gc_pause import few_collections
-from eventstore.errors import CorruptLog
 from eventstore.format.events import (
     CheckpointBegun,
     CheckpointCompleted,
@@ -29,17 +26,20 @@ from eventstore.format.events import (
     SessionSnapshot,
 )
 from eventstore.format.positions import INDEX_BITS, Position, position
+from eventstore.format.turn_parts import Turns
+from eventstore.reading import few_collections
+from projections.state.misfits import MISFITS, misfit
 from projections.state.node import NodeState
 from projections.state.retained import RetainedIndex
 from projections.state.snapshot import Part, decode, encode
-from projections.state.turns import Turns
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
+    from contextlib import AbstractAsyncContextManager
 
-    from cli.logsource.source import Source
     from eventstore.format.events import Event
     from eventstore.format.records import Record
+    from eventstore.reading import LogSource
     from projections.state.session import SessionState
 
 MOST_EVENTS = 400_000
@@ -50,16 +50,16 @@ MOST_STATES = 1024
 _FIRST_INTERVAL = 64
 """Events between two kept states, at first."""
 _BYTES_AN_EVENT = 256
-"""A state so many times this large is kept so many events later: encoding takes its time."""
-_AT_HAND = 100_000
-"""Events that are at hand after somebody looked at them, unless more lie between two states."""
+"""Bytes of a state for which the next one is kept one event later: encoding takes time."""
+_CACHED = 100_000
+"""Events that stay in memory after they were looked at, unless more lie between two states."""
 _READ_AT_ONCE = 16
 _REPEATING = (SessionSnapshot, RetainedSnapshot)
-"""Events of a session that say what is known, and nothing that happened to it."""
+"""Events of a session that repeat what is known; nothing happened to it."""
 _NODE_EVENTS = frozenset({"CheckpointBegun", "CheckpointCompleted", "MessagesCarried"})
 
 
-class Happened(NamedTuple):
+class SessionEvent(NamedTuple):
     """An event of the session."""
 
     at: Position
@@ -68,7 +68,7 @@ class Happened(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class SessionMoment:
     """The session as of a moment."""
 
     number: int
@@ -77,7 +77,7 @@ class Seen:
     """None: there was no such session."""
     before: SessionState | None
     """The state before the last of these events and those that took effect with it."""
-    last: Happened | None
+    last: SessionEvent | None
     """The last of these events; None if it is not kept."""
     earlier: Position | None
     """Where the event before took effect; None if it is not kept."""
@@ -93,7 +93,7 @@ class _Kept(NamedTuple):
 
 
 class _Unretained(RetainedIndex):
-    """Forgets what is retained: nobody asks here, and payloads take room."""
+    """Forgets what is retained: it is not asked for here, and payloads take room."""
 
     def published(self, event: object, at: Position, payloads: Sequence[bytes]) -> None:
         """Do nothing."""
@@ -105,23 +105,27 @@ class _Unretained(RetainedIndex):
 class SessionHistory:
     """The events and states of one session, as far as the log goes.
 
-    ``begin`` is the first moment that can be told of: nothing before it is known in a log that
-    was cut, and in one with very many events of the session. ``done`` is the last record that was
+    ``begin`` is the first moment that is known: what is before it was cut off, or forgotten in a
+    log with very many events of the session. ``done`` is the last record that was
     folded.
     """
 
-    def __init__(self, name: str, begin: int) -> None:
-        """Begin with the first record of a log, ``begin``."""
+    def __init__(self, name: str, begin: int, lock: AbstractAsyncContextManager[object]) -> None:
+        """Begin with the first record of a log, ``begin``.
+
+        ``lock``, such as an ``asyncio.Lock``, is held while a state is looked up, and for each
+        record that is folded.
+        """
         self.name = name
         self.first_record = begin
         self.begin: Position = position(begin, 0)
         self.done = begin - 1
         self.done_ms = 0
         self.forgotten = 0
-        """Events that are not kept any more."""
+        """Events that are no longer kept."""
         self._node = _fresh(begin)
         self._turns = Turns()
-        # What was there with these records; an event of a turn in several parts stands before.
+        # Where events took effect; an event of a turn in several parts stands before that.
         self._effective = array("Q")
         self._positions = array("Q")
         self._times = array("q")
@@ -129,9 +133,8 @@ class SessionHistory:
         self._bytes = 0
         self._interval = _FIRST_INTERVAL
         self._due = 0
-        self._stretches: OrderedDict[int, list[Happened]] = OrderedDict()
-        self._still = asyncio.Lock()
-        """Held while somebody looks, and for each record that is folded."""
+        self._stretches: OrderedDict[int, list[SessionEvent]] = OrderedDict()
+        self._still = lock
         if not self._node.partial:
             self._keep()
 
@@ -157,7 +160,7 @@ class SessionHistory:
     # ------------------------------------------------------------------------- folding
 
     async def grow(
-        self, source: Source, last: int, pause: Callable[[int], Awaitable[None]]
+        self, source: LogSource, last: int, pause: Callable[[int], Awaitable[None]]
     ) -> None:
         """Fold on up to a record; ``pause`` is awaited after each, with its sequence.
 
@@ -175,9 +178,8 @@ class SessionHistory:
     def _follow(self, record: Record) -> None:
         try:
             self._take(record)
-        except (ValueError, KeyError, IndexError, TypeError) as error:
-            what = f"holds an event that does not fit: {type(error).__name__}"
-            raise CorruptLog(record.sequence, what) from error
+        except MISFITS as error:
+            raise misfit(record, error) from error
 
     def _take(self, record: Record) -> None:
         _, complete = self._turns.take(record)
@@ -258,7 +260,7 @@ class SessionHistory:
         ends = [bisect_left(self._effective, one) for one in buckets]
         return [after - before for before, after in pairwise(ends)]
 
-    async def at(self, source: Source, at: Position) -> Seen:
+    async def at(self, source: LogSource, at: Position) -> SessionMoment:
         """Return the session as of a position, which is not before ``begin``.
 
         Raises CorruptLog and CutMeanwhile.
@@ -266,21 +268,21 @@ class SessionHistory:
         async with self._still:
             return await self._at(source, at)
 
-    async def _at(self, source: Source, at: Position) -> Seen:
+    async def _at(self, source: LogSource, at: Position) -> SessionMoment:
         number = self.number_at(at)
         effective = self._effective
         later = effective[number] if number < len(self) else None
         if not number:
-            return Seen(0, _thawed(self.name, self._kept[0]), None, None, None, later)
+            return SessionMoment(0, _thawed(self.name, self._kept[0]), None, None, None, later)
         # A turn in several parts takes effect at one position.
         first = bisect_left(effective, effective[number - 1])
         before = await self._after(source, first)
         (last,) = await self._between(source, number - 1, number)
         state = await self._after(source, number)
         earlier = effective[first - 1] if first else None
-        return Seen(number, state, before, last, earlier, later)
+        return SessionMoment(number, state, before, last, earlier, later)
 
-    async def _after(self, source: Source, number: int) -> SessionState | None:
+    async def _after(self, source: LogSource, number: int) -> SessionState | None:
         """Return the state after so many of the events that are kept."""
         absolute = number + self.forgotten
         index = bisect_right(self._kept, absolute, key=_number) - 1
@@ -293,7 +295,7 @@ class SessionHistory:
             node.apply(one.event, one.at, one.time_ms)
         return node.sessions.get(self.name)
 
-    async def _between(self, source: Source, first: int, last: int) -> list[Happened]:
+    async def _between(self, source: LogSource, first: int, last: int) -> list[SessionEvent]:
         """Return the events from one number up to another; they lie in one stretch."""
         if first == last:
             return []
@@ -307,14 +309,14 @@ class SessionHistory:
             stretch = await self._read(source, start, stop)
             self._stretches[start] = stretch
         self._stretches.move_to_end(start)
-        while len(self._stretches) > 1 and sum(map(len, self._stretches.values())) > _AT_HAND:
+        while len(self._stretches) > 1 and sum(map(len, self._stretches.values())) > _CACHED:
             self._stretches.popitem(last=False)
         return stretch[first - start : last - start]
 
-    async def _read(self, source: Source, first: int, last: int) -> list[Happened]:
+    async def _read(self, source: LogSource, first: int, last: int) -> list[SessionEvent]:
         wanted = list(zip(self._positions[first:last], self._times[first:last], strict=True))
         times = dict(wanted)
-        found: dict[Position, Happened] = {}
+        found: dict[Position, SessionEvent] = {}
         sequences = sorted({at >> INDEX_BITS for at, _ in wanted})
         for start in range(0, len(sequences), _READ_AT_ONCE):
             for record in await source.some(sequences[start : start + _READ_AT_ONCE]):
@@ -323,7 +325,7 @@ class SessionHistory:
                     continue
                 for index, event in record.events():
                     if base + index in times:
-                        found[base + index] = Happened(base + index, record.time_ms, event)
+                        found[base + index] = SessionEvent(base + index, record.time_ms, event)
         return [found[at] for at, _ in wanted]
 
 

@@ -40,7 +40,7 @@ class Frame:
 
 
 def header(frame: Frame, where: str, width: int, state: Line, right: str) -> Line:
-    """Give the first line: which broker it is, ``state``, and ``right`` at its right end."""
+    """Return the first line: which broker it is, ``state``, and ``right`` at its right end."""
     status = frame.status
     up = text.duration(status["time_ms"] - status["started_ms"])
     line: Line = [
@@ -60,7 +60,7 @@ def header(frame: Frame, where: str, width: int, state: Line, right: str) -> Lin
 
 
 def health(status: dict[str, Any]) -> Line:
-    """Give ``ready``, or that it is not."""
+    """Return ``ready``, or that it is not."""
     return [("ready", "good")] if status["ready"] else [("NOT READY", "bad")]
 
 
@@ -74,7 +74,7 @@ def troubles(status: dict[str, Any]) -> list[str]:
 
 
 def summary(frame: Frame, width: int) -> list[Line]:
-    """Give the figures as lines of ``width`` columns: nine, or five where they are long."""
+    """Return the figures as lines of ``width`` columns: nine, or five where they are long."""
     if width < WIDE:
         return [*_curves(frame, width), *_states(frame, width)]
     left, right = _curves(frame, _LEFT), _states(frame, width - _LEFT - 2)
@@ -86,7 +86,7 @@ def summary(frame: Frame, width: int) -> list[Line]:
 
 
 def _curves(frame: Frame, width: int) -> list[Line]:
-    """Give the lines that end with a curve of their first figure."""
+    """Return the lines that end with a curve of their first figure."""
     status, rates, history = frame.status, frame.rates, frame.history
     per_record = rates.events / rates.records if rates and rates.records else None
     lines: list[tuple[str, list[Line]]] = [
@@ -210,7 +210,7 @@ def _pair(name: str, value: str) -> Line:
 
 
 def _marked(name: str, value: float | None, role: Role, unit: str = "") -> Line:
-    """Give a figure that should be 0."""
+    """Return a figure that should be 0."""
     shown = figures.count(value) + unit
     return [(f"{name} ", "label"), (shown, role if value else "plain")]
 

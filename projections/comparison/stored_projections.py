@@ -1,24 +1,20 @@
 """The projections as they are stored, read without a broker, while one may be writing them."""
 
-import asyncio
+from __future__ import annotations
+
 import base64
 import struct
-import time
-from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import orjson
 
-from cli.common.progress import progress
-from cli.compare.live_state import as_number
-from cli.logsource.source import Source
 from eventstore.errors import LostLog
-from eventstore.format.positions import Position
 from eventstore.format.records import GENESIS
 from eventstore.log.jetstream_log import ask, read_bounds, read_stored
+from eventstore.reading import Polling, Progress, silent
+from projections.comparison.live_state import digest_number
 from projections.state.digests import digest, retained_digest
-from projections.state.retained import RetainedMessage
-from projections.state.session import SessionState
 from projections.state.snapshot import decode
 from projections.storage.format import (
     GONE,
@@ -37,22 +33,30 @@ from projections.storage.format import (
 )
 from protocol.errors import FoldmqError
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from eventstore.format.positions import Position
+    from eventstore.reading import LogSource
+    from projections.state.retained import RetainedMessage
+    from projections.state.session import SessionState
+
 _SECONDS = 10.0
 _PATIENCE = 30.0
 _POLL = 0.05
 
 
 class Unsettled(FoldmqError):  # noqa: N818 - named for the condition, as in eventstore.errors
-    """The projections changed all the time while they were read."""
+    """The projections kept changing while they were read."""
 
     exit_code = 75
 
     def __init__(self) -> None:
-        super().__init__("the projections are being written all the time: try again")
+        super().__init__("the projections keep changing: try again")
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class StoredItem:
     """One session or retained message of the projections."""
 
     version: Position
@@ -61,58 +65,59 @@ class Held:
 
 
 @dataclass(slots=True)
-class Projections:
+class StoredProjections:
     """What was stored when it was read."""
 
-    sessions: dict[str, Held] = field(default_factory=dict)
-    retained: dict[str, Held] = field(default_factory=dict)
+    sessions: dict[str, StoredItem] = field(default_factory=dict)
+    retained: dict[str, StoredItem] = field(default_factory=dict)
     torn: set[str] = field(default_factory=set)
     """Sessions of which parts of different versions are stored."""
     damaged: list[int] = field(default_factory=list)
     """Sequences of messages that cannot be read."""
     mark: Mark | None = None
     useless: str | None = None
-    """Why a broker that starts would not use them and fold the log from its beginning."""
+    """Why a broker that starts would not use them but fold the log from its beginning."""
 
 
 class ProjectionReader:
-    """Reads the projections of a node."""
+    """Reads the projections of a node, which are stored beside its log."""
 
-    def __init__(self, source: Source, node: str) -> None:
+    def __init__(self, source: LogSource, node: str, progress: Progress = silent) -> None:
         self._source = source
+        self._progress = progress
         self._stream = f"FOLDMQ_STATE_{node}"
         self._prefix = f"foldmq.state.{node}."
-        self.found = Projections()
+        self.found = StoredProjections()
         """What was read."""
         self._large: dict[str, dict[int, Entry]] = {}
         self._sum = 0
         self._digest = 0
 
-    async def all(self) -> Projections:
-        """Return all that is stored. Raises Unsettled, or LogUnavailable."""
+    async def all(self) -> StoredProjections:
+        """Return all that is stored. Raises Unsettled or LogUnavailable."""
         found = self.found
         try:
             done, last = await self._bounds()
         except LostLog:
             found.useless = "there are none"
             return found
-        deadline = time.monotonic() + _PATIENCE
+        polling = Polling(_POLL, _PATIENCE)
         await self._read(done, last, again=False)
         while True:
-            # What is stored now and was not when it was passed stands behind.
+            # What was stored after it was passed is behind.
             done, (_, last) = last, await self._bounds()
             if last > done:
                 await self._read(done + 1, last, again=True)
-            elif not self._torn() or not self._source.live or time.monotonic() > deadline:
+            elif not self._torn() or not self._source.live or polling.expired:
                 break
             else:
-                await asyncio.sleep(_POLL)
-            if last > done and time.monotonic() > deadline:
+                await polling.wait()
+            if last > done and polling.expired:
                 raise Unsettled
         self._finish()
         return found
 
-    async def one(self, name: str) -> Projections:
+    async def one(self, name: str) -> StoredProjections:
         """Return what is stored of one session, and the mark."""
         found = self.found
         try:
@@ -175,7 +180,8 @@ class ProjectionReader:
         return [first, *(one for one in others if one is not None)]
 
     async def _read(self, first: int, last: int, *, again: bool) -> None:
-        with progress("reading the projections", last - first + 1, "messages") as update:
+        doing, total = "reading the projections", last - first + 1
+        with self._progress(doing, total, "messages") as update:
             async for sequence, data in read_stored(self._source.client, self._stream, first, last):
                 gone = self._take(sequence, data)
                 if gone is not None and again:
@@ -183,7 +189,7 @@ class ProjectionReader:
                 update(sequence - first + 1)
 
     def _take(self, sequence: int, data: bytes) -> Entry | None:
-        """Take a message; return one that says that a key is gone."""
+        """Read a message; return it if it says that a key is gone."""
         try:
             entry = decode_entry(data)
             message = retained_of(entry) if entry.kind == RETAINED else None
@@ -196,26 +202,26 @@ class ProjectionReader:
         if entry.kind == GONE:
             return entry
         if message is not None:
-            short = as_number(retained_digest(message))
+            short = digest_number(retained_digest(message))
             self._hold(self.found.retained, RETAINED, entry, short)
         elif entry.kind == SESSION and entry.parts > 1:
             self._drop(SESSION, entry.name, entry.part)
             self._large.setdefault(entry.name, {})[entry.part] = entry
             self._sum ^= tag(key_of(SESSION, entry.name, entry.part), entry.version)
         elif entry.kind == SESSION:
-            self._hold(self.found.sessions, SESSION, entry, as_number(digest([entry.body])))
-        elif entry.kind != MARK:  # of a later foldmq
+            self._hold(self.found.sessions, SESSION, entry, digest_number(digest([entry.body])))
+        elif entry.kind != MARK:  # written by a later foldmq
             self.found.damaged.append(sequence)
         return None
 
-    def _hold(self, table: dict[str, Held], kind: int, entry: Entry, short: int) -> None:
+    def _hold(self, table: dict[str, StoredItem], kind: int, entry: Entry, short: int) -> None:
         self._drop(kind, entry.name, 0)
-        table[entry.name] = Held(entry.version, short)
+        table[entry.name] = StoredItem(entry.version, short)
         self._sum ^= tag(key_of(kind, entry.name), entry.version)
 
     def _drop(self, kind: int, name: str, part: int) -> None:
         """Forget what was read of a key."""
-        held: Held | Entry | None = None
+        held: StoredItem | Entry | None = None
         if kind == RETAINED:
             held = self.found.retained.pop(name, None)
         elif part == 0:
@@ -226,7 +232,7 @@ class ProjectionReader:
             self._sum ^= tag(key_of(kind, name, part), held.version)
 
     async def _forget(self, gone: Entry) -> None:
-        """Forget a key that is gone: the message does not tell whether a session's or a topic's."""
+        """Forget a key that is gone: the message does not tell whether of a session or a topic."""
         kinds = (SESSION,) if gone.part else (SESSION, RETAINED)
         for kind in kinds:
             data = await self._latest(key_of(kind, gone.name, gone.part))
@@ -246,7 +252,7 @@ class ProjectionReader:
         for name, parts in self._large.items():
             if parts and name not in found.torn:
                 texts = [parts[number].body for number in sorted(parts)]
-                found.sessions[name] = Held(parts[0].version, as_number(digest(texts)))
+                found.sessions[name] = StoredItem(parts[0].version, digest_number(digest(texts)))
         if found.damaged:
             found.useless = "messages of theirs are damaged"
         elif found.mark is None:

@@ -5,7 +5,7 @@ import socket
 
 import structlog
 
-from cli.common.units import Address
+from cli.common import Address
 from cli.settings.settings import Settings, flag
 from protocol.errors import FoldmqError
 

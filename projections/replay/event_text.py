@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import Any
 
-from cli.common import text
-from cli.logsource.topic_lookup import Published, Topics
+from eventstore import shown
+from eventstore.format import run_text
 from eventstore.format.events import (
     Acked,
     Bridged,
@@ -44,6 +44,7 @@ from eventstore.format.events import (
 from eventstore.format.positions import Position, Run, format_position, from_runs
 from eventstore.format.records import payload_bounds
 from projections.audit.message_story import topic_of
+from projections.replay.topic_lookup import Published, Topics
 
 _LEVELS = {3: ["MQTT 3.1"], 4: [], 5: ["MQTT 5"]}
 _PAYLOADS_SHOWN = 3
@@ -52,17 +53,20 @@ _WITH_MESSAGES = (MessagePublished, MessagesCarried, RetainedSnapshot)
 
 
 def words(event: Event, topics: Topics) -> str:
-    """Say what happened, without the session; topics of messages must be at hand."""
+    """Return what happened as text, without the session.
+
+    Topics of messages that are not loaded in ``topics`` are left out.
+    """
     return _WORDS[type(event)](event, topics)
 
 
 def payload_words(event: Event, area: memoryview) -> str:
-    """Give the payloads of an event, at most a few of them; empty when it has none."""
+    """Return the payloads of an event as text, the first few of them; empty if it has none."""
     payloads = _payloads(event, area, _PAYLOADS_SHOWN)
     if not payloads:
         return ""
     total = event.count if isinstance(event, _WITH_MESSAGES) else 1
-    return ": " + text.several(map(text.payload_text, payloads), total)
+    return ": " + run_text.several(map(shown.payload_text, payloads), total)
 
 
 def _payloads(event: Event, area: memoryview, most: int) -> list[bytes]:
@@ -76,20 +80,20 @@ def _payloads(event: Event, area: memoryview, most: int) -> list[bytes]:
 
 def _ids(runs: list[Run]) -> str:
     single = len(runs) == 1 and isinstance(runs[0], int)
-    return f"packet {text.numbers(runs)}" if single else f"packets {text.numbers(runs)}"
+    return f"packet {run_text.numbers(runs)}" if single else f"packets {run_text.numbers(runs)}"
 
 
 def _messages(refs: list[Run], topics: Topics) -> str:
-    """Give the topics and positions of messages: ``hall/door (5.0)``."""
+    """Return the topics and positions of messages: ``hall/door (5.0)``."""
     values = from_runs(refs)
     if not values:
         return ""
     names = {found.topic: None for ref in values if (found := topics.get(ref)) is not None}
-    where = text.positions(refs)
+    where = run_text.positions(refs)
     label = "" if len(values) == 1 else f"{len(values):,} messages "
     if not names:  # from before the log begins
         return f"message {where}" if len(values) == 1 else f"{label}{where}"
-    return f"{text.several(map(text.name, names), len(names))} ({label}{where})"
+    return f"{run_text.several(map(shown.name, names), len(names))} ({label}{where})"
 
 
 def _opened(event: SessionOpened, _topics: Topics) -> str:
@@ -99,8 +103,8 @@ def _opened(event: SessionOpened, _topics: Topics) -> str:
     if event.keep_alive:
         parts.append(f"keep alive {event.keep_alive} s")
     if event.user is not None:
-        parts.append(f"user {text.name(event.user)}")
-    origin = f" from {text.escaped(event.address)}" if event.address else ""
+        parts.append(f"user {shown.name(event.user)}")
+    origin = f" from {shown.escaped(event.address)}" if event.address else ""
     return f"connected{origin}: {', '.join(parts)}"
 
 
@@ -109,10 +113,10 @@ def _published(event: MessagePublished, _topics: Topics) -> str:
     total = sizes * event.count if isinstance(sizes, int) else sum(sizes)
     what = "" if event.count == 1 else f" {event.count:,} messages to"
     verb = "will published" if event.will else "published"
-    shown = text.several(map(text.name, event.topics), len(event.topics))
+    topics = run_text.several(map(shown.name, event.topics), len(event.topics))
     retained = " retained" if event.retain else ""
     ids = f", {_ids(event.pids)}" if event.pids else ""
-    return f"{verb}{what} {shown} QoS {event.qos}{retained}, {text.size(total)}{ids}"
+    return f"{verb}{what} {topics} QoS {event.qos}{retained}, {shown.size(total)}{ids}"
 
 
 def _delivered(event: Delivered, topics: Topics) -> str:
@@ -120,34 +124,34 @@ def _delivered(event: Delivered, topics: Topics) -> str:
     retained = " retained" if event.retain else ""
     return (
         f"sent{origin} {_messages(event.refs, topics)} QoS {event.qos}{retained}, "
-        f"{_ids(event.pids)}, for {text.name(event.filter)}"
+        f"{_ids(event.pids)}, for {shown.name(event.filter)}"
     )
 
 
 def _queued(event: Queued, topics: Topics) -> str:
     return (
-        f"queued {_messages(event.refs, topics)} QoS {event.qos}, {text.size(event.size)}, "
-        f"for {text.name(event.filter)}"
+        f"queued {_messages(event.refs, topics)} QoS {event.qos}, {shown.size(event.size)}, "
+        f"for {shown.name(event.filter)}"
     )
 
 
 def _dropped(event: MessageDropped, topics: Topics) -> str:
-    what = _messages(event.refs, topics) or text.counted(event.count, "message")
+    what = _messages(event.refs, topics) or shown.counted(event.count, "message")
     where = " from the queue" if event.queued >= 0 else ""
-    by = f", for {text.name(event.filter)}" if event.filter else ""
-    return f"dropped{where} {what}: {text.escaped(event.reason)}{by}"
+    by = f", for {shown.name(event.filter)}" if event.filter else ""
+    return f"dropped{where} {what}: {shown.escaped(event.reason)}{by}"
 
 
 def _granted(event: Subscribed, _topics: Topics) -> str:
-    granted = (f"{text.name(one)} QoS {qos}" for one, qos in event.filters)
-    return f"subscribed {text.several(granted, len(event.filters))}"
+    granted = (f"{shown.name(one)} QoS {qos}" for one, qos in event.filters)
+    return f"subscribed {run_text.several(granted, len(event.filters))}"
 
 
 def _will_armed(event: WillArmed, _topics: Topics) -> str:
     retained = " retained" if event.retain else ""
     return (
-        f"left a will for {text.name(event.topic)} QoS {event.qos}{retained}, "
-        f"{text.size(event.size)}"
+        f"left a will for {shown.name(event.topic)} QoS {event.qos}{retained}, "
+        f"{shown.size(event.size)}"
     )
 
 
@@ -157,7 +161,7 @@ def _snapshot(event: SessionSnapshot, _topics: Topics) -> str:
     held = state.get("subscriptions")
     count = len(held) if isinstance(held, list) else 0
     whole = "" if event.part == 0 and event.last else f", part {event.part + 1} of its state"
-    return f"repeated: session {away}, {text.counted(count, 'subscription')}{whole}"
+    return f"repeated: session {away}, {shown.counted(count, 'subscription')}{whole}"
 
 
 def _retained(event: RetainedSnapshot, _topics: Topics) -> str:
@@ -175,69 +179,69 @@ def _repeated(topics: Sequence[str], event: RetainedSnapshot | MessagesCarried) 
     label = "" if event.count == 1 else f"{event.count:,} messages "
     sizes = event.sizes
     total = sizes * event.count if isinstance(sizes, int) else sum(sizes)
-    shown = text.several(map(text.name, topics), len(topics))
-    return f"{shown} ({label}from {text.positions(event.refs)}), {text.size(total)}"
+    several = run_text.several(map(shown.name, topics), len(topics))
+    return f"{several} ({label}from {run_text.positions(event.refs)}), {shown.size(total)}"
 
 
 def _completed(event: CheckpointCompleted, _topics: Topics) -> str:
-    sessions = text.counted(event.sessions, "session")
-    retained = text.counted(event.retained, "retained message")
+    sessions = shown.counted(event.sessions, "session")
+    retained = shown.counted(event.retained, "retained message")
     begun = format_position(event.begun)
     return f"checkpoint {event.checkpoint} (from {begun}) complete: {sessions}, {retained}"
 
 
 def _cut(event: LogCut, _topics: Topics) -> str:
     return (
-        f"log cut before record {event.first} of {text.clock(event.begins_ms)}: "
-        f"{text.escaped(event.reason)}"
+        f"log cut before record {event.first} of {shown.clock(event.begins_ms)}: "
+        f"{shown.escaped(event.reason)}"
     )
 
 
 def _archived(event: LogArchived, _topics: Topics) -> str:
-    where, by = text.name(event.where), text.name(event.by)
+    where, by = shown.name(event.where), shown.name(event.by)
     return f"log archived up to record {event.through} in {where}, says {by}"
 
 
 def _acted(event: OperatorActed, _topics: Topics) -> str:
-    action = text.escaped(event.action.replace("_", " "))
-    return f"operator {text.name(event.by)}: {action} {text.name(event.target)}"
+    action = shown.escaped(event.action.replace("_", " "))
+    return f"operator {shown.name(event.by)}: {action} {shown.name(event.target)}"
 
 
 def _web_accessed(event: WebAccessed, _topics: Topics) -> str:
     if event.outcome.startswith("token_"):
-        change = text.escaped(event.outcome.removeprefix("token_"))
-        end = text.escaped(event.expires)
+        change = shown.escaped(event.outcome.removeprefix("token_"))
+        end = shown.escaped(event.expires)
         return (
-            f"web page: token {text.name(event.name)} {change}, role {text.escaped(event.role)}, "
+            f"web page: token {shown.name(event.name)} {change}, role {shown.escaped(event.role)}, "
             f"expires {end if end == 'never' else f'at {end}'}"
         )
     noun = "change" if event.outcome == "denied" else "login"
-    what = noun if event.count == 1 else text.counted(event.count, noun)
+    what = noun if event.count == 1 else shown.counted(event.count, noun)
     if event.outcome != "login":
-        what += f" {text.escaped(event.outcome)}"
-    reason = f" ({text.escaped(event.reason.replace('_', ' '))})" if event.reason else ""
-    origin = text.escaped(event.address) if event.address else "many addresses"
-    token = f", token {text.name(event.name)}" if event.name else ""
-    role = f", role {text.escaped(event.role)}" if event.role else ""
-    since = f", the first at {text.clock(event.first_ms)}" if event.count > 1 else ""
+        what += f" {shown.escaped(event.outcome)}"
+    reason = f" ({shown.escaped(event.reason.replace('_', ' '))})" if event.reason else ""
+    origin = shown.escaped(event.address) if event.address else "many addresses"
+    token = f", token {shown.name(event.name)}" if event.name else ""
+    role = f", role {shown.escaped(event.role)}" if event.role else ""
+    since = f", the first at {shown.clock(event.first_ms)}" if event.count > 1 else ""
     return f"web page: {what}{reason} from {origin}{token}{role}{since}"
 
 
 _WORDS: dict[type, Callable[[Any, Topics], str]] = {
-    BrokerStarted: lambda event, _: f"broker started, foldmq {text.escaped(event.software)}",
+    BrokerStarted: lambda event, _: f"broker started, foldmq {shown.escaped(event.software)}",
     BrokerStopped: lambda _event, _: "broker stopped",
     SessionOpened: _opened,
     SessionTakenOver: lambda event, _: f"taken over: connection {event.generation} is closed",
-    SessionClosed: lambda event, _: f"connection ended: {text.escaped(event.reason)}",
-    SessionExpired: lambda event, _: f"session removed: {text.escaped(event.reason)}",
+    SessionClosed: lambda event, _: f"connection ended: {shown.escaped(event.reason)}",
+    SessionExpired: lambda event, _: f"session removed: {shown.escaped(event.reason)}",
     Subscribed: _granted,
     Unsubscribed: lambda event, _: (
-        f"unsubscribed {text.several(map(text.name, event.filters), len(event.filters))}"
+        f"unsubscribed {run_text.several(map(shown.name, event.filters), len(event.filters))}"
     ),
     MessagePublished: _published,
     Delivered: _delivered,
     Queued: _queued,
-    Redelivered: lambda event, _: f"sent again {_ids(event.pids)}: {text.escaped(event.cause)}",
+    Redelivered: lambda event, _: f"sent again {_ids(event.pids)}: {shown.escaped(event.cause)}",
     Acked: lambda event, _: f"acknowledged {_ids(event.pids)} (PUBACK)",
     Received: lambda event, _: f"received {_ids(event.pids)} (PUBREC)",
     Completed: lambda event, _: f"completed {_ids(event.pids)} (PUBCOMP)",
@@ -259,19 +263,23 @@ _WORDS: dict[type, Callable[[Any, Topics], str]] = {
     OperatorActed: _acted,
     RetainedCleared: lambda event, _: (
         "retained messages removed: "
-        + text.several(map(text.name, event.topics), len(event.topics))
+        + run_text.several(map(shown.name, event.topics), len(event.topics))
     ),
     WebAccessed: _web_accessed,
 }
 
 
-def as_object(
+def event_object(
     event: Event, at: Position, time_ms: int, topics: Topics, area: memoryview | None
 ) -> dict[str, object]:
-    """Give an event as a JSON object; ``area`` is the payload area if payloads are wanted."""
+    """Return an event as a JSON object.
+
+    ``time_ms`` is that of its record (Unix, milliseconds), ``area`` the payload area of the record,
+    or None to leave payloads out.
+    """
     found: dict[str, object] = {
         "position": format_position(at),
-        "time": text.iso(time_ms),
+        "time": shown.iso(time_ms),
         "type": event.e,
     }
     columns = {"e", "v", "at", "pids", "refs", "topics", "which", "sizes", "properties"}
@@ -295,7 +303,7 @@ def as_object(
     if isinstance(event, CheckpointCompleted):
         found["begun"] = format_position(event.begun)
     elif isinstance(event, LogCut):
-        found["begins"] = text.iso(event.begins_ms)
+        found["begins"] = shown.iso(event.begins_ms)
         del found["begins_ms"]
     pids, refs = from_runs(getattr(event, "pids", ())), from_runs(getattr(event, "refs", ()))
     if refs:
@@ -305,7 +313,7 @@ def as_object(
     if isinstance(event, WillArmed):
         found["topic"] = event.topic
         if area is not None:
-            found.update(text.payload_field(_payloads(event, area, 1)[0]))
+            found.update(shown.payload_field(_payloads(event, area, 1)[0]))
     return found
 
 
@@ -321,7 +329,7 @@ def _published_objects(
             "topic": topic_of(event, offset),
             "size": sizes if isinstance(sizes, int) else sizes[offset],
             **({"packet_id": pids[offset]} if offset < len(pids) else {}),
-            **(text.payload_field(payloads[offset]) if payloads else {}),
+            **(shown.payload_field(payloads[offset]) if payloads else {}),
         }
         for offset in range(event.count)
     ]
@@ -330,7 +338,7 @@ def _published_objects(
 def _repeated_objects(
     event: MessagesCarried | RetainedSnapshot, at: Position, area: memoryview | None
 ) -> list[dict[str, object]]:
-    """Give messages that are repeated: each has two positions, one of which counts from here."""
+    """Return messages that are repeated: each has two positions, one of which counts from here."""
     payloads = _payloads(event, area, event.count) if area is not None else []
     sizes = event.sizes
     found: list[dict[str, object]] = []
@@ -344,7 +352,7 @@ def _repeated_objects(
                 "topic": topic_of(event, offset),
                 "size": sizes if isinstance(sizes, int) else sizes[offset],
                 **({"qos": event.qos[offset]} if isinstance(event, RetainedSnapshot) else {}),
-                **(text.payload_field(payloads[offset]) if payloads else {}),
+                **(shown.payload_field(payloads[offset]) if payloads else {}),
             }
         )
     if isinstance(event, MessagesCarried):

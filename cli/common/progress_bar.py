@@ -11,7 +11,7 @@ _UPDATE_EVERY = 0.1
 
 @contextlib.contextmanager
 def progress(what: str, total: int, unit: str = "records") -> Iterator[Callable[[int], None]]:
-    """Give what is called with how many of ``total`` records, or another unit, are done."""
+    """Return what is called with how many of ``total`` records, or another unit, are done."""
     if not sys.stderr.isatty():
         yield lambda _done: None
         return

@@ -1,24 +1,27 @@
-"""The log folded once, and compared on the way with what others say the state was."""
+"""The log folded once, and compared on the way with what the broker and its projections hold."""
 
-import itertools
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from __future__ import annotations
+
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from cli.common.gc_pause import few_collections
-from cli.common.progress import progress
-from cli.compare.live_state import Attested, Page, as_number
-from cli.compare.stored_projections import Projections
-from cli.logsource.replay_fold import fold
-from cli.logsource.source import CutOff, Source
-from eventstore.errors import CorruptLog
+from eventstore.errors import CutOff
 from eventstore.format.events import Event, MessagePublished, RetainedSnapshot
 from eventstore.format.positions import Position, format_position, position
-from eventstore.format.records import Record, payload_bounds
+from eventstore.format.turn_parts import Turns
+from eventstore.reading import LogSource, Progress, few_collections, silent
+from projections.comparison.live_state import LivePage, LiveState, digest_number
+from projections.replay import fold
 from projections.state.digests import retained_digest, session_digest
+from projections.state.misfits import MISFITS, misfit
 from projections.state.node import NodeState
-from projections.state.turns import Turns
-from projections.storage.format import Mark
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+
+    from eventstore.format.records import Record
+    from projections.comparison.stored_projections import StoredProjections
+    from projections.storage.format import Mark
 
 BROKER, PROJECTIONS = "broker", "projections"
 SESSION, RETAINED, MARK = "session", "retained", "mark"
@@ -55,27 +58,22 @@ class Check(Protocol):
         """Yield what differs."""
 
 
-def payloads_of(event: Event, record: Record) -> Sequence[bytes]:
-    """Return the payloads that a fold needs of an event."""
-    if not isinstance(event, RetainedSnapshot) and not (
-        isinstance(event, MessagePublished) and event.retain
-    ):
-        return ()
-    area = record.payload
-    bounds = payload_bounds(event)
-    return [bytes(area[start:stop]) for start, stop in itertools.pairwise(bounds)]
-
-
 def apply(node: NodeState, event: Event, at: Position, record: Record) -> None:
     """Fold one event; raise CorruptLog when it does not fit."""
+    payloads: Sequence[bytes] = ()
+    if isinstance(event, RetainedSnapshot) or (
+        isinstance(event, MessagePublished) and event.retain
+    ):
+        payloads = record.payloads(event)
     try:
-        node.apply(event, at, record.time_ms, payloads_of(event, record))
-    except (ValueError, KeyError, IndexError, TypeError) as error:
-        what = f"holds an event that does not fit: {type(error).__name__}"
-        raise CorruptLog(record.sequence, what) from error
+        node.apply(event, at, record.time_ms, payloads)
+    except MISFITS as error:
+        raise misfit(record, error) from error
 
 
-async def read_turns(source: Source, last: int, doing: str) -> AsyncIterator[list[Record]]:
+async def read_turns(
+    source: LogSource, last: int, doing: str, progress: Progress = silent
+) -> AsyncIterator[list[Record]]:
     """Yield the turns of a log up to a record, each with all of its records."""
     turns = Turns()
     if last < source.begin:
@@ -90,20 +88,27 @@ async def read_turns(source: Source, last: int, doing: str) -> AsyncIterator[lis
 
 
 def freeze_offline(node: NodeState, bound: Position) -> None:
-    """Keep little of the sessions that nothing happens to."""
+    """Freeze the sessions that are offline, to save memory."""
     for name in [name for name, state in node.sessions.live.items() if not state.connected]:
         node.sessions.freeze(name, bound)
 
 
 class Comparison:
-    """Folds a log and has checks look at the state at their positions.
+    """Folds a log and runs each check on the state at its position.
 
     ``only`` folds the events of one session alone.
     """
 
-    def __init__(self, source: Source, checks: Iterable[Check], only: str | None = None) -> None:
+    def __init__(
+        self,
+        source: LogSource,
+        checks: Iterable[Check],
+        only: str | None = None,
+        progress: Progress = silent,
+    ) -> None:
         self.node = NodeState(source.begin)
         self._source = source
+        self._progress = progress
         self._checks: list[Check] = []
         self._only = only
         self._found: list[Difference] = []
@@ -120,8 +125,11 @@ class Comparison:
         self._checks.sort(key=lambda check: check.bound, reverse=True)
 
     async def run(self, last: int) -> list[Difference]:
-        """Return what differs, folding up to a record; raise CutOff, CorruptLog as the fold."""
-        async for turn in read_turns(self._source, last, "comparing"):
+        """Return what differs, folding up to a record.
+
+        Raises CutOff where a state cannot be rebuilt, CorruptLog, UnreadableEvent or CutMeanwhile.
+        """
+        async for turn in read_turns(self._source, last, "comparing", self._progress):
             if self.on_record is not None:
                 self._found += filter(None, map(self.on_record, turn))
             self._turn(turn)
@@ -151,7 +159,7 @@ class Comparison:
                     self.watch(event)
 
     def _look(self, here: Position) -> None:
-        """Make the checks that are due when all before a position is folded."""
+        """Run the checks that are due when all before a position is folded."""
         while self._checks and self._checks[-1].bound <= here:
             check = self._checks.pop()
             if self.node.partial:
@@ -164,12 +172,12 @@ class Comparison:
 
 def _digest(node: NodeState, name: str, *, pending: bool) -> int | None:
     found = session_digest(node, name, pending=pending)
-    return None if found is None else as_number(found)
+    return None if found is None else digest_number(found)
 
 
 def _retained(node: NodeState, topic: str) -> int | None:
     message = node.retained.get(topic)
-    return None if message is None else as_number(retained_digest(message))
+    return None if message is None else digest_number(retained_digest(message))
 
 
 # ------------------------------------------------------------------------------ the broker
@@ -177,13 +185,13 @@ def _retained(node: NodeState, topic: str) -> int | None:
 
 @dataclass(slots=True)
 class BegunCheck:
-    """Looks whether all that there was when the broker began to tell is on a page."""
+    """Checks that all that existed when the broker began to answer is on a page."""
 
     bound: Position
-    said: Attested
+    said: LiveState
 
     def look(self, node: NodeState) -> Iterator[Difference]:
-        """Yield what the broker did not tell of."""
+        """Yield what the broker left out."""
         names = {name for page in self.said.pages for name in page.sessions}
         for name in node.sessions.names():
             if name not in names:
@@ -198,9 +206,9 @@ class BegunCheck:
 
 @dataclass(slots=True)
 class PageCheck:
-    """Compares a page of what the broker told."""
+    """Compares a page of the broker's answer."""
 
-    page: Page
+    page: LivePage
 
     @property
     def bound(self) -> Position:
@@ -219,8 +227,8 @@ class PageCheck:
                 yield Difference(BROKER, RETAINED, topic, self.bound, ours, theirs)
 
 
-def broker_checks(said: Attested) -> list[Check]:
-    """Return what compares all that a broker told of."""
+def broker_checks(said: LiveState) -> list[Check]:
+    """Return the checks for all that a broker answered."""
     return [BegunCheck(said.begun, said), *(PageCheck(page) for page in said.pages)]
 
 
@@ -231,13 +239,13 @@ def broker_checks(said: Attested) -> list[Check]:
 class ProjectionCheck:
     """Compares projections at a position; with ``whole``, also whether there are all of them.
 
-    A retained message tells where it was published, not when it took effect (QoS 2); a session
-    or message may have gone after the mark and before the projections were read. What may still
-    come right so is ``open`` after the look, and followed to the end.
+    A retained message holds where it was published, not when it took effect (QoS 2), and a session
+    or message may have been removed after the mark and before the projections were read. Such
+    differences may still settle: they are ``open`` after the look, and followed to the end.
     """
 
     bound: Position
-    found: Projections
+    found: StoredProjections
     sessions: list[str]
     retained: list[str]
     comparison: Comparison
@@ -297,9 +305,9 @@ class ProjectionCheck:
 
 
 def projection_checks(
-    found: Projections, comparison_of: Comparison, last: int, only: str | None
+    found: StoredProjections, comparison_of: Comparison, last: int, only: str | None
 ) -> list[ProjectionCheck]:
-    """Return what compares projections: as of their mark, and what is newer as of its version."""
+    """Return the checks of projections: as of their mark, and newer ones as of their version."""
     mark = position(found.mark.sequence + 1, 0) if found.mark is not None else 0
     end = position(last + 1, 0)
     bounds: dict[Position, tuple[list[str], list[str]]] = {}
@@ -308,7 +316,7 @@ def projection_checks(
     for name, held in found.sessions.items():
         bounds.setdefault(min(max(mark, held.version), end), ([], []))[0].append(name)
     for topic, held in found.retained.items():
-        if mark:  # of which it is not known when they took effect
+        if mark:  # it is not known when they took effect
             bounds[min(mark, end)][1].append(topic)
         else:
             bounds.setdefault(min(held.version + 1, end), ([], []))[1].append(topic)
@@ -321,7 +329,7 @@ def projection_checks(
 
 
 def mark_checker(mark: Mark) -> Callable[[Record], Difference | None]:
-    """Return what tells whether the record that the mark names is the one in the log."""
+    """Return a check that the record which the mark names is the one in the log."""
 
     def check(record: Record) -> Difference | None:
         if record.sequence != mark.sequence or record.link.hex() == mark.link:
@@ -332,7 +340,7 @@ def mark_checker(mark: Mark) -> Callable[[Record], Difference | None]:
     return check
 
 
-def beyond(found: Projections, last: int) -> Difference | None:
+def beyond(found: StoredProjections, last: int) -> Difference | None:
     """Return the difference if projections reflect more than the log holds."""
     if found.mark is None or found.mark.sequence <= last:
         return None
@@ -341,4 +349,4 @@ def beyond(found: Projections, last: int) -> Difference | None:
 
 
 def _link(link: str) -> int:
-    return as_number(link[:16])
+    return digest_number(link[:16])

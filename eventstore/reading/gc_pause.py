@@ -9,10 +9,10 @@ _YOUNG = 50_000
 
 @contextlib.contextmanager
 def few_collections() -> Iterator[None]:
-    """Have garbage collected seldom.
+    """Collect garbage less often.
 
-    What is read of a log is many small objects that live shortly and form no cycles: looking for
-    cycles among them takes a sixth of the time and finds none.
+    Reading a log makes many small objects that live shortly and form no cycles: looking for cycles
+    among them takes a sixth of the time and finds none.
     """
     before = gc.get_threshold()
     gc.set_threshold(_YOUNG, *before[1:])

@@ -1,11 +1,15 @@
-"""Where the log and what somebody holds for the state part: field by field, event by event."""
+"""Where the log and a state that differs from it diverge: field by field, event by event."""
 
-from collections.abc import Callable, Iterable
+from __future__ import annotations
+
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from cli.common import text
-from cli.compare.comparison import (
+from eventstore import shown
+from eventstore.format import run_text
+from eventstore.format.positions import Position, format_position, position
+from eventstore.reading import LogSource, Progress, silent
+from projections.comparison.comparison import (
     RETAINED,
     SESSION,
     Difference,
@@ -13,37 +17,39 @@ from cli.compare.comparison import (
     freeze_offline,
     read_turns,
 )
-from cli.compare.live_state import as_number
-from cli.logsource.source import Source
-from eventstore.format.positions import Position, format_position, position
+from projections.comparison.live_state import digest_number
 from projections.state.digests import pending_of, retained_digest, session_digest
 from projections.state.node import NodeState
-from projections.state.session import InFlight, SessionState
 from projections.state.waiting_queue import FLAG_BITS, QOS_MASK
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from projections.state.session import InFlight, SessionState
 
 _CROWD = 50_000
 
 
 @dataclass(frozen=True, slots=True)
 class _Field:
-    """Something of a session, as a list; an element of it for a person."""
+    """A part of a session as a list, and its elements as text."""
 
     name: str
     items: Callable[[SessionState], list[Any]]
     show: Callable[[Any], str]
     count: Callable[[SessionState], int] | None = None
-    """Its length, where making the list is work."""
+    """Its length, where building the list is expensive."""
 
 
-def show_message(qos: int, ref: Position, size: int) -> str:
-    """Give a retained message for a person."""
-    return f"message {format_position(ref)}, QoS {qos}, {text.size(size)}"
+def describe_message(qos: int, ref: Position, size: int) -> str:
+    """Return a retained message as text."""
+    return f"message {format_position(ref)}, QoS {qos}, {shown.size(size)}"
 
 
 def _plain(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return "none" if value is None else text.name(str(value))
+    return "none" if value is None else shown.name(str(value))
 
 
 def _one(name: str, of: Callable[[SessionState], object], show: Callable[[Any], str]) -> _Field:
@@ -61,7 +67,7 @@ def _show_sent(one: tuple[int, Position, int, str, int]) -> str:
     pid, ref, flags, topic_filter, sent_ms = one
     return (
         f"packet {pid}: message {format_position(ref)}, QoS {flags & QOS_MASK}, for "
-        f"{text.name(topic_filter)}, sent {text.clock(sent_ms)}"
+        f"{shown.name(topic_filter)}, sent {shown.clock(sent_ms)}"
     )
 
 
@@ -83,13 +89,13 @@ def _show_queue(one: tuple[str, int, list[Any]]) -> str:
         for run in runs
     ]
     return (
-        f"{text.name(topic_filter)}: {text.counted(count, 'message')}, {text.size(size)} "
-        f"({text.positions(refs)})"
+        f"{shown.name(topic_filter)}: {shown.counted(count, 'message')}, {shown.size(size)} "
+        f"({run_text.positions(refs)})"
     )
 
 
 def _show_subscription(one: tuple[str, int, bool]) -> str:
-    return f"{text.name(one[0])} QoS {one[1]}" + ("" if one[2] else " (unsubscribed)")
+    return f"{shown.name(one[0])} QoS {one[1]}" + ("" if one[2] else " (unsubscribed)")
 
 
 def _show_inbound(one: tuple[int, Position]) -> str:
@@ -100,7 +106,7 @@ def _show_will(will: Any) -> str:
     if will is None:
         return "none"
     retained = " retained" if will.retain else ""
-    return f"{text.name(will.topic)} QoS {will.qos}{retained} ({format_position(will.ref)})"
+    return f"{shown.name(will.topic)} QoS {will.qos}{retained} ({format_position(will.ref)})"
 
 
 _FIELDS = (
@@ -110,7 +116,7 @@ _FIELDS = (
     _one("protocol level", lambda state: state.level, _plain),
     _one("session expiry", lambda state: state.expiry, _plain),
     _one("user", lambda state: state.user, _plain),
-    _one("away since", lambda state: state.closed_ms, text.clock),
+    _one("away since", lambda state: state.closed_ms, shown.clock),
     _one("last packet identifier", lambda state: state.last_pid, _plain),
     _one("will", lambda state: state.will, _show_will),
     _Field(
@@ -142,7 +148,7 @@ _FIELDS = (
 
 
 class Trail:
-    """Where something was last as somebody has it, while the log is folded."""
+    """Where something was last equal on both sides, while the log is folded."""
 
     __slots__ = ("equal", "equal_at", "parts_at")
 
@@ -155,7 +161,7 @@ class Trail:
         """The event that ended that."""
 
     def note(self, at: Position, *, equal: bool) -> None:
-        """Take note of what is the case after an event."""
+        """Record whether both sides are equal after an event."""
         if equal:
             self.equal_at, self.parts_at = at, None
         elif self.equal:
@@ -170,34 +176,34 @@ class FieldDifference:
     name: str
     log: list[str]
     other: list[str]
-    """What only one side has, for a person; both empty: another order."""
+    """What only one side has, as text; both empty: another order."""
     trail: Trail
 
 
 @dataclass(slots=True)
-class Parting:
+class Divergence:
     """A difference, and where it comes from."""
 
     difference: Difference
     bound: Position
-    """Where ``state`` was taken: later than the difference, perhaps."""
+    """The position that ``state`` is of: later than the difference, perhaps."""
     state: SessionState | None = None
-    """The session as the other side has it; None when it could not be had."""
+    """The session as the other side has it; None if it is not available."""
     pending: list[Any] | None = None
     message: str | None = None
-    """The retained message as the other side has it, for a person."""
+    """The retained message as the other side has it, as text."""
     whole: Trail = field(default_factory=lambda: Trail(equal=False))
     """Of the whole, by its digest, up to the difference."""
     fields: list[FieldDifference] = field(default_factory=list)
     settled: bool = False
-    """Both sides are the same but for how they are written: there is no difference."""
+    """Both sides are equal but for how they are encoded: there is no difference."""
     _trails: dict[str, Trail] = field(default_factory=dict)
     _wanted: dict[str, list[Any]] = field(default_factory=dict)
     _closed: bool = False
     _last: Position = 0
 
     def prepare(self) -> None:
-        """Begin before the first event."""
+        """Start before the first event."""
         self.whole = Trail(equal=self.difference.other is None)
         if self.state is not None:
             for one in _FIELDS:
@@ -208,12 +214,12 @@ class Parting:
 
     @property
     def limit(self) -> Position:
-        """Events from here on are of no interest."""
+        """Events from here on do not matter."""
         return max(self.bound, self.difference.bound)
 
     @property
     def trail(self) -> Trail:
-        """Where the earliest of what differs parts."""
+        """The trail of the field that diverges first."""
         trails = [one.trail for one in self.fields]
         known = [one for one in trails if one.parts_at is not None]
         if known:
@@ -221,7 +227,7 @@ class Parting:
         return self.whole
 
     def close(self, node: NodeState) -> None:
-        """Look at the fold for the last time, before it goes on behind what is compared."""
+        """Compare for the last time, before the fold goes on behind what is compared."""
         self._closed = True
         self._find_fields(node)
 
@@ -253,7 +259,11 @@ class Parting:
         name = self.difference.name
         if self.message is not None:
             found = node.retained.get(name)
-            log = [] if found is None else [show_message(found.qos, found.ref, len(found.payload))]
+            log = (
+                []
+                if found is None
+                else [describe_message(found.qos, found.ref, len(found.payload))]
+            )
             self.fields.append(FieldDifference("message", log, [self.message], self.whole))
         state = node.sessions.peek(name) if self.difference.kind == SESSION else None
         if state is None or self.state is None:
@@ -279,19 +289,21 @@ def digest_of(node: NodeState, one: Difference) -> int | None:
     """Return the digest of what a difference is about, as the fold has it."""
     if one.kind == RETAINED:
         message = node.retained.get(one.name)
-        return None if message is None else as_number(retained_digest(message))
+        return None if message is None else digest_number(retained_digest(message))
     found = session_digest(node, one.name, pending=one.where == "broker")
-    return None if found is None else as_number(found)
+    return None if found is None else digest_number(found)
 
 
-async def find(source: Source, partings: Iterable[Parting], last: int) -> None:
-    """Fold the log once more and find out where these part.
+async def find_divergences(
+    source: LogSource, divergences: Iterable[Divergence], last: int, progress: Progress = silent
+) -> None:
+    """Fold the log once more and find where these diverge.
 
     Raises CorruptLog and CutMeanwhile as any reading of the log.
     """
-    sessions: dict[str, list[Parting]] = {}
-    topics: dict[str, list[Parting]] = {}
-    for one in partings:
+    sessions: dict[str, list[Divergence]] = {}
+    topics: dict[str, list[Divergence]] = {}
+    for one in divergences:
         table = {SESSION: sessions, RETAINED: topics}.get(one.difference.kind)
         if table is not None:
             one.prepare()
@@ -304,7 +316,7 @@ async def find(source: Source, partings: Iterable[Parting], last: int) -> None:
     touched: dict[str, Position] = {}
     node.retained.touched = touched
     crowd = _CROWD
-    async for turn in read_turns(source, last, "looking where it parts"):
+    async for turn in read_turns(source, last, "looking where it diverges", progress):
         for record in turn:
             base = position(record.sequence, 0)
             for index, event in record.events():
