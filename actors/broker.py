@@ -17,25 +17,25 @@ import structlog
 
 from actors.authz.rules import Permissions
 from actors.bridge.host import BridgeHost
-from actors.connection.admission import Door
+from actors.connection.admission import Admission
 from actors.connection.takeovers import Old, Takeovers
 from actors.inspection.busiest_topics import BusiestTopics
 from actors.inspection.inspector import Inspector
-from actors.inspection.log_storage import Storage
+from actors.inspection.log_storage import LogStorage
 from actors.inspection.operations import Operations
 from actors.inspection.queries import Queries
-from actors.inspection.sys_topics import SysTree
+from actors.inspection.sys_topics import SysTopicTree
 from actors.kernel.clock import Timers
 from actors.kernel.kernel import Failed, Kernel, LoopActor, about
-from actors.maintenance.background_verify import scrub
+from actors.maintenance.background_verify import verify_in_background
 from actors.maintenance.expiry import Expiries
 from actors.maintenance.projector import Projector
 from actors.maintenance.recovery import recover, software
 from actors.maintenance.retention import Retention
-from actors.node.counters import Meters
-from actors.node.read_pause import Pause
-from actors.session.authorization import Permits
-from actors.session.decisions import Limits, dropped
+from actors.node.counters import Counters
+from actors.node.read_pause import ReadPause
+from actors.session.authorization import Authorizer
+from actors.session.decisions import DeliveryLimits, dropped
 from actors.session.messages import (
     Attach,
     ConnectRequest,
@@ -46,7 +46,7 @@ from actors.session.messages import (
     Remove,
     Retire,
 )
-from actors.session.router import Router
+from actors.routing.router import Router
 from actors.session.session import Session
 from actors.session.turn import Turn
 from actors.supervision import inherit, replace, succeed
@@ -123,18 +123,18 @@ class Broker(LoopActor):
         self.limits = _limits(options)
         self.log = log
         self.software = software()
-        self.meters = Meters(clock.time_ms())
+        self.meters = Counters(clock.time_ms())
         self.authenticator = authenticator
         self.clock = clock
         self.bridge = BridgeHost(self, bridge) if bridge is not None else None
         """What exchanges messages with NATS; None: nothing does."""
         self.node: NodeState
         self.router: Router
-        self.door = Door(self)
+        self.door = Admission(self)
         self.guard = self.door.guard
         """All bounds on what clients take."""
         self.begin_anew()
-        self.permissions = Permits(self, permissions or Permissions())
+        self.permissions = Authorizer(self, permissions or Permissions())
         self.messages = MessageStore(options.message_cache)
         self.timers = Timers(clock.monotonic, self._arm_timers)
         self.connections: set[Connection] = set()
@@ -159,7 +159,7 @@ class Broker(LoopActor):
         self._expiries = Expiries(clock.monotonic, self.timers.after, self._expiry_due)
         self.projector = Projector(self, log.projections)
         self.retention = Retention(self, self.projector)
-        self.systree = SysTree(self)
+        self.systree = SysTopicTree(self)
         self._background: list[asyncio.Task[None]] = []
         self._recovered = False
         self.rebuilding: set[str] = set()
@@ -167,7 +167,7 @@ class Broker(LoopActor):
         self._given_up = False
         self._stopping: deque[LoopActor] = deque()
         """Actors that are told nothing any more, and are to be stopped."""
-        self.storage = Storage(self)
+        self.storage = LogStorage(self)
         self.busiest = BusiestTopics(self)
         self.operations = Operations(self)
         self.questions: dict[str, Handler] = {
@@ -210,8 +210,8 @@ class Broker(LoopActor):
             self.emit(Bridged(0))
             self.kernel.wake()
         if mark is not None:
-            work = scrub(self, mark.sequence, bytes.fromhex(mark.link))
-            self._background.append(self._loop.create_task(work, name="scrub"))
+            work = verify_in_background(self, mark.sequence, bytes.fromhex(mark.link))
+            self._background.append(self._loop.create_task(work, name="verify_in_background"))
         for task in self._background:
             task.add_done_callback(self._background_ended)
 
@@ -225,7 +225,7 @@ class Broker(LoopActor):
         self.draining = True
         self.door.close()
         for connection in self.connections:
-            connection.pause(Pause.DRAIN)
+            connection.pause(ReadPause.DRAIN)
             connection.take_all()
         await self.settled()
         for connection in list(self.connections):
@@ -564,7 +564,7 @@ class Broker(LoopActor):
         ):  # perhaps again: it may have waited
             return
         self.permissions.grant(connection)
-        if not self.permissions.takes_will(connection, connect):
+        if not self.permissions.authorize_will(connection, connect):
             connection.refuse(ConnectCode.NOT_AUTHORIZED, "will_not_permitted")
             return
         session = self.session(request.connect.client_id)
@@ -667,14 +667,14 @@ class Broker(LoopActor):
     def _on_relief(self) -> None:
         paused, self.paused = self.paused, set()
         for connection in paused:
-            connection.resume(Pause.LOG)
+            connection.resume(ReadPause.LOG)
 
     def _on_overflow(self, actor: LoopActor) -> None:
         """Read nothing more while somebody cannot keep up; the sweep lets go again."""
         if not self.paused:
             _log.warning("mailbox full: input is paused", **about(actor))
             for connection in self.connections:
-                connection.pause(Pause.LOG)
+                connection.pause(ReadPause.LOG)
                 self.paused.add(connection)
 
     def _sweep(self) -> None:
@@ -706,8 +706,8 @@ class Broker(LoopActor):
         self._given_up = stuck
 
 
-def _limits(options: Options) -> Limits:
-    return Limits(
+def _limits(options: Options) -> DeliveryLimits:
+    return DeliveryLimits(
         options.max_ack_pending,
         options.max_queued_messages,
         options.max_queued_bytes,

@@ -195,7 +195,7 @@ AGAINST_THE_ORDER: list[tuple[str, str]] = [
     ("actors.session.operator_commands", "actors.broker"),
     ("actors.session.publisher", "actors.broker"),
     ("actors.session.publisher", "actors.connection.connection"),
-    ("actors.session.router", "actors.bridge.host"),
+    ("actors.routing.router", "actors.bridge.host"),
     ("actors.session.session", "actors.broker"),
     ("actors.session.session", "actors.connection.connection"),
     ("actors.session.turn", "actors.broker"),

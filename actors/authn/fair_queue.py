@@ -23,7 +23,7 @@ _Queue: TypeAlias = "OrderedDict[str, OrderedDict[str, _Lane]]"
 """The lanes of addresses, by network; the next network is the first, and in it the next lane."""
 
 
-class Lanes:
+class FairQueue:
     """At most ``at_once`` have their turn; all others wait, each address in a lane of its own.
 
     Networks (:func:`site`) are served in rotation, and so are the addresses of each. Whoever sends

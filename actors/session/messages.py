@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from actors.authn.credentials import Verdict
     from actors.connection.connection import Connection
     from actors.session.operator_commands import Order
-    from actors.session.router import Subscriber
+    from actors.routing.router import Subscriber
     from eventstore.format.positions import Position
     from eventstore.log.message_store import Message
     from protocol.mqtt.packets import Connect, Packet

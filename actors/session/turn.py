@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias, TypeVar
 
 import structlog
 
-from actors.node.read_pause import Pause
+from actors.node.read_pause import ReadPause
 from actors.session.decisions import PACKET_IDS
 from actors.session.messages import Batch, Outgoing, Writable
 from eventstore.format.positions import to_runs
@@ -39,9 +39,9 @@ from protocol.mqtt.encoder import PID_BYTES, publish_head
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from actors.broker import Broker
+    from actors.session.context import NodeContext
     from actors.connection.connection import Connection
-    from actors.session.router import Route, Subscriber
+    from actors.routing.router import Route, Subscriber
     from actors.session.session import Session
     from eventstore.format.positions import Position
     from projections.state.session import SessionState, SubscriptionState
@@ -128,7 +128,7 @@ class Turn:
 
     __slots__ = (
         "_acks",
-        "_broker",
+        "_node",
         "_inbound",
         "_passing",
         "_published",
@@ -137,8 +137,8 @@ class Turn:
         "_size",
     )
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, node: NodeContext) -> None:
+        self._node = broker
         self._begin()
 
     def _begin(self) -> None:
@@ -157,11 +157,11 @@ class Turn:
 
         What is left is for another turn. Called by the kernel.
         """
-        broker = self._broker
-        kernel = broker.kernel
+        node = self._node
+        kernel = node.kernel
         until, count = kernel.clock() + _LONG, 0
         left: dict[Connection, list[bytes]] = {}
-        if broker.watch is not None or broker.bridge is not None or broker.draining:
+        if node.publish_observer is not None or node.bridge is not None or node.draining:
             count = len(reads)
             for connection, data in reads:
                 left.setdefault(connection, []).append(data)
@@ -170,10 +170,10 @@ class Turn:
         for connection, rest in left.items():
             if not connection.stopped:
                 kernel.tell_first(connection, b"".join(rest))
-        if broker.journal.congested:
+        if node.journal.congested:
             for connection, _ in reads[:count]:
-                connection.pause(Pause.LOG)
-                broker.paused.add(connection)
+                connection.pause(ReadPause.LOG)
+                node.paused.add(connection)
         return count
 
     def _take_some(
@@ -216,7 +216,7 @@ class Turn:
                 self._carry_out()
             except Exception as error:  # noqa: BLE001 - what is half done must not go on
                 _log.error("turn failed", exc_info=error)
-                self._broker.fail(
+                self._node.fail(
                     FoldmqError(f"a turn failed: {error!r}; this is a bug, please report it")
                 )
             self._begin()
@@ -301,14 +301,14 @@ class Turn:
             messages, payload = self._published, data[rest:stop]
         else:
             key = session, _PUBLISH_2, pid
-            refused = self._broker.options.reject_qos2_publish
+            refused = self._node.options.reject_qos2_publish
             if pid in session.state.inbound or key in self._seen or refused:
                 return 0
             self._seen.add(key)
             messages, payload = self._inbound, data[rest:stop]
         messages.add(connection, session, raw, payload, route, pid)
         connection.messages_in += 1
-        meters = self._broker.meters
+        meters = self._node.counters
         meters.received[qos & 3] += 1
         meters.publish_bytes_in += stop - at
         self._size += size >> 8
@@ -334,13 +334,13 @@ class Turn:
 
     def _route(self, connection: Connection, raw: bytes) -> Route | None:
         """Return the receivers of a topic, None when that is more than a look-up."""
-        broker = self._broker
-        router = broker.router
+        node = self._node
+        router = node.router
         route = router.routes.get(raw)
         if route is None or route.denied or raw[0] == _RESERVED:
             return None
         if not route.targets:
-            if broker.guard.topics.refuses_topic(raw) is not None:
+            if node.limits.topics.refuses_topic(raw) is not None:
                 return None
         elif len(route.targets) > _RECEIVERS:
             return None
@@ -357,15 +357,15 @@ class Turn:
         key = session, _PUBREL, pid
         if len(data) - at < 4 or data[at + 1] != 2 or key in self._seen:
             return 0
-        broker = self._broker
+        node = self._node
         ref = session.state.inbound.get(pid)
-        message = broker.messages.get(ref) if ref is not None else None
-        if ref is None or message is None or broker.node.retained.known(session.name, ref):
+        message = node.messages.get(ref) if ref is not None else None
+        if ref is None or message is None or node.state.retained.known(session.name, ref):
             return 0
-        route = broker.router.routes.get(message.topic)
+        route = node.router.routes.get(message.topic)
         if route is None or route.denied or len(route.targets) > _RECEIVERS:
             return 0
-        if len(session.name) > _NAME or message.topic in broker.router.births:
+        if len(session.name) > _NAME or message.topic in node.router.births:
             return 0
         self._seen.add(key)
         self._released.add(connection, session, message.topic, message.payload, route, pid)
@@ -386,33 +386,33 @@ class Turn:
         if self._released.pids:
             self._release(self._released)
         if self._published.pids:
-            _Sending(self._broker, self._published, 1).run()
+            _Sending(self._node, self._published, 1).run()
         if self._released.pids:
-            _Sending(self._broker, self._released, 2).run()
+            _Sending(self._node, self._released, 2).run()
         if self._passing.routes:
             self._pass_on(self._passing)
 
     def _complete(self, first: int, some: _Acks) -> None:
         """Record acknowledgements of one kind; answer a PUBREC, send what waited."""
-        broker = self._broker
+        node = self._node
         sessions, by = distinct(some.sessions)
         names = [session.name for session in sessions]
-        broker.emit(TurnAcked(_ACKED[first], names, by, some.pids))
+        node.emit(TurnAcked(_ACKED[first], names, by, some.pids))
         if first == _PUBREC:
             self._answer(some.connections, b"\x62\x02", some.pids)
         for connection, session in zip(some.connections, some.sessions, strict=True):
             if session.state.queued and not session.stopped:
-                broker.kernel.tell(session, Writable(connection))
+                node.kernel.tell(session, Writable(connection))
 
     def _answer(self, connections: Sequence[Connection], head: bytes, pids: Sequence[int]) -> None:
-        after = self._broker.journal.after
+        after = self._node.journal.after
         for connection, pid in zip(connections, pids, strict=True):
             after(connection, head + PID_BYTES[pid])
-        self._broker.meters.packets_out += len(pids)
+        self._node.counters.packets_out += len(pids)
 
     def _record(self, messages: _Messages, qos: int) -> None:
         """Record publications and acknowledge them; they have their positions then."""
-        broker, payloads = self._broker, messages.payloads
+        node, payloads = self._node, messages.payloads
         sessions, by = distinct(messages.sessions)
         names, which = distinct(messages.topics)
         sizes = list(map(len, payloads))
@@ -428,8 +428,8 @@ class Turn:
             0,
             count,
         )
-        first = broker.emit(event, payloads, size)
-        broker.messages.add(Stored(first, messages.topics, payloads, size))
+        first = node.emit(event, payloads, size)
+        node.messages.add(Stored(first, messages.topics, payloads, size))
         messages.refs = list(range(first, first + count))
         self._answer(messages.origins, b"\x40\x02" if qos == 1 else b"\x50\x02", messages.pids)
 
@@ -437,17 +437,17 @@ class Turn:
         """Record that QoS 2 messages take effect; answer with PUBCOMP."""
         sessions, by = distinct(messages.sessions)
         names = [session.name for session in sessions]
-        self._broker.emit(TurnReleased(names, by, messages.pids, to_runs(messages.refs)))
+        self._node.emit(TurnReleased(names, by, messages.pids, to_runs(messages.refs)))
         self._answer(messages.origins, b"\x70\x02", messages.pids)
 
     def _pass_on(self, messages: _Messages) -> None:
         """Send messages of QoS 0, which nothing records, as they came."""
-        broker = self._broker
-        tell, journal, meters = broker.kernel.tell, broker.journal, broker.meters
+        node = self._node
+        tell, journal, meters = node.kernel.tell, node.journal, node.counters
         columns = zip(messages.origins, messages.routes, messages.payloads, strict=True)
         for origin, route, packet in columns:
             origin.caused += len(route.targets)
-            broker.router.deliveries += len(route.targets)
+            node.router.deliveries += len(route.targets)
             for target in route.targets:
                 actor = target.actor
                 if actor is None:
@@ -457,7 +457,7 @@ class Turn:
                 if connection is None or not connection.writable or not actor.free:
                     batch = Batch(0, (), (), (), packets=(packet,), origin=origin)
                     if actor.stopped:
-                        tell(broker.session(target.session), Outgoing(target, batch, 0))
+                        tell(node.directory.session(target.session), Outgoing(target, batch, 0))
                     else:
                         tell(actor, batch)
                     continue
@@ -469,10 +469,10 @@ class Turn:
 class _Sending:
     """Sends messages of one QoS to their receivers."""
 
-    __slots__ = ("_aside", "_broker", "_left", "_messages", "_more", "_pids", "_qos", "_rows")
+    __slots__ = ("_aside", "_node", "_left", "_messages", "_more", "_pids", "_qos", "_rows")
 
-    def __init__(self, broker: Broker, messages: _Messages, qos: int) -> None:
-        self._broker = broker
+    def __init__(self, node: NodeContext, messages: _Messages, qos: int) -> None:
+        self._node = broker
         self._messages = messages
         self._qos = qos
         self._rows: dict[int, list[_Row]] = {1: [], 2: []}
@@ -488,7 +488,7 @@ class _Sending:
 
     def run(self) -> None:
         """Send to each receiver that can take a message; tell the sessions of the others."""
-        broker, messages = self._broker, self._messages
+        node, messages = self._node, self._messages
         deliveries = 0
         for at, route in enumerate(messages.routes):
             targets = route.targets
@@ -501,7 +501,7 @@ class _Sending:
                         self._aside.add(actor.session)
                     if actor is not None or target.qos:
                         self._left.append((target, at))
-        broker.router.deliveries += deliveries
+        node.router.deliveries += deliveries
         self._flush()
         for target, at in self._left:
             self._tell(target, at)
@@ -528,8 +528,8 @@ class _Sending:
             # The publication is being recorded: see Delivery._send_qos0.
             payload = messages.payloads[at]
             data = publish_head(0, messages.topics[at], len(payload)) + payload
-            self._broker.journal.after(connection, data)
-            self._broker.meters.gave(connection, 0, 1, len(data))
+            self._node.journal.after(connection, data)
+            self._node.counters.gave(connection, 0, 1, len(data))
             actor.matched += 1
             return True
         held = state.subscriptions.get(target.filter)
@@ -537,9 +537,9 @@ class _Sending:
         if held is None or pid in state.inflight or pid in state.releasing:
             return False
         more = self._more.get(held, 0)
-        if held.outstanding + more >= self._broker.limits.window:
+        if held.outstanding + more >= self._node.delivery_limits.window:
             return False
-        if self._broker.node.sessions.live.get(session.name) is not state:
+        if self._node.state.sessions.live.get(session.name) is not state:
             return False
         self._pids[state] = pid
         self._more[held] = more + 1
@@ -559,9 +559,9 @@ class _Sending:
         self._more.clear()
 
     def _deliver(self, qos: int, rows: Sequence[_Row]) -> None:
-        broker, messages = self._broker, self._messages
+        node, messages = self._node, self._messages
         targets, by = distinct([row[0] for row in rows])
-        broker.emit(
+        node.emit(
             TurnDelivered(
                 [target.session for target in targets],
                 [target.filter for target in targets],
@@ -571,7 +571,7 @@ class _Sending:
                 to_runs([messages.refs[row[4]] for row in rows]),
             )
         )
-        after, topics, payloads = broker.journal.after, messages.topics, messages.payloads
+        after, topics, payloads = node.journal.after, messages.topics, messages.payloads
         size = 0
         for target, session, connection, pid, at in rows:
             payload = payloads[at]
@@ -585,14 +585,14 @@ class _Sending:
                 actor.matched += 1
                 actor.handled += 1
             session.expect_acks()
-        meters = broker.meters
+        meters = node.counters
         meters.sent[qos] += len(rows)
         meters.packets_out += len(rows)
         meters.publish_bytes_out += size
 
     def _tell(self, target: Subscriber, at: int) -> None:
         """Have a session decide on a message."""
-        broker, messages = self._broker, self._messages
+        node, messages = self._node, self._messages
         payload = messages.payloads[at]
         batch = Batch(
             self._qos,
@@ -604,11 +604,11 @@ class _Sending:
         )
         actor = target.actor
         if actor is not None and not actor.stopped:
-            broker.kernel.tell(actor, batch)
+            node.kernel.tell(actor, batch)
             return
         qos = min(self._qos, target.qos)
         if qos or actor is not None:
-            broker.kernel.tell(broker.session(target.session), Outgoing(target, batch, qos))
+            node.kernel.tell(node.directory.session(target.session), Outgoing(target, batch, qos))
 
 
 def distinct(values: Sequence[T]) -> tuple[list[T], list[int]]:

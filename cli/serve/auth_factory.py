@@ -10,9 +10,9 @@ from actors.authn.callout import Callout, CalloutOptions
 from actors.authn.chain import Chain
 from actors.authn.jwt_keys import load_keys
 from actors.authn.jwt_tokens import TokenOptions, Tokens
-from actors.authn.login_backoff import Jail, JailOptions
+from actors.authn.login_backoff import LoginBackoff, JailOptions
 from actors.authn.passwords import PasswordFile
-from actors.authn.pseudonyms import KEY_SIZE, pseudonym
+from actors.connection.pseudonyms import KEY_SIZE, pseudonym
 from actors.authz import rules_file
 from actors.authz.rules import Permissions
 from actors.kernel.clock import SystemClock
@@ -41,15 +41,15 @@ class Access:
         """``nats`` says how to connect to where logins are asked about."""
         self._node = node
         self._nats = nats
-        self._jail = Jail(jail_options(settings), time.monotonic)
-        self._chain: Chain | None = None
+        self._jail = LoginBackoff(jail_options(settings), time.monotonic)
+        self._chain: AuthenticatorChain | None = None
 
-    def authenticator(self, settings: Settings) -> Chain:
+    def authenticator(self, settings: Settings) -> AuthenticatorChain:
         """Return the authentication chain.
 
         Raises PasswordFileError and TokenKeyError for files that are not right.
         """
-        made = Chain(
+        made = AuthenticatorChain(
             passwords=PasswordFile.load(settings.password_file) if settings.password_file else None,
             tokens=_tokens(settings),
             callout=self._callout(settings),

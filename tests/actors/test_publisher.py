@@ -11,10 +11,10 @@ import pytest
 
 from actors.kernel.kernel import Kernel, LoopActor
 from actors.options.broker_options import Options
-from actors.session import router as router_module
+from actors.routing import router as router_module
 from actors.session.messages import Batch, Outgoing, Withheld
 from actors.session.publisher import Publisher
-from actors.session.router import Router, Subscriber
+from actors.routing.router import Router, Subscriber
 from eventstore.format.events import Event, MessageDropped, MessagePublished, entries
 from eventstore.format.positions import Position, from_runs, position
 from eventstore.log.message_store import Message, MessageStore

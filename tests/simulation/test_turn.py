@@ -81,7 +81,7 @@ def test_what_many_clients_send_at_once_is_one_event_of_each_kind(qos: int) -> N
             )
             assert written(world)[before:] == kinds
             for at in range(20):
-                assert not world.broker.node.sessions[f"s{at}"].inflight
+                assert not world.broker.node.state.sessions[f"s{at}"].inflight
 
     simulate(scenario)
 
@@ -175,7 +175,7 @@ async def _outcome(seed: int, prepare: Callable[[Kernel], None]) -> tuple[Any, .
         for _ in range(400):
             await world.go(0.2)
             all_of_them.answer()
-        node = world.broker.node
+        node = world.broker.node.state
         left = [
             (name, len(state.inflight), len(state.inbound), state.queued)
             for name in sorted(node.sessions.names())
@@ -228,7 +228,7 @@ def test_the_state_is_that_of_the_log() -> None:
                         if isinstance(got, Publish) and got.qos == 1 and chance.random() < 0.5:
                             client.send(p.puback(got.packet_id or 0))
                 await world.go(1)
-                node = world.broker.node
+                node = world.broker.node.state
                 names = sorted(node.sessions.names())
                 before = [session_digest(node, name) for name in names if name.startswith("s")]
                 await world.crash()
