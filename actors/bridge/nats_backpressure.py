@@ -9,7 +9,7 @@ from actors.node.read_pause import Pause
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from actors.connection.connection import Connection
+    from actors.session.ports import ClientConnection
 
 _LOOK = 0.005
 """Seconds between two looks whether there is room."""
@@ -29,11 +29,11 @@ class Brake:
     ) -> None:
         self._room = room
         self._later = later
-        self._held: set[Connection] = set()
+        self._held: set[ClientConnection] = set()
         self._gave_up = False
         self._looks = 0
 
-    def hold(self, publisher: Connection) -> None:
+    def hold(self, publisher: ClientConnection) -> None:
         """Read nothing more from a client for a moment."""
         if self._gave_up or publisher.ended:
             return

@@ -35,10 +35,11 @@ if TYPE_CHECKING:
 
     from actors.authn.credentials import Verdict
     from actors.authz.rules import Access
-    from actors.broker import Broker
     from actors.connection.listener import Listener
     from actors.kernel.clock import Timers
     from actors.limits.publish_rates import Meter
+    from actors.session.context import NodeContext
+    from actors.session.ports import ClientConnection
     from actors.session.session import Session
     from eventstore.log.journal import Effects
 
@@ -123,13 +124,13 @@ class Connection(LoopActor, asyncio.Protocol):
         "_behind",
         "_bites",
         "_brake",
-        "_broker",
         "_closed",
         "_counted",
         "_counted_at",
         "_decoder",
         "_ended",
         "_login",
+        "_node",
         "_paused",
         "_settles",
         "_transport",
@@ -161,9 +162,9 @@ class Connection(LoopActor, asyncio.Protocol):
         "writable",
     )
 
-    def __init__(self, broker: Broker, listener: Listener) -> None:
+    def __init__(self, node: NodeContext, listener: Listener) -> None:
         super().__init__()
-        self._broker = broker
+        self._node = node
         self._decoder = Decoder(listener.options.max_packet_size, _PACKETS_AT_ONCE)
         self._transport: asyncio.Transport | None = None
         self._behind = 0
@@ -179,7 +180,7 @@ class Connection(LoopActor, asyncio.Protocol):
         self._ended = False
         self._alive: KeepAlive | None = None
         """None without a keep alive."""
-        self._login: Login | None = Login(broker, self)
+        self._login: Login | None = Login(node, self)
         """None once the CONNECT is accepted."""
         self._paused = Pause(0)
         self._settles: float | None = math.inf
@@ -233,18 +234,18 @@ class Connection(LoopActor, asyncio.Protocol):
         self._look_for_peer()
         self._transport.set_write_buffer_limits(high=_WRITE_HIGH)
         keep_alive_in_tcp(transport)
-        broker = self._broker
-        if not broker.door.admit(self):
+        node = self._node
+        if not self.listener.admission.admit(self):
             self._ended = self._closed = True
             self._transport.abort()
             return
-        broker.timers.remind(self.listener.options.connect_timeout, self._connect_deadline)
+        node.timers.remind(self.listener.options.connect_timeout, self._connect_deadline)
 
     def peer_known(self) -> None:
         """Take note of where the client really is, as a proxy says."""
         if not self._ended:
             self._look_for_peer()
-            self._broker.door.locate(self)
+            self.listener.admission.locate(self)
 
     def _look_for_peer(self) -> None:
         transport = self._transport
@@ -393,11 +394,11 @@ class Connection(LoopActor, asyncio.Protocol):
         self._alive = None
         self._login = None
         self._bites = None
-        self._broker.door.forget(self)
+        self.listener.admission.forget(self)
 
     def on_stop(self) -> None:
         """Forget the connection, and what refers to it in a circle."""
-        self._broker.door.forget(self)
+        self.listener.admission.forget(self)
         self._release_brake()
         self._transport = None
         self._alive = None
@@ -410,7 +411,7 @@ class Connection(LoopActor, asyncio.Protocol):
         transport = self._transport
         if transport is not None and not self._closed and not transport.is_closing():
             self.bytes_out += len(data)
-            self._broker.meters.bytes_out += len(data)
+            self._node.counters.bytes_out += len(data)
             transport.write(data)
             if self.tap is not None:
                 self.tap.wrote(self, data)
@@ -426,12 +427,12 @@ class Connection(LoopActor, asyncio.Protocol):
     @property
     def now(self) -> float:
         """Seconds of the broker's clock."""
-        return self._broker.clock.monotonic()
+        return self._node.clock.monotonic()
 
     @property
     def timers(self) -> Timers:
         """Timers of the broker."""
-        return self._broker.timers
+        return self._node.timers
 
     @property
     def peer_certificate(self) -> Mapping[str, Any] | None:
@@ -479,12 +480,12 @@ class Connection(LoopActor, asyncio.Protocol):
     def attached(self, session: Session, keep_alive: int) -> None:
         """Begin to pass packets on to a session; it accepted the CONNECT."""
         self.session = session
-        self.connected_ms = self._broker.clock.time_ms()
+        self.connected_ms = self._node.clock.time_ms()
         self._settles = self.now + _NEW
         self.last_read = -math.inf
         self.keep_alive = keep_alive
         if keep_alive and self._transport is not None:
-            rate = self._broker.options.bounds.packet_rate
+            rate = self._node.options.bounds.packet_rate
             self._alive = KeepAlive(self, self._transport, keep_alive, rate)
         if isinstance(self._transport, WebSocketStage):
             # Until now its frames had no more room than a CONNECT needs.
@@ -512,7 +513,7 @@ class Connection(LoopActor, asyncio.Protocol):
     def refuse(self, code: ConnectCode, reason: str) -> None:
         """Answer the CONNECT with a return code other than 0 and close [MQTT-3.2.2-5]."""
         self.write(connack(code))
-        self._broker.meters.packets_out += 1
+        self._node.counters.packets_out += 1
         self._end(reason)
         self.finish()
 
@@ -537,10 +538,14 @@ class Connection(LoopActor, asyncio.Protocol):
         self._end(reason)
         self._close_now()
 
+    def close_soon(self, reason: str) -> None:
+        """Close the connection when what it was told before is done."""
+        self.kernel.tell(self, Close(reason))
+
     def close_behind(self) -> None:
         """Close the transport behind what was handed to the gate until now."""
         if not self._closed and not self.stopped:
-            self._broker.journal.after(_Closer(self), b"close")
+            self._node.journal.after(_Closer(self), b"close")
             self.kernel.wake()
 
     def _linger(self, session: Session | None) -> None:
@@ -574,7 +579,7 @@ class Connection(LoopActor, asyncio.Protocol):
         if not self._paused and self._alive is not None:
             self._alive.resume()
 
-    def brake(self, publisher: Connection, count: int) -> None:
+    def brake(self, publisher: ClientConnection, count: int) -> None:
         """Let a publisher wait until this client, which reads too slowly, has caught up."""
         if publisher is not self:
             if self._brake is None:
@@ -589,15 +594,15 @@ class Connection(LoopActor, asyncio.Protocol):
     def _tell_session(self, message: Any) -> None:
         session = self.session
         if session is not None:
-            self._broker.tell_session(session, message)
+            self._node.tell_session(session, message)
 
     def _on_bytes(self, data: bytes) -> None:
         if self._ended:
             return
-        broker = self._broker
-        self.last_read = broker.clock.monotonic()
+        node = self._node
+        self.last_read = node.clock.monotonic()
         self.bytes_in += len(data)
-        broker.meters.bytes_in += len(data)
+        node.counters.bytes_in += len(data)
         if self._bites is None or not self._bites.keeps(data):
             self.take(data)
 
@@ -619,7 +624,7 @@ class Connection(LoopActor, asyncio.Protocol):
 
     def take(self, data: bytes) -> None:
         """Read packets in bytes, and do what they ask for."""
-        broker, login = self._broker, self._login
+        node, login = self._node, self._login
         if login is not None and login.looking:
             if data:
                 login.keep(data)
@@ -646,9 +651,9 @@ class Connection(LoopActor, asyncio.Protocol):
         self._look_for_violation()
         if self._decoder.more and not self._ended and not self.looking:
             self._take_more_later()
-        if broker.journal.congested:
+        if node.journal.congested:
             self.pause(Pause.LOG)
-            broker.paused.add(self)
+            node.paused.add(self)
 
     def _take_more_later(self) -> None:
         """Take the packets that are left in another turn; nothing more is read meanwhile."""
@@ -701,7 +706,7 @@ class Connection(LoopActor, asyncio.Protocol):
         if error is None or self._ended or self.looking:
             return
         now, about = self.now, str(error)
-        guard = self._broker.guard
+        guard = self._node.limits
         guard.broken.add(
             "protocol_error", now, client=self.client_id, address=self.address, error=about
         )
@@ -712,7 +717,7 @@ class Connection(LoopActor, asyncio.Protocol):
 
     def _pass_on(self, packets: list[Packet]) -> None:
         """Give packets to the session in one message; answer a lonely PINGREQ, see DISCONNECT."""
-        self._broker.meters.took(self, packets)
+        self._node.counters.took(self, packets)
         leaves = type(packets[-1]) is Disconnect
         if leaves:
             packets.pop()
@@ -736,17 +741,17 @@ class Connection(LoopActor, asyncio.Protocol):
 
         It need not wait for the disk: a client whose log is stuck still sees that the broker lives.
         """
-        self._broker.journal.pass_or_follow(self, PINGRESP)
-        self._broker.meters.packets_out += 1
+        self._node.journal.pass_or_follow(self, PINGRESP)
+        self._node.counters.packets_out += 1
 
     def _tell_refused(self, error: Exception | None) -> None:
         """Count what a stage below did not let through."""
         reason = {HandshakeError: "tls_handshake", ConnectionError: "framing"}.get(type(error))
         if reason is not None:
             now = self.now
-            self._broker.guard.refused.add(reason, now, address=self.address, error=str(error))
+            self._node.limits.refused.add(reason, now, address=self.address, error=str(error))
             if not (isinstance(error, HandshakeError) and error.kind in {"busy", "closed"}):
-                self._broker.guard.fault(self.host, now)
+                self._node.limits.fault(self.host, now)
 
     def identify(self, verdict: Verdict) -> None:
         """Take note of who the client is."""
@@ -755,7 +760,7 @@ class Connection(LoopActor, asyncio.Protocol):
 
     def blame(self, reason: str) -> None:
         """Count that the client is closed for what it did, and a fault of its address."""
-        guard, now = self._broker.guard, self.now
+        guard, now = self._node.limits, self.now
         guard.refused.add(reason, now, client=self.client_id)
         guard.fault(self.host, now)
 
@@ -771,10 +776,10 @@ class Connection(LoopActor, asyncio.Protocol):
         """End the connection when what the client showed is good no longer."""
         if self._ended or self.identity is None or not self.identity.expires_ms:
             return
-        left = (self.identity.expires_ms - self._broker.clock.time_ms()) / 1000
+        left = (self.identity.expires_ms - self._node.clock.time_ms()) / 1000
         if left <= 0:
             _log.info("login expired", client=self.client_id, address=self.address)
-            self.kernel.tell(self, Close("login_expired"))
+            self.close_soon("login_expired")
             return
         self.timers.remind(min(left, _LONGEST_TIMER), self._look_at_expiry)
 
@@ -808,7 +813,7 @@ class Connection(LoopActor, asyncio.Protocol):
         if left > 0:
             self.timers.remind(left, self._connect_deadline)
             return
-        guard = self._broker.guard
+        guard = self._node.limits
         guard.late.add("connect_timeout", now, client=self.client_id, address=self.address)
         if not login.looking and kept < allowed:
             guard.fault(self.host, now)

@@ -8,8 +8,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from actors.kernel.kernel import LoopActor
-    from actors.tracing.recorder import Lookout
-    from actors.tracing.trace import Trace
 
 
 class Tap(Protocol):
@@ -52,41 +50,3 @@ class Watched(list[Any]):
             if tell is not None:
                 tell(message)
             yield message
-
-
-class ActorTap:
-    """What one actor does goes to the traces that cover it."""
-
-    __slots__ = ("_lookout", "traces")
-
-    def __init__(self, lookout: Lookout) -> None:
-        self._lookout = lookout
-        self.traces: list[Trace] = []
-
-    def begin(self, actor: LoopActor) -> None:
-        """See what the actor sends from now on."""
-        self._lookout.begin(actor, self)
-
-    def end(self, _actor: LoopActor) -> None:
-        """See no more what is sent."""
-        self._lookout.end()
-
-    def gets(self, actor: LoopActor, message: Any) -> None:
-        """Show a message that the actor is about to handle."""
-        self._lookout.quietly(self._lookout.on_gets, actor, self.traces, message)
-
-    def ended(self, actor: LoopActor, error: Exception | None) -> None:
-        """Show that the actor stopped or failed."""
-        self._lookout.quietly(self._lookout.on_ended, actor, self.traces, error)
-
-    def took(self, actor: LoopActor, packets: Sequence[Any], error: Exception | None) -> None:
-        """Show the packets that a client sent."""
-        self._lookout.quietly(self._lookout.on_took, actor, self.traces, packets, error)
-
-    def wrote(self, actor: LoopActor, data: bytes) -> None:
-        """Show the packets that leave for the client."""
-        self._lookout.quietly(self._lookout.on_wrote, actor, self.traces, data)
-
-    def closes(self, actor: LoopActor, reason: str) -> None:
-        """Show that a connection ends."""
-        self._lookout.quietly(self._lookout.on_closes, actor, self.traces, reason)

@@ -20,11 +20,11 @@ from pykka.messages import _ActorStop
 
 from actors.connection.connection import Connection
 from actors.inspection.views import client_of
-from actors.kernel.tap import ActorTap
 from actors.session.messages import Attach, Packets
 from actors.session.session import Session
 from actors.session.subscription import Subscription
 from actors.tracing import trace_lines as tracelines
+from actors.tracing.actor_tap import ActorTap
 from actors.tracing.method_patch import Shadow
 from actors.tracing.trace import AT_ONCE, End, Trace, add_lines
 from eventstore.format.events import MessagePublished, SessionSnapshot
@@ -33,8 +33,9 @@ from protocol.mqtt.server_packets import count_sent, read_sent
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from actors.broker import Broker
+    from actors.connection.admission import Door
     from actors.kernel.kernel import LoopActor
+    from actors.session.context import NodeContext
     from eventstore.format.events import Event
     from eventstore.format.positions import Position
     from eventstore.log.journal import Sink
@@ -66,8 +67,11 @@ class Lookout:
     ``ended`` is called with a trace whose one actor has ended, and with why.
     """
 
-    def __init__(self, broker: Broker, ended: Callable[[Trace, End], None]) -> None:
-        self._broker = broker
+    def __init__(
+        self, node: NodeContext, admission: Door, ended: Callable[[Trace, End], None]
+    ) -> None:
+        self._node = node
+        self._admission = admission
         self._ended = ended
         self.running: LoopActor | None = None
         """The traced actor that runs."""
@@ -102,16 +106,16 @@ class Lookout:
         """Have a trace cover the actors of a client, now and later."""
         trace.client = name
         self.clients.setdefault(name, []).append(trace)
-        broker = self._broker
-        broker.kernel.on_spawn = self._on_spawn
-        broker.on_connect = self._on_connect
-        session = broker.find_session(name)
+        node = self._node
+        node.kernel.on_spawn = self._on_spawn
+        self._admission.on_connect = self._on_connect
+        session = node.directory.find_session(name)
         if session is None:
             return
         self.cover(session, trace)
-        if session.connection is not None:
+        if isinstance(session.connection, Connection):
             self.cover(session.connection, trace)
-        held = (subscriber.actor for subscriber in broker.router.subscribers(name))
+        held = (subscriber.actor for subscriber in node.router.subscribers(name))
         self._in_slices((actor for actor in held if actor is not None), trace, self.cover)
 
     def uncover(self, trace: Trace) -> None:
@@ -126,8 +130,8 @@ class Lookout:
                 del self.clients[trace.client]
             trace.client = None
         if not self.clients:
-            self._broker.kernel.on_spawn = None
-            self._broker.on_connect = None
+            self._node.kernel.on_spawn = None
+            self._admission.on_connect = None
 
     def _in_slices(
         self,
@@ -140,7 +144,7 @@ class Lookout:
             work(actor, trace)
             if number == _SLICE:
                 go_on = partial(self._in_slices, actors, trace, work)
-                self._broker.timers.after(_PAUSE, go_on)
+                self._node.timers.after(_PAUSE, go_on)
                 break
 
     def _release(self, actor: LoopActor, trace: Trace) -> None:
@@ -175,7 +179,7 @@ class Lookout:
     def begin(self, actor: LoopActor, tap: ActorTap) -> None:
         """See what is sent while an actor runs."""
         if not self._shadows:
-            kernel, journal = self._broker.kernel, self._broker.journal
+            kernel, journal = self._node.kernel, self._node.journal
             self._shadows = [
                 Shadow(kernel, "tell", self._seeing(self._on_tell)),
                 Shadow(journal, "after", self._seeing(self._on_effect)),
@@ -209,7 +213,7 @@ class Lookout:
     def on_gets(self, actor: LoopActor, traces: Sequence[Trace], message: Any) -> None:
         """Show what an actor is told."""
         self._say_told()
-        if isinstance(message, Attach):
+        if isinstance(message, Attach) and isinstance(message.connection, Connection):
             for trace in traces:
                 if trace.client is not None:
                     self.cover(message.connection, trace)
@@ -220,7 +224,8 @@ class Lookout:
             self._say_message(actor, traces, "gets", message)
 
     def _gets_packets(self, actor: LoopActor, traces: Sequence[Trace], message: Packets) -> None:
-        others = [trace for trace in traces if message.connection not in trace.actors]
+        connection: object = message.connection
+        others = [trace for trace in traces if connection not in trace.actors]
         about = {"connection": message.connection.actor_urn}
         for packet in message.packets:
             self._say_packets(actor, others, "gets", packet, message=about)
@@ -300,7 +305,9 @@ class Lookout:
         self._say_told()
         actor = self.running
         if actor is None:
-            actor = (self._broker.find_session(session) if session else None) or self._broker
+            actor = (
+                self._node.directory.find_session(session) if session else None
+            ) or self._node.root
         add_lines(traces, 1, self._event_lines(actor, event, at, payloads))
 
     def _event_lines(
@@ -322,7 +329,7 @@ class Lookout:
             about["messages"] = tracelines.published_messages(event, at, payloads)
         else:
             refs = getattr(event, "refs", ())
-            messages = tracelines.messages_of(refs, self._broker.messages) if refs else ()
+            messages = tracelines.messages_of(refs, self._node.messages) if refs else ()
             if messages:
                 about["messages"] = messages
         return about
@@ -332,7 +339,7 @@ class Lookout:
     def line(self, actor: LoopActor, kind: str, what: str | None, **more: Any) -> dict[str, Any]:
         """Return a line."""
         return {
-            "ms": self._broker.clock.time_ms(),
+            "ms": self._node.clock.time_ms(),
             "actor": actor.actor_urn,
             "client": _client(actor),
             "kind": kind,

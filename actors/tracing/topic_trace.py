@@ -34,10 +34,10 @@ from protocol.mqtt.topic_trie import FilterTrie
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from actors.broker import Broker
     from actors.kernel.kernel import LoopActor
+    from actors.routing.router import Route
+    from actors.session.context import NodeContext
     from actors.session.messages import Publication
-    from actors.session.router import Route
     from actors.tracing.recorder import Lookout
     from actors.tracing.trace import Trace
     from eventstore.format.events import Event
@@ -93,11 +93,13 @@ class _Matching(dict[str | bytes, bool]):
 class TopicTrace:
     """Follows the messages on topics that match a filter."""
 
-    def __init__(self, topic_filter: str, trace: Trace, broker: Broker, lookout: Lookout) -> None:
+    def __init__(
+        self, topic_filter: str, trace: Trace, node: NodeContext, lookout: Lookout
+    ) -> None:
         self.trace = trace
         self.events = _BEFORE
         """Types of events that may be about messages that match."""
-        self._broker = broker
+        self._node = node
         self._lookout = lookout
         self._matches = _Matching(topic_filter).__getitem__
         self._messages: dict[Position, _Message] = {}
@@ -113,7 +115,7 @@ class TopicTrace:
             return
         chosen = [at for at, topic in enumerate(topics) if self._matches(topic)]
         self.trace.skip(len(publication.topics) - len(topics))
-        routes = self._broker.router.routes
+        routes = self._node.router.routes
         actor = self._session(publication.session)
         lines = (
             line
@@ -277,7 +279,7 @@ class TopicTrace:
             del self._sent[next(iter(self._sent))]
 
     def _session(self, name: str | None) -> LoopActor:
-        return (self._broker.find_session(name) if name else None) or self._broker
+        return (self._node.directory.find_session(name) if name else None) or self._node.root
 
     def _line(
         self, actor: LoopActor, session: str, kind: str, packet: dict[str, Any] | None = None

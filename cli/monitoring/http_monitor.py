@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 import structlog
 from aiohttp import web
 
-from actors.inspection.status import status
 from cli.common.allowed_hosts import Hosts
 from cli.common.units import Address
 from cli.monitoring.prometheus import CONTENT_TYPE, families, process_families, text
@@ -30,7 +29,7 @@ from protocol.errors import FoldmqError
 if TYPE_CHECKING:
     import contextlib
 
-    from actors.broker import Broker
+    from actors.inspection.broker_inspection import BrokerInspection
     from cli.settings.settings import Settings
 
 _log = structlog.get_logger("foldmq")
@@ -58,7 +57,7 @@ class Monitor:
 
     def __init__(self) -> None:
         """Begin as a broker that is starting."""
-        self.broker: Broker | None = None
+        self.inspection: BrokerInspection | None = None
         self.listening = False
         """Clients can connect."""
         self._hosts = Hosts([])
@@ -107,9 +106,11 @@ class Monitor:
 
     def trouble(self) -> list[str]:
         """Return why the broker is not ready; empty: it is."""
-        if self.broker is None:
+        if self.inspection is None:
             return ["starting"]
-        return self.broker.trouble() or ([] if self.listening else ["not listening yet"])
+        return self.inspection.node.not_ready_reasons() or (
+            [] if self.listening else ["not listening yet"]
+        )
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         try:
@@ -171,16 +172,16 @@ class Monitor:
 
     async def _status(self) -> dict[str, Any]:
         """Return what the broker says of itself, with what sessions hold if it can be had."""
-        broker = self.broker
+        inspection = self.inspection
         ready = not self.trouble()
-        if broker is None:
+        if inspection is None:
             return {"ready": ready}
         try:
-            asking = broker.inspector.ask_for("status")
+            asking = inspection.inspector.ask_for("status")
             found = await asyncio.wait_for(asking, _PATIENCE)
         except (FoldmqError, TimeoutError) as error:
             _log.warning("metrics are not complete", reason=str(error) or "no answer in time")
-            found = status(broker)
+            found = inspection.status()
         return {**found, "ready": ready}
 
 

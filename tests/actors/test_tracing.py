@@ -55,7 +55,7 @@ class Sink:
 
 def tracing(world: World) -> tuple[Tracer, Sink]:
     sink = Sink()
-    return Tracer(world.broker, sink.publish), sink
+    return Tracer(world.broker.node, world.broker.admission, sink.publish), sink
 
 
 def overrides(world: World) -> list[str]:
@@ -63,12 +63,12 @@ def overrides(world: World) -> list[str]:
     broker = world.broker
     found = [name for name in ("tell", "spawn") if name in vars(broker.kernel)]
     found += [
-        name for name in ("append", "after", "pass_or_follow") if name in vars(broker.journal)
+        name for name in ("append", "after", "pass_or_follow") if name in vars(broker.node.journal)
     ]
     found += [name for name in ("emit",) if name in vars(broker)]
     found += ["on_spawn"] if broker.kernel.on_spawn is not None else []
-    found += ["on_connect"] if broker.on_connect is not None else []
-    found += ["watch"] if broker.watch is not None else []
+    found += ["on_connect"] if broker.admission.on_connect is not None else []
+    found += ["watch"] if broker.node.publish_observer is not None else []
     return found + [actor.actor_urn for actor in broker.kernel if actor.tap is not None]
 
 
@@ -292,7 +292,7 @@ def test_the_trace_of_an_actor_ends_with_it() -> None:
         async with World().running() as world:
             client = await world.connect("r")
             tracer, sink = tracing(world)
-            urn = next(iter(world.broker.connections)).actor_urn
+            urn = next(iter(world.broker.admission.connections)).actor_urn
             tracer.start({"token": TOKEN, "actor": urn})
             client.send(p.subscribe(1, ("a", 0)))
             await world.go(0.2)
@@ -678,7 +678,7 @@ def test_lines_that_cannot_be_sent_are_nobody_elses_trouble() -> None:
 
     async def scenario() -> None:
         async with World().running() as world:
-            tracer = Tracer(world.broker, broken)
+            tracer = Tracer(world.broker.node, world.broker.admission, broken)
             tracer.start({"token": TOKEN, "client": "r"})
             client = await world.connect("r")
             client.send(p.publish("a", b"x", 1, 7))
@@ -837,8 +837,8 @@ def test_watchers_are_told_of_all_messages_and_a_broken_one_is_told_no_more() ->
                 failures.append(publication)
                 raise RuntimeError("boom")
 
-            world.broker.add_watcher(broken)
-            world.broker.add_watcher(told.append)
+            world.broker.node.add_watcher(broken)
+            world.broker.node.add_watcher(told.append)
             sender.send(p.publish("a", b"1"), p.publish("b", b"2", 1, 1))
             sender.send(p.publish("c", b"3", 2, 2), p.pubrel(2))
             await world.go(0.5)
@@ -848,8 +848,8 @@ def test_watchers_are_told_of_all_messages_and_a_broken_one_is_told_no_more() ->
                 ("s", 2, [b"c"]),
             ]
             assert len(failures) == 1
-            world.broker.remove_watcher(told.append)
-            world.broker.remove_watcher(told.append)
-            assert world.broker.watch is None
+            world.broker.node.remove_watcher(told.append)
+            world.broker.node.remove_watcher(told.append)
+            assert world.broker.node.publish_observer is None
 
     simulate(scenario)

@@ -238,7 +238,7 @@ def test_a_session_that_fails_while_it_is_closed_is_closed_by_its_successor(
             await world.go(2)
             assert trap.sprung == 1
             assert payloads(watcher) == [b"gone"]
-            assert not world.broker.node.sessions["s"].connected
+            assert not world.broker.node.state.sessions["s"].connected
             closed = [one for one in world.disk.events() if isinstance(one, SessionClosed)]
             assert [one.session for one in closed] == ["s"]
 
@@ -326,9 +326,9 @@ def test_a_rebuilt_offline_session_expires_and_is_passivated(
             assert trap.sprung == 1
             await world.go(20)
             assert "s" not in world.broker._sessions
-            assert "s" in world.broker.node.sessions
+            assert "s" in world.broker.node.state.sessions
             await world.go(60)
-            assert "s" not in world.broker.node.sessions
+            assert "s" not in world.broker.node.state.sessions
 
     simulate(scenario)
 
@@ -494,7 +494,7 @@ def test_a_subscription_that_failed_may_be_made_again_in_the_same_turn(
             session = world.broker.find_session("s")
             assert session is not None
             assert session.connection is not None
-            (subscriber,) = world.broker.router.subscribers("s")
+            (subscriber,) = world.broker.node.router.subscribers("s")
             assert subscriber.actor is not None
             trap.left = 1
             world.broker.kernel.tell(subscriber.actor, Regrant(1))
@@ -552,7 +552,7 @@ def test_a_connection_that_fails_closes_itself_alone(monkeypatch: pytest.MonkeyP
             await world.go(0.1)
             assert (client.open, watcher.open) == (False, True)
             assert payloads(watcher) == [b"gone"]
-            assert len(world.broker.connections) == 1
+            assert len(world.broker.admission.connections) == 1
             publish(watcher, 1)
             await world.go(0.1)
             assert payloads(await world.connect("s", present=True)) == [b"1"]
@@ -571,7 +571,7 @@ def test_a_connection_that_fails_before_its_connect(monkeypatch: pytest.MonkeyPa
             client.send(p.connect("s"))
             await world.go(0.1)
             assert not client.open
-            assert world.broker.connections == set()
+            assert world.broker.admission.connections == set()
             assert len(world.broker.kernel) == at_rest
             assert (await world.connect("s")).open
 
