@@ -21,7 +21,7 @@ from actors.connection.takeovers import Old, Takeovers
 from actors.inspection.broker_inspection import BrokerInspection
 from actors.inspection.inspector import Inspector
 from actors.inspection.sys_topics import SysTree
-from actors.kernel.kernel import Failed, Kernel, LoopActor, about
+from actors.kernel.kernel import Failed, Kernel, LoopActor
 from actors.maintenance.background_verify import scrub
 from actors.maintenance.expiry import Expiries
 from actors.maintenance.projector import Projector
@@ -147,7 +147,6 @@ class Broker(LoopActor):
         self.kernel.turn_ended = self._end_turn
         self.kernel.turn_cut = self.node.journal.cut_turn
         self.node.journal.call_soon = self._loop.call_soon
-        self.kernel.on_overflow = self._on_overflow
         self.node.journal.on_relief = self._on_relief
         self.node.journal.on_deferred = self._on_deferred
         self.kernel.wake()
@@ -526,14 +525,6 @@ class Broker(LoopActor):
         paused, self.node.paused = self.node.paused, set()
         for connection in paused:
             connection.resume(Pause.LOG)
-
-    def _on_overflow(self, actor: LoopActor) -> None:
-        """Read nothing more while somebody cannot keep up; the sweep lets go again."""
-        if not self.node.paused:
-            _log.warning("mailbox full: input is paused", **about(actor))
-            for connection in self.admission.connections:
-                connection.pause(Pause.LOG)
-                self.node.paused.add(connection)
 
     def _sweep(self) -> None:
         self.node.timers.after(_IDLE_SWEEP, self._sweep)

@@ -77,8 +77,6 @@ def name_of(actor: LoopActor, node: NodeContext) -> str:
 
 def state_of(actor: LoopActor, node: NodeContext) -> str:
     """Return in a word what an actor is about."""
-    if actor.suspended:
-        return "suspended"
     if isinstance(actor, Session):
         if actor.name in node.rebuilding:
             return "rebuilding"

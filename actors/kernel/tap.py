@@ -1,11 +1,14 @@
-"""How the kernel and a connection tell somebody what an actor does: the tap of that actor."""
+"""How the kernel and a connection show what an actor does: the tap of that actor.
+
+An actor has a tap while it is traced. While the actor runs, its tap is the kernel's observer.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Sequence
 
     from actors.kernel.kernel import LoopActor
 
@@ -18,6 +21,9 @@ class Tap(Protocol):
 
     def gets(self, actor: LoopActor, message: Any) -> None:
         """Take note of the message that the actor is about to handle."""
+
+    def sends(self, target: LoopActor, message: Any) -> None:
+        """Take note of a message that the actor tells another one."""
 
     def end(self, actor: LoopActor) -> None:
         """Take note that the actor has handled what it could, or failed."""
@@ -33,20 +39,3 @@ class Tap(Protocol):
 
     def closes(self, actor: LoopActor, reason: str) -> None:
         """Take note that the actor's connection ends."""
-
-
-class Watched(list[Any]):
-    """A mailbox that tells of each message before it is handled: when it is first gone through."""
-
-    __slots__ = ("_tell",)
-
-    def __init__(self, messages: list[Any], tell: Callable[[Any], None]) -> None:
-        super().__init__(messages)
-        self._tell: Callable[[Any], None] | None = tell
-
-    def __iter__(self) -> Iterator[Any]:
-        tell, self._tell = self._tell, None
-        for message in super().__iter__():
-            if tell is not None:
-                tell(message)
-            yield message

@@ -33,6 +33,10 @@ class ActorTap:
         """Show a message that the actor is about to handle."""
         self._lookout.quietly(self._lookout.on_gets, actor, self.traces, message)
 
+    def sends(self, target: LoopActor, message: Any) -> None:
+        """Show a message that the actor tells another one."""
+        self._lookout.quietly(self._lookout.on_sends, target, message)
+
     def ended(self, actor: LoopActor, error: Exception | None) -> None:
         """Show that the actor stopped or failed."""
         self._lookout.quietly(self._lookout.on_ended, actor, self.traces, error)

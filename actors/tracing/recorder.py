@@ -1,8 +1,8 @@
 """What traced actors do, as lines of the traces that cover them.
 
-An actor that is traced has a tap. While the kernel runs it, and only then, functions stand in for
-``Kernel.tell`` and for the gate of the journal, so that what it sends is seen. What it appends is
-seen by a function in place of ``Journal.append``, which is there while anything is traced.
+An actor that is traced has a tap, which is the kernel's observer while the actor runs. What it
+appends and what it gives to the gate is seen by the journal's observer, which is there while
+anything is traced (:class:`actors.tracing.tracer.Tracer`).
 Whatever goes wrong here is logged; the actors go on.
 
 Between actors that one trace covers a message is shown once: where it arrives.
@@ -25,7 +25,6 @@ from actors.session.session import Session
 from actors.session.subscription import Subscription
 from actors.tracing import trace_lines as tracelines
 from actors.tracing.actor_tap import ActorTap
-from actors.tracing.method_patch import Shadow
 from actors.tracing.trace import AT_ONCE, End, Trace, add_lines
 from eventstore.format.events import MessagePublished, SessionSnapshot
 from protocol.mqtt.server_packets import count_sent, read_sent
@@ -78,7 +77,6 @@ class Lookout:
         self._tap: ActorTap | None = None
         self._told: _Told | None = None
         self._failures = 0
-        self._shadows: list[Shadow] = []
         self.clients: dict[str, list[Trace]] = {}
         """The traces of each traced client."""
 
@@ -178,37 +176,12 @@ class Lookout:
 
     def begin(self, actor: LoopActor, tap: ActorTap) -> None:
         """See what is sent while an actor runs."""
-        if not self._shadows:
-            kernel, journal = self._node.kernel, self._node.journal
-            self._shadows = [
-                Shadow(kernel, "tell", self._seeing(self._on_tell)),
-                Shadow(journal, "after", self._seeing(self._on_effect)),
-                Shadow(journal, "pass_or_follow", self._seeing(self._on_effect)),
-            ]
         self.running, self._tap = actor, tap
-        for shadow in self._shadows:
-            shadow.put()
 
     def end(self) -> None:
         """See no more what is sent."""
         self.quietly(self._say_told)
         self.running = self._tap = None
-        for shadow in self._shadows:
-            shadow.remove()
-
-    def _seeing(
-        self, see: Callable[..., None]
-    ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        """Return what wraps a method such that ``see`` is called as well."""
-
-        def make(method: Callable[..., Any]) -> Callable[..., Any]:
-            def call(*arguments: Any) -> Any:
-                self.quietly(see, *arguments)
-                return method(*arguments)
-
-            return call
-
-        return make
 
     def on_gets(self, actor: LoopActor, traces: Sequence[Trace], message: Any) -> None:
         """Show what an actor is told."""
@@ -230,7 +203,8 @@ class Lookout:
         for packet in message.packets:
             self._say_packets(actor, others, "gets", packet, message=about)
 
-    def _on_tell(self, target: LoopActor, message: Any) -> None:
+    def on_sends(self, target: LoopActor, message: Any) -> None:
+        """Show what the running actor tells another one."""
         actor, tap = self.running, self._tap
         if actor is None or tap is None or target.stopped:
             return
@@ -251,7 +225,7 @@ class Lookout:
             more = {"more": told.more} if told.more else {}
             self._say_message(told.actor, told.traces, "sends", told.message, **to, **more)
 
-    def _on_effect(self, sink: Sink, data: bytes) -> None:
+    def on_gated(self, sink: Sink, data: bytes) -> None:
         """Show what is given to the gate; where the connection is covered, when it leaves."""
         actor, tap = self.running, self._tap
         if actor is None or tap is None or not isinstance(sink, Connection):

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from actors.inspection.requests import Refused, number, optional, shown, text
-from actors.tracing.method_patch import Shadow
 from actors.tracing.recorder import Lookout
 from actors.tracing.topic_trace import TopicTrace
 from actors.tracing.trace import End, Trace
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from actors.session.messages import Publication
     from eventstore.format.events import Event
     from eventstore.format.positions import Position
+    from eventstore.log.journal import Sink
 
 _log = structlog.get_logger("foldmq")
 
@@ -64,7 +64,6 @@ class Tracer:
         self._lookout = Lookout(node, admission, self._end)
         self._traces: dict[str, Trace] = {}
         self._topics: list[TopicTrace] = []
-        self._append: Shadow | None = None
         self._sending = False
         self._looking = False
 
@@ -98,7 +97,7 @@ class Tracer:
         about = _STARTS[kind](self, trace, target)
         trace.deadline = self._node.clock.monotonic() + LEASE
         self._traces[token] = trace
-        self._see_events()
+        self._node.journal.observer = self
         self._look()
         return {"token": token, "lease_s": int(LEASE), "subject": subject, **about}
 
@@ -160,27 +159,21 @@ class Tracer:
 
     # What traces see.
 
-    def _see_events(self) -> None:
-        if self._append is None:
-            self._append = Shadow(self._node.journal, "append", self._appending)
-            self._append.put()
+    def appended(self, event: Event, at: Position, payloads: Sequence[bytes]) -> None:
+        """Show an event that was appended to those that it concerns."""
+        # All events of all sessions pass here: those that nobody traces must not be held up.
+        lookout = self._lookout
+        if lookout.running is not None or getattr(event, "session", None) in lookout.clients:
+            lookout.quietly(lookout.on_event, event, at, payloads)
+        for topic in self._topics:
+            if type(event) in topic.events:
+                lookout.quietly(topic.on_event, event, at, payloads)
 
-    def _appending(self, append: Callable[..., Position]) -> Callable[..., Position]:
-        lookout, clients = self._lookout, self._lookout.clients
-
-        def call(
-            event: Event, count: int = 1, payloads: Sequence[bytes] = (), size: int = 0
-        ) -> Position:
-            # All events of all sessions pass here: those that nobody traces must not be held up.
-            at = append(event, count, payloads, size)
-            if lookout.running is not None or getattr(event, "session", None) in clients:
-                lookout.quietly(lookout.on_event, event, at, payloads)
-            for topic in self._topics:
-                if type(event) in topic.events:
-                    lookout.quietly(topic.on_event, event, at, payloads)
-            return at
-
-        return call
+    def gated(self, sink: Sink, data: bytes) -> None:
+        """Show what the traced actor that runs gives to the gate."""
+        lookout = self._lookout
+        if lookout.running is not None:
+            lookout.quietly(lookout.on_gated, sink, data)
 
     def _on_publication(self, publication: Publication) -> None:
         for topic in self._topics:
@@ -195,9 +188,8 @@ class Tracer:
         self._topics = [topic for topic in self._topics if topic.trace is not trace]
         if not self._topics:
             self._node.remove_watcher(self._on_publication)
-        if not self._traces and self._append is not None:
-            self._append.remove()
-            self._append = None
+        if not self._traces:
+            self._node.journal.observer = None
         self._send(trace, end)
 
     def _look(self) -> None:
