@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import structlog
 
 from actors.authn.credentials import suspects
-from actors.authn.pseudonyms import pseudonym
 from actors.connection.acceptor import Acceptor
 from actors.connection.listener import Listener
+from actors.connection.pseudonyms import pseudonym
 from actors.limits.client_limits import Guard
 from actors.session.messages import Authenticated, Close
 from eventstore.format.events import NATS_SESSION

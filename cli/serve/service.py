@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import structlog
 
-from actors.authn.passwords import PasswordFile
 from actors.broker import Broker
 from actors.kernel.clock import SystemClock
 from actors.kernel.os_priority import come_soon
@@ -43,7 +42,7 @@ from protocol.errors import FoldmqError
 from protocol.nats.mapping import Mapping, parse_users
 
 if TYPE_CHECKING:
-    from actors.authn.chain import Chain
+    from actors.authn.chain import AuthenticatorChain
     from cli.common.units import Address
 
 log = structlog.get_logger("foldmq")
@@ -181,7 +180,7 @@ class Service:
         self._hangup = asyncio.Event()
         self._listeners: Listeners
         self._access: Access
-        self._authenticator: Chain
+        self._authenticator: AuthenticatorChain
         self._node = ""
         self._largest = 0
         self._key = b""
@@ -278,13 +277,12 @@ class Service:
         return f"{inspection.node.directory.attached} clients"
 
     def _announce(self, listening: list[Endpoint], datadir: DataDir, store: Store) -> None:
-        users = self._authenticator.passwords
         facts = Facts(
             listening=listening,
             metrics=self._metrics,
             web=self._web.address,
             web_token=self._web.token,
-            users=users.user_count if isinstance(users, PasswordFile) else 0,
+            users=self._authenticator.user_count,
             data=str(datadir.path),
             node=self._node,
             nats=store.where,

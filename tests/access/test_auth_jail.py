@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from actors.authn.chain import Chain
+from actors.authn.backends import backends
+from actors.authn.chain import AuthenticatorChain
 from actors.authn.credentials import Anonymous, Credentials, suspects
 from actors.authn.login_backoff import Jail, JailOptions, network
 
@@ -206,7 +207,7 @@ def test_an_authenticator_without_a_memory_suspects_nobody() -> None:
 
 def test_a_chain_suspects_whom_its_jail_suspects(clock: Clock) -> None:
     guard = jail(clock)
-    chain = Chain(jail=guard)
+    chain = AuthenticatorChain(backends(), jail=guard)
     shown = Credentials("ann", b"x", address=HERE)
     assert not suspects(chain, shown)
     guard.failed(HERE, "bob")
