@@ -16,22 +16,22 @@ import structlog
 
 from actors.authz.rules import Permissions
 from actors.bridge.host import BridgeHost
-from actors.connection.admission import Door
+from actors.connection.admission import Admission
 from actors.connection.takeovers import Old, Takeovers
 from actors.inspection.broker_inspection import BrokerInspection
 from actors.inspection.inspector import Inspector
-from actors.inspection.sys_topics import SysTree
+from actors.inspection.sys_topics import SysTopicTree
 from actors.kernel.kernel import Failed, Kernel, LoopActor
-from actors.maintenance.background_verify import scrub
+from actors.maintenance.background_verify import verify_in_background
 from actors.maintenance.expiry import Expiries
 from actors.maintenance.projector import Projector
 from actors.maintenance.recovery import recover, software
 from actors.maintenance.retention import Retention
-from actors.node.read_pause import Pause
+from actors.node.read_pause import ReadPause
 from actors.routing.router import Router
-from actors.session.authorization import Permits
+from actors.session.authorization import Authorizer
 from actors.session.context import NodeContext
-from actors.session.decisions import Limits
+from actors.session.decisions import DeliveryLimits
 from actors.session.messages import (
     Attach,
     ConnectRequest,
@@ -111,10 +111,10 @@ class Broker(LoopActor):
         self.bridge = BridgeHost(node, bridge) if bridge is not None else None
         """What exchanges messages with NATS; None: nothing does."""
         node.bridge = self.bridge
-        self.admission = Door(node, authenticator)
+        self.admission = Admission(node, authenticator)
         node.limits = self.admission.guard
         node.delivery_limits = _delivery_limits(options)
-        node.permissions = Permits(node, permissions or Permissions())
+        node.permissions = Authorizer(node, permissions or Permissions())
         self._loop = asyncio.get_running_loop()
         self._sessions: dict[str, Session] = {}
         self._offline: set[Session] = set()
@@ -123,7 +123,7 @@ class Broker(LoopActor):
         self._reset()
         self.projector = Projector(node, log.projections)
         node.retention = self.retention = Retention(node, self.projector)
-        self._systree = SysTree(node)
+        self._systree = SysTopicTree(node)
         node.system_topics = self._systree
         self._background: list[asyncio.Task[None]] = []
         self._given_up = False
@@ -164,8 +164,8 @@ class Broker(LoopActor):
             self.node.emit(Bridged(0))
             self.kernel.wake()
         if mark is not None:
-            work = scrub(self.node, mark.sequence, bytes.fromhex(mark.link))
-            self._background.append(self._loop.create_task(work, name="scrub"))
+            work = verify_in_background(self.node, mark.sequence, bytes.fromhex(mark.link))
+            self._background.append(self._loop.create_task(work, name="verify_in_background"))
         for task in self._background:
             task.add_done_callback(self._background_ended)
 
@@ -181,7 +181,7 @@ class Broker(LoopActor):
         self.node.draining = True
         self.admission.close()
         for connection in self.admission.connections:
-            connection.pause(Pause.DRAIN)
+            connection.pause(ReadPause.DRAIN)
             connection.take_all()
         await self.wait_durable()
         for connection in list(self.admission.connections):
@@ -439,7 +439,7 @@ class Broker(LoopActor):
         ):  # perhaps again: it may have waited
             return
         self.node.permissions.grant(connection)
-        if not self.node.permissions.takes_will(connection, connect):
+        if not self.node.permissions.authorize_will(connection, connect):
             connection.refuse(ConnectCode.NOT_AUTHORIZED, "will_not_permitted")
             return
         session = self.session(request.connect.client_id)
@@ -524,7 +524,7 @@ class Broker(LoopActor):
     def _on_relief(self) -> None:
         paused, self.node.paused = self.node.paused, set()
         for connection in paused:
-            connection.resume(Pause.LOG)
+            connection.resume(ReadPause.LOG)
 
     def _sweep(self) -> None:
         self.node.timers.after(_IDLE_SWEEP, self._sweep)
@@ -555,8 +555,8 @@ class Broker(LoopActor):
         self._given_up = stuck
 
 
-def _delivery_limits(options: Options) -> Limits:
-    return Limits(
+def _delivery_limits(options: Options) -> DeliveryLimits:
+    return DeliveryLimits(
         options.max_ack_pending,
         options.max_queued_messages,
         options.max_queued_bytes,

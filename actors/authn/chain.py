@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from actors.authn.backends import Backend
     from actors.authn.credentials import Credentials
-    from actors.authn.login_backoff import Jail
+    from actors.authn.login_backoff import LoginBackoff
 
 JAILED: Final = Verdict(AuthResult.BAD_CREDENTIALS, reason="jailed after failed logins")
 """The same answer as to a wrong password: who guesses is not told that a guess was right."""
@@ -48,7 +48,7 @@ class AuthenticatorChain:
         self,
         backends: Sequence[Backend],
         *,
-        jail: Jail | None = None,
+        jail: LoginBackoff | None = None,
         counts: Counter[tuple[str, str]] | None = None,
     ) -> None:
         self.counts: Counter[tuple[str, str]] = Counter() if counts is None else counts

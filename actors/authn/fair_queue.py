@@ -15,7 +15,7 @@ _Queue: TypeAlias = "OrderedDict[str, dict[asyncio.Future[None], Callable[[], bo
 """Those who wait, by lane, and what says whether they come last; the next lane is the first."""
 
 
-class Lanes:
+class FairQueue:
     """At most ``at_once`` have their turn; all others wait, each address in a lane of its own.
 
     Lanes are served in rotation. Whoever sends a thousand logins from one address waits for

@@ -20,11 +20,11 @@ from actors.bridge.arrivals import Arrivals
 from actors.bridge.departures import Departures
 from actors.bridge.flow import Leaving
 from actors.bridge.flows import Flows
-from actors.bridge.nats_backpressure import Brake
+from actors.bridge.nats_backpressure import NatsBackpressure
 from actors.bridge.outbox import Outbox
 from actors.bridge.replies import Replies
 from actors.kernel.kernel import LoopActor
-from actors.node.read_pause import Pause
+from actors.node.read_pause import ReadPause
 from eventstore.format.events import NATS_SESSION, Bridged
 from eventstore.nats.batch_client import render_pub
 
@@ -143,7 +143,7 @@ class Bridge(LoopActor):
             prefix_of=prefix_of,
             answers=_Answers(link),
         )
-        self._brake = Brake(self._much_room, node.timers.after)
+        self._brake = NatsBackpressure(self._much_room, node.timers.after)
         self._paused = False
         self._ended = False
         self._confirmed: Position = 0
@@ -309,16 +309,16 @@ class Bridge(LoopActor):
         if messages:
             self._arrivals.take(messages)
             if self._node.journal.congested:
-                self.pause(Pause.LOG)
+                self.pause(ReadPause.LOG)
                 self._node.paused.add(self)
 
-    def pause(self, _reason: Pause) -> None:
+    def pause(self, _reason: ReadPause) -> None:
         """Read nothing more from NATS: too much waits for the disk."""
         if not self._paused:
             self._paused = True
             self._link.pause_reading()
 
-    def resume(self, _reason: Pause) -> None:
+    def resume(self, _reason: ReadPause) -> None:
         """Read again."""
         if self._paused:
             self._paused = False

@@ -14,7 +14,7 @@ from actors.authn.credentials import suspects
 from actors.connection.acceptor import Acceptor
 from actors.connection.listener import Listener
 from actors.connection.pseudonyms import pseudonym
-from actors.limits.client_limits import Guard
+from actors.limits.client_limits import ClientLimits
 from actors.session.messages import Authenticated, Close
 from eventstore.format.events import NATS_SESSION
 from protocol.mqtt.packets import ConnectCode
@@ -41,11 +41,11 @@ _REVOKED = "login_revoked"
 """Why a connection ends whose user is no longer in the password file as it was."""
 
 
-class Door:
+class Admission:
     """Where connections come in to a broker."""
 
     def __init__(self, node: NodeContext, authenticator: Authenticator) -> None:
-        self.guard: Guard[Connection] = Guard(node.options.bounds, {})
+        self.guard: ClientLimits[Connection] = ClientLimits(node.options.bounds, {})
         self.authenticator = authenticator
         self.connections: set[Connection] = set()
         """All that are open."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from actors.authn.chain import JAILED
 from actors.authn.credentials import Credentials
-from actors.node.read_pause import Pause
+from actors.node.read_pause import ReadPause
 from actors.session.messages import ConnectRequest
 from actors.transports.certificate import identity
 from eventstore.shown import escaped
@@ -26,7 +26,7 @@ _MAX_UNREAD = 1024 * 1024
 """Bytes that may come in before the CONNECT is answered."""
 
 
-class Login:
+class ConnectHandshake:
     """What a connection has until its CONNECT is accepted: nobody knows whose it is."""
 
     __slots__ = (
@@ -79,7 +79,7 @@ class Login:
         if isinstance(part, bytes):
             self._size += len(part)
             if self._size > _MAX_UNREAD:
-                self._connection.pause(Pause.CONNECT)
+                self._connection.pause(ReadPause.CONNECT)
 
     def early(self) -> tuple[list[list[Packet]], bytes]:
         """Return what was kept: packets, and behind them bytes."""

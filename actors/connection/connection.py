@@ -1,10 +1,9 @@
 """One actor for each socket: bytes to packets, and bytes out when the gate allows.
 
 It knows framing, the keep alive and back-pressure, and no rule of a session. Who the client is,
-its :class:`~actors.connection.connect_handshake.Login` finds out; what may not be taken at once
-waits in
-:class:`~actors.connection.input_throttle.Bites`. It is also the asyncio protocol of its transport;
-what the transport calls is told to the actor like any other message, so that a failure in it is
+its :class:`~actors.connection.connect_handshake.ConnectHandshake` finds out; what may not be taken
+at once waits in :class:`~actors.connection.input_throttle.InputThrottle`. It is also the asyncio
+protocol of its transport; what the transport calls is told to the actor like any other message, so that a failure in it is
 supervised like any other.
 """
 
@@ -16,12 +15,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 import structlog
 
-from actors.connection.connect_handshake import Login
-from actors.connection.input_throttle import GO_ON, Bites
+from actors.connection.connect_handshake import ConnectHandshake
+from actors.connection.input_throttle import GO_ON, InputThrottle
 from actors.connection.keep_alive import KeepAlive
 from actors.kernel.kernel import LATER_SLICE, LoopActor
-from actors.node.read_pause import Pause
-from actors.session.backpressure import Brake
+from actors.node.read_pause import ReadPause
+from actors.session.backpressure import SlowReaderBackpressure
 from actors.session.messages import Authenticated, Close, Detached, Packets, Writable
 from actors.transports.handshakes import HandshakeError
 from actors.transports.peer import keep_alive_in_tcp, local_peer
@@ -34,10 +33,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from actors.authn.credentials import Verdict
-    from actors.authz.rules import Access
+    from actors.authz.rules import TopicAcl
     from actors.connection.listener import Listener
     from actors.kernel.clock import Timers
-    from actors.limits.publish_rates import Meter
+    from actors.limits.publish_rates import RateLimiter
     from actors.session.context import NodeContext
     from actors.session.ports import ClientConnection
     from actors.session.session import Session
@@ -169,9 +168,9 @@ class Connection(LoopActor, asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._behind = 0
         """Reads that are handled behind those of clients that send little."""
-        self._bites: Bites | None = Bites(self)
+        self._bites: InputThrottle | None = InputThrottle(self)
         """What is not taken at once; None for a client that is not new and has no rate."""
-        self._brake: Brake | None = None
+        self._brake: SlowReaderBackpressure | None = None
         """Who waits until this client reads; None for most."""
         self._closed = False
         self._counted = 0
@@ -180,12 +179,12 @@ class Connection(LoopActor, asyncio.Protocol):
         self._ended = False
         self._alive: KeepAlive | None = None
         """None without a keep alive."""
-        self._login: Login | None = Login(node, self)
+        self._login: ConnectHandshake | None = ConnectHandshake(node, self)
         """None once the CONNECT is accepted."""
-        self._paused = Pause(0)
+        self._paused = ReadPause(0)
         self._settles: float | None = math.inf
         """Monotonic time from which it is a client like others; None once it is."""
-        self.access: Access | None = None
+        self.access: TopicAcl | None = None
         """What the client may publish and subscribe to; None: everything."""
         self.address = ""
         self.bytes_in = 0
@@ -264,7 +263,7 @@ class Connection(LoopActor, asyncio.Protocol):
             return
         if self.kernel.between:
             # No client has more than one read in the next turn, however long this one is.
-            self.pause(Pause.TURN)
+            self.pause(ReadPause.TURN)
         if self._settles is not None and self._settles <= self.now:
             self._settles = None
             self._spare_bites()
@@ -272,7 +271,7 @@ class Connection(LoopActor, asyncio.Protocol):
             if self._behind or len(data) > _LARGE or self._sends_much():
                 # Those who send little come first.
                 if self._behind:
-                    self.pause(Pause.TURN)
+                    self.pause(ReadPause.TURN)
                 self._behind += 1
                 self.kernel.later(self, _Large(data))
             else:
@@ -284,7 +283,7 @@ class Connection(LoopActor, asyncio.Protocol):
             if self._login is not None and not self._ended:
                 self._login.saw(len(data))
             if self.mailbox_depth or len(data) > _SMALL:
-                self.pause(Pause.TURN)
+                self.pause(ReadPause.TURN)
             self.kernel.put_off(self, data, first=self.identity is not None)
 
     def _sends_much(self) -> bool:
@@ -362,8 +361,8 @@ class Connection(LoopActor, asyncio.Protocol):
 
     def _resume_turn(self) -> None:
         """Read again when nothing that was read is left for another turn."""
-        if self._paused & Pause.TURN and not self._behind and not self.untaken:
-            self.resume(Pause.TURN)
+        if self._paused & ReadPause.TURN and not self._behind and not self.untaken:
+            self.resume(ReadPause.TURN)
 
     def _lost(self, message: _Lost) -> None:
         """Handle what came before, then the end."""
@@ -453,7 +452,7 @@ class Connection(LoopActor, asyncio.Protocol):
         return self.gated + (transport.get_write_buffer_size() if transport is not None else 0)
 
     @property
-    def paused(self) -> Pause:
+    def paused(self) -> ReadPause:
         """Why nothing is read at present; 0 when it is read."""
         return self._paused
 
@@ -496,7 +495,7 @@ class Connection(LoopActor, asyncio.Protocol):
         """Take what came behind the CONNECT while that was looked at."""
         login, self._login = self._login, None
         bites = self._bites
-        self.resume(Pause.CONNECT)
+        self.resume(ReadPause.CONNECT)
         if login is None or bites is None:
             return
         early, rest = login.early()
@@ -559,7 +558,7 @@ class Connection(LoopActor, asyncio.Protocol):
             self._closed = True
             self._transport.abort()
 
-    def pause(self, reason: Pause) -> None:
+    def pause(self, reason: ReadPause) -> None:
         """Read nothing more until every reason to pause is gone."""
         transport = self._transport
         if not self._paused and transport is not None and not transport.is_closing():
@@ -568,7 +567,7 @@ class Connection(LoopActor, asyncio.Protocol):
             self._alive.pause()
         self._paused |= reason
 
-    def resume(self, reason: Pause) -> None:
+    def resume(self, reason: ReadPause) -> None:
         """Take back a reason to pause; read again if it was the last one."""
         if not self._paused & reason:
             return
@@ -583,7 +582,7 @@ class Connection(LoopActor, asyncio.Protocol):
         """Let a publisher wait until this client, which reads too slowly, has caught up."""
         if publisher is not self:
             if self._brake is None:
-                self._brake = Brake()
+                self._brake = SlowReaderBackpressure()
             self._brake.hold(publisher, count, self.timers)
 
     def _release_brake(self) -> None:
@@ -652,12 +651,12 @@ class Connection(LoopActor, asyncio.Protocol):
         if self._decoder.more and not self._ended and not self.looking:
             self._take_more_later()
         if node.journal.congested:
-            self.pause(Pause.LOG)
+            self.pause(ReadPause.LOG)
             node.paused.add(self)
 
     def _take_more_later(self) -> None:
         """Take the packets that are left in another turn; nothing more is read meanwhile."""
-        self.pause(Pause.TURN)
+        self.pause(ReadPause.TURN)
         if self._bites is not None:
             self._bites.again()
         else:
@@ -764,10 +763,10 @@ class Connection(LoopActor, asyncio.Protocol):
         guard.refused.add(reason, now, client=self.client_id)
         guard.fault(self.host, now)
 
-    def meter(self, meter: Meter | None) -> None:
+    def meter(self, meter: RateLimiter | None) -> None:
         """Have what the client publishes counted."""
         if self._bites is None and meter is not None:
-            self._bites = Bites(self)
+            self._bites = InputThrottle(self)
         if self._bites is not None:
             self._bites.meter = meter
             self._spare_bites()

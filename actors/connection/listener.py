@@ -12,7 +12,7 @@ from actors.transports.stack import StackOptions, stack
 if TYPE_CHECKING:
     import asyncio
 
-    from actors.connection.admission import Door
+    from actors.connection.admission import Admission
     from actors.session.context import NodeContext
     from actors.transports.certificate import IdentityKind
 
@@ -42,7 +42,7 @@ class Listener:
 
     __slots__ = ("_node", "admission", "options")
 
-    def __init__(self, node: NodeContext, admission: Door, options: ListenerOptions) -> None:
+    def __init__(self, node: NodeContext, admission: Admission, options: ListenerOptions) -> None:
         self._node = node
         self.admission = admission
         """Decides which connections come in."""

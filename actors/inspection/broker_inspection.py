@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 from actors.inspection.busiest_topics import BusiestTopics
 from actors.inspection.inspector import Inspector
-from actors.inspection.log_storage import Storage
+from actors.inspection.log_storage import LogStorage
 from actors.inspection.operations import Operations
 from actors.inspection.queries import Queries
 from actors.inspection.status import StatusSources, status
 
 if TYPE_CHECKING:
     from actors.bridge.host import BridgeHost
-    from actors.connection.admission import Door
+    from actors.connection.admission import Admission
     from actors.inspection.inspector import Handler
     from actors.maintenance.projector import Projector
     from actors.session.context import NodeContext
@@ -25,13 +25,13 @@ class BrokerInspection:
     def __init__(
         self,
         node: NodeContext,
-        admission: Door,
+        admission: Admission,
         projector: Projector,
         bridge: BridgeHost | None,
     ) -> None:
         self.node = node
         self.admission = admission
-        self.storage = Storage(node)
+        self.storage = LogStorage(node)
         self._sources = StatusSources(node, admission, projector, self.storage, bridge)
         self.handlers: dict[str, Handler] = {
             **Queries(self._sources, BusiestTopics(node)).handlers(),

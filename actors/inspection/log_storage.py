@@ -16,7 +16,7 @@ _LIFE = 5.0
 """Seconds for which what is known is good enough."""
 
 
-class Storage:
+class LogStorage:
     """What was found when it was last looked."""
 
     def __init__(self, node: NodeContext) -> None:

@@ -12,8 +12,8 @@ from actors.transports.handshakes import TlsStats
 
 if TYPE_CHECKING:
     from actors.bridge.host import BridgeHost
-    from actors.connection.admission import Door
-    from actors.inspection.log_storage import Storage
+    from actors.connection.admission import Admission
+    from actors.inspection.log_storage import LogStorage
     from actors.maintenance.projector import Projector
     from actors.session.context import NodeContext
     from eventstore.log.journal_stats import Histogram
@@ -26,9 +26,9 @@ class StatusSources:
     """What the status of a broker is read from."""
 
     node: NodeContext
-    admission: Door
+    admission: Admission
     projector: Projector
-    storage: Storage
+    storage: LogStorage
     bridge: BridgeHost | None
 
 
@@ -38,20 +38,20 @@ def status(sources: StatusSources) -> dict[str, Any]:
     Times are Unix milliseconds, sizes bytes.
     """
     node, admission = sources.node, sources.admission
-    meters, options, kernel = node.counters, node.options, node.kernel
+    counters, options, kernel = node.counters, node.options, node.kernel
     trouble = node.not_ready_reasons()
     return {
         "node": options.node,
         "software": node.software,
         "pid": os.getpid(),
         "time_ms": node.clock.time_ms(),
-        "started_ms": meters.started_ms,
+        "started_ms": counters.started_ms,
         "ready": not trouble,
         "trouble": trouble,
         "connections": {
             "open": len(admission.connections),
-            "accepted": meters.accepted,
-            "most": meters.most_connections,
+            "accepted": counters.accepted,
+            "most": counters.most_connections,
             "limit": options.max_connections,
             "paused": len(node.paused),
             "unauthenticated": len(node.limits.unauthenticated),
@@ -68,14 +68,14 @@ def status(sources: StatusSources) -> dict[str, Any]:
         "sessions": _sessions(node),
         "subscriptions": node.router.subscriptions,
         "retained": {"count": len(node.state.retained), "bytes": node.state.retained.size},
-        "messages": {"in": [*meters.received], "out": [*meters.sent]},
-        "publish_bytes": {"in": meters.publish_bytes_in, "out": meters.publish_bytes_out},
-        "packets": {"in": meters.packets_in, "out": meters.packets_out},
-        "bytes": {"in": meters.bytes_in, "out": meters.bytes_out},
+        "messages": {"in": [*counters.received], "out": [*counters.sent]},
+        "publish_bytes": {"in": counters.publish_bytes_in, "out": counters.publish_bytes_out},
+        "packets": {"in": counters.packets_in, "out": counters.packets_out},
+        "bytes": {"in": counters.bytes_in, "out": counters.bytes_out},
         "dropped": dict(node.dropped),
         "log": _log(sources),
         "bridge": _bridge(sources),
-        "lag": histogram(meters.lag),
+        "lag": histogram(counters.lag),
         "actors": {"total": len(kernel), "by_type": _by_type(node)},
         "kernel": {
             "turns": kernel.turns,
@@ -83,7 +83,7 @@ def status(sources: StatusSources) -> dict[str, Any]:
             "mailbox_high_water": kernel.high_water,
             "cuts": kernel.cuts,
             "parts": kernel.parts,
-            "longest_turn_s": round(meters.longest_turn.recent, 6),
+            "longest_turn_s": round(counters.longest_turn.recent, 6),
         },
         "process": process(),
         **_journal(node),
@@ -157,13 +157,13 @@ def _log(sources: StatusSources) -> dict[str, Any] | None:
     }
 
 
-def _logins(admission: Door) -> list[tuple[str, str, int]]:
+def _logins(admission: Admission) -> list[tuple[str, str, int]]:
     """Return how many logins had which end: method, result, number."""
     counts = admission.authenticator.counts
     return [(method, result, count) for (method, result), count in counts.items()]
 
 
-def _tls(admission: Door) -> dict[str, Any]:
+def _tls(admission: Admission) -> dict[str, Any]:
     """Return what the TLS handshakes came to; one pool makes those of all listeners."""
     stacks = (listener.options.stack for listener in admission.listeners.values())
     pool = next((one.handshakes for one in stacks if one.handshakes is not None), None)

@@ -19,7 +19,7 @@ from protocol.mqtt.topic_trie import TopicTrie
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from actors.authz.rules import Access
+    from actors.authz.rules import TopicAcl
     from actors.routing.router import Subscriber
     from actors.session.context import NodeContext
 
@@ -79,7 +79,7 @@ class Load:
                 yield f"load/{name}/{span}", f"{average:.2f}"
 
 
-class SysTree:
+class SysTopicTree:
     """Keeps those who subscribed to ``$SYS`` up to date."""
 
     def __init__(self, node: NodeContext) -> None:
@@ -111,7 +111,7 @@ class SysTree:
             self._sample()
             self._arm(self._life)
 
-    def retained(self, topic_filter: str, guard: Access | None = None, /) -> Batch | None:
+    def retained(self, topic_filter: str, guard: TopicAcl | None = None, /) -> Batch | None:
         """Return what a new subscription gets at once; None if that is nothing.
 
         ``guard`` says of each topic whether the client may have it; None: of all.
@@ -189,17 +189,17 @@ class SysTree:
 
     def _sample(self) -> None:
         node = self._node
-        meters = node.counters
+        counters = node.counters
         counts = Counts(
-            meters.packets_in,
-            meters.packets_out,
+            counters.packets_in,
+            counters.packets_out,
             self._dropped(),
-            sum(meters.received),
-            sum(meters.sent),
-            meters.bytes_in,
-            meters.bytes_out,
-            meters.accepted,
-            meters.connects,
+            sum(counters.received),
+            sum(counters.sent),
+            counters.bytes_in,
+            counters.bytes_out,
+            counters.accepted,
+            counters.connects,
         )
         self._load.sample(node.clock.monotonic(), counts)
 
@@ -208,9 +208,9 @@ class SysTree:
 
     def _values(self) -> dict[str, bytes]:
         """Return all topics and their payloads."""
-        node, meters = self._node, self._node.counters
+        node, counters = self._node, self._node.counters
         sessions, connected = len(node.state.sessions), node.directory.attached
-        uptime = (node.clock.time_ms() - meters.started_ms) // 1000
+        uptime = (node.clock.time_ms() - counters.started_ms) // 1000
         values = {
             "version": f"foldmq version {node.software}",
             "uptime": f"{uptime} seconds",
@@ -219,17 +219,17 @@ class SysTree:
             "clients/active": connected,
             "clients/disconnected": sessions - connected,
             "clients/inactive": sessions - connected,
-            "clients/maximum": meters.most_clients,
-            "clients/expired": meters.expired,
-            "messages/received": meters.packets_in,
-            "messages/sent": meters.packets_out,
-            "publish/messages/received": sum(meters.received),
-            "publish/messages/sent": sum(meters.sent),
+            "clients/maximum": counters.most_clients,
+            "clients/expired": counters.expired,
+            "messages/received": counters.packets_in,
+            "messages/sent": counters.packets_out,
+            "publish/messages/received": sum(counters.received),
+            "publish/messages/sent": sum(counters.sent),
             "publish/messages/dropped": self._dropped(),
-            "publish/bytes/received": meters.publish_bytes_in,
-            "publish/bytes/sent": meters.publish_bytes_out,
-            "bytes/received": meters.bytes_in,
-            "bytes/sent": meters.bytes_out,
+            "publish/bytes/received": counters.publish_bytes_in,
+            "publish/bytes/sent": counters.publish_bytes_out,
+            "bytes/received": counters.bytes_in,
+            "bytes/sent": counters.bytes_out,
             "subscriptions/count": node.router.subscriptions,
             "shared_subscriptions/count": 0,
             "retained messages/count": len(node.state.retained),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from actors.connection.connection import Connection
 from actors.inspection.inspector import Inspector
 from actors.inspection.requests import TooLarge
-from actors.node.read_pause import Pause
+from actors.node.read_pause import ReadPause
 from actors.session.session import Session
 from actors.session.subscription import Subscription
 from projections.state.waiting_queue import FLAG_BITS, QOS_MASK, RETAIN_FLAG
@@ -137,7 +137,7 @@ def connection_view(connection: Connection) -> dict[str, Any]:
         "unsent": connection.unsent,
         "gated": connection.gated,
         "writable": connection.writable,
-        "paused": [(one.name or "").lower() for one in Pause if one & connection.paused],
+        "paused": [(one.name or "").lower() for one in ReadPause if one & connection.paused],
     }
 
 

@@ -28,7 +28,7 @@ _SHARE = 9
 _RETRY = 5.0
 
 
-async def scrub(node: NodeContext, last: int, link: bytes) -> None:
+async def verify_in_background(node: NodeContext, last: int, link: bytes) -> None:
     """Check the records of the log up to ``last``, which must have this link."""
     log, now = node.log, node.clock.monotonic
     done = log.first - 1

@@ -67,7 +67,7 @@ class Counted(Protocol):
     packets_in: int
 
 
-class Meters:
+class Counters:
     """What one broker counts; messages are indexed by their QoS."""
 
     __slots__ = (
@@ -144,11 +144,11 @@ class Meters:
         self.publish_bytes_out += size
 
 
-async def watch_loop(meters: Meters, tell: Callable[[float], None]) -> None:
+async def watch_loop(counters: Counters, tell: Callable[[float], None]) -> None:
     """Measure, again and again, by how many seconds the event loop is late; ``tell`` of it."""
     while True:
         due = time.perf_counter() + _LAG_EVERY
         await asyncio.sleep(_LAG_EVERY)
         lag = max(0.0, time.perf_counter() - due)
-        meters.lag.observe(lag)
+        counters.lag.observe(lag)
         tell(lag)

@@ -29,7 +29,7 @@ from protocol.mqtt.topics import is_reserved_topic
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from actors.authz.rules import Access
+    from actors.authz.rules import TopicAcl
     from actors.kernel.kernel import LoopActor
     from projections.state.session import SessionState
 
@@ -68,7 +68,7 @@ class Subscriber:
         self.qos = qos
         self.actor: LoopActor | None = None
         """Who delivers; None while the session is offline."""
-        self.guard: Access | None = None
+        self.guard: TopicAcl | None = None
         """Says of each topic whether the client may have it; None: of all, or it is offline."""
         self.ended = False
         """The session it belonged to is gone: what is still on its way is for nobody. What an
@@ -289,7 +289,7 @@ class Router:
         }
         return tuple(best.values())
 
-    def guard(self, session: str, access: Access | None) -> None:
+    def guard(self, session: str, access: TopicAcl | None) -> None:
         """Have a session get only what ``access`` lets it have, from now on; None: everything.
 
         Of a session that is offline nobody says; what is queued is looked at when it is sent.
@@ -300,13 +300,13 @@ class Router:
         if changed:
             self.routes.forget()
 
-    def _guard(self, found: Subscriber, access: Access | None) -> bool:
+    def _guard(self, found: Subscriber, access: TopicAcl | None) -> bool:
         before = found.guard
         found.guard = access if access is not None and access.guards(found.filter) else None
         return found.guard is not before
 
     def subscribe(
-        self, session: str, topic_filter: str, qos: int, access: Access | None = None
+        self, session: str, topic_filter: str, qos: int, access: TopicAcl | None = None
     ) -> Subscriber:
         """Add a subscription, or change the QoS of the one with this filter.
 

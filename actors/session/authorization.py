@@ -18,7 +18,7 @@ from protocol.mqtt.topics import is_reserved_filter
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable
 
-    from actors.authz.rules import Access, Permissions
+    from actors.authz.rules import Permissions, TopicAcl
     from actors.session.context import NodeContext
     from actors.session.ports import ClientConnection
     from projections.state.session import SessionState
@@ -28,14 +28,14 @@ _SHOWN = 200
 """Characters of a topic in a line of the log."""
 
 
-class Permits:
+class Authorizer:
     """Says what clients may do, and refuses the rest."""
 
     def __init__(self, node: NodeContext, permissions: Permissions) -> None:
         self.permissions: Permissions
         self.refused = Refusals("not permitted")
         """By what was asked for: publish, subscribe, will, bridge."""
-        self.bridge: Access | None = None
+        self.bridge: TopicAcl | None = None
         """What may be exchanged with NATS; None: everything."""
         self._node = node
         self.change(permissions)
@@ -65,7 +65,7 @@ class Permits:
         access = self.permissions.access(user, verdict.groups, connection.given_id, verdict.rules)
         connection.access = None if access.open else access
 
-    def takes_will(self, connection: ClientConnection, connect: Connect) -> bool:
+    def authorize_will(self, connection: ClientConnection, connect: Connect) -> bool:
         """Say whether a CONNECT may go on; a will that it may not have is taken off it."""
         will, access = connect.will, connection.access
         if will is None or access is None or access.may_publish(will.topic):
@@ -74,7 +74,7 @@ class Permits:
         connect.will = None
         return not self._node.options.close_denied
 
-    def may_fire(
+    def authorize_will_on_publish(
         self, state: SessionState, connection: ClientConnection | None, topic: str
     ) -> bool:
         """Say whether a session's will may be published now; it could when it was armed.
@@ -97,7 +97,7 @@ class Permits:
         return True
 
     def _permits_will(
-        self, access: Access, state: SessionState, topic: str, connection: ClientConnection | None
+        self, access: TopicAcl, state: SessionState, topic: str, connection: ClientConnection | None
     ) -> bool:
         if access.may_publish(topic):
             return True

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from actors.node.read_pause import Pause
+from actors.node.read_pause import ReadPause
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,7 +46,7 @@ class _Shares:
         self._counts.clear()
 
 
-class Brake:
+class SlowReaderBackpressure:
     """Publishers that wait for one client: those that publish at least as much as the mean.
 
     Not for long: a client that does not catch up must not hold up others for ever. From then on it
@@ -67,13 +67,13 @@ class Brake:
         if not self._held:
             timers.remind(_LONGEST, self._give_up)
         self._held.add(publisher)
-        publisher.pause(Pause.SLOW_READER)
+        publisher.pause(ReadPause.SLOW_READER)
 
     def release(self) -> None:
         """Let all go on: the client has caught up, or is gone."""
         held, self._held = self._held, set()
         for publisher in held:
-            publisher.resume(Pause.SLOW_READER)
+            publisher.resume(ReadPause.SLOW_READER)
 
     def _give_up(self) -> None:
         if self._held:
@@ -133,14 +133,14 @@ class Backlog:
                 self._timers.remind(_LOOK, self._look)
             self._since = now
         self._held.add(publisher)
-        publisher.pause(Pause.BACKLOG)
+        publisher.pause(ReadPause.BACKLOG)
 
     def release(self) -> None:
         """Read all publishers again."""
         held, self._held = self._held, set()
         self._shares.clear()
         for publisher in held:
-            publisher.resume(Pause.BACKLOG)
+            publisher.resume(ReadPause.BACKLOG)
 
     def _look(self) -> None:
         """Read all publishers again if the queue does not become short soon."""

@@ -14,7 +14,7 @@ import pykka
 import structlog
 
 from actors.kernel.clock import Timers
-from actors.node.counters import Meters
+from actors.node.counters import Counters
 from actors.session.decisions import dropped
 from eventstore.format.events import Event, entries
 from eventstore.format.positions import Position, format_position
@@ -26,13 +26,19 @@ if TYPE_CHECKING:
 
     from actors.kernel.clock import Clock
     from actors.kernel.kernel import Kernel, LoopActor
-    from actors.limits.client_limits import Guard
+    from actors.limits.client_limits import ClientLimits
     from actors.options.broker_options import Options
     from actors.routing.router import Router
-    from actors.session.authorization import Permits
-    from actors.session.decisions import Limits
+    from actors.session.authorization import Authorizer
+    from actors.session.decisions import DeliveryLimits
     from actors.session.messages import Publication
-    from actors.session.ports import Bridge, LogHold, Paused, SessionDirectory, SystemTopics
+    from actors.session.ports import (
+        LogHold,
+        Paused,
+        PublicationBridge,
+        SessionDirectory,
+        SystemTopics,
+    )
     from actors.session.session import Session
     from eventstore.log.jetstream_log import EventLog, LogWriter
     from eventstore.log.journal import Journal
@@ -107,14 +113,14 @@ class NodeContext:
         self.writer: LogWriter
         self.router: Router
         self.timers = Timers(clock.monotonic, self._arm_timers)
-        self.counters = Meters(clock.time_ms())
+        self.counters = Counters(clock.time_ms())
         self.messages = MessageStore(options.message_cache)
         """Messages published recently."""
-        self.limits: Guard[Any]
+        self.limits: ClientLimits[Any]
         """All limits on what clients take."""
-        self.delivery_limits: Limits
-        self.permissions: Permits
-        self.bridge: Bridge | None = None
+        self.delivery_limits: DeliveryLimits
+        self.permissions: Authorizer
+        self.bridge: PublicationBridge | None = None
         """What exchanges messages with NATS; None: nothing does."""
         self.system_topics: SystemTopics
         self.retention: LogHold

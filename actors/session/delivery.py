@@ -10,7 +10,7 @@ from collections import deque
 from itertools import chain, groupby, islice, takewhile
 from typing import TYPE_CHECKING
 
-from actors.node.read_pause import Pause
+from actors.node.read_pause import ReadPause
 from actors.session import decisions
 from actors.session.backpressure import BACKLOG, Backlog
 from actors.session.messages import AckCheck, Batch, GoOnSending, Outgoing
@@ -442,7 +442,7 @@ class Delivery:
         """Read messages from the log, then go on; whatever comes meanwhile waits."""
         self._after_load = then
         if self._session.connection is not None:
-            self._session.connection.pause(Pause.LOADING)
+            self._session.connection.pause(ReadPause.LOADING)
         self._node.directory.load(self._session, [ref for ref in refs if ref not in self._held])
 
     def let_go(self, refs: Iterable[Position]) -> None:
@@ -457,7 +457,7 @@ class Delivery:
         """Take messages that were read from the log, and go on."""
         then, self._after_load = self._after_load, None
         if self._session.connection is not None:
-            self._session.connection.resume(Pause.LOADING)
+            self._session.connection.resume(ReadPause.LOADING)
         self._held.update(found)
         self._held_bytes += sum(len(message.payload) for message in found.values())
         if then is not None:

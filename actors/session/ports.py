@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from actors.authn.credentials import Verdict
-    from actors.authz.rules import Access
+    from actors.authz.rules import TopicAcl
     from actors.kernel.kernel import LoopActor
-    from actors.node.read_pause import Pause
+    from actors.node.read_pause import ReadPause
     from actors.session.messages import Batch
     from actors.session.session import Session
     from eventstore.format.positions import Position
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 class Paused(Protocol):
     """Something whose input waits."""
 
-    def resume(self, reason: Pause) -> None:
+    def resume(self, reason: ReadPause) -> None:
         """Take back a reason to pause; read again if it was the last one."""
 
 
 class ClientConnection(Sink, Paused, Protocol):
     """The connection of a client: ``actors.connection.connection.Connection``."""
 
-    access: Access | None
+    access: TopicAcl | None
     """What the client may publish and subscribe to; None: everything."""
     address: str
     caused: int
@@ -76,7 +76,7 @@ class ClientConnection(Sink, Paused, Protocol):
     def attached(self, session: Session, keep_alive: int) -> None:
         """Begin to pass packets on to a session; it accepted the CONNECT."""
 
-    def pause(self, reason: Pause) -> None:
+    def pause(self, reason: ReadPause) -> None:
         """Read nothing more until every reason to pause is gone."""
 
     def brake(self, publisher: ClientConnection, count: int) -> None:
@@ -151,7 +151,7 @@ class SessionDirectory(Protocol):
         """Read messages from the log; the session is told ``Loaded``."""
 
 
-class Bridge(Protocol):
+class PublicationBridge(Protocol):
     """What exchanges messages with NATS: ``actors.bridge.host.BridgeHost``."""
 
     def packets(self, client: str, packet: Publishes, origin: ClientConnection | None) -> None:
@@ -175,9 +175,9 @@ class Bridge(Protocol):
 
 
 class SystemTopics(Protocol):
-    """The topics ``$SYS/...``: ``actors.inspection.sys_topics.SysTree``."""
+    """The topics ``$SYS/...``: ``actors.inspection.sys_topics.SysTopicTree``."""
 
-    def retained(self, topic_filter: str, access: Access | None = None, /) -> Batch | None:
+    def retained(self, topic_filter: str, access: TopicAcl | None = None, /) -> Batch | None:
         """Return what a new subscription gets at once; None: nothing."""
 
 

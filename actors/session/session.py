@@ -25,7 +25,7 @@ import structlog
 
 from actors.kernel.kernel import Failed, LoopActor
 from actors.limits.subscription_rate import Changes
-from actors.node.read_pause import Pause
+from actors.node.read_pause import ReadPause
 from actors.session import decisions
 from actors.session.delivery import Delivery
 from actors.session.messages import (
@@ -212,7 +212,7 @@ class Session(LoopActor):
         for rest in work:
             self._work = work
             if self.connection is not None:
-                self.connection.pause(Pause.WORK)
+                self.connection.pause(ReadPause.WORK)
             if rest is _PART:
                 self.kernel.later(self, _GO_ON)
             elif rest is _BREATH:
@@ -242,7 +242,7 @@ class Session(LoopActor):
         if self.stopped or self.occupied or self._unhandled:
             return
         if self.connection is not None:
-            self.connection.resume(Pause.WORK)
+            self.connection.resume(ReadPause.WORK)
             if self.state.queued:
                 self._delivery.drain()
 
@@ -450,7 +450,7 @@ class Session(LoopActor):
         if will is None or message is None:
             return
         self.emit(WillFired(self.name))
-        if not self._node.permissions.may_fire(self.state, connection, will.topic):
+        if not self._node.permissions.authorize_will_on_publish(self.state, connection, will.topic):
             at = self.emit(MessageDropped(self.name, "not_permitted", 1))
             self._node.count_dropped(
                 "not_permitted", 1, client=self.name, position=format_position(at)

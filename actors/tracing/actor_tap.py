@@ -8,47 +8,47 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from actors.kernel.kernel import LoopActor
-    from actors.tracing.recorder import Lookout
+    from actors.tracing.recorder import TraceRecorder
     from actors.tracing.trace import Trace
 
 
 class ActorTap:
     """What one actor does goes to the traces that cover it."""
 
-    __slots__ = ("_lookout", "traces")
+    __slots__ = ("_recorder", "traces")
 
-    def __init__(self, lookout: Lookout) -> None:
-        self._lookout = lookout
+    def __init__(self, recorder: TraceRecorder) -> None:
+        self._recorder = recorder
         self.traces: list[Trace] = []
 
     def begin(self, actor: LoopActor) -> None:
         """See what the actor sends from now on."""
-        self._lookout.begin(actor, self)
+        self._recorder.begin(actor, self)
 
     def end(self, _actor: LoopActor) -> None:
         """See no more what is sent."""
-        self._lookout.end()
+        self._recorder.end()
 
     def gets(self, actor: LoopActor, message: Any) -> None:
         """Show a message that the actor is about to handle."""
-        self._lookout.quietly(self._lookout.on_gets, actor, self.traces, message)
+        self._recorder.run_safely(self._recorder.on_gets, actor, self.traces, message)
 
     def sends(self, target: LoopActor, message: Any) -> None:
         """Show a message that the actor tells another one."""
-        self._lookout.quietly(self._lookout.on_sends, target, message)
+        self._recorder.run_safely(self._recorder.on_sends, target, message)
 
     def ended(self, actor: LoopActor, error: Exception | None) -> None:
         """Show that the actor stopped or failed."""
-        self._lookout.quietly(self._lookout.on_ended, actor, self.traces, error)
+        self._recorder.run_safely(self._recorder.on_ended, actor, self.traces, error)
 
     def took(self, actor: LoopActor, packets: Sequence[Any], error: Exception | None) -> None:
         """Show the packets that a client sent."""
-        self._lookout.quietly(self._lookout.on_took, actor, self.traces, packets, error)
+        self._recorder.run_safely(self._recorder.on_took, actor, self.traces, packets, error)
 
     def wrote(self, actor: LoopActor, data: bytes) -> None:
         """Show the packets that leave for the client."""
-        self._lookout.quietly(self._lookout.on_wrote, actor, self.traces, data)
+        self._recorder.run_safely(self._recorder.on_wrote, actor, self.traces, data)
 
     def closes(self, actor: LoopActor, reason: str) -> None:
         """Show that a connection ends."""
-        self._lookout.quietly(self._lookout.on_closes, actor, self.traces, reason)
+        self._recorder.run_safely(self._recorder.on_closes, actor, self.traces, reason)

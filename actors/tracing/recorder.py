@@ -32,7 +32,7 @@ from protocol.mqtt.server_packets import count_sent, read_sent
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from actors.connection.admission import Door
+    from actors.connection.admission import Admission
     from actors.kernel.kernel import LoopActor
     from actors.session.context import NodeContext
     from eventstore.format.events import Event
@@ -60,14 +60,14 @@ class _Told:
     """How many others."""
 
 
-class Lookout:
+class TraceRecorder:
     """Makes the lines of what actors do.
 
     ``ended`` is called with a trace whose one actor has ended, and with why.
     """
 
     def __init__(
-        self, node: NodeContext, admission: Door, ended: Callable[[Trace, End], None]
+        self, node: NodeContext, admission: Admission, ended: Callable[[Trace, End], None]
     ) -> None:
         self._node = node
         self._admission = admission
@@ -80,7 +80,7 @@ class Lookout:
         self.clients: dict[str, list[Trace]] = {}
         """The traces of each traced client."""
 
-    def quietly(self, work: Callable[..., None], *arguments: Any) -> None:
+    def run_safely(self, work: Callable[..., None], *arguments: Any) -> None:
         """Do something; a failure is logged and nobody else's."""
         try:
             work(*arguments)
@@ -156,7 +156,7 @@ class Lookout:
         return actor.tap.traces if isinstance(actor.tap, ActorTap) else []
 
     def _on_spawn(self, actor: LoopActor) -> None:
-        self.quietly(self._cover_new, actor)
+        self.run_safely(self._cover_new, actor)
 
     def _cover_new(self, actor: LoopActor) -> None:
         if isinstance(actor, (Session, Subscription)):
@@ -170,7 +170,7 @@ class Lookout:
         if traces:
             for trace in traces:
                 self.cover(connection, trace)
-            self.quietly(self.on_took, connection, traces, packets, None)
+            self.run_safely(self.on_took, connection, traces, packets, None)
 
     # What it does.
 
@@ -180,7 +180,7 @@ class Lookout:
 
     def end(self) -> None:
         """See no more what is sent."""
-        self.quietly(self._say_told)
+        self.run_safely(self._say_told)
         self.running = self._tap = None
 
     def on_gets(self, actor: LoopActor, traces: Sequence[Trace], message: Any) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from actors.inspection.requests import Refused, number, optional, shown, text
-from actors.tracing.recorder import Lookout
+from actors.tracing.recorder import TraceRecorder
 from actors.tracing.topic_trace import TopicTrace
 from actors.tracing.trace import End, Trace
 from protocol.mqtt.topics import MAX_BYTES, TopicError, is_reserved_filter, validate_topic_filter
@@ -23,7 +23,7 @@ from protocol.mqtt.topics import MAX_BYTES, TopicError, is_reserved_filter, vali
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from actors.connection.admission import Door
+    from actors.connection.admission import Admission
     from actors.inspection.inspector import Handler
     from actors.session.context import NodeContext
     from actors.session.messages import Publication
@@ -57,11 +57,11 @@ class Tracer:
     """
 
     def __init__(
-        self, node: NodeContext, admission: Door, publish: Callable[[str, bytes], None]
+        self, node: NodeContext, admission: Admission, publish: Callable[[str, bytes], None]
     ) -> None:
         self._node = node
         self._publish = publish
-        self._lookout = Lookout(node, admission, self._end)
+        self._recorder = TraceRecorder(node, admission, self._end)
         self._traces: dict[str, Trace] = {}
         self._topics: list[TopicTrace] = []
         self._sending = False
@@ -129,13 +129,13 @@ class Tracer:
         if actor is None:
             raise Refused(f"there is no actor {shown(urn)}")
         trace.one = actor
-        self._lookout.cover(actor, trace)
+        self._recorder.cover(actor, trace)
         return {"actors": [urn]}
 
     def _start_client(self, trace: Trace, name: str) -> dict[str, Any]:
         if not name or len(name.encode("utf-8", "replace")) > MAX_BYTES:
             raise Refused(f"client must be a client identifier, 1 to {MAX_BYTES} bytes")
-        self._lookout.cover_client(name, trace)
+        self._recorder.cover_client(name, trace)
         urns = sorted(actor.actor_urn for actor in trace.actors)
         session = self._node.directory.find_session(name)
         connected = session is not None and session.connection is not None
@@ -154,7 +154,7 @@ class Tracer:
             raise Refused(f"topic {shown(topic_filter)}: no client publishes there")
         if not self._topics:
             self._node.add_watcher(self._on_publication)
-        self._topics.append(TopicTrace(topic_filter, trace, self._node, self._lookout))
+        self._topics.append(TopicTrace(topic_filter, trace, self._node, self._recorder))
         return {"actors": []}
 
     # What traces see.
@@ -162,29 +162,29 @@ class Tracer:
     def appended(self, event: Event, at: Position, payloads: Sequence[bytes]) -> None:
         """Show an event that was appended to those that it concerns."""
         # All events of all sessions pass here: those that nobody traces must not be held up.
-        lookout = self._lookout
-        if lookout.running is not None or getattr(event, "session", None) in lookout.clients:
-            lookout.quietly(lookout.on_event, event, at, payloads)
+        recorder = self._recorder
+        if recorder.running is not None or getattr(event, "session", None) in recorder.clients:
+            recorder.run_safely(recorder.on_event, event, at, payloads)
         for topic in self._topics:
             if type(event) in topic.events:
-                lookout.quietly(topic.on_event, event, at, payloads)
+                recorder.run_safely(topic.on_event, event, at, payloads)
 
     def gated(self, sink: Sink, data: bytes) -> None:
         """Show what the traced actor that runs gives to the gate."""
-        lookout = self._lookout
-        if lookout.running is not None:
-            lookout.quietly(lookout.on_gated, sink, data)
+        recorder = self._recorder
+        if recorder.running is not None:
+            recorder.run_safely(recorder.on_gated, sink, data)
 
     def _on_publication(self, publication: Publication) -> None:
         for topic in self._topics:
-            self._lookout.quietly(topic.on_publication, publication)
+            self._recorder.run_safely(topic.on_publication, publication)
 
     # The end.
 
     def _end(self, trace: Trace, end: End) -> None:
         if self._traces.pop(trace.token, None) is None:
             return
-        self._lookout.uncover(trace)
+        self._recorder.uncover(trace)
         self._topics = [topic for topic in self._topics if topic.trace is not trace]
         if not self._topics:
             self._node.remove_watcher(self._on_publication)

@@ -11,7 +11,7 @@ from actors.authn.callout import Callout, CalloutOptions
 from actors.authn.chain import AuthenticatorChain
 from actors.authn.jwt_keys import load_keys
 from actors.authn.jwt_tokens import TokenOptions, Tokens
-from actors.authn.login_backoff import Jail, JailOptions
+from actors.authn.login_backoff import JailOptions, LoginBackoff
 from actors.authn.passwords import PasswordFile
 from actors.authz import rules_file
 from actors.authz.rules import Permissions
@@ -42,7 +42,7 @@ class Access:
         """``nats`` says how to connect to where logins are asked about."""
         self._node = node
         self._nats = nats
-        self._jail = Jail(jail_options(settings), time.monotonic)
+        self._jail = LoginBackoff(jail_options(settings), time.monotonic)
         self._chain: AuthenticatorChain | None = None
 
     def authenticator(self, settings: Settings) -> AuthenticatorChain:

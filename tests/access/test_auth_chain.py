@@ -12,7 +12,7 @@ import pytest
 from actors.authn.backends import backends
 from actors.authn.chain import JAILED, AuthenticatorChain
 from actors.authn.credentials import AuthResult, Credentials, Verdict
-from actors.authn.login_backoff import Jail, JailOptions
+from actors.authn.login_backoff import JailOptions, LoginBackoff
 from actors.authn.passwords import PasswordFile
 
 HERE = "192.0.2.1"
@@ -22,7 +22,10 @@ AWAY = Verdict(AuthResult.UNAVAILABLE, reason="away")
 
 
 def made(
-    *, jail: Jail | None = None, counts: Counter[tuple[str, str]] | None = None, **wanted: Any
+    *,
+    jail: LoginBackoff | None = None,
+    counts: Counter[tuple[str, str]] | None = None,
+    **wanted: Any,
 ) -> AuthenticatorChain:
     """A chain of the backends that are wanted."""
     return AuthenticatorChain(backends(**wanted), jail=jail, counts=counts)
@@ -89,8 +92,8 @@ def login(username: str | None, password: bytes | None = b"right", **more: Any) 
     return Credentials(username, password, **{"address": HERE, **more})
 
 
-def jail(clock: Clock | None = None) -> Jail:
-    return Jail(JailOptions(failures=3, address_failures=10), clock or Clock())
+def jail(clock: Clock | None = None) -> LoginBackoff:
+    return LoginBackoff(JailOptions(failures=3, address_failures=10), clock or Clock())
 
 
 async def decided(chain: AuthenticatorChain, shown: Credentials) -> Verdict:

@@ -7,7 +7,7 @@ import pytest
 from actors.authn.backends import backends
 from actors.authn.chain import AuthenticatorChain
 from actors.authn.credentials import Anonymous, Credentials, suspects
-from actors.authn.login_backoff import Jail, JailOptions, network
+from actors.authn.login_backoff import JailOptions, LoginBackoff, network
 
 HERE, THERE = "192.0.2.1", "198.51.100.7"
 
@@ -27,9 +27,9 @@ def clock() -> Clock:
     return Clock()
 
 
-def jail(clock: Clock, **options: float) -> Jail:
+def jail(clock: Clock, **options: float) -> LoginBackoff:
     chosen = {"failures": 3, "address_failures": 6, "window": 60, "duration": 300, **options}
-    return Jail(JailOptions(**chosen), clock)  # type: ignore[arg-type]
+    return LoginBackoff(JailOptions(**chosen), clock)  # type: ignore[arg-type]
 
 
 def test_a_user_is_jailed_at_one_address(clock: Clock) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from actors.maintenance.checkpoints import carry, repeat_retained, repeat_session
 from actors.session import decisions
-from actors.session.decisions import Limits
+from actors.session.decisions import DeliveryLimits
 from actors.session.publisher import _split
 from eventstore.format.events import (
     VERSIONS,
@@ -75,7 +75,7 @@ def subscribed(**fields: Any) -> SessionState:
 def delivered() -> Iterable[Event]:
     """Retained messages in great number, half of them sent, some queued, the others dropped."""
     payloads = [b""] * MANY
-    window = Limits(65_535, MANY // 2, 1 << 30, 1 << 30)
+    window = DeliveryLimits(65_535, MANY // 2, 1 << 30, 1 << 30)
     return decisions.deliver(
         subscribed(), NAME, 1, refs(MANY), payloads, 0, window, retain=True, ready=True
     ).events

@@ -13,7 +13,7 @@ from harness.certs import Authority
 
 from actors.authn.credentials import AuthResult, Verdict
 from actors.connection.listener import Listener, ListenerOptions
-from actors.limits.client_limits import Guard
+from actors.limits.client_limits import ClientLimits
 from actors.options.limit_options import LimitOptions, Quota
 from actors.transports.stack import StackOptions
 from actors.transports.tls_context import TlsOptions, make_context
@@ -301,7 +301,7 @@ def server(authority: Authority) -> Pair:
 @pytest.fixture
 def blamed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     found: list[str] = []
-    monkeypatch.setattr(Guard, "fault", lambda _guard, address, _now: found.append(address))
+    monkeypatch.setattr(ClientLimits, "fault", lambda _guard, address, _now: found.append(address))
     return found
 
 

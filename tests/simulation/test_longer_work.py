@@ -10,7 +10,7 @@ from harness import packets as p
 
 from actors.kernel import kernel
 from actors.limits.subscription_rate import Changes
-from actors.node.read_pause import Pause
+from actors.node.read_pause import ReadPause
 from actors.options.limit_options import LimitOptions
 from actors.session import publisher, session
 from eventstore.format.events import Subscribed
@@ -294,7 +294,7 @@ def test_a_client_that_changes_too_many_subscriptions_waits_but_not_its_successo
             assert [type(one) for one in client.take()] == [p.Suback, p.Unsuback]
             connection = world.broker.find_session("c").connection  # type: ignore[union-attr]
             assert connection is not None
-            assert connection.paused & Pause.WORK
+            assert connection.paused & ReadPause.WORK
             client.send(p.subscribe(3, ("more", 0)))
             await world.go(5)
             assert client.take() == []
