@@ -3,8 +3,8 @@
 It knows framing, the keep alive and back-pressure, and no rule of a session. Who the client is,
 its :class:`~actors.connection.connect_handshake.ConnectHandshake` finds out; what may not be taken
 at once waits in :class:`~actors.connection.input_throttle.InputThrottle`. It is also the asyncio
-protocol of its transport; what the transport calls is told to the actor like any other message, so that a failure in it is
-supervised like any other.
+protocol of its transport; what the transport calls is told to the actor like any other message, so
+that a failure in it is supervised like any other.
 """
 
 from __future__ import annotations
