@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from harness.anonymous import Anonymous
 
 from actors.authn.backends import backends
 from actors.authn.chain import AuthenticatorChain
-from actors.authn.credentials import Anonymous, Credentials, suspects
+from actors.authn.credentials import Credentials, suspects
 from actors.authn.login_backoff import JailOptions, LoginBackoff, network
 
 HERE, THERE = "192.0.2.1", "198.51.100.7"

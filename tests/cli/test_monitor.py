@@ -11,9 +11,9 @@ from typing import Any, cast
 
 import pytest
 import structlog
+from harness.anonymous import Anonymous
 from structlog.testing import capture_logs
 
-from actors.authn.credentials import Anonymous
 from actors.broker import Broker
 from actors.kernel.clock import SystemClock
 from actors.options.broker_options import Options

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import structlog.testing
 from harness import packets as p
+from harness.anonymous import Anonymous
 
-from actors.authn.credentials import Anonymous
 from actors.maintenance import retention
 from actors.maintenance.projector import Projector
 from actors.maintenance.retention import Retention

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from harness import packets as p
+from harness.anonymous import Anonymous
 
-from actors.authn.credentials import Anonymous
 from actors.authz.rules import Permissions
 from actors.broker import Broker
 from actors.options.broker_options import Options
