@@ -40,16 +40,16 @@ MAX_ATTEMPTS = 3
 
 def succeed(node: NodeContext, broken: Session) -> None:
     """Put a successor in the place of a session that has just failed."""
-    fresh = Session(broker, broken.name, None)
+    fresh = Session(node, broken.name, None)
     fresh.begin_rebuild()
     node.rebuilding.add(broken.name)
-    node = node.state
-    if node.touched is not None:
+    node_state = node.state
+    if node_state.touched is not None:
         # What is recorded for it until then is in no state: the projections must wait for it.
-        before = node.sessions.live.get(broken.name)
-        node.touched.setdefault(broken.name, before.saved if before is not None else 0)
-    broker.install(fresh)
-    node.kernel.spawn(fresh, broker)
+        before = node_state.sessions.live.get(broken.name)
+        node_state.touched.setdefault(broken.name, before.saved if before is not None else 0)
+    node.directory.install(fresh)
+    node.kernel.spawn(fresh, node.root)
     connection, broken.connection = broken.connection, None
     if connection is not None:
         connection.session = None
@@ -90,26 +90,26 @@ def _left(broken: Session, failed: Failed) -> list[Outgoing]:
 async def replace(node: NodeContext, fresh: Session, failing: Any, others: list[Any]) -> None:
     """Rebuild the state and let the successor go on."""
     try:
-        last, state = await _rebuild(broker, fresh.name)
+        last, state = await _rebuild(node, fresh.name)
     except FoldmqError as error:
         node.fail(error)
         return
     except Exception as error:  # noqa: BLE001 - only this session stays out of order
         _log.error("session cannot be rebuilt: it stays closed", client=fresh.name, exc_info=error)
         return
-    node = node.state
-    before = node.sessions.live.get(fresh.name)
+    node_state = node.state
+    before = node_state.sessions.live.get(fresh.name)
     saved = before.saved if before is not None else 0
-    if node.touched is not None:
-        node.touched.setdefault(fresh.name, saved)
+    if node_state.touched is not None:
+        node_state.touched.setdefault(fresh.name, saved)
     if state is not None:
         state.saved = saved
-        node.sessions[fresh.name] = state
+        node_state.sessions[fresh.name] = state
         node.router.restore(state)
     else:
-        node.sessions.discard(fresh.name)
+        node_state.sessions.discard(fresh.name)
         node.router.remove_session(fresh.name)
-    fresh.end_rebuild(state, last, list(_again(broker, fresh, state, failing, others)))
+    fresh.end_rebuild(state, last, list(_again(node, fresh, state, failing, others)))
     node.rebuilding.discard(fresh.name)
     node.directory.went_offline(fresh)
 
@@ -118,7 +118,7 @@ async def _rebuild(node: NodeContext, name: str) -> tuple[int, SessionState | No
     """Rebuild a session's state, as soon as the log can be read."""
     while True:
         try:
-            return await rebuild_session(broker, name)
+            return await rebuild_session(node, name)
         except LogUnavailable as error:
             _log.warning("session cannot be rebuilt yet", client=name, error=str(error))
             await asyncio.sleep(_RETRY)

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from actors.bridge.flows import Flows
-    from actors.session.context import NodeContext
     from actors.options.bridge_options import BridgeOptions
+    from actors.session.context import NodeContext
     from eventstore.format.records import Record
 
 _log = structlog.get_logger("foldmq")
@@ -61,14 +61,16 @@ class Outbox:
         flows: Flows,
         send: Callable[[Leaving], None],
         room: Callable[[], bool],
+        failed: Callable[[BaseException], None],
     ) -> None:
         """``room`` says whether NATS takes more at present."""
+        self._failed = failed
         self._users: dict[str, str | None] = {}
         """Users of sessions at the record that is read, where users have prefixes."""
         self._not_before = 0.0
         self._owed_until: Position = 0
         """What was owed when there was a connection again; it waits until ``_not_before``."""
-        self._node = broker
+        self._node = node
         self._options = options
         self._flows = flows
         self._send = send
@@ -108,7 +110,7 @@ class Outbox:
                 self._send(leaving)
                 self._flows.flush()
             except Exception as error:  # noqa: BLE001 - the gate goes on; the log has it
-                self._node.bridge_failed(error)
+                self._failed(error)
                 return
             self.last = leaving.through
         else:
@@ -149,7 +151,7 @@ class Outbox:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
-            self._node.bridge_failed(error)
+            self._failed(error)
 
     async def _catch_up(self, through: Position) -> None:
         node, journal = self._node, self._node.journal
@@ -283,7 +285,7 @@ class Outbox:
 
         Without those that were cut off: nobody but the bridge needed them any more.
         """
-        node, log = self._node.state, self._node.log
+        node_state, log = self._node.state, self._node.log
         while True:
             try:
                 with self._node.retention.holding_still():
@@ -291,8 +293,8 @@ class Outbox:
                         {
                             at
                             for ref in refs
-                            for at in node.where(ref >> INDEX_BITS)
-                            if at >= node.begin
+                            for at in node_state.where(ref >> INDEX_BITS)
+                            if at >= node_state.begin
                         }
                     )
             except LogUnavailable:
@@ -316,9 +318,9 @@ class Outbox:
         sequence = through >> INDEX_BITS
         if not self._options.prefixes:
             return sequence
-        node = self._node.state
-        before = [one.begun for one in node.checkpoints if one.begun <= through]
-        return max(before, default=0) >> INDEX_BITS or node.begin
+        node_state = self._node.state
+        before = [one.begun for one in node_state.checkpoints if one.begun <= through]
+        return max(before, default=0) >> INDEX_BITS or node_state.begin
 
     def _learn_user(self, event: Event) -> None:
         if isinstance(event, SessionOpened):

@@ -1,11 +1,10 @@
 """One actor for each socket: bytes to packets, and bytes out when the gate allows.
 
 It knows framing, the keep alive and back-pressure, and no rule of a session. Who the client is,
-its :class:`~actors.connection.connect_handshake.ConnectHandshake` finds out; what may not be taken at once
-waits in
-:class:`~actors.connection.input_throttle.InputThrottle`. It is also the asyncio protocol of its transport;
-what the transport calls is told to the actor like any other message, so that a failure in it is
-supervised like any other.
+its :class:`~actors.connection.connect_handshake.ConnectHandshake` finds out; what may not be taken
+at once waits in :class:`~actors.connection.input_throttle.InputThrottle`. It is also the asyncio
+protocol of its transport; what the transport calls is told to the actor like any other message, so
+that a failure in it is supervised like any other.
 """
 
 from __future__ import annotations
@@ -35,10 +34,11 @@ if TYPE_CHECKING:
 
     from actors.authn.credentials import Verdict
     from actors.authz.rules import TopicAcl
-    from actors.session.context import NodeContext
     from actors.connection.listener import Listener
     from actors.kernel.clock import Timers
     from actors.limits.publish_rates import RateLimiter
+    from actors.session.context import NodeContext
+    from actors.session.ports import ClientConnection
     from actors.session.session import Session
     from eventstore.log.journal import Effects
 
@@ -115,13 +115,13 @@ class Connection(LoopActor, asyncio.Protocol):
         "_behind",
         "_bites",
         "_brake",
-        "_node",
         "_closed",
         "_counted",
         "_counted_at",
         "_decoder",
         "_ended",
         "_login",
+        "_node",
         "_paused",
         "_settles",
         "_transport",
@@ -156,7 +156,7 @@ class Connection(LoopActor, asyncio.Protocol):
 
     def __init__(self, node: NodeContext, listener: Listener) -> None:
         super().__init__()
-        self._node = broker
+        self._node = node
         self._decoder = Decoder(listener.options.max_packet_size, _PACKETS_AT_ONCE)
         self._transport: asyncio.Transport | None = None
         self._behind = 0
@@ -172,7 +172,7 @@ class Connection(LoopActor, asyncio.Protocol):
         self._ended = False
         self._alive: KeepAlive | None = None
         """None without a keep alive."""
-        self._login: ConnectHandshake | None = ConnectHandshake(broker, self)
+        self._login: ConnectHandshake | None = ConnectHandshake(node, self)
         """None once the CONNECT is accepted."""
         self._paused = ReadPause(0)
         self._settles: float | None = math.inf
@@ -229,7 +229,7 @@ class Connection(LoopActor, asyncio.Protocol):
         self._transport.set_write_buffer_limits(high=_WRITE_HIGH)
         keep_alive_in_tcp(transport)
         node = self._node
-        if not broker.door.admit(self):
+        if not self.listener.admission.admit(self):
             self._ended = self._closed = True
             self._transport.abort()
             return
@@ -239,7 +239,7 @@ class Connection(LoopActor, asyncio.Protocol):
         """Take note of where the client really is, as a proxy says."""
         if not self._ended:
             self._look_for_peer()
-            self._node.door.locate(self)
+            self.listener.admission.locate(self)
 
     def _look_for_peer(self) -> None:
         transport = self._transport
@@ -351,7 +351,7 @@ class Connection(LoopActor, asyncio.Protocol):
         elif type(message) is Close:
             self.close(message.reason)
 
-    # What is handled for many connections in one pass, see ``actors.session.turn``.
+    # What is handled for many connections in one pass, see ``actors.connection.turn``.
 
     @property
     def plain(self) -> bool:
@@ -422,11 +422,11 @@ class Connection(LoopActor, asyncio.Protocol):
         self._alive = None
         self._login = None
         self._bites = None
-        self._node.door.forget(self)
+        self.listener.admission.forget(self)
 
     def on_stop(self) -> None:
         """Forget the connection, and what refers to it in a circle."""
-        self._node.door.forget(self)
+        self.listener.admission.forget(self)
         self._release_brake()
         self._transport = None
         self._alive = None
@@ -571,6 +571,10 @@ class Connection(LoopActor, asyncio.Protocol):
         self._end(reason)
         self._close_now()
 
+    def close_soon(self, reason: str) -> None:
+        """Close the connection when what it was told before is done."""
+        self.kernel.tell(self, Close(reason))
+
     def close_behind(self) -> None:
         """Close the transport behind what was handed to the gate until now."""
         if not self._closed and not self.stopped:
@@ -608,7 +612,7 @@ class Connection(LoopActor, asyncio.Protocol):
         if not self._paused and self._alive is not None:
             self._alive.resume()
 
-    def brake(self, publisher: Connection, count: int) -> None:
+    def brake(self, publisher: ClientConnection, count: int) -> None:
         """Let a publisher wait until this client, which reads too slowly, has caught up."""
         if publisher is not self:
             if self._brake is None:
@@ -808,7 +812,7 @@ class Connection(LoopActor, asyncio.Protocol):
         left = (self.identity.expires_ms - self._node.clock.time_ms()) / 1000
         if left <= 0:
             _log.info("login expired", client=self.client_id, address=self.address)
-            self.kernel.tell(self, Close("login_expired"))
+            self.close_soon("login_expired")
             return
         self.timers.remind(min(left, _LONGEST_TIMER), self._look_at_expiry)
 

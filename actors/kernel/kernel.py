@@ -21,8 +21,6 @@ life. What is different is what runs it:
 - Actors form a tree. An actor that fails is stopped and its parent gets a :class:`Failed` with
   the message that it failed on and those it had not seen yet: nothing that was told is lost
   silently. Messages that a stopped actor left are handed to its ``on_undelivered``.
-- Mailboxes are bounded. A mailbox can only fill while its actor is suspended (everything else is
-  handled within the turn); ``on_overflow`` tells who must slow down.
 - Refs are found by urn in a dict: starting and stopping take constant time for any number.
 - Each actor counts what it handled, for how long, and how full its mailbox was; one reading of
   the clock for each run of an actor pays for all of it.
@@ -46,8 +44,6 @@ import pykka
 import structlog
 from pykka.messages import _ActorStop
 
-from actors.kernel.tap import Watched
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from types import TracebackType
@@ -55,9 +51,6 @@ if TYPE_CHECKING:
     from actors.kernel.tap import Tap
 
 _log = structlog.get_logger("foldmq")
-
-MAILBOX_LIMIT = 100_000
-"""Messages that a suspended actor may have waiting before ``on_overflow`` is called."""
 
 TURN_SLICE = 0.006
 """Seconds after which a turn is cut, so that the event loop comes in between."""
@@ -246,7 +239,6 @@ class LoopActor(pykka.Actor):
         "marked_handled",
         "parent",
         "stopped",
-        "suspended",
         "tap",
     )
 
@@ -271,7 +263,6 @@ class LoopActor(pykka.Actor):
         self.marked_busy = 0.0
         self.marked_handled = 0
         self.stopped = False
-        self.suspended = False
         self.tap: Tap | None = None
         """Sees what this actor does; None nearly always."""
 
@@ -414,10 +405,10 @@ class Kernel:
         """How often a turn was cut."""
         self.parts = 0
         """Parts of longer work that had a turn of their own."""
-        self.on_overflow: Callable[[LoopActor], None] = _ignore
-        """Called for each message to a mailbox that is over its limit."""
         self.on_spawn: Callable[[LoopActor], None] | None = None
         """Called for each actor before it starts, while somebody wants to know."""
+        self.observer: Tap | None = None
+        """The tap of the actor that runs, which sees what it tells others; None nearly always."""
         self.turns = 0
         self.handled = 0
         self.high_water = 0
@@ -480,6 +471,8 @@ class Kernel:
 
         Raises pykka.ActorDeadError when it has stopped.
         """
+        if self.observer is not None:
+            self.observer.sends(actor, message)
         waiting = actor._waiting
         if self._between:
             if actor.stopped:
@@ -488,17 +481,14 @@ class Kernel:
             return
         if waiting is not None:
             waiting.append(message)
-            if len(waiting) > MAILBOX_LIMIT:
-                self.on_overflow(actor)
             return
         if actor.stopped:
             raise pykka.ActorDeadError(f"{actor.actor_urn} has stopped")
         actor._waiting = [message]
-        if not actor.suspended:
-            self._ready.append(actor)
-            if not self._scheduled:
-                self._scheduled = True
-                self._schedule(self.run_turn)
+        self._ready.append(actor)
+        if not self._scheduled:
+            self._scheduled = True
+            self._schedule(self.run_turn)
 
     def gather(self, actor: LoopActor, data: bytes) -> None:
         """Have what an actor read handled together with what others read in this round.
@@ -554,7 +544,7 @@ class Kernel:
         if self._between and not actor.stopped:
             self._came.append((actor, message, first))
             return
-        if actor._waiting is not None or actor.suspended or actor.stopped:
+        if actor._waiting is not None or actor.stopped:
             self.tell(actor, message)
             return
         actor._waiting = [message]
@@ -587,18 +577,6 @@ class Kernel:
         answer = LoopFuture()
         self.tell(actor, _Ask(_RESTART, answer))
         return answer
-
-    def suspend(self, actor: LoopActor) -> None:
-        """Let an actor's messages wait until it is resumed."""
-        actor.suspended = True
-
-    def resume(self, actor: LoopActor) -> None:
-        """Let a suspended actor go on with what waited."""
-        if actor.suspended:
-            actor.suspended = False
-            if actor._waiting is not None:
-                self._ready.append(actor)
-                self.wake()
 
     def wake(self) -> None:
         """Make sure that a turn comes, also when only ``turn_ended`` has something to do."""
@@ -781,7 +759,7 @@ class Kernel:
                     self._run_tapped(actor, actor.tap)
                 if self._read >= until:
                     # The turn goes on just where it is: nothing overtakes anything by that.
-                    first = [actor] if actor._waiting and not actor.suspended else []
+                    first = [actor] if actor._waiting else []
                     rest = first + ready[at:] + self._ready
                     # What has not begun need not be of this turn.
                     self._next += [one for one in rest if one.begins_turns]
@@ -799,22 +777,24 @@ class Kernel:
 
     def _run(self, actor: LoopActor) -> None:
         waiting = actor._waiting
-        if waiting is None or actor.suspended:
+        if waiting is None:
             return
-        handled = 0
+        handled, tap = 0, actor.tap
         message = None
         try:
             # A mailbox that grows while it is being emptied is emptied to its end.
             for message in waiting:
                 handled += 1
                 kind = type(message)
+                if tap is not None:
+                    tap.gets(actor, message.message if kind is _Ask else message)
                 if kind is _Ask:
                     self._answer(actor, cast("_Ask", message))
                 elif kind is _ActorStop:
                     self._stop(actor)
                 else:
                     actor.on_receive(message)
-                if actor.stopped or actor.suspended:
+                if actor.stopped:
                     break
                 if not handled % _LOOK_EVERY and self.clock() - self._began >= self.turn_slice:
                     break
@@ -847,17 +827,14 @@ class Kernel:
 
     def _run_tapped(self, actor: LoopActor, tap: Tap) -> None:
         """Run an actor while its tap looks on."""
-        waiting = actor._waiting
-        if waiting is None or actor.suspended:
+        if actor._waiting is None:
             return
-        actor._waiting = Watched(
-            waiting,
-            lambda message: tap.gets(actor, message.message if type(message) is _Ask else message),
-        )
         tap.begin(actor)
+        self.observer = tap
         try:
             self._run(actor)
         finally:
+            self.observer = None
             tap.end(actor)
 
     def _answer(self, actor: LoopActor, ask: _Ask) -> None:
@@ -960,8 +937,4 @@ def _refuse_asks(actor: LoopActor, messages: list[Any]) -> list[Any]:
 
 
 def _nothing() -> None:
-    """Do nothing."""
-
-
-def _ignore(_actor: LoopActor) -> None:
     """Do nothing."""

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from actors.session.context import NodeContext
-    from actors.connection.connection import Connection
+    from actors.session.ports import ClientConnection
     from actors.session.session import Session
     from projections.state.session import InFlight
 
@@ -52,19 +52,19 @@ class Delivery:
         "_after_load",
         "_again",
         "_backlog",
-        "_node",
         "_draining",
         "_dropped",
         "_held",
         "_held_bytes",
         "_in_hand",
+        "_node",
         "_reach",
         "_session",
         "drained",
     )
 
     def __init__(self, node: NodeContext, session: Session) -> None:
-        self._node = broker
+        self._node = node
         self._session = session
         self._ack_check_set = False
         self._again: deque[int] = deque()
@@ -135,7 +135,9 @@ class Delivery:
         if connection is None:
             self._session.last_active = self._node.clock.monotonic()
 
-    def _slow_down(self, publisher: Connection, connection: Connection, count: int) -> None:
+    def _slow_down(
+        self, publisher: ClientConnection, connection: ClientConnection, count: int
+    ) -> None:
         """Hold a publisher until the client has taken some of what waits for it."""
         if publisher is connection:
             return
@@ -146,11 +148,11 @@ class Delivery:
     def _backlog_of(self) -> tuple[int, int]:
         return self._session.state.queued, self.drained
 
-    def may_send(self, connection: Connection) -> bool:
+    def may_send(self, connection: ClientConnection) -> bool:
         """Return whether something new may be put on its way to the client."""
         return not self._again and self._may_send(connection)
 
-    def _may_send(self, connection: Connection) -> bool:
+    def _may_send(self, connection: ClientConnection) -> bool:
         """Return whether more may be put on its way to the client."""
         if not connection.writable or self._after_load is not None:
             return False
@@ -278,7 +280,7 @@ class Delivery:
         return list(refs)
 
     def _send_permitted(
-        self, connection: Connection, run: decisions.WaitingRun, messages: list[Message]
+        self, connection: ClientConnection, run: decisions.WaitingRun, messages: list[Message]
     ) -> int:
         """Send the first messages of a run that the client may have, drop those that it may not.
 
@@ -302,7 +304,7 @@ class Delivery:
         return size
 
     def _send_waiting(
-        self, connection: Connection, run: decisions.WaitingRun, messages: list[Message]
+        self, connection: ClientConnection, run: decisions.WaitingRun, messages: list[Message]
     ) -> int:
         """Send the first messages of a run; return their payload bytes."""
         count = len(messages)

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, TypeAlias
 
+from actors.routing.router import NOWHERE, Route, Subscriber
 from actors.session.decisions import dropped
 from actors.session.messages import Batch, Outgoing, Publication, Withheld
-from actors.routing.router import NOWHERE, Route, Subscriber
 from eventstore.format.events import MessageDropped, MessagePublished, Released
 from eventstore.format.positions import Position, format_position, to_runs
 from eventstore.format.record_size import ESCAPED, NAMES
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from actors.session.context import NodeContext
-    from actors.connection.connection import Connection
+    from actors.session.ports import ClientConnection
     from actors.session.session import Session
 
 
@@ -47,14 +47,14 @@ _ANSWERS = b"$nats/reply/"
 class Publisher:
     """Publishes for one session."""
 
-    __slots__ = ("_node", "_looked_up", "_name", "origin")
+    __slots__ = ("_looked_up", "_name", "_node", "origin")
 
     def __init__(self, node: NodeContext, name: str) -> None:
-        self._node = broker
+        self._node = node
         self._name = name
         self._looked_up: tuple[Sequence[bytes], list[Route]] | None = None
         """Topics that were looked at last in this turn, and their routes; one if all are alike."""
-        self.origin: Connection | None = None
+        self.origin: ClientConnection | None = None
         """The connection that publishes; it is slowed down for receivers that do not keep up."""
 
     def publish(self, session: Session, packet: Publishes, *, will: bool = False) -> None:
@@ -229,7 +229,7 @@ class Publisher:
         }
         refused = {
             "reserved_topic": reserved,
-            "topic_levels": set(filter(self._node.door.too_deep, distinct - reserved)),
+            "topic_levels": set(filter(self._node.permissions.too_deep, distinct - reserved)),
         }
         for reason, topics in refused.items():
             if topics:

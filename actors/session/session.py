@@ -31,7 +31,6 @@ from actors.session.delivery import Delivery
 from actors.session.messages import (
     AckCheck,
     Attach,
-    Close,
     Detached,
     Expire,
     GoOnSending,
@@ -77,9 +76,9 @@ from protocol.mqtt.sparkplug import is_death, with_timestamp
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from actors.session.context import NodeContext
-    from actors.connection.connection import Connection
     from actors.routing.router import Subscriber
+    from actors.session.context import NodeContext
+    from actors.session.ports import ClientConnection
     from projections.state.retained import RetainedMessage
     from protocol.mqtt.packets import Packet
 
@@ -117,9 +116,9 @@ class Session(LoopActor):
 
     __slots__ = (
         "_attaching",
-        "_node",
         "_changes",
         "_delivery",
+        "_node",
         "_publisher",
         "_recorded",
         "_resting",
@@ -135,15 +134,15 @@ class Session(LoopActor):
 
     def __init__(self, node: NodeContext, name: str, state: SessionState | None) -> None:
         super().__init__()
-        self._node = broker
+        self._node = node
         self.name = name
         self.state = state if state is not None else SessionState(name)
-        self.connection: Connection | None = None
+        self.connection: ClientConnection | None = None
         self.last_active = node.clock.monotonic()
         self._changes = Changes()
-        self._delivery = Delivery(broker, self)
-        self._publisher = Publisher(broker, name)
-        self._attaching: Connection | None = None
+        self._delivery = Delivery(node, self)
+        self._publisher = Publisher(node, name)
+        self._attaching: ClientConnection | None = None
         """The connection that it will have when its subscriptions are started."""
         self._resting = False
         """The client changed too many subscriptions, and waits."""
@@ -201,7 +200,7 @@ class Session(LoopActor):
         else:
             self._HANDLERS[kind](self, message)
 
-    # What is decided for many sessions in one pass, see ``actors.session.turn``.
+    # What is decided for many sessions in one pass, see ``actors.connection.turn``.
 
     @property
     def free(self) -> bool:
@@ -216,7 +215,7 @@ class Session(LoopActor):
             and not self._delivery.loading
         )
 
-    def may_send(self, connection: Connection) -> bool:
+    def may_send(self, connection: ClientConnection) -> bool:
         """Return whether a message may be sent to the client before anything else."""
         return self._delivery.may_send(connection)
 
@@ -375,7 +374,7 @@ class Session(LoopActor):
         self.emit(event, (will.payload,), size)
         self._will = Message(will.topic.encode(), will.payload)
 
-    def _take_over(self, old: Connection, *, resumed: bool) -> None:
+    def _take_over(self, old: ClientConnection, *, resumed: bool) -> None:
         """Close the connection that the client had until now [MQTT-3.1.4-2]."""
         self._let_go(old, "taken_over")
         at = self.emit(SessionTakenOver(self.name, self.state.generation))
@@ -387,7 +386,7 @@ class Session(LoopActor):
         )
         self._close("taken_over", orderly=False, resumed=resumed)
 
-    def _let_go(self, connection: Connection, reason: str) -> None:
+    def _let_go(self, connection: ClientConnection, reason: str) -> None:
         """Close a connection that is this session's no longer."""
         connection.session = None
         connection.close(reason)
@@ -399,7 +398,7 @@ class Session(LoopActor):
         message.order.carry_out(self._node)
         self._kick(self.connection)
 
-    def _kick(self, connection: Connection) -> None:
+    def _kick(self, connection: ClientConnection) -> None:
         self._let_go(connection, "kicked")
         self._disconnected("kicked", orderly=False)
 
@@ -472,7 +471,7 @@ class Session(LoopActor):
         if state.clean:
             self._node.router.remove_session(self.name)
 
-    def _fire_will(self, connection: Connection | None) -> None:
+    def _fire_will(self, connection: ClientConnection | None) -> None:
         will, message = self.state.will, self._will
         self._will = None
         if will is None or message is None:
@@ -515,7 +514,7 @@ class Session(LoopActor):
     def _forget_subscriptions(self) -> None:
         self._stop_subscriptions(self._node.router.remove_session(self.name))
 
-    def _start_subscription(self, subscriber: Subscriber) -> Subscription:
+    def _start_subscription(self, subscriber: Subscriber) -> LoopActor:
         actor = subscriber.actor
         if actor is None or actor.stopped:  # it may have failed in this turn
             actor = subscriber.actor = Subscription(self, subscriber)
@@ -556,7 +555,7 @@ class Session(LoopActor):
         if connection is not self.connection:
             if not connection.ended:
                 # It must not go on talking to a session that does not listen.
-                self.kernel.tell(connection, Close("session_lost"))
+                connection.close_soon("session_lost")
             return
         for number, packet in enumerate(message.packets, 1):
             if connection.deaf:
@@ -583,7 +582,7 @@ class Session(LoopActor):
                     self._begin(iter((_PART,)))
                 return
 
-    def _on_publishes(self, connection: Connection, packet: Publishes) -> Publishes | None:
+    def _on_publishes(self, connection: ClientConnection, packet: Publishes) -> Publishes | None:
         """Publish as many messages as may be in one turn; return the others."""
         rest, at_once = None, len(packet)
         if packet.qos < 2:  # others are routed when they are released
@@ -600,7 +599,7 @@ class Session(LoopActor):
         qos, ids = packet.qos, packet.packet_ids
         if qos == 2 and self._node.options.reject_qos2_publish:
             _log.info("QoS 2 publish rejected", client=self.name, address=connection.address)
-            self.kernel.tell(connection, Close("qos2_rejected"))
+            connection.close_soon("qos2_rejected")
             return None
         if qos or packet.retain:
             permitted = self._without_too_large(connection, permitted)
@@ -617,7 +616,7 @@ class Session(LoopActor):
             self._acknowledge(connection, kind, ids)
         return rest
 
-    def _without_too_large(self, connection: Connection, packet: Publishes) -> Publishes:
+    def _without_too_large(self, connection: ClientConnection, packet: Publishes) -> Publishes:
         """Close the connection if the log has no room for a message; return those before it."""
         fitting = self._publisher.fitting(packet)
         if fitting == len(packet):
@@ -629,11 +628,11 @@ class Session(LoopActor):
             address=connection.address,
             payload=len(packet.payloads[fitting]),
         )
-        self.kernel.tell(connection, Close("message_too_large"))
+        connection.close_soon("message_too_large")
         connection.stop_listening()
         return select(packet, range(fitting))
 
-    def _on_acks(self, connection: Connection, packet: Acks) -> Acks | None:
+    def _on_acks(self, connection: ClientConnection, packet: Acks) -> Acks | None:
         """Handle acknowledgements; return those that are too many for one turn."""
         kind, ids = packet.kind, packet.packet_ids
         event: Event | None
@@ -655,7 +654,7 @@ class Session(LoopActor):
                 self._delivery.drain()
         return None
 
-    def _on_release(self, connection: Connection, packet_ids: list[int]) -> list[int]:
+    def _on_release(self, connection: ClientConnection, packet_ids: list[int]) -> list[int]:
         """Let QoS 2 messages take effect; answer with PUBCOMP in any case.
 
         Returns the packet identifiers whose messages are too much work for this turn.
@@ -691,12 +690,12 @@ class Session(LoopActor):
             self._acknowledge(connection, PacketType.PUBCOMP, packet_ids)
         return rest
 
-    def _release_loaded(self, connection: Connection, packet_ids: list[int]) -> None:
+    def _release_loaded(self, connection: ClientConnection, packet_ids: list[int]) -> None:
         rest = self._on_release(connection, packet_ids)
         if rest:
             self._unhandled.insert(0, Packets(connection, [Acks(PacketType.PUBREL, rest)]))
 
-    def _subscribe(self, connection: Connection, packet: Subscribe) -> Iterator[object]:
+    def _subscribe(self, connection: ClientConnection, packet: Subscribe) -> Iterator[object]:
         """Grant filters in parts, answer, and replay the retained messages that each asks for."""
         filters, codes, changes = packet.filters, [], 0
         replayed: set[str] = set()
@@ -737,7 +736,9 @@ class Session(LoopActor):
         many = len(self._node.state.retained) > _RETAINED_AT_ONCE
         return many and ("+" in topic_filter or "#" in topic_filter)
 
-    def _grant(self, connection: Connection, filters: Sequence[tuple[str, int]]) -> decisions.Grant:
+    def _grant(
+        self, connection: ClientConnection, filters: Sequence[tuple[str, int]]
+    ) -> decisions.Grant:
         """Decide on some filters of a SUBSCRIBE and record what is granted."""
         node, fresh = self._node, set[int]()
         refused = Counter[str]()
@@ -745,7 +746,7 @@ class Session(LoopActor):
         def refuses(topic_filter: str) -> bool:
             if node.permissions.refuses(connection, topic_filter):
                 return True
-            if broker.door.allows_pattern(self.name, connection, topic_filter, fresh):
+            if node.permissions.allows_pattern(self.name, connection, topic_filter, fresh):
                 return False
             refused["wildcard_patterns"] += 1
             return True
@@ -766,7 +767,9 @@ class Session(LoopActor):
             self.emit(event)
         return grant
 
-    def _subscribe_to(self, connection: Connection, topic_filter: str, qos: int) -> Subscriber:
+    def _subscribe_to(
+        self, connection: ClientConnection, topic_filter: str, qos: int
+    ) -> Subscriber:
         subscriber = self._node.router.subscribe(self.name, topic_filter, qos, connection.access)
         known = subscriber.actor is not None
         actor = self._start_subscription(subscriber)
@@ -802,11 +805,11 @@ class Session(LoopActor):
             if present is not None:
                 self.kernel.tell(actor, present)
 
-    def _tell_retained(self, actor: Subscription, messages: list[RetainedMessage]) -> None:
+    def _tell_retained(self, actor: LoopActor, messages: list[RetainedMessage]) -> None:
         if messages:
             self.kernel.tell(actor, sorted(messages, key=attrgetter("ref")))
 
-    def _unsubscribe(self, connection: Connection, packet: Unsubscribe) -> Iterator[object]:
+    def _unsubscribe(self, connection: ClientConnection, packet: Unsubscribe) -> Iterator[object]:
         filters, changes = list(dict.fromkeys(packet.filters)), 0
         at = 0
         while at < len(filters):
@@ -840,13 +843,13 @@ class Session(LoopActor):
             yield wait
             self._resting = False
 
-    def _answer(self, connection: Connection, data: bytes, packets: int = 1) -> None:
+    def _answer(self, connection: ClientConnection, data: bytes, packets: int = 1) -> None:
         """Let the client have an answer when what was decided is on disk."""
         self._node.journal.after(connection, data)
         self._node.counters.packets_out += packets
 
     def _acknowledge(
-        self, connection: Connection, kind: PacketType, packet_ids: Sequence[int]
+        self, connection: ClientConnection, kind: PacketType, packet_ids: Sequence[int]
     ) -> None:
         self._answer(connection, acks(kind, packet_ids), len(packet_ids))
 

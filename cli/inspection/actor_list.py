@@ -31,7 +31,7 @@ TYPES = ("broker", "inspector", "session", "connection", "subscription")
 STATES = (
     *("connected", "offline", "loading", "rebuilding"),
     *("connecting", "open", "paused", "closing"),
-    *("running", "suspended"),
+    "running",
 )
 """The states of sessions, of connections and of the others."""
 _MOST_AT_TOP = 500

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 import structlog
 from aiohttp import web
 
-from actors.inspection.status import status
 from cli.common import Address, Hosts
 from cli.monitoring.prometheus import CONTENT_TYPE, families, process_families, text
 from cli.settings import ListenError, excuse
@@ -29,7 +28,7 @@ from protocol.errors import FoldmqError
 if TYPE_CHECKING:
     import contextlib
 
-    from actors.broker import Broker
+    from actors.inspection.broker_inspection import BrokerInspection
     from cli.settings import Settings
 
 _log = structlog.get_logger("foldmq")
@@ -57,7 +56,7 @@ class HttpMonitor:
 
     def __init__(self) -> None:
         """Begin as a broker that is starting."""
-        self.broker: Broker | None = None
+        self.inspection: BrokerInspection | None = None
         self.listening = False
         """Clients can connect."""
         self._hosts = Hosts([])
@@ -106,9 +105,11 @@ class HttpMonitor:
 
     def trouble(self) -> list[str]:
         """Return why the broker is not ready; empty: it is."""
-        if self.broker is None:
+        if self.inspection is None:
             return ["starting"]
-        return self.broker.trouble() or ([] if self.listening else ["not listening yet"])
+        return self.inspection.node.not_ready_reasons() or (
+            [] if self.listening else ["not listening yet"]
+        )
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         try:
@@ -170,16 +171,16 @@ class HttpMonitor:
 
     async def _status(self) -> dict[str, Any]:
         """Return what the broker says of itself, with what sessions hold if it can be had."""
-        broker = self.broker
+        inspection = self.inspection
         ready = not self.trouble()
-        if broker is None:
+        if inspection is None:
             return {"ready": ready}
         try:
-            asking = broker.inspector.ask_for("status")
+            asking = inspection.inspector.ask_for("status")
             found = await asyncio.wait_for(asking, _PATIENCE)
         except (FoldmqError, TimeoutError) as error:
             _log.warning("metrics are not complete", reason=str(error) or "no answer in time")
-            found = status(broker)
+            found = inspection.status()
         return {**found, "ready": ready}
 
 

@@ -62,7 +62,7 @@ def _actors_ls(
             "--state",
             metavar="STATE",
             help="Sessions: connected, offline, loading, rebuilding; connections: connecting, "
-            "open, paused, closing; others: running; all: suspended.",
+            "open, paused, closing; others: running.",
         ),
     ] = None,
     client: Annotated[

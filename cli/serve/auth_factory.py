@@ -6,15 +6,16 @@ import dataclasses
 import time
 from typing import TYPE_CHECKING
 
+from actors.authn.backends import backends
 from actors.authn.callout import Callout, CalloutOptions
-from actors.authn.chain import Chain
+from actors.authn.chain import AuthenticatorChain
 from actors.authn.jwt_keys import load_keys
 from actors.authn.jwt_tokens import TokenOptions, Tokens
-from actors.authn.login_backoff import LoginBackoff, JailOptions
+from actors.authn.login_backoff import JailOptions, LoginBackoff
 from actors.authn.passwords import PasswordFile
-from actors.connection.pseudonyms import KEY_SIZE, pseudonym
 from actors.authz import rules_file
 from actors.authz.rules import Permissions
+from actors.connection.pseudonyms import KEY_SIZE, pseudonym
 from actors.kernel.clock import SystemClock
 from cli.settings import ConfigError
 from eventstore.datadir import DataDir
@@ -49,13 +50,16 @@ class Access:
 
         Raises PasswordFileError and TokenKeyError for files that are not right.
         """
-        made = AuthenticatorChain(
+        found = backends(
             passwords=PasswordFile.load(settings.password_file) if settings.password_file else None,
             tokens=_tokens(settings),
             callout=self._callout(settings),
-            jail=self._jail,
             claimed_names=_claimed(settings),
             ask_certified=settings.auth_subject is not None,
+        )
+        made = AuthenticatorChain(
+            found,
+            jail=self._jail,
             counts=self._chain.counts if self._chain is not None else None,
         )
         self._chain = made

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import structlog
 
-from actors.authn.passwords import PasswordFile
 from actors.broker import Broker
 from actors.kernel.clock import SystemClock
 from actors.kernel.os_priority import come_soon
@@ -39,7 +38,7 @@ from protocol.errors import FoldmqError
 from protocol.nats.mapping import Mapping, parse_users
 
 if TYPE_CHECKING:
-    from actors.authn.chain import Chain
+    from actors.authn.chain import AuthenticatorChain
     from cli.common import Address
 
 log = structlog.get_logger("foldmq")
@@ -177,7 +176,7 @@ class Service:
         self._hangup = asyncio.Event()
         self._listeners: Listeners
         self._access: Access
-        self._authenticator: Chain
+        self._authenticator: AuthenticatorChain
         self._node = ""
         self._largest = 0
         self._key = b""
@@ -200,7 +199,9 @@ class Service:
             reloading = asyncio.create_task(self._reload_on_hangup(broker))
             collecting = asyncio.create_task(_collect_when_quiet(broker))
             trimming = asyncio.create_task(_trim_after_crowds(broker))
-            measuring = asyncio.create_task(watch_loop(broker.meters, broker.door.sample))
+            measuring = asyncio.create_task(
+                watch_loop(broker.node.counters, broker.admission.sample)
+            )
             try:
                 await self._until_stopped(broker)
             finally:
@@ -238,13 +239,13 @@ class Service:
         stack.callback(lambda: self._authenticator.close())
         bridge = make_bridge(settings, 4 * options.max_outbound_bytes) if store.bridge else None
         broker = Broker(options, store.log, self._authenticator, SystemClock(), bridge, permissions)
-        self._monitor.broker = broker
+        self._monitor.inspection = broker.inspection
         await _recover(broker, self._notifier)
-        await answer_requests(store.client, subject_of(self._node), Attestor(broker).answer)
+        await answer_requests(store.client, subject_of(self._node), Attestor(broker.node).answer)
         if settings.nats_url is None:
-            broker.storage.free_bytes = datadir.free_bytes
-        broker.storage.refresh()
-        await serve_inspector(stack, store.client, broker)
+            broker.inspection.storage.free_bytes = datadir.free_bytes
+        broker.inspection.storage.refresh()
+        await serve_inspector(stack, store.client, broker.inspection)
         if broker.bridge is not None and store.bridge is not None:
             await broker.bridge.start(store.bridge)
         listening = self._listen(broker)
@@ -259,24 +260,25 @@ class Service:
         holding = self._listeners.options(self._settings, largest_packet(self._largest))
         for own, options in zip(self._settings.listeners(), holding, strict=True):
             where, bound = self._listeners.bind(own)
-            broker.door.listen(options, bound)
+            broker.admission.listen(options, bound)
             found.append(where)
         return found
 
     def _describe(self) -> str:
         """Return a line on how the broker is, once it serves."""
-        broker = self._monitor.broker
+        inspection = self._monitor.inspection
         trouble = self._monitor.trouble()
-        return "; ".join(trouble) if trouble or not broker else f"{broker.attached} clients"
+        if trouble or inspection is None:
+            return "; ".join(trouble)
+        return f"{inspection.node.directory.attached} clients"
 
     def _announce(self, listening: list[Endpoint], datadir: DataDir, store: Store) -> None:
-        users = self._authenticator.passwords
         facts = Facts(
             listening=listening,
             metrics=self._metrics,
             web=self._web.address,
             web_token=self._web.token,
-            users=users.user_count if isinstance(users, PasswordFile) else 0,
+            users=self._authenticator.user_count,
             data=str(datadir.path),
             node=self._node,
             nats=store.where,
@@ -303,11 +305,11 @@ class Service:
 
     async def _until_stopped(self, broker: Broker) -> None:
         stopped = asyncio.ensure_future(self._stop.wait())
-        waiting: set[asyncio.Future[Any]] = {stopped, broker.failed}
+        waiting: set[asyncio.Future[Any]] = {stopped, broker.node.failed}
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         stopped.cancel()
-        if broker.failed.done():
-            raise broker.failed.result()
+        if broker.node.failed.done():
+            raise broker.node.failed.result()
 
     async def _drain(self, broker: Broker) -> None:
         """End in good order; raises DrainError when the log could not be written to the end."""
@@ -400,7 +402,7 @@ async def _trim_after_crowds(broker: Broker) -> None:
     trimmed = before = put_off = 0
     while True:
         await asyncio.sleep(TRIM_EVERY)
-        ended = broker.meters.accepted - len(broker.connections)
+        ended = broker.node.counters.accepted - len(broker.admission.connections)
         if ended - trimmed >= CROWD:
             put_off += 1
             if ended - before < CROWD // 10 or put_off > MOST_PUT_OFF:
@@ -419,7 +421,10 @@ async def _recover(broker: Broker, notifier: Notifier) -> None:
     tune_collector()
     seconds = round(time.monotonic() - begun, 3)
     log.info(
-        "log replayed", records=broker.node.applied, entries=broker.node.entries, seconds=seconds
+        "log replayed",
+        records=broker.node.state.applied,
+        entries=broker.node.state.entries,
+        seconds=seconds,
     )
 
 

@@ -77,6 +77,16 @@ class Sink(Protocol):
         """Take bytes whose events are on disk."""
 
 
+class JournalObserver(Protocol):
+    """Sees what is appended and what is given to the gate; it must not raise."""
+
+    def appended(self, event: Event, at: Position, payloads: Sequence[bytes]) -> None:
+        """See an event that was appended."""
+
+    def gated(self, sink: Sink, data: bytes) -> None:
+        """See bytes that a sink is to have."""
+
+
 class Effects(dict[Sink, list[bytes]]):
     """The effects of one turn: for each sink its bytes, in order."""
 
@@ -158,6 +168,8 @@ class Journal:
         self.max_event = 1 << 62
         """Largest event with its payloads, in bytes, that the store can take; set by the store."""
         self.stats = JournalStats()
+        self.observer: JournalObserver | None = None
+        """None nearly always."""
         self.on_relief: Callable[[], None] = _nothing
         """Called when the congestion is over."""
         self.on_durable: Callable[[int, bytes], None] = _nothing
@@ -331,6 +343,8 @@ class Journal:
         self._events.append(event)
         self._index += count
         self._size += need
+        if self.observer is not None:
+            self.observer.appended(event, at, payloads)
         return at
 
     def has_room(self, size: int, *texts: str) -> bool:
@@ -350,6 +364,8 @@ class Journal:
 
     def after(self, sink: Sink, data: bytes) -> None:
         """Let a sink have bytes when all that was appended in this turn is on disk."""
+        if self.observer is not None:
+            self.observer.gated(sink, data)
         self._count(sink, len(data))
         chunks = self._turn.get(sink)
         if chunks is None:
@@ -364,6 +380,8 @@ class Journal:
 
     def pass_or_follow(self, sink: Sink, data: bytes) -> None:
         """Give a sink bytes that depend on no event: at once, unless it is held."""
+        if self.observer is not None:
+            self.observer.gated(sink, data)
         if sink.hold is None:
             sink.write(data)
         else:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 import structlog
+from harness.anonymous import Anonymous
 from structlog.testing import capture_logs
 
-from actors.authn.credentials import Anonymous
 from actors.broker import Broker
 from actors.kernel.clock import SystemClock
 from actors.options.broker_options import Options
@@ -71,6 +71,11 @@ async def get(port: int, path: str, method: str = "GET", host: str | None = "127
     return Answer(await exchange(port, request.encode()))
 
 
+def not_ready(reasons: Callable[[], list[str]]) -> Any:
+    """A broker that says why it is not ready."""
+    return SimpleNamespace(node=SimpleNamespace(not_ready_reasons=reasons))
+
+
 class _NoLog:
     """A log that does not answer yet."""
 
@@ -95,7 +100,8 @@ async def test_a_broker_that_is_starting_is_alive_and_not_ready() -> None:
 async def test_a_broker_that_recovers_is_alive_and_not_ready() -> None:
     async with serving() as (monitor, port):
         log = cast("Any", _NoLog())
-        monitor.broker = Broker(Options(node="n"), log, Anonymous(), SystemClock())
+        broker = Broker(Options(node="n"), log, Anonymous(), SystemClock())
+        monitor.inspection = broker.inspection
         assert (await get(port, "/healthz")).status == 200
         ready = await get(port, "/readyz")
         assert (ready.status, ready.json["reasons"]) == (503, ["recovering"])
@@ -109,7 +115,7 @@ async def test_a_broker_that_recovers_is_alive_and_not_ready() -> None:
 async def test_a_broker_that_does_not_listen_yet_is_not_ready() -> None:
     async with serving() as (monitor, port):
         trouble: list[str] = []
-        monitor.broker = cast("Broker", SimpleNamespace(trouble=lambda: trouble))
+        monitor.inspection = not_ready(lambda: trouble)
         assert (await get(port, "/readyz")).json["reasons"] == ["not listening yet"]
         monitor.listening = True
         ready = await get(port, "/readyz")
@@ -296,7 +302,7 @@ async def test_a_failure_is_an_answer_and_a_line(monkeypatch: pytest.MonkeyPatch
         raise ValueError("no")
 
     async with serving() as (monitor, port):
-        monitor.broker = cast("Broker", SimpleNamespace(trouble=fail))
+        monitor.inspection = not_ready(fail)
         with capture_logs() as lines:
             structlog.get_logger("foldmq")
             monkeypatch.setattr(module, "_log", structlog.get_logger("foldmq"))

@@ -23,7 +23,8 @@ from actors.connection import connection
 from actors.inspection.requests import Refused
 from actors.kernel import kernel
 from actors.maintenance import retention
-from actors.session import publisher, router, session
+from actors.routing import router
+from actors.session import publisher, session
 from eventstore.format.events import LogArchived, LogCut, MessageDropped
 from eventstore.format.records import Record, decode_record
 from eventstore.format.turn_parts import Turns
@@ -508,7 +509,9 @@ class Chaos:
         world = self.world
         broker = world.broker
         assert world.failure() is None
-        assert broker.attached == sum(one.connected for one in broker.node.state.sessions.live.values())
+        assert broker.attached == sum(
+            one.connected for one in broker.node.state.sessions.live.values()
+        )
         reader = SimClient(world)
         reader.send(p.connect("reader"))
         # One topic after the other: at QoS 0 what is too much at once is dropped.

@@ -11,8 +11,8 @@ import pytest
 from harness import packets as p
 from harness.packets import Publish
 
+from actors.connection.turn import Turn
 from actors.kernel.kernel import Kernel
-from actors.session.turn import Turn
 from eventstore.format.records import HEADER_FROM
 from projections.state.digests import session_digest
 from simulation.world import SimClient, World, simulate

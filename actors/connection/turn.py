@@ -39,14 +39,16 @@ from protocol.mqtt.encoder import PID_BYTES, publish_head
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from actors.session.context import NodeContext
     from actors.connection.connection import Connection
     from actors.routing.router import Route, Subscriber
+    from actors.session.context import NodeContext
+    from actors.session.ports import ClientConnection
     from actors.session.session import Session
+    from actors.session.subscription import Subscription
     from eventstore.format.positions import Position
     from projections.state.session import SessionState, SubscriptionState
 
-    _Row: TypeAlias = tuple[Subscriber, Session, Connection, int, int]
+    _Row: TypeAlias = tuple[Subscriber, Session, ClientConnection, int, int]
 
 _log = structlog.get_logger("foldmq")
 
@@ -128,8 +130,8 @@ class Turn:
 
     __slots__ = (
         "_acks",
-        "_node",
         "_inbound",
+        "_node",
         "_passing",
         "_published",
         "_released",
@@ -138,7 +140,7 @@ class Turn:
     )
 
     def __init__(self, node: NodeContext) -> None:
-        self._node = broker
+        self._node = node
         self._begin()
 
     def _begin(self) -> None:
@@ -449,7 +451,7 @@ class Turn:
             origin.caused += len(route.targets)
             node.router.deliveries += len(route.targets)
             for target in route.targets:
-                actor = target.actor
+                actor: Subscription | None = target.actor  # type: ignore[assignment]
                 if actor is None:
                     continue
                 session = actor.session
@@ -469,10 +471,10 @@ class Turn:
 class _Sending:
     """Sends messages of one QoS to their receivers."""
 
-    __slots__ = ("_aside", "_node", "_left", "_messages", "_more", "_pids", "_qos", "_rows")
+    __slots__ = ("_aside", "_left", "_messages", "_more", "_node", "_pids", "_qos", "_rows")
 
     def __init__(self, node: NodeContext, messages: _Messages, qos: int) -> None:
-        self._node = broker
+        self._node = node
         self._messages = messages
         self._qos = qos
         self._rows: dict[int, list[_Row]] = {1: [], 2: []}
@@ -496,7 +498,7 @@ class _Sending:
             deliveries += len(targets)
             for target in targets:
                 if not self._send(target, at):
-                    actor = target.actor
+                    actor: Subscription | None = target.actor  # type: ignore[assignment]
                     if actor is not None:
                         self._aside.add(actor.session)
                     if actor is not None or target.qos:
@@ -508,7 +510,7 @@ class _Sending:
 
     def _send(self, target: Subscriber, at: int) -> bool:
         """Send a message if nothing stands in its way."""
-        actor = target.actor
+        actor: Subscription | None = target.actor  # type: ignore[assignment]
         if actor is None or target.ended or not actor.free:
             return False
         session = actor.session
@@ -580,7 +582,7 @@ class _Sending:
             size += len(data)
             connection.messages_out += 1
             session.handled += 1
-            actor = target.actor
+            actor: Subscription | None = target.actor  # type: ignore[assignment]
             if actor is not None:
                 actor.matched += 1
                 actor.handled += 1

@@ -8,7 +8,7 @@ brought can be grouped by route: messages in a group stay in order and are prepa
 Routes are looked up by raw topic in a dict. When a subscription without wildcards changes, it
 forgets the route of that topic; when one with wildcards changes, everything.
 
-What a match may cost is bounded by ``actors.session.wildcard_patterns``; the filters of a session
+What a match may cost is bounded by ``actors.routing.wildcard_patterns``; the filters of a session
 that ended are taken out of the index little by little, and match nothing meanwhile.
 """
 
@@ -17,11 +17,11 @@ from __future__ import annotations
 from collections import deque
 from operator import attrgetter
 from time import perf_counter
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 from weakref import WeakSet
 
 from actors.options.bridge_options import REQUESTS
-from actors.session.wildcard_patterns import Patterns
+from actors.routing.wildcard_patterns import Patterns
 from protocol.mqtt.sparkplug import certificate_topic
 from protocol.mqtt.topic_trie import FilterTrie
 from protocol.mqtt.topics import is_reserved_topic
@@ -29,9 +29,8 @@ from protocol.mqtt.topics import is_reserved_topic
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from actors.authz.rules import Access
-    from actors.bridge.host import BridgeHost
-    from actors.session.subscription import Subscription
+    from actors.authz.rules import TopicAcl
+    from actors.kernel.kernel import LoopActor
     from projections.state.session import SessionState
 
 _CACHED_TOPICS = 65_536
@@ -48,6 +47,16 @@ _STALE = 1024
 _UNBOUNDED = 1 << 62
 
 
+class SubscriptionObserver(Protocol):
+    """Told of each subscription that begins or ends, also of passive sessions."""
+
+    def added(self, session: str, topic_filter: str) -> None:
+        """Record a subscription that a session did not have."""
+
+    def removed(self, session: str, topic_filter: str) -> None:
+        """Record the end of a subscription."""
+
+
 class Subscriber:
     """One subscription of one session, as the index knows it."""
 
@@ -57,9 +66,9 @@ class Subscriber:
         self.session = session
         self.filter = topic_filter
         self.qos = qos
-        self.actor: Subscription | None = None
+        self.actor: LoopActor | None = None
         """Who delivers; None while the session is offline."""
-        self.guard: Access | None = None
+        self.guard: TopicAcl | None = None
         """Says of each topic whether the client may have it; None: of all, or it is offline."""
         self.ended = False
         """The session it belonged to is gone: what is still on its way is for nobody. What an
@@ -184,12 +193,12 @@ class Router:
     def __init__(
         self,
         activate: Callable[[str], object],
-        bridge: BridgeHost | None = None,
+        observer: SubscriptionObserver | None = None,
         clock: Callable[[], float] = perf_counter,
     ) -> None:
         self.clock = clock
         """Seconds, to measure how long matching takes."""
-        self._bridge = bridge
+        self._observer = observer
         """Told of each subscription that begins or ends, also of passive sessions; of those to
         requests from NATS (``$nats/request/...``), only while the session is connected."""
         self._index: FilterTrie[Subscriber | str] = FilterTrie()
@@ -280,7 +289,7 @@ class Router:
         }
         return tuple(best.values())
 
-    def guard(self, session: str, access: Access | None) -> None:
+    def guard(self, session: str, access: TopicAcl | None) -> None:
         """Have a session get only what ``access`` lets it have, from now on; None: everything.
 
         Of a session that is offline nobody says; what is queued is looked at when it is sent.
@@ -291,13 +300,13 @@ class Router:
         if changed:
             self.routes.forget()
 
-    def _guard(self, found: Subscriber, access: Access | None) -> bool:
+    def _guard(self, found: Subscriber, access: TopicAcl | None) -> bool:
         before = found.guard
         found.guard = access if access is not None and access.guards(found.filter) else None
         return found.guard is not before
 
     def subscribe(
-        self, session: str, topic_filter: str, qos: int, access: Access | None = None
+        self, session: str, topic_filter: str, qos: int, access: TopicAcl | None = None
     ) -> Subscriber:
         """Add a subscription, or change the QoS of the one with this filter.
 
@@ -338,8 +347,8 @@ class Router:
             return
         self._index.remove(topic_filter, session)
         self.patterns.removed(topic_filter)
-        if self._bridge is not None:
-            self._bridge.removed(session, topic_filter)
+        if self._observer is not None:
+            self._observer.removed(session, topic_filter)
 
     def subscribers(self, session: str) -> list[Subscriber]:
         """Return the subscriptions of a session."""
@@ -394,18 +403,18 @@ class Router:
         self._index.insert(topic_filter, session, value)
         if len(self._index) > before:
             self.patterns.filed(topic_filter)
-            if self._bridge is not None and not topic_filter.startswith(REQUESTS):
-                self._bridge.added(session, topic_filter)
+            if self._observer is not None and not topic_filter.startswith(REQUESTS):
+                self._observer.added(session, topic_filter)
 
     def started(self, subscriber: Subscriber) -> None:
         """Note that a subscription has a client: one to requests is answered from now on."""
-        if self._bridge is not None and subscriber.filter.startswith(REQUESTS):
-            self._bridge.added(subscriber.session, subscriber.filter)
+        if self._observer is not None and subscriber.filter.startswith(REQUESTS):
+            self._observer.added(subscriber.session, subscriber.filter)
 
     def stopped(self, subscriber: Subscriber) -> None:
         """Note that a subscription has no client: NATS is to know that nobody answers requests."""
-        if self._bridge is not None and subscriber.filter.startswith(REQUESTS):
-            self._bridge.removed(subscriber.session, subscriber.filter)
+        if self._observer is not None and subscriber.filter.startswith(REQUESTS):
+            self._observer.removed(subscriber.session, subscriber.filter)
 
     def active_sessions(self) -> list[str]:
         """Return the sessions that have subscriptions and are not passive."""
