@@ -163,7 +163,12 @@ class Turn:
         kernel = node.kernel
         until, count = kernel.clock() + _LONG, 0
         left: dict[Connection, list[bytes]] = {}
-        if node.publish_observer is not None or node.bridge is not None or node.draining:
+        if (
+            node.publish_observer is not None
+            or node.journal.observer is not None
+            or node.bridge is not None
+            or node.draining
+        ):
             count = len(reads)
             for connection, data in reads:
                 left.setdefault(connection, []).append(data)

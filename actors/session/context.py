@@ -16,7 +16,7 @@ import structlog
 from actors.kernel.clock import Timers
 from actors.node.counters import Counters
 from actors.session.decisions import dropped
-from eventstore.format.events import Event, entries
+from eventstore.format.events import LogEvent, entries
 from eventstore.format.positions import Position, format_position
 from eventstore.log.message_store import MessageStore
 from projections.state.node import NodeState
@@ -145,7 +145,7 @@ class NodeContext:
 
     # Events and messages.
 
-    def emit(self, event: Event, payloads: Sequence[bytes] = (), size: int = 0) -> Position:
+    def emit(self, event: LogEvent, payloads: Sequence[bytes] = (), size: int = 0) -> Position:
         """Append an event and fold it; return the position of its first entry."""
         journal = self.journal
         at = journal.append(event, entries(event), payloads, size)

@@ -34,6 +34,7 @@ import orjson
 from eventstore.errors import CorruptLog, UnknownLogFormat
 from eventstore.format.events import (
     Event,
+    LogEvent,
     MessagePublished,
     MessagesCarried,
     RetainedSnapshot,
@@ -42,7 +43,7 @@ from eventstore.format.events import (
     parse_event,
 )
 from eventstore.format.fast_parse import frequent
-from eventstore.format.turn_events import TurnEvent, expanded
+from eventstore.format.turn_events import expanded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -77,7 +78,7 @@ def encode_record(
     previous: bytes,
     node: str,
     time_ms: int,
-    events: Sequence[Event],
+    events: Sequence[LogEvent],
     payloads: Sequence[bytes],
     part: int = 0,
     last: bool = True,
@@ -126,12 +127,6 @@ class Record:
                     event = parse_event(raw)
                 except UnreadableEvent as error:
                     raise type(error)(f"record {self.sequence}, entry {index}: {error}") from None
-                if isinstance(event, TurnEvent):
-                    # What stands for events of single sessions has been replaced by them.
-                    raise UnreadableEvent(
-                        f"record {self.sequence}, entry {index}: event {event.e} has columns that "
-                        "do not fit together"
-                    )
             yield index, event
             index += entries(event)
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections import deque
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import orjson
 import structlog
@@ -31,6 +31,7 @@ from eventstore.format.events import (
     Completed,
     Delivered,
     Event,
+    LogEvent,
     MessagePublished,
     MessagesCarried,
     Queued,
@@ -210,7 +211,7 @@ class Journal:
         self._cut = False
         """The turn goes on although the event loop came in between: no record may end here."""
         self._turn = Effects()
-        self._events: list[Event] = []
+        self._events: list[LogEvent] = []
         self._payloads: list[bytes] = []
         self._payload_bytes = 0
         self._size = 0
@@ -304,7 +305,7 @@ class Journal:
 
     def append(
         self,
-        event: Event,
+        event: LogEvent,
         count: int = 1,
         payloads: Sequence[bytes] = (),
         size: int = 0,
@@ -344,7 +345,8 @@ class Journal:
         self._index += count
         self._size += need
         if self.observer is not None:
-            self.observer.appended(event, at, payloads)
+            # What several sessions share is not decided together while it looks on.
+            self.observer.appended(cast("Event", event), at, payloads)
         return at
 
     def has_room(self, size: int, *texts: str) -> bool:
@@ -549,7 +551,7 @@ def _text(names: Sequence[str]) -> int:
     return sum(map(len, names)) + len(names)
 
 
-def _json_size(event: Event) -> int:
+def _json_size(event: LogEvent) -> int:
     return len(orjson.dumps(event)) + _OFFSET_BYTES
 
 
@@ -561,7 +563,7 @@ _WITH_PAYLOADS = (
     TurnPublished,
 )
 
-_TEXT: dict[type[Event], Callable[[Any], int]] = {
+_TEXT: dict[type[LogEvent], Callable[[Any], int]] = {
     MessagePublished: lambda event: len(event.session) + sum(map(len, event.topics)),
     Delivered: lambda event: len(event.session) + len(event.filter),
     Queued: lambda event: len(event.session) + len(event.filter),

@@ -14,9 +14,9 @@ from eventstore.format.events import (
     BrokerStopped,
     CheckpointBegun,
     CheckpointCompleted,
-    Event,
     LogArchived,
     LogCut,
+    LogEvent,
     MessagePublished,
     MessagesCarried,
     OperatorActed,
@@ -157,7 +157,7 @@ class NodeState:
             self.entries += index + entries(event)
 
     def apply(
-        self, event: Event, at: Position, time_ms: int, payloads: Sequence[bytes] = ()
+        self, event: LogEvent, at: Position, time_ms: int, payloads: Sequence[bytes] = ()
     ) -> SessionState | None:
         """Fold one event; return the state of the session that it belongs to, if that goes on.
 
@@ -333,7 +333,7 @@ class NodeState:
     def _states(self, event: TurnEvent) -> list[SessionState]:
         return turn_fold.states_of(self.sessions, event.sessions, self.touched)
 
-    def _nothing(self, _event: Event, _at: Position, _ms: int, _: Sequence[bytes]) -> None:
+    def _nothing(self, _event: LogEvent, _at: Position, _ms: int, _: Sequence[bytes]) -> None:
         """Nothing changes."""
 
     _OF_THE_NODE: ClassVar[
