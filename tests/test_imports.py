@@ -195,7 +195,6 @@ AGAINST_THE_ORDER: list[tuple[str, str]] = [
     ("actors.session.router", "actors.bridge.host"),
     ("actors.session.session", "actors.broker"),
     ("actors.session.session", "actors.connection.connection"),
-    ("spark.storage.record_checks", "spark.datasource.planning"),
 ]
 """Imports that close cycles of packages: to be removed, never added to."""
 

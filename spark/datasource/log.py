@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from spark.datasource.planning import Range
+    from spark.storage.stored_log import Range
 
 
 @dataclass(frozen=True, slots=True)
