@@ -159,11 +159,6 @@ def test_every_package_is_typed() -> None:
 MOST_MODULES = 12
 """Modules of one package, besides its ``__init__``."""
 
-AGAINST_THE_ORDER: list[tuple[str, str]] = [
-    ("spark.storage.record_checks", "spark.datasource.planning"),
-]
-"""Imports that close cycles of packages: to be removed, never added to."""
-
 Edge = tuple[str, str]
 
 
@@ -251,7 +246,7 @@ def test_a_module_name_is_unique_in_its_top_level_package(top: str) -> None:
 
 
 def test_packages_form_no_cycle() -> None:
-    assert in_cycles(_imports() - set(AGAINST_THE_ORDER)) == []
+    assert in_cycles(_imports()) == []
 
 
 def test_the_broker_is_imported_where_it_is_put_together() -> None:
@@ -259,18 +254,6 @@ def test_the_broker_is_imported_where_it_is_put_together() -> None:
     assert {name for name, target in _imports() if target == "actors.broker"} == {
         "cli.serve.service"
     }
-
-
-@pytest.mark.parametrize("edge", AGAINST_THE_ORDER, ids="{0[0]}-{0[1]}".format)
-def test_an_exception_is_still_needed(edge: Edge) -> None:
-    """Without the exception there is a cycle; an import that is gone leaves the list."""
-    assert edge in _imports(), "nothing imports this any more: remove it from the list"
-    rest = _imports() - set(AGAINST_THE_ORDER)
-    assert in_cycles([*rest, edge]), "this closes no cycle any more: remove it from the list"
-
-
-def test_exceptions_are_listed_once_and_in_order() -> None:
-    assert sorted(set(AGAINST_THE_ORDER)) == AGAINST_THE_ORDER
 
 
 # --------------------------------------------------------------- front doors

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from eventstore.format.positions import MAX_INDEX, format_position, position
+from eventstore.errors import CorruptLog, UnknownLogFormat
+from eventstore.format.events import UnreadableEvent, entries
+from eventstore.format.positions import MAX_INDEX, format_position, position, sequence_of
+from eventstore.format.records import decode_record
 from spark.datasource.discovery import find
 from spark.datasource.options import Options
 from spark.datasource.planning import ranges
 from spark.datasource.source import register
 from spark.storage.node_names import nodes_of
+from spark.storage.stored_log import opened
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from spark.datasource.planning import Range
+    from eventstore.format.positions import Position
+    from spark.storage.stored_log import Range
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,15 +98,12 @@ class Log:
         return replace(self, options={**kept, **options})
 
     def pinned(self) -> Log:
-        """Return the log up to where it ends now, however often it is read from now on.
+        """Return the log with a fixed end: where it ends now, if it has no ``until``.
 
-        Raises NoLog, NatsUnavailable and others, as planning does.
+        An event takes effect as a whole: a position within it is moved to its last entry. Raises
+        NoLog, NatsUnavailable and others, as planning does.
         """
-        ends = {}
-        for found in self.ranges():
-            until = found.until
-            end = position(found.last, MAX_INDEX) if until is None else until
-            ends[found.stored.stream] = format_position(end)
+        ends = {found.stored.stream: format_position(_end_of(found)) for found in self.ranges()}
         if not ends:
             return self
         return self.having(until=json.dumps(ends), stream=",".join(ends))
@@ -136,3 +139,24 @@ class Log:
         if columns:
             options["columns"] = ",".join(columns)
         return self.spark.read.format("foldmq").options(**options).load()
+
+
+def _end_of(found: Range) -> Position:
+    """Return the last position of a range: the last one of the event in which ``until`` lies."""
+    until = found.until
+    if until is None:
+        return position(found.last, MAX_INDEX)
+    if sequence_of(until) != found.last:
+        return until
+    end = until
+    # Where this record cannot be read, the job that reads it says so.
+    with (
+        opened(found.stored, found.last, found.last) as records,
+        suppress(CorruptLog, UnknownLogFormat, UnreadableEvent),
+    ):
+        for sequence, data in records:
+            for index, event in decode_record(sequence, data).events():
+                first = position(sequence, index)
+                if first <= until:
+                    end = max(until, first + entries(event) - 1)
+    return end

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from spark.columnar.row_filter import Pushed
     from spark.datasource.options import Options
-    from spark.datasource.planning import Range
+    from spark.storage.stored_log import Range
 
 
 class LogPartition(InputPartition):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from eventstore.errors import CorruptLog
@@ -12,12 +12,11 @@ from eventstore.format.positions import MAX_INDEX, index_of, sequence_of
 from eventstore.shown import escaped
 from spark.runtime.marked_errors import BadOption, CutOff, of_log
 from spark.storage.record_frames import frame_of
-from spark.storage.stored_log import opened
+from spark.storage.stored_log import Range, opened
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
 
-    from eventstore.format.positions import Position
     from spark.columnar.row_filter import Pushed
     from spark.datasource.moments import Moments
     from spark.datasource.options import Options
@@ -26,22 +25,6 @@ if TYPE_CHECKING:
 _PARTITION_BYTES: Final = 32 << 20
 _NEAR: Final = 64
 _LISTED: Final = 10
-
-
-@dataclass(frozen=True, slots=True)
-class Range:
-    """Records of a log that are read together, by one task."""
-
-    stored: Stored
-    first: int
-    last: int
-    """Sequences of the first and the last record, both included."""
-    horizon: int
-    """Sequence up to which the log is looked at: turns that do not end by then are not."""
-    start: Position = 0
-    """The first position that is wanted."""
-    until: Position | None = None
-    """The last one."""
 
 
 def ranges(found: Iterable[Stored], options: Options, pushed: Pushed) -> list[Range]:

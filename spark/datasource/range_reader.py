@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from eventstore.format.records import Record
     from spark.columnar.row_filter import Pushed
-    from spark.datasource.planning import Range
     from spark.schema.columns import Columns
+    from spark.storage.stored_log import Range
 
 _HEADERS: Final = 1536 << 10
 """Bytes of headers that are decoded together: a batch costs something for each column."""

@@ -22,9 +22,10 @@ from pyspark.sql.streaming.datasource import (
 from eventstore.shown import escaped
 from spark.datasource.offsets import whole_end, within
 from spark.datasource.partitions import LogPartition, read
-from spark.datasource.planning import Range, check_named, split
+from spark.datasource.planning import check_named, split
 from spark.datasource.polling_connection import Standing
 from spark.runtime.marked_errors import BadOption, CutOff, NoLog, marked
+from spark.storage.stored_log import Range
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 from eventstore.errors import CorruptLog
 from eventstore.format.events import CheckpointCompleted
-from eventstore.format.positions import format_position, position, sequence_of
+from eventstore.format.positions import position
 from eventstore.format.turn_parts import Turns
 from eventstore.shown import name as shown
 from spark.datasource.discovery import find
@@ -88,7 +88,7 @@ def beginnings(log: Log) -> Beginnings:
             streams[node] = stored.stream
             with of_log(stored.stream):
                 whole[node], ends[node] = _known_from(stored)
-            _check_until(stored, node, whole[node], options)
+            _check_until(stored, node, whole[node], ends[node], options)
     return Beginnings(whole, ends, streams)
 
 
@@ -105,15 +105,14 @@ def _known_from(stored: Stored) -> tuple[Position, int]:
     raise CorruptLog(stored.first - 1, "is gone, and no whole checkpoint follows it")
 
 
-def _check_until(stored: Stored, node: str, known_from: Position, options: Options) -> None:
+def _check_until(
+    stored: Stored, node: str, known_from: Position, end: int, options: Options
+) -> None:
+    """Raise CutOff when a log is read up to before the ``end`` of the turn at ``known_from``."""
     found = plan(stored, options, options.pushed)
-    if (
-        found is None
-        or found.last < sequence_of(known_from)
-        or (found.until is not None and found.until < known_from)
-    ):
+    if found is None or found.last < end or (found.until is not None and found.until < known_from):
         raise CutOff(
             f"the state of node {shown(node)} cannot be known there: its log begins with record "
-            f"{stored.first}, what was before that was cut off; states can be rebuilt from "
-            f"position {format_position(known_from)} on"
+            f"{stored.first}, what was before that was cut off; states can be rebuilt from record "
+            f"{end} on"
         )

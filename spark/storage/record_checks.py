@@ -13,7 +13,7 @@ from spark.storage.stored_log import opened
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from spark.datasource.planning import Range
+    from spark.storage.stored_log import Range
 
 
 @dataclass(slots=True)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from eventstore.format.positions import Position
     from protocol.errors import FoldmqError
 
 
@@ -72,3 +74,20 @@ def opened(stored: Stored, first: int, last: int) -> Iterator[Iterator[tuple[int
         close = getattr(records, "close", None)
         if close is not None:
             close()
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Consecutive records of a log, read by one task."""
+
+    stored: Stored
+    first: int
+    """Sequence of the first record."""
+    last: int
+    """Sequence of the last record."""
+    horizon: int
+    """Sequence of the last record considered: a turn that ends behind it is unfinished."""
+    start: Position = 0
+    """The first position to return."""
+    until: Position | None = None
+    """The last position to return; None: no limit within the records."""

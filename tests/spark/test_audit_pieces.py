@@ -26,7 +26,7 @@ from spark.audit.facts.log_summary import BEYOND, wholes
 from spark.audit.facts.outcome import CHAIN, EVENT, MOST, TURN
 from spark.audit.results import SLOWEST, TOTALS, VIOLATION, Results, Totals, bounded, quantile
 from spark.datasource.options import Options
-from spark.datasource.planning import Range
+from spark.storage.stored_log import Range
 
 sys.path.append(str(Path(__file__).parents[1] / "eventstore"))
 from samples import every_event

@@ -33,11 +33,12 @@ from spark.columnar.row_filter import Pushed
 from spark.datasource.discovery import find
 from spark.datasource.log import Log
 from spark.datasource.options import Options
-from spark.datasource.planning import Range, ranges, split
+from spark.datasource.planning import ranges, split
 from spark.datasource.pushdown import push
 from spark.datasource.range_reader import Reading
 from spark.runtime.marked_errors import BadOption, CutMeanwhile, CutOff, NoLog, SparkFailure
 from spark.schema.columns import ENTRIES
+from spark.storage.stored_log import Range
 
 sys.path.append(str(Path(__file__).parents[1] / "eventstore"))
 

@@ -13,22 +13,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from brokenlogs import Story, at, snapshot
+from brokenlogs import Story, at, delivered, published, snapshot
 from foldedlogs import FoldedLog, golden, moments, random_log, simulated
 from harness.nats import PASSWORD, USER
 from harness.plans import compiled
 from harness.staterows import assert_same, rebuilt_rows
 
 from eventstore.format.events import (
+    Acked,
     BrokerStopped,
     CheckpointBegun,
     CheckpointCompleted,
     MessagesCarried,
+    RetainedSnapshot,
     WillArmed,
 )
 from eventstore.format.positions import MAX_INDEX, position
 from spark.datasource.log import Log
 from spark.rebuild import JOBS, rebuild
+from spark.runtime.marked_errors import CutOff
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -114,3 +117,45 @@ def test_a_payload_that_was_carried_later_is_found(opened: Callable[..., Log], n
     story.log.store(nats).cut(nats, 3)
     (row,) = rebuild(opened(story.log, until="4"), "wills").collect()
     assert (row["session"], row["size"], row["payload"]) == ("s", 3, b"000")
+
+
+@pytest.fixture(scope="module")
+def within_events(nats: Nats) -> list[FoldedLog]:
+    """One log, looked at up to each entry of an event of several, as of a checkpoint."""
+    found = []
+    for sequence, index in [(2, 0), (2, 2), (3, 1), (4, 0), (4, 1), (5, 0), (5, 3)]:
+        story = Story(f"within{sequence}-{index}")
+        story(published("t", "w/a", "w/b", session="p", qos=1, retain=True), payloads=3)
+        story(published("t", "w/a", session="p", qos=2, retain=True, pid=7), payloads=2)
+        story(delivered(at(2, 0), at(2, 1), at(2, 2)), Acked("s", [1, 2, 3]))
+        retained = RetainedSnapshot(["t", "w/a", "w/b"], [1] * 3, [[at(2), 3, 1]], 3, 0, 3, None)
+        story(CheckpointBegun(1), retained, payloads=3)
+        story.log.store(nats)
+        found.append(FoldedLog(story.log, until=position(sequence, index)))
+    return found
+
+
+@pytest.mark.parametrize("job", ["retained", "pending"])
+def test_an_event_takes_effect_as_a_whole(
+    within_events: list[FoldedLog], nats: Nats, spark: SparkSession, job: str
+) -> None:
+    """As in `foldmq replay`: at a position within an event all of its messages count."""
+    streams = ",".join(one.log.stream for one in within_events)
+    given = {"stream": streams, "until": moments(within_events)}
+    log = Log(spark, {"nats": nats.url, "user": USER, "password": PASSWORD, **given})
+    expected = [row for one in within_events for row in one.rows()[job]]
+    assert expected
+    assert_same(rebuilt_rows(log, job), expected)
+
+
+def test_no_state_within_the_turn_of_the_first_checkpoint(
+    opened: Callable[..., Log], nats: Nats
+) -> None:
+    """A turn of several records takes effect with its last one, and so does its checkpoint."""
+    story = Story("first-turn")(CheckpointBegun(1))
+    completed = CheckpointCompleted(1, at(2), 2, 0)
+    story.log.turn([snapshot(story, "p"), snapshot(story, "s"), completed], [BrokerStopped()])
+    story.log.store(nats).cut(nats, 2)
+    with pytest.raises(CutOff, match="states can be rebuilt from record 4 on"):
+        rebuild(opened(story.log, until="3"), "sessions")
+    assert rebuild(opened(story.log, until="4"), "sessions").count() == 2

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from spark.datasource.log import Log
-    from spark.datasource.planning import Range
+    from spark.storage.stored_log import Range
 
 _FORMAT: Final = "foldmq_facts"
 _NOT_OURS: Final = frozenset({"rows", "columns", "from", "types", "sessions", "mode", "pushdown"})
