@@ -40,11 +40,11 @@ pytestmark = [
 
 DEBUG_BUILD = """
 import asyncio, pathlib, signal
-from actors.connection.admission import Door
+from actors.connection.admission import Admission
 from cli.main import main
 
 order = pathlib.Path(__file__).with_name("tamper.py")
-listen = Door.listen
+listen = Admission.listen
 
 def listen_to_the_test(door, options, sockets):
     def obey():
@@ -53,7 +53,7 @@ def listen_to_the_test(door, options, sockets):
     asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, obey)
     return listen(door, options, sockets)
 
-Door.listen = listen_to_the_test
+Admission.listen = listen_to_the_test
 main()
 """
 
