@@ -54,8 +54,8 @@ _log = structlog.get_logger("foldmq")
 
 T = TypeVar("T")
 
-_ENOUGH = 128
-"""Packets that are taken in one pass, about; 256 bytes count as one more."""
+_ENOUGH = 256
+"""Packets that are taken in one pass, about; a delivery and 256 bytes count as one more each."""
 _LONG = 0.004
 """Seconds of a turn after which no further pass is begun."""
 _RECEIVERS = 8
@@ -152,7 +152,7 @@ class Turn:
         self._seen: set[tuple[Session, int, int]] = set()
         """Packet identifiers that came in this turn, by session and first byte."""
         self._size = 0
-        """What was taken: packets, and their text and payloads in units of 256 bytes."""
+        """What was taken: packets, their deliveries, and their bytes in units of 256."""
 
     def take(self, reads: Sequence[tuple[Connection, bytes]]) -> int:
         """Handle what connections read, in this order; return how many of the reads were taken.
@@ -315,7 +315,7 @@ class Turn:
         meters = self._node.counters
         meters.received[qos & 3] += 1
         meters.publish_bytes_in += stop - at
-        self._size += size >> 8
+        self._size += (size >> 8) + len(route.targets)
         return stop
 
     def _route(self, connection: Connection, raw: bytes) -> Route | None:
@@ -356,6 +356,7 @@ class Turn:
         self._seen.add(key)
         self._released.add(connection, session, message.topic, message.payload, route, pid)
         self._released.refs.append(ref)
+        self._size += len(route.targets)
         return at + 4
 
     # What was decided.
