@@ -21,15 +21,15 @@ from actors.maintenance.recovery import rebuild_session
 from actors.session.messages import Attach, Detached, Expire, Kick, Outgoing, Remove, Retry
 from actors.session.session import Session
 from actors.session.subscription import Subscription
-from eventstore.format.events import SessionClosed
-from eventstore.log.jetstream_log import LogUnavailable
+from eventstore.errors import LogUnavailable
+from eventstore.format import SessionClosed
 from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from actors.session.context import NodeContext
-    from projections.state.session import SessionState
+    from projections.state import SessionState
 
 _log = structlog.get_logger("foldmq")
 

@@ -24,15 +24,15 @@ import structlog
 from actors.node.read_pause import ReadPause
 from actors.session.decisions import PACKET_IDS
 from actors.session.messages import Batch, Outgoing, Writable
-from eventstore.format.positions import to_runs
+from eventstore.format import to_runs
 from eventstore.format.turn_events import (
     TurnAcked,
     TurnDelivered,
     TurnPublished,
     TurnReleased,
 )
-from eventstore.log.message_store import Stored
-from projections.state.waiting_queue import QOS_MASK
+from eventstore.log import StoredMessages
+from projections.state import QOS_MASK
 from protocol.errors import FoldmqError
 from protocol.mqtt.encoder import PID_BYTES, publish_head
 
@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     from actors.session.ports import ClientConnection
     from actors.session.session import Session
     from actors.session.subscription import Subscription
-    from eventstore.format.positions import Position
-    from projections.state.session import SessionState, SubscriptionState
+    from eventstore.format import Position
+    from projections.state import SessionState, SubscriptionState
 
     _Row: TypeAlias = tuple[Subscriber, Session, ClientConnection, int, int]
 
@@ -436,7 +436,7 @@ class Turn:
             count,
         )
         first = node.emit(event, payloads, size)
-        node.messages.add(Stored(first, messages.topics, payloads, size))
+        node.messages.add(StoredMessages(first, messages.topics, payloads, size))
         messages.refs = list(range(first, first + count))
         self._answer(messages.origins, b"\x40\x02" if qos == 1 else b"\x50\x02", messages.pids)
 
@@ -469,7 +469,7 @@ class Turn:
                         tell(actor, batch)
                     continue
                 actor.matched += 1
-                journal.pass_or_follow(connection, packet)
+                journal.send_unlogged(connection, packet)
                 meters.gave(connection, 0, 1, len(packet))
 
 
@@ -535,7 +535,7 @@ class _Sending:
             # The publication is being recorded: see Delivery._send_qos0.
             payload = messages.payloads[at]
             data = publish_head(0, messages.topics[at], len(payload)) + payload
-            self._node.journal.after(connection, data)
+            self._node.journal.send_when_durable(connection, data)
             self._node.counters.gave(connection, 0, 1, len(data))
             actor.matched += 1
             return True

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from eventstore.display import clock
 from eventstore.format.positions import Position, Run, format_position
-from eventstore.shown import clock
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -4,27 +4,29 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple, get_args
 
-from eventstore.format.events import (
+from eventstore.format import (
     Delivered,
     Event,
     MessageDropped,
     MessagePublished,
     MessagesCarried,
+    Position,
     Queued,
     Released,
     RetainedCleared,
     RetainedSnapshot,
     WillArmed,
     entries,
+    from_runs,
+    position,
 )
-from eventstore.format.positions import Position, from_runs, position
 from eventstore.reading import Progress, silent
 from projections.replay.topic_lookup import TopicBook, topic_matcher
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 
-    from eventstore.format.records import Record
+    from eventstore.format import Record
     from eventstore.format.turn_parts import Turns
     from eventstore.reading import LogPoint, LogSource
 

@@ -5,9 +5,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import Any
 
-from eventstore import shown
-from eventstore.format import run_text
-from eventstore.format.events import (
+from eventstore import display
+from eventstore.format import (
     Acked,
     Bridged,
     BrokerStarted,
@@ -23,12 +22,14 @@ from eventstore.format.events import (
     MessagePublished,
     MessagesCarried,
     OperatorActed,
+    Position,
     Queued,
     Received,
     Redelivered,
     Released,
     RetainedCleared,
     RetainedSnapshot,
+    Run,
     SessionClosed,
     SessionExpired,
     SessionOpened,
@@ -40,10 +41,12 @@ from eventstore.format.events import (
     WillArmed,
     WillCancelled,
     WillFired,
+    format_position,
+    from_runs,
+    payload_bounds,
+    run_text,
 )
-from eventstore.format.positions import Position, Run, format_position, from_runs
-from eventstore.format.records import payload_bounds
-from projections.audit.message_story import topic_of
+from projections.audit import topic_of
 from projections.replay.topic_lookup import Published, Topics
 
 _LEVELS = {3: ["MQTT 3.1"], 4: [], 5: ["MQTT 5"]}

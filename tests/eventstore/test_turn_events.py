@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eventstore.format.events import (
+from eventstore.format import (
+    GENESIS,
     Acked,
     Completed,
     Delivered,
@@ -19,10 +20,13 @@ from eventstore.format.events import (
     Received,
     Released,
     UnreadableEvent,
+    decode_record,
+    encode_record,
     entries,
+    from_runs,
+    payload_bounds,
+    to_runs,
 )
-from eventstore.format.positions import from_runs, to_runs
-from eventstore.format.records import GENESIS, decode_record, encode_record, payload_bounds
 from eventstore.format.turn_events import (
     TurnAcked,
     TurnDelivered,

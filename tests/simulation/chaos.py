@@ -25,8 +25,7 @@ from actors.kernel import kernel
 from actors.maintenance import retention
 from actors.routing import router
 from actors.session import publisher, session
-from eventstore.format.events import LogArchived, LogCut, MessageDropped
-from eventstore.format.records import Record, decode_record
+from eventstore.format import LogArchived, LogCut, MessageDropped, Record, decode_record
 from eventstore.format.turn_parts import Turns
 from simulation.account import Account
 from simulation.attackers import ATTACKERS

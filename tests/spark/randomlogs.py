@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 from asrows import entry_rows
 
-from eventstore.format.events import (
+from eventstore.format import (
     Acked,
     Delivered,
     MessagePublished,
     Queued,
     SessionClosed,
     WillFired,
+    decode_record,
 )
-from eventstore.format.records import decode_record
 from eventstore.format.turn_parts import Turns
 
 if TYPE_CHECKING:

@@ -16,11 +16,10 @@ from harness.nats import PASSWORD, USER
 from simulation.promises import violations
 
 from eventstore.errors import CorruptLog
-from eventstore.format.events import entries
-from eventstore.format.records import ChainChecker, Record, decode_record
+from eventstore.format import ChainChecker, Record, decode_record, entries
 from eventstore.format.turn_parts import Turns
-from eventstore.nats.connection import check_stream
-from projections.state.node import NodeState
+from eventstore.nats import check_stream
+from projections.state import NodeState
 
 BENCH = Path(__file__).parents[2] / "bench"
 sys.path.append(str(BENCH))

@@ -14,9 +14,7 @@ from cli.history import Selection
 from cli.logsource import cut_off, point_at, start_at
 from cli.web.pages.session_at import of_few_records
 from eventstore.errors import CutOff
-from eventstore.format.events import entries
-from eventstore.format.positions import MAX_INDEX, Position, index_of, position, sequence_of
-from eventstore.format.records import Record
+from eventstore.format import MAX_INDEX, Position, Record, entries, index_of, position, sequence_of
 from eventstore.format.turn_parts import Turns
 from eventstore.reading import LogPoint, LogSource
 from projections.replay import EventEntry, EventFilter, TopicBook, payload_words, refs_of, words
