@@ -49,7 +49,7 @@ from actors.session.messages import (
 from actors.session.router import Router
 from actors.session.session import Session
 from actors.supervision import inherit, replace, succeed
-from eventstore.errors import CorruptLog
+from eventstore.errors import CorruptLog, LogUnavailable
 from eventstore.format.events import (
     NATS_SESSION,
     Bridged,
@@ -58,7 +58,6 @@ from eventstore.format.events import (
     entries,
 )
 from eventstore.format.positions import INDEX_BITS, Position, format_position
-from eventstore.log.jetstream_log import EventLog, LogUnavailable, LogWriter
 from eventstore.log.message_store import Message, MessageStore
 from projections.state.node import NodeState
 from protocol.errors import FoldmqError
@@ -77,6 +76,7 @@ if TYPE_CHECKING:
     from actors.options.broker_options import Options
     from actors.session.messages import Publication
     from eventstore.format.records import Record
+    from eventstore.log.jetstream_log import EventLog, LogWriter
     from eventstore.log.journal import Journal
     from projections.state.session import SessionState
     from protocol.mqtt.packets import Packet

@@ -21,8 +21,8 @@ from actors.maintenance.recovery import rebuild_session
 from actors.session.messages import Attach, Detached, Expire, Kick, Outgoing, Remove, Retry
 from actors.session.session import Session
 from actors.session.subscription import Subscription
+from eventstore.errors import LogUnavailable
 from eventstore.format.events import SessionClosed
-from eventstore.log.jetstream_log import LogUnavailable
 from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:

@@ -90,6 +90,10 @@ class NatsUnavailable(EventStoreError):
     exit_code = 69
 
 
+class LogUnavailable(NatsUnavailable):
+    """JetStream does not answer, or answers with an error."""
+
+
 class NatsTooOld(NatsUnavailable):
     """The NATS server, or the nats-server program, is older than what keeps the promise."""
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from actors.bridge.flow import Leaving
+from eventstore.errors import LogUnavailable
 from eventstore.format.events import (
     NATS_SESSION,
     Event,
@@ -26,7 +27,6 @@ from eventstore.format.events import (
     entries,
 )
 from eventstore.format.positions import INDEX_BITS, Position, format_position, from_runs, position
-from eventstore.log.jetstream_log import LogUnavailable
 from eventstore.log.message_store import MessageStore, Stored, messages_of
 from projections.state.turns import Turns
 

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import orjson
 import structlog
 
-from eventstore.errors import LostLog
+from eventstore.errors import LogUnavailable, LostLog
 from eventstore.format.positions import INDEX_BITS
-from eventstore.log.jetstream_log import LogUnavailable
 from projections.state.session_table import bound_of, text_of
 from projections.state.snapshot import encode
 from projections.storage.format import (

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from actors.session.messages import Detached
-from eventstore.errors import CorruptLog
+from eventstore.errors import CorruptLog, LogUnavailable
 from eventstore.format.events import (
     BrokerStarted,
     MessagePublished,
@@ -24,7 +24,6 @@ from eventstore.format.events import (
 )
 from eventstore.format.positions import INDEX_BITS, from_runs, position
 from eventstore.format.records import ChainChecker
-from eventstore.log.jetstream_log import LogUnavailable
 from eventstore.log.journal import Journal
 from eventstore.log.log_start import LostBeginning
 from eventstore.log.message_store import messages_of

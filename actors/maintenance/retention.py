@@ -29,10 +29,9 @@ from actors.maintenance.checkpoints import (
     repeat_session,
 )
 from actors.maintenance.log_quota import LogRoom
-from eventstore.errors import CorruptLog, EventTooLarge
+from eventstore.errors import CorruptLog, EventTooLarge, LogUnavailable
 from eventstore.format.events import Bridged, CheckpointBegun, CheckpointCompleted, LogCut
 from eventstore.format.positions import INDEX_BITS, position
-from eventstore.log.jetstream_log import LogUnavailable
 from eventstore.log.message_store import MessageStore
 from projections.state.snapshot import expanded, reference_runs
 

@@ -15,7 +15,8 @@ from cli.logsource.source import Source
 from eventstore.errors import LostLog
 from eventstore.format.positions import Position
 from eventstore.format.records import GENESIS
-from eventstore.log.jetstream_log import ask, read_bounds, read_stored
+from eventstore.log.jetstream_log import read_stored
+from eventstore.nats.jetstream import read_bounds, request_stream
 from projections.state.digests import digest, retained_digest
 from projections.state.retained import RetainedMessage
 from projections.state.session import SessionState
@@ -156,7 +157,7 @@ class ProjectionReader:
         """Return the last message of a key."""
         body = {"last_by_subj": self._prefix + key}
         method = f"STREAM.MSG.GET.{self._stream}"
-        answer = await ask(self._source.client, self._stream, method, body, _SECONDS)
+        answer = await request_stream(self._source.client, self._stream, method, body, _SECONDS)
         if "error" in answer:
             return None
         return base64.b64decode(answer["message"].get("data") or "")

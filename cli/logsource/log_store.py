@@ -26,13 +26,13 @@ from eventstore.log.watermark import Watermark
 from eventstore.nats.connection import (
     ConnectionOptions,
     check_access,
-    check_jetstream,
     check_server,
     connect,
     disconnect,
-    ensure_stream,
 )
 from eventstore.nats.direct_client import PromptClient
+from eventstore.nats.jetstream import check_jetstream
+from eventstore.nats.log_stream import ensure_stream
 from eventstore.nats.node_claim import claim
 from eventstore.server.client_server import ClientServer
 from eventstore.server.client_tls import ServerTls

@@ -22,17 +22,12 @@ from eventstore.datadir import DataDir
 from eventstore.errors import CorruptLog, DataDirBusy, DataDirError, LostLog, NatsUnavailable
 from eventstore.format.positions import sequence_of
 from eventstore.format.records import ChainChecker, Record, decode_record
-from eventstore.log.jetstream_log import read_bounds, read_records, read_some, read_stored
+from eventstore.log.jetstream_log import read_records, read_some, read_stored
 from eventstore.log.log_start import RecordedCut, check_beginning, check_first, find_cut
 from eventstore.log.watermark import Watermark
-from eventstore.nats.connection import (
-    ConnectionOptions,
-    check_jetstream,
-    check_server,
-    connect,
-    disconnect,
-)
+from eventstore.nats.connection import ConnectionOptions, check_server, connect, disconnect
 from eventstore.nats.discovery import PREFIX, list_logs
+from eventstore.nats.jetstream import check_jetstream, read_bounds
 from eventstore.server.embedded import EmbeddedServer
 from protocol.errors import FoldmqError
 

@@ -21,7 +21,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
 import nats.errors
-import orjson
 
 from eventstore.datadir import DataDir, take_lock
 from eventstore.errors import (
@@ -50,10 +49,12 @@ from eventstore.format.records import (
     link_of,
     payload_bounds,
 )
-from eventstore.log.jetstream_log import ask, read_bounds, read_stored, read_tail
+from eventstore.log.jetstream_log import read_stored, read_tail
 from eventstore.log.log_start import check_beginning, check_first, find_cut
 from eventstore.log.watermark import Watermark
-from eventstore.nats.connection import ConnectionOptions, connect, disconnect, ensure_stream
+from eventstore.nats.connection import ConnectionOptions, connect, disconnect
+from eventstore.nats.jetstream import publish_expecting, purge, read_bounds
+from eventstore.nats.log_stream import ensure_stream
 from eventstore.server.embedded import EmbeddedServer
 
 if TYPE_CHECKING:
@@ -228,7 +229,7 @@ async def _save(
         known = max(last, good.noted[0])
         problem = None
         if begin > 1:  # an empty stream is purged up to where it is to begin
-            await ask(new, stream, f"STREAM.PURGE.{stream}", {"seq": begin}, _WRITE_TIMEOUT)
+            await purge(new, stream, begin)
         try:
             async for sequence, data in read_stored(old, stream, begin, last):
                 good.take(sequence, data)
@@ -400,13 +401,11 @@ async def _opened(datadir: DataDir, sync: Sync) -> AsyncIterator[Client]:
 
 
 async def _append(client: Client, subject: str, sequence: int, data: bytes) -> None:
-    headers = {"Nats-Expected-Last-Sequence": str(sequence - 1)}
     try:
-        reply = await client.request(subject, data, timeout=_WRITE_TIMEOUT, headers=headers)
+        answer = await publish_expecting(client, subject, data, sequence - 1, _WRITE_TIMEOUT)
     except (TimeoutError, nats.errors.Error) as error:
         what = f"{error or 'time-out'}"
         raise NatsUnavailable(f"record {sequence} cannot be written: {what}") from None
-    answer = orjson.loads(reply.data)
     if "error" in answer or answer["seq"] != sequence:
         raise NatsUnavailable(f"record {sequence} cannot be written: {answer}")
 

@@ -48,7 +48,8 @@ class Access:
 
     async def open(self) -> Client:
         """Connect; raises NatsUnavailable or BadNatsOptions."""
-        from eventstore.nats.connection import check_jetstream, check_server, connect, disconnect
+        from eventstore.nats.connection import check_server, connect, disconnect
+        from eventstore.nats.jetstream import check_jetstream
 
         client = await connect(self.connection())
         try:

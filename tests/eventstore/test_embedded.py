@@ -24,7 +24,8 @@ from eventstore.errors import (
     NatsTooOld,
     NatsUnavailable,
 )
-from eventstore.nats.connection import ConnectionOptions, connect, ensure_stream
+from eventstore.nats.connection import ConnectionOptions, connect
+from eventstore.nats.log_stream import ensure_stream
 from eventstore.server.binary import check_version, find_binary
 from eventstore.server.embedded import EmbeddedServer
 from eventstore.server.orphans import listed_processes_with, processes_with

@@ -15,22 +15,17 @@ import pytest
 import pytest_asyncio
 from harness.waiting import happens
 
-from eventstore.errors import CorruptLog, EventStoreError, Fenced, LostLog, NodeBusy
+from eventstore.errors import CorruptLog, EventStoreError, Fenced, LogUnavailable, LostLog, NodeBusy
 from eventstore.format.events import BrokerStarted, MessagePublished
 from eventstore.format.records import GENESIS, ChainChecker, encode_record, link_of
 from eventstore.log import jetstream_log as log_module
-from eventstore.log.jetstream_log import (
-    EventLog,
-    LogUnavailable,
-    read_records,
-    read_some,
-    read_tail,
-)
+from eventstore.log.jetstream_log import EventLog, read_records, read_some, read_tail
 from eventstore.log.journal import Effects, Journal
 from eventstore.log.keyed_store import KeyedStore
 from eventstore.log.watermark import Watermark
 from eventstore.nats import node_claim
-from eventstore.nats.connection import ConnectionOptions, connect, disconnect, ensure_stream
+from eventstore.nats.connection import ConnectionOptions, connect, disconnect
+from eventstore.nats.log_stream import ensure_stream
 from eventstore.nats.node_claim import claim
 from eventstore.server.embedded import EmbeddedServer
 

@@ -26,10 +26,12 @@ from eventstore.format.events import (
 )
 from eventstore.format.positions import Position, position
 from eventstore.format.records import GENESIS, ChainChecker, Record, encode_record, link_of
-from eventstore.log.jetstream_log import ask, read_records, read_tail
+from eventstore.log.jetstream_log import read_records, read_tail
 from eventstore.log.salvage import Salvaged, salvage
 from eventstore.log.watermark import Watermark
-from eventstore.nats.connection import ConnectionOptions, connect, disconnect, ensure_stream
+from eventstore.nats.connection import ConnectionOptions, connect, disconnect
+from eventstore.nats.jetstream import request_stream
+from eventstore.nats.log_stream import ensure_stream
 from eventstore.server.embedded import EmbeddedServer
 
 if TYPE_CHECKING:
@@ -75,7 +77,7 @@ async def _write(
             ConnectionOptions(urls=(server.url,), user=server.user, password=server.password)
         )
         await ensure_stream(client, "FOLDMQ_LOG_n1", ["foldmq.log.n1"])
-        await ask(client, "", "STREAM.PURGE.FOLDMQ_LOG_n1", {"seq": first}, 10)
+        await request_stream(client, "", "STREAM.PURGE.FOLDMQ_LOG_n1", {"seq": first}, 10)
         for record in records:
             await client.request("foldmq.log.n1", record)
         await disconnect(client)

@@ -8,7 +8,7 @@ import orjson
 
 from eventstore.format.positions import position
 from eventstore.format.records import GENESIS, encode_record, link_of
-from eventstore.nats.connection import ensure_stream
+from eventstore.nats.log_stream import ensure_stream
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence

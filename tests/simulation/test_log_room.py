@@ -14,8 +14,9 @@ from actors.authn.credentials import Anonymous
 from actors.maintenance import retention
 from actors.maintenance.projector import Projector
 from actors.maintenance.retention import Retention
+from eventstore.errors import LogUnavailable
 from eventstore.format.record_size import STORED_AROUND
-from eventstore.log.jetstream_log import EventLog, LogUnavailable
+from eventstore.log.jetstream_log import EventLog
 from simulation.cutting import cuts
 from simulation.fold import compare
 from simulation.jetstream import SimNats

@@ -18,7 +18,7 @@ from simulation.promises import violations
 from eventstore.errors import CorruptLog
 from eventstore.format.events import entries
 from eventstore.format.records import ChainChecker, Record, decode_record
-from eventstore.nats.connection import check_stream
+from eventstore.nats.log_stream import check_stream
 from projections.state.node import NodeState
 from projections.state.turns import Turns
 
