@@ -302,8 +302,8 @@ class Broker(LoopActor):
         if not self._recovered:
             return ["recovering"]
         found = ["stopping"] if self.draining else []
-        if self.writer.trouble is not None:
-            found.append(f"the log cannot be written: {self.writer.trouble}")
+        if self.writer.outage is not None:
+            found.append(f"the log cannot be written: {self.writer.outage}")
         return found
 
     # Services to the actors.
@@ -426,10 +426,10 @@ class Broker(LoopActor):
     def passivate(self, name: str) -> None:
         """Keep of an offline session no more than it takes to have it back."""
         node = self.node
-        if node.touched is not None:
+        if node.dirty is not None:
             # The snapshot that is made now is another one than the projections hold.
-            node.touched.setdefault(name, node.sessions.live[name].saved)
-        state = node.sessions.freeze(name, self.journal.here)
+            node.dirty.setdefault(name, node.sessions.live[name].saved)
+        state = node.sessions.freeze(name, self.journal.next_position)
         if state is not None:
             self.router.passivate(name, [held.filter for held in state.active()])
 
@@ -605,7 +605,7 @@ class Broker(LoopActor):
         records: list[Record] = []
         while not session.stopped:
             begin = self.node.begin
-            wanted = {at for sequence in sequences for at in self.node.where(sequence)}
+            wanted = {at for sequence in sequences for at in self.node.carriers_of(sequence)}
             if max(wanted, default=0) > self.journal.durable:
                 await asyncio.sleep(_DEFER)
                 continue
@@ -689,13 +689,13 @@ class Broker(LoopActor):
     def _look_after_log(self) -> None:
         """Close the clients when the log could not be written for too long."""
         writer = self.writer
-        stuck = writer.trouble is not None and (
-            self.clock.monotonic() - writer.trouble_since > self.options.commit_timeout
+        stuck = writer.outage is not None and (
+            self.clock.monotonic() - writer.outage_since > self.options.commit_timeout
         )
         if stuck and not self._given_up:
             _log.error(
                 "log cannot be written: clients are closed until it can",
-                reason=writer.trouble,
+                reason=writer.outage,
                 seconds=self.options.commit_timeout,
                 connections=len(self.connections),
             )

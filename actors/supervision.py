@@ -44,10 +44,10 @@ def succeed(broker: Broker, broken: Session) -> None:
     fresh.begin_rebuild()
     broker.rebuilding.add(broken.name)
     node = broker.node
-    if node.touched is not None:
+    if node.dirty is not None:
         # What is recorded for it until then is in no state: the projections must wait for it.
         before = node.sessions.live.get(broken.name)
-        node.touched.setdefault(broken.name, before.saved if before is not None else 0)
+        node.dirty.setdefault(broken.name, before.saved if before is not None else 0)
     broker.install(fresh)
     broker.kernel.spawn(fresh, broker)
     connection, broken.connection = broken.connection, None
@@ -98,8 +98,8 @@ async def replace(broker: Broker, fresh: Session, failing: Any, others: list[Any
     node = broker.node
     before = node.sessions.live.get(fresh.name)
     saved = before.saved if before is not None else 0
-    if node.touched is not None:
-        node.touched.setdefault(fresh.name, saved)
+    if node.dirty is not None:
+        node.dirty.setdefault(fresh.name, saved)
     if state is not None:
         state.saved = saved
         node.sessions[fresh.name] = state

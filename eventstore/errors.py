@@ -146,7 +146,7 @@ class EventTooLarge(EventStoreError):
 
 
 class RecordTooLarge(EventStoreError):
-    """JetStream takes a record no more, as it takes less than it did: it is not stored.
+    """JetStream no longer accepts a record, because a limit was lowered: it is not stored.
 
     ``size`` is that of the record with its headers, in bytes.
     """

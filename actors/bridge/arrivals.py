@@ -21,7 +21,7 @@ from actors.session.messages import Batch
 from actors.session.publisher import Publisher
 from eventstore.format.events import NATS_SESSION, SessionClosed, SessionOpened
 from eventstore.format.positions import INDEX_BITS
-from eventstore.nats.batch_client import render_pub
+from eventstore.nats.batch_client import encode_pub
 from protocol.mqtt.packets import Publishes
 from protocol.nats.headers import parse
 
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from actors.options.bridge_options import BridgeOptions
     from actors.session.router import Subscriber
     from eventstore.format.positions import Position
-    from eventstore.log.journal import Sink
-    from eventstore.nats.batch_client import Arrived
+    from eventstore.log.journal import OutputSink
+    from eventstore.nats.batch_client import NatsMessage
     from protocol.nats.headers import Headers
 
 _LEVEL = 4
@@ -72,7 +72,7 @@ class Arrivals:
         *,
         stream: str,
         prefix_of: Callable[[str], str],
-        answers: Sink,
+        answers: OutputSink,
     ) -> None:
         """``stream`` is that of the log, ``prefix_of`` gives the prefix of a session.
 
@@ -90,7 +90,7 @@ class Arrivals:
         self._seen: OrderedDict[bytes, tuple[float, int]] = OrderedDict()
         self._pid = 0
 
-    def take(self, messages: Sequence[Arrived]) -> None:
+    def take(self, messages: Sequence[NatsMessage]) -> None:
         """Publish messages, in the order in which they came."""
         run: _Run | None = None
         first = self._interest.copies.first
@@ -134,7 +134,7 @@ class Arrivals:
         if state is not None and state.connected:
             self._broker.emit(SessionClosed(NATS_SESSION, reason, state.generation))
 
-    def _about(self, message: Arrived, prefix: str) -> tuple[int, bool, bytes | None, bytes]:
+    def _about(self, message: NatsMessage, prefix: str) -> tuple[int, bool, bytes | None, bytes]:
         """Return QoS and retain flag, what a message is known by if it comes again, and the reply.
 
         No subject for replies is returned where nobody waits, or may be answered.
@@ -232,7 +232,7 @@ class Arrivals:
     def _refuse(self, reply: bytes) -> None:
         """Tell a sender that waits that its message may not be published, as JetStream says it."""
         said = {"stream": self._stream, "seq": 0, "error": _NOT_PERMITTED}
-        self._broker.journal.after(self._answers, render_pub(reply, orjson.dumps(said)))
+        self._broker.journal.send_when_durable(self._answers, encode_pub(reply, orjson.dumps(said)))
 
     def _acknowledge(self, asked: Sequence[tuple[int, bytes]], *, duplicate: bool = False) -> None:
         """Tell senders, when all of this turn is on disk, in which record their messages are."""
@@ -244,10 +244,10 @@ class Arrivals:
             if duplicate:
                 said["duplicate"] = True
             body = orjson.dumps(said)
-            lines.append(render_pub(reply, body))
+            lines.append(encode_pub(reply, body))
         if lines:
             self._stats.acknowledged += len(lines)
-            self._broker.journal.after(self._answers, b"".join(lines))
+            self._broker.journal.send_when_durable(self._answers, b"".join(lines))
 
     def _known(self, key: bytes) -> int | None:
         """Return the record that has a message already, 0 if it has none yet; None: it is new."""

@@ -27,8 +27,8 @@ from eventstore.format.events import (
     entries,
 )
 from eventstore.format.positions import INDEX_BITS, Position, format_position, from_runs, position
-from eventstore.log.message_store import MessageStore, Stored, messages_of
-from projections.state.turns import Turns
+from eventstore.log.message_store import MessageStore, StoredMessages, messages_of
+from projections.state.turns import TurnAssembler
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -154,7 +154,7 @@ class Outbox:
     async def _catch_up(self, through: Position) -> None:
         broker, journal = self._broker, self._broker.journal
         sequence = self._read_from(through)
-        turns = Turns(anywhere=True)
+        turns = TurnAssembler(anywhere=True)
         while True:
             if sequence < broker.node.begin:
                 if sequence + 1 < broker.node.begin:
@@ -163,8 +163,8 @@ class Outbox:
                         position=format_position(through),
                         begins=broker.node.begin,
                     )
-                sequence, turns = broker.node.begin, Turns(anywhere=True)
-            last = min(journal.whole, sequence + _RECORDS_AT_ONCE - 1)
+                sequence, turns = broker.node.begin, TurnAssembler(anywhere=True)
+            last = min(journal.last_complete_turn, sequence + _RECORDS_AT_ONCE - 1)
             stop = self._live_from
             if stop is not None:  # but what ends a turn that began before it is read
                 last = min(last, sequence if turns.rest() else stop - 1)
@@ -205,7 +205,7 @@ class Outbox:
     async def _send_record(self, record: Record, through: Position) -> None:
         """Send what takes effect with the events of a record, behind a position."""
         base = position(record.sequence, 0)
-        messages: dict[Position, Stored] | None = None
+        messages: dict[Position, StoredMessages] | None = None
         begun = self._broker.clock.monotonic()
         for index, event in record.events():
             at = base + index
@@ -225,7 +225,9 @@ class Outbox:
                 await self._released(event, at)
         self.last = position(record.sequence + 1, 0) - 1
 
-    async def _published(self, event: MessagePublished, at: Position, stored: Stored) -> None:
+    async def _published(
+        self, event: MessagePublished, at: Position, stored: StoredMessages
+    ) -> None:
         prefix = self._prefix(event.session)
         if prefix is None:
             self._broker.count_dropped("bridge_unknown_user", event.count, client=event.session)
@@ -269,7 +271,7 @@ class Outbox:
                     prefix,
                     2,
                     ref in retained,
-                    Stored(ref, [message.topic], [message.payload], len(message.payload)),
+                    StoredMessages(ref, [message.topic], [message.payload], len(message.payload)),
                     len(message.payload),
                     [ref],
                     at,
@@ -291,7 +293,7 @@ class Outbox:
                         {
                             at
                             for ref in refs
-                            for at in node.where(ref >> INDEX_BITS)
+                            for at in node.carriers_of(ref >> INDEX_BITS)
                             if at >= node.begin
                         }
                     )

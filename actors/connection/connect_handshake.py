@@ -9,7 +9,7 @@ from actors.authn.credentials import Credentials
 from actors.node.read_pause import Pause
 from actors.session.messages import ConnectRequest
 from actors.transports.certificate import identity
-from eventstore.shown import escaped
+from eventstore.display import escaped
 from protocol.mqtt.packets import Connect, ConnectCode
 
 if TYPE_CHECKING:

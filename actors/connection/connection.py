@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from actors.kernel.clock import Timers
     from actors.limits.publish_rates import Meter
     from actors.session.session import Session
-    from eventstore.log.journal import Effects
+    from eventstore.log.journal import GatedOutput
 
 _log = structlog.get_logger("foldmq")
 
@@ -102,11 +102,11 @@ _TAKE_MORE = object()
 class _Closer:
     """Closes a connection once everything that stands before it at the gate was written."""
 
-    __slots__ = ("_connection", "gated", "hold")
+    __slots__ = ("_connection", "gated", "waits_for")
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self.hold: Effects | None = None
+        self.waits_for: GatedOutput | None = None
         self.gated = 0
 
     def write(self, _data: bytes) -> None:
@@ -146,7 +146,6 @@ class Connection(LoopActor, asyncio.Protocol):
         "gated",
         "given_id",
         "heavy",
-        "hold",
         "host",
         "identity",
         "keep_alive",
@@ -158,6 +157,7 @@ class Connection(LoopActor, asyncio.Protocol):
         "packets_in",
         "session",
         "starved",
+        "waits_for",
         "writable",
     )
 
@@ -216,7 +216,7 @@ class Connection(LoopActor, asyncio.Protocol):
         self.pace = 1.0
         """The part of the usual work that this client may cause in one turn while others wait."""
         self.packets_in = 0
-        self.hold: Effects | None = None
+        self.waits_for: GatedOutput | None = None
         self.gated = 0
         self.starved = False
         """Something was queued because too much waited at the gate already."""
@@ -540,7 +540,7 @@ class Connection(LoopActor, asyncio.Protocol):
     def close_behind(self) -> None:
         """Close the transport behind what was handed to the gate until now."""
         if not self._closed and not self.stopped:
-            self._broker.journal.after(_Closer(self), b"close")
+            self._broker.journal.send_when_durable(_Closer(self), b"close")
             self.kernel.wake()
 
     def _linger(self, session: Session | None) -> None:
@@ -736,7 +736,7 @@ class Connection(LoopActor, asyncio.Protocol):
 
         It need not wait for the disk: a client whose log is stuck still sees that the broker lives.
         """
-        self._broker.journal.pass_or_follow(self, PINGRESP)
+        self._broker.journal.send_unlogged(self, PINGRESP)
         self._broker.meters.packets_out += 1
 
     def _tell_refused(self, error: Exception | None) -> None:

@@ -15,7 +15,7 @@ from actors.inspection import views
 from actors.inspection.inspector import Listing, in_steps
 from actors.inspection.requests import Refused, flag, number, optional, shown, text
 from actors.inspection.status import status
-from projections.state.session_table import Owed
+from projections.state.session_table import OutstandingTotals
 from protocol.mqtt.topic_trie import FilterTrie
 from protocol.mqtt.topics import (
     TopicError,
@@ -70,7 +70,7 @@ class Queries:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._owed = Owed()
+        self._owed = OutstandingTotals()
         self._counted = -_CENSUS_LIFE
         self._counted_ms = 0
 
@@ -115,14 +115,14 @@ class Queries:
         now = broker.clock.monotonic()
         if now - self._counted < _CENSUS_LIFE:
             return {}
-        table, owed = broker.node.sessions, Owed()
+        table, owed = broker.node.sessions, OutstandingTotals()
         for name, pause in in_steps(chain.from_iterable(table.live_parts())):
             state = table.live.get(name)
             if state is not None:
                 owed.add(state)
             if pause:
                 yield None
-        owed.plus(table.owed_frozen)
+        owed.plus(table.frozen_totals)
         self._owed, self._counted = owed, now
         self._counted_ms = broker.clock.time_ms()
         return {}

@@ -131,7 +131,7 @@ def _log(broker: Broker) -> dict[str, Any] | None:
         "pending_records": len(journal.pending),
         "pending_bytes": journal.pending_bytes,
         "gated_bytes": journal.gated,
-        "trouble": broker.writer.trouble,
+        "trouble": broker.writer.outage,
         "projected": broker.projector.marked,
         "archived": archived.said.through if archived is not None else 0,
         "stream_bytes": storage.stream_bytes,

@@ -177,7 +177,7 @@ class Attestor:
         broker = self._broker
         names, topics = broker.node.sessions.names(), broker.node.retained.topics()
         yield {
-            "position": broker.journal.here,
+            "position": broker.journal.next_position,
             "node": broker.options.node,
             "total": [len(names), len(topics)],
             "sessions": [],
@@ -203,14 +203,14 @@ class Attestor:
                 if time.perf_counter() > end:
                     break
             yield {
-                "position": broker.journal.here,
+                "position": broker.journal.next_position,
                 "sessions": sessions,
                 "retained": retained,
                 "more": bool(left),
             }
 
     def _session(self, name: str) -> Iterator[dict[str, Any]]:
-        node, here = self._broker.node, self._broker.journal.here
+        node, here = self._broker.node, self._broker.journal.next_position
         texts = session_texts(node, name)
         if texts is None:
             yield {
@@ -235,7 +235,7 @@ class Attestor:
         if message is not None:
             size, short = len(message.payload), retained_digest(message)
             found = {"qos": message.qos, "ref": message.ref, "size": size, "digest": short}
-        return {"position": self._broker.journal.here, "message": found}
+        return {"position": self._broker.journal.next_position, "message": found}
 
 
 def _told(node: NodeState, name: str) -> str | None:

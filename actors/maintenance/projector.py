@@ -25,8 +25,8 @@ from projections.storage.format import (
     MARK_KEY,
     RETAINED,
     SESSION,
-    Entry,
-    Mark,
+    ProjectionMark,
+    StoredEntry,
     key_of,
     retained_body,
     tag,
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from actors.broker import Broker
     from eventstore.format.positions import Position
     from eventstore.log.keyed_store import KeyedStore
-    from projections.storage.loading import Loaded
+    from projections.storage.loading import LoadedProjections
 
 _log = structlog.get_logger("foldmq")
 
@@ -85,8 +85,8 @@ class Projector:
         """Sequence of the last message that is known to be stored."""
         self._sent: list[_Sent] = []
         self._parts: dict[str, int] = {}
-        self._marked: Mark | None = None
-        self._offered: Mark | None = None
+        self._marked: ProjectionMark | None = None
+        self._offered: ProjectionMark | None = None
         self._unsure = False
         """What was sent may not have arrived."""
         self._void = True
@@ -105,11 +105,11 @@ class Projector:
         """The record up to which the projections reflect the log; 0 when not known."""
         return self._marked.sequence if self._marked is not None else 0
 
-    def go_on(self, loaded: Loaded) -> None:
+    def go_on(self, loaded: LoadedProjections) -> None:
         """Begin with what was loaded: it is what is stored."""
         node = self._broker.node
-        node.touched = {}
-        node.retained.touched = {}
+        node.dirty = {}
+        node.retained.dirty = {}
         self._marked = loaded.mark
         self._parts = loaded.parts
         self._digest = self._stored_digest = loaded.digest
@@ -119,8 +119,8 @@ class Projector:
     def begin(self) -> None:
         """Begin anew: everything is to be written."""
         node = self._broker.node
-        node.touched = dict.fromkeys(node.sessions.names(), 0)
-        node.retained.touched = dict.fromkeys(node.retained.topics(), 0)
+        node.dirty = dict.fromkeys(node.sessions.names(), 0)
+        node.retained.dirty = dict.fromkeys(node.retained.topics(), 0)
         self._marked = None
         self._parts = {}
         self._digest = self._stored_digest = 0
@@ -183,20 +183,20 @@ class Projector:
         """Write what changed, then the mark. Raises LogUnavailable."""
         node, journal = self._broker.node, self._broker.journal
         self._busy = 0.0
-        while (behind := journal.behind) is None:  # noqa: ASYNC110 - a turn goes on: rare
+        while (behind := journal.last_closed) is None:  # noqa: ASYNC110 - a turn goes on: rare
             await asyncio.sleep(_POLL)
         if self._marked is not None and behind[0] == self._marked.sequence:
             return
         # All that happened up to the last closed record is in these, or stored already.
-        topics, node.retained.touched = node.retained.touched or {}, {}
-        sessions, node.touched = node.touched or {}, {}
+        topics, node.retained.dirty = node.retained.dirty or {}, {}
+        sessions, node.dirty = node.dirty or {}, {}
         try:
             await self._in_slices(topics, RETAINED)
             await self._in_slices(sessions, SESSION)
         finally:
             # What was not reached is as it was before the round.
-            node.retained.touched = {**(node.retained.touched or {}), **topics}
-            node.touched = {**(node.touched or {}), **sessions}
+            node.retained.dirty = {**(node.retained.dirty or {}), **topics}
+            node.dirty = {**(node.dirty or {}), **sessions}
         await self._mark(*behind)
 
     async def _in_slices(self, changed: dict[str, Position], kind: int) -> None:
@@ -205,7 +205,7 @@ class Projector:
             started = self._now()
             most = _SLICE * _PRESSED if self.pressed() else _SLICE
             taken: dict[str, Position] = {}
-            entries: list[tuple[Entry, Position, bool]] = []
+            entries: list[tuple[StoredEntry, Position, bool]] = []
             size = 0
             while changed and self._now() - started < most and size < _SLICE_BYTES:
                 name = next(iter(changed))
@@ -222,7 +222,7 @@ class Projector:
                     del taken[name]
             try:
                 spent = self._now() - started
-                await self._until_whole(self._broker.journal.here)
+                await self._until_whole(self._broker.journal.next_position)
                 started = self._now()
                 for entry, before, whole in entries:
                     await self._put(entry, kind, before)
@@ -232,7 +232,7 @@ class Projector:
                 # What could not be sent is still to be written.
                 changed.update(taken)
             if len(self._sent) > _UNCONFIRMED:
-                await self._confirm(self._marked or Mark(0, "", 0, 0))
+                await self._confirm(self._marked or ProjectionMark(0, "", 0, 0))
             spent += self._now() - started
             self._busy += spent
             self.progress += 1
@@ -241,37 +241,37 @@ class Projector:
 
     def _touched(self, kind: int) -> dict[str, Position]:
         node = self._broker.node
-        touched = node.retained.touched if kind == RETAINED else node.touched
+        touched = node.retained.dirty if kind == RETAINED else node.dirty
         return touched if touched is not None else {}
 
-    def _retained(self, topic: str) -> list[Entry]:
+    def _retained(self, topic: str) -> list[StoredEntry]:
         message = self._broker.node.retained.get(topic)
         if message is None:
             return []
-        return [Entry(RETAINED, topic, message.ref, 0, retained_body(message))]
+        return [StoredEntry(RETAINED, topic, message.ref, 0, retained_body(message))]
 
-    def _session(self, name: str) -> list[Entry]:
+    def _session(self, name: str) -> list[StoredEntry]:
         sessions = self._broker.node.sessions
         frozen = sessions.frozen(name)
         if frozen is not None:
-            return [Entry(SESSION, name, bound_of(frozen), 0, text_of(frozen))]
+            return [StoredEntry(SESSION, name, bound_of(frozen), 0, text_of(frozen))]
         state = sessions.live.get(name)
         if state is None:
             return []
-        state.saved = self._broker.journal.here
+        state.saved = self._broker.journal.next_position
         parts = [orjson.dumps(part) for part in encode(state)]
         return [
-            Entry(SESSION, name, state.saved, 0, body, number, len(parts))
+            StoredEntry(SESSION, name, state.saved, 0, body, number, len(parts))
             for number, body in enumerate(parts)
         ]
 
     def _add(
         self,
-        entries: list[tuple[Entry, Position, bool]],
+        entries: list[tuple[StoredEntry, Position, bool]],
         kind: int,
         name: str,
         before: Position,
-        made: list[Entry],
+        made: list[StoredEntry],
     ) -> bool:
         """Add what brings a name up to date, each with the version it replaces, if it is not."""
         if kind == RETAINED and made and made[0].version == before:
@@ -280,7 +280,7 @@ class Projector:
         if len(made) > 1:
             self._parts[name] = len(made)
         gone = range(len(made), parts if before else 0)
-        made += [Entry(GONE, name, 0, 0, b"", number, parts) for number in gone]
+        made += [StoredEntry(GONE, name, 0, 0, b"", number, parts) for number in gone]
         entries += [
             (entry, before if entry.part < parts else 0, entry is made[-1]) for entry in made
         ]
@@ -289,10 +289,10 @@ class Projector:
     async def _until_whole(self, bound: Position) -> None:
         """Wait until everything before a position is on disk, with all of its turn."""
         journal = self._broker.journal
-        while journal.whole < (bound - 1) >> INDEX_BITS:  # noqa: ASYNC110 - the disk sets the pace
+        while journal.last_complete_turn < (bound - 1) >> INDEX_BITS:  # noqa: ASYNC110 - the disk sets the pace
             await asyncio.sleep(_POLL)
 
-    async def _put(self, entry: Entry, kind: int, before: Position) -> None:
+    async def _put(self, entry: StoredEntry, kind: int, before: Position) -> None:
         key = key_of(kind, entry.name, entry.part)
         gone = entry.kind == GONE
         digest = self._digest
@@ -309,7 +309,7 @@ class Projector:
     async def _mark(self, sequence: int, link: bytes) -> None:
         """Say that everything up to a record is reflected, once all that was sent is stored."""
         node = self._broker.node
-        mark = Mark(
+        mark = ProjectionMark(
             sequence,
             link.hex(),
             len(node.sessions),
@@ -321,19 +321,19 @@ class Projector:
             node.bridged,
         )
         # It names checkpoints, cuts and repetitions that may be newer than the record.
-        await self._until_whole(self._broker.journal.here)
+        await self._until_whole(self._broker.journal.next_position)
         await self._confirm(mark)
 
-    async def _confirm(self, mark: Mark) -> None:
+    async def _confirm(self, mark: ProjectionMark) -> None:
         """Store a mark behind all that was sent: if it is stored, so is all before it."""
-        entry = Entry(MARK, "", mark.sequence << INDEX_BITS, self._digest, mark.body())
+        entry = StoredEntry(MARK, "", mark.sequence << INDEX_BITS, self._digest, mark.body())
         self._offered = mark
         self._unsure = True
         if not await self._store.confirm(MARK_KEY, entry.encode(), self._last + len(self._sent)):
             raise Unwritable("not every message arrived")
         self._confirmed(mark)
 
-    def _confirmed(self, mark: Mark) -> None:
+    def _confirmed(self, mark: ProjectionMark) -> None:
         self._last += len(self._sent) + 1
         self._sent.clear()
         self._stored_digest = self._digest

@@ -30,7 +30,7 @@ from eventstore.log.message_store import messages_of
 from projections.state.node import NodeState
 from projections.state.retained import RetainedMessage
 from projections.storage.format import BadProjection
-from projections.storage.loading import Loader
+from projections.storage.loading import ProjectionLoader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from eventstore.format.records import Record
     from eventstore.log.jetstream_log import EventLog, LogTail
     from projections.state.session import SessionState
-    from projections.storage.format import Mark
-    from projections.storage.loading import Loaded
+    from projections.storage.format import ProjectionMark
+    from projections.storage.loading import LoadedProjections
 
 _log = structlog.get_logger("foldmq")
 
@@ -52,14 +52,14 @@ _FREEZE_FROM = 50_000
 """Sessions in memory from which those that are offline are frozen while the log is folded."""
 
 
-async def recover(broker: Broker, progress: Callable[[int, int], None]) -> Mark | None:
+async def recover(broker: Broker, progress: Callable[[int, int], None]) -> ProjectionMark | None:
     """Bring the broker's state up to date, open the journal, end what was connected.
 
     Returns the mark of the projections if they were used: the log up to it was not read.
     """
     log = broker.log
     tail = await log.tail()
-    loaded: Loaded | None = None
+    loaded: LoadedProjections | None = None
     try:
         loaded = await _load(broker, tail)
         await _fold(broker, tail, loaded, progress)
@@ -69,7 +69,7 @@ async def recover(broker: Broker, progress: Callable[[int, int], None]) -> Mark 
         broker.begin_anew()
         await _fold(broker, tail, None, progress)
     node = broker.node
-    node.loaded_all()
+    node.finish_loading()
     _check_begin(log, node, tail)
     node.begin = log.first
     broker.writer = log.writer(broker.clock, broker.fail)
@@ -94,7 +94,7 @@ async def recover(broker: Broker, progress: Callable[[int, int], None]) -> Mark 
     return loaded.mark if loaded is not None else None
 
 
-async def _load(broker: Broker, tail: LogTail) -> Loaded | None:
+async def _load(broker: Broker, tail: LogTail) -> LoadedProjections | None:
     """Read the projections into the broker's state; None when there are none.
 
     Raises BadProjection when they are of no use.
@@ -108,7 +108,7 @@ async def _load(broker: Broker, tail: LogTail) -> Loaded | None:
         if state.inbound:
             inbound[state.session] = list(state.inbound.values())
 
-    loader = Loader(broker.node, found, position(tail.sequence + 1, 0))
+    loader = ProjectionLoader(broker.node, found, position(tail.sequence + 1, 0))
     count = 0
     try:
         async for data in log.projections.read():
@@ -131,7 +131,7 @@ async def _load(broker: Broker, tail: LogTail) -> Loaded | None:
     return loaded
 
 
-async def _check_mark(log: EventLog, loaded: Loaded) -> None:
+async def _check_mark(log: EventLog, loaded: LoadedProjections) -> None:
     """Raise BadProjection unless the log goes on from the projections' mark."""
     mark = loaded.mark
     if mark.sequence < log.first:
@@ -146,7 +146,7 @@ async def _check_mark(log: EventLog, loaded: Loaded) -> None:
         raise BadProjection("the projections are those of another log")
 
 
-async def _fill_carried(broker: Broker, loaded: Loaded) -> None:
+async def _fill_carried(broker: Broker, loaded: LoadedProjections) -> None:
     """Learn from the records that repeat messages which those are, and where the log was cut."""
     node, mark = broker.node, loaded.mark
     node.take_marks(mark.checkpoints, mark.cut, mark.archived, mark.bridged)
@@ -167,7 +167,7 @@ async def _recall(broker: Broker, wanted: dict[str, list[Position]]) -> None:
         return
     node = broker.node
     sequences = {
-        at for refs in wanted.values() for ref in refs for at in node.where(ref >> INDEX_BITS)
+        at for refs in wanted.values() for ref in refs for at in node.carriers_of(ref >> INDEX_BITS)
     }
     found: dict[Position, RetainedMessage] = {}
     for record in await _read(broker, sequences):
@@ -212,7 +212,10 @@ def _retained_at_qos2(record: Record) -> Iterable[tuple[Position, RetainedMessag
 
 
 async def _fold(
-    broker: Broker, tail: LogTail, loaded: Loaded | None, progress: Callable[[int, int], None]
+    broker: Broker,
+    tail: LogTail,
+    loaded: LoadedProjections | None,
+    progress: Callable[[int, int], None],
 ) -> None:
     """Fold what the projections do not reflect."""
     log, node = broker.log, broker.node
@@ -276,7 +279,7 @@ def _check_begin(log: EventLog, node: NodeState, tail: LogTail) -> None:
         raise CorruptLog(log.first - 1, "is gone, and no whole checkpoint follows it")
 
 
-def _restore(broker: Broker, loaded: Loaded | None) -> None:
+def _restore(broker: Broker, loaded: LoadedProjections | None) -> None:
     """Bring the subscription index in line with the state."""
     node = broker.node
     for name in broker.router.active_sessions():

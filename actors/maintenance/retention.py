@@ -251,7 +251,7 @@ class Retention:
             await self._breathe(started)
         self._broker.emit(CheckpointCompleted(number, begun, sessions, retained))
         self._broker.kernel.wake()
-        await self._until_whole(journal.here >> INDEX_BITS)
+        await self._until_whole(journal.next_position >> INDEX_BITS)
         _log.info("checkpoint written", number=number, sessions=sessions, retained=retained)
 
     def _some(self, topics: list[str]) -> list[str]:
@@ -270,14 +270,14 @@ class Retention:
         """Begin a checkpoint in a record with which a turn begins: a log cannot begin otherwise."""
         node, journal = self._broker.node, self._broker.journal
         while True:
-            while journal.behind is None:  # noqa: ASYNC110 - a turn goes on: rare
+            while journal.last_closed is None:  # noqa: ASYNC110 - a turn goes on: rare
                 await asyncio.sleep(_POLL)
             number = node.checkpoint + 1
             begun = self._broker.emit(CheckpointBegun(number))
             if node.bridged is not None:
                 self._broker.emit(Bridged(node.bridged))
             self._broker.kernel.wake()
-            if journal.behind is not None:
+            if journal.last_closed is not None:
                 return number, begun
 
     @property
@@ -321,7 +321,7 @@ class Retention:
         broker = self._broker
         first = checkpoint.begun >> INDEX_BITS
         await self._carry(position(first, 0))
-        needed = (broker.journal.here - 1) >> INDEX_BITS
+        needed = (broker.journal.next_position - 1) >> INDEX_BITS
         # What a recovery folds must refer to nothing that goes and was not carried.
         while self._projector.marked < needed:
             await self._wait("the projections have not caught up", self._projector.progress)
@@ -400,7 +400,7 @@ class Retention:
             started = self._now()
             some = [sequences.pop() for _ in range(min(_RECORDS_AT_ONCE, len(sequences)))]
             store = MessageStore(1 << 62)
-            wanted = {at for sequence in some for at in node.where(sequence)}
+            wanted = {at for sequence in some for at in node.carriers_of(sequence)}
             await self._until_whole(max(wanted))
             for record in await self._broker.log.read_some(wanted):
                 store.add_record(record)
@@ -450,5 +450,5 @@ class Retention:
 
     async def _until_whole(self, sequence: int) -> None:
         journal = self._broker.journal
-        while journal.whole < sequence and not journal.idle:  # noqa: ASYNC110 - the disk's pace
+        while journal.last_complete_turn < sequence and not journal.idle:  # noqa: ASYNC110 - the disk's pace
             await asyncio.sleep(_POLL)

@@ -11,8 +11,8 @@ from actors.authz.rules import BRIDGE
 from actors.limits.rejection_log import Refusals
 from actors.session.messages import Close
 from actors.session.publisher import select
+from eventstore.display import escaped
 from eventstore.format.events import MessageDropped
-from eventstore.shown import escaped
 from protocol.mqtt.topics import is_reserved_filter
 
 if TYPE_CHECKING:

@@ -18,8 +18,7 @@ from eventstore.format.events import Delivered, MessageDropped, Queued, Redelive
 from eventstore.format.positions import INDEX_BITS, Position, format_position, to_runs
 from eventstore.log.message_store import Message
 from projections.state.waiting_queue import QOS_MASK, RETAIN_FLAG
-from protocol.mqtt.encoder import Outgoing as Prepared
-from protocol.mqtt.encoder import acks
+from protocol.mqtt.encoder import PublishEncoder, acks
 from protocol.mqtt.packets import PacketType
 
 if TYPE_CHECKING:
@@ -125,7 +124,7 @@ class Delivery:
                 queued = covered
         if sent and connection is not None:
             data = batch.prepared(qos).render(delivery.packet_ids, 0, sent)
-            self._broker.journal.after(connection, data)
+            self._broker.journal.send_when_durable(connection, data)
             self._broker.meters.gave(connection, qos, sent, len(data))
             self._set_ack_check()
         if connection is not None and sent < queued:
@@ -178,9 +177,9 @@ class Delivery:
             if batch.gated or (batch.qos and not batch.retain):
                 # The publication is being recorded. Until it is, a crash may undo it, and its
                 # publisher send it again: nobody must have seen it by then [MQTT-4.3.3-2].
-                broker.journal.after(connection, data)
+                broker.journal.send_when_durable(connection, data)
             else:
-                broker.journal.pass_or_follow(connection, data)
+                broker.journal.send_unlogged(connection, data)
             broker.meters.gave(connection, 0, len(batch), len(data))
             if not connection.writable and batch.origin is not None and not batch.qos:
                 connection.brake(batch.origin, len(batch))
@@ -317,8 +316,8 @@ class Delivery:
             queued=size,
         )
         self._session.emit(event)
-        data = Prepared(topics, payloads, run.qos, retain=run.retain).render(packet_ids)
-        self._broker.journal.after(connection, data)
+        data = PublishEncoder(topics, payloads, run.qos, retain=run.retain).render(packet_ids)
+        self._broker.journal.send_when_durable(connection, data)
         self._broker.meters.gave(connection, run.qos, count, len(data))
         self.drained += count
         self.let_go(refs)
@@ -372,7 +371,7 @@ class Delivery:
         parts = []
         for flags, run in _by_flags([(pid, state.inflight[pid]) for pid in unacked]):
             messages = [found[sent.ref] for _, sent in run]
-            prepared = Prepared(
+            prepared = PublishEncoder(
                 [message.topic for message in messages],
                 [message.payload for message in messages],
                 flags & QOS_MASK,
@@ -382,7 +381,7 @@ class Delivery:
             self._broker.meters.gave(connection, flags & QOS_MASK, len(run), len(parts[-1]))
         self.let_go([state.inflight[pid].ref for pid in unacked])
         self._session.emit(Redelivered(self._session.name, to_runs(unacked), cause))
-        self._broker.journal.after(connection, b"".join(parts))
+        self._broker.journal.send_when_durable(connection, b"".join(parts))
         self._set_ack_check()
         return len(unacked)
 
@@ -391,7 +390,7 @@ class Delivery:
         connection = self._session.connection
         if connection is not None:
             self._session.emit(Redelivered(self._session.name, to_runs(unreleased), cause))
-            self._broker.journal.after(connection, acks(PacketType.PUBREL, unreleased))
+            self._broker.journal.send_when_durable(connection, acks(PacketType.PUBREL, unreleased))
             self._broker.meters.packets_out += len(unreleased)
             self._set_ack_check()
 

@@ -13,7 +13,7 @@ from eventstore.format.positions import Position, format_position
 if TYPE_CHECKING:
     from actors.broker import Broker
     from eventstore.format.events import Event
-    from eventstore.log.journal import Effects
+    from eventstore.log.journal import GatedOutput
 
 _log = structlog.get_logger("foldmq")
 
@@ -30,11 +30,11 @@ class Order:
         "answer",
         "by",
         "gated",
-        "hold",
         "one_of_many",
         "refusal",
         "session",
         "target",
+        "waits_for",
     )
 
     def __init__(self, action: str, by: str, target: str, session: str | None) -> None:
@@ -42,7 +42,7 @@ class Order:
         self.by = by
         self.target = target
         self.session = session
-        self.hold: Effects | None = None
+        self.waits_for: GatedOutput | None = None
         self.gated = 0
         self.one_of_many = False
         """Its line in the broker's messages would be one of many alike."""
@@ -70,7 +70,7 @@ class Order:
     def put_on_record(self, broker: Broker, event: Event) -> Position:
         """Append the event that says it, and be told when all of this turn is on disk."""
         at = broker.emit(event)
-        broker.journal.after(self, at.to_bytes(8, "big"))
+        broker.journal.send_when_durable(self, at.to_bytes(8, "big"))
         broker.kernel.wake()
         return at
 

@@ -16,7 +16,7 @@ from eventstore.format.events import MessageDropped, MessagePublished, Released
 from eventstore.format.positions import Position, format_position, to_runs
 from eventstore.format.record_size import ESCAPED, NAMES
 from eventstore.log.journal import ENTRY_BYTES
-from eventstore.log.message_store import Message, Stored
+from eventstore.log.message_store import Message, StoredMessages
 from protocol.mqtt.packets import Publishes
 from protocol.mqtt.topics import is_reserved_topic
 
@@ -270,7 +270,7 @@ class Publisher:
             will,
         )
         first = self._broker.emit(event, payloads, size)
-        self._broker.messages.add(Stored(first, topics, payloads, size))
+        self._broker.messages.add(StoredMessages(first, topics, payloads, size))
         return first, size
 
     def _route(
@@ -290,7 +290,7 @@ class Publisher:
         if broker.watch is not None:
             broker.watch(Publication(self._name, qos, topics, payloads, refs))
         if broker.bridge is not None:
-            content = Stored(0, topics, payloads, size)
+            content = StoredMessages(0, topics, payloads, size)
             broker.bridge.published(
                 self._name, qos, content, refs, took_effect, retain=retain, gated=gated
             )

@@ -329,7 +329,7 @@ class Session(LoopActor):
             connection,
             connack(ConnectCode.ACCEPTED, session_present=resumed, version=connect.version),
         )
-        self._broker.journal.hold(connection)
+        self._broker.journal.order_behind(connection)
         if resumed:
             self._broker.router.guard(self.name, connection.access)
             for subscriber in self._broker.router.subscribers(self.name):
@@ -687,7 +687,7 @@ class Session(LoopActor):
             begun = [self._subscribe_to(connection, *one) for one in dict(grant.granted).items()]
             if stop == len(filters):
                 self._answer(connection, suback(packet.packet_id, codes))
-                self._broker.journal.hold(connection)
+                self._broker.journal.order_behind(connection)
             for subscriber in begun:
                 # One that stands there again is replayed once.
                 if subscriber.filter not in replayed:
@@ -815,7 +815,7 @@ class Session(LoopActor):
 
     def _answer(self, connection: Connection, data: bytes, packets: int = 1) -> None:
         """Let the client have an answer when what was decided is on disk."""
-        self._broker.journal.after(connection, data)
+        self._broker.journal.send_when_durable(connection, data)
         self._broker.meters.packets_out += packets
 
     def _acknowledge(

@@ -28,7 +28,7 @@ from actors.tracing import trace_lines as tracelines
 from actors.tracing.method_patch import Shadow
 from actors.tracing.trace import AT_ONCE, End, Trace, add_lines
 from eventstore.format.events import MessagePublished, SessionSnapshot
-from protocol.mqtt.server_packets import count_sent, read_sent
+from protocol.mqtt.server_packets import count_server_packets, read_server_packets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from actors.kernel.kernel import LoopActor
     from eventstore.format.events import Event
     from eventstore.format.positions import Position
-    from eventstore.log.journal import Sink
+    from eventstore.log.journal import OutputSink
 
 _log = structlog.get_logger("foldmq")
 
@@ -178,8 +178,8 @@ class Lookout:
             kernel, journal = self._broker.kernel, self._broker.journal
             self._shadows = [
                 Shadow(kernel, "tell", self._seeing(self._on_tell)),
-                Shadow(journal, "after", self._seeing(self._on_effect)),
-                Shadow(journal, "pass_or_follow", self._seeing(self._on_effect)),
+                Shadow(journal, "send_when_durable", self._seeing(self._on_effect)),
+                Shadow(journal, "send_unlogged", self._seeing(self._on_effect)),
             ]
         self.running, self._tap = actor, tap
         for shadow in self._shadows:
@@ -246,7 +246,7 @@ class Lookout:
             more = {"more": told.more} if told.more else {}
             self._say_message(told.actor, told.traces, "sends", told.message, **to, **more)
 
-    def _on_effect(self, sink: Sink, data: bytes) -> None:
+    def _on_effect(self, sink: OutputSink, data: bytes) -> None:
         """Show what is given to the gate; where the connection is covered, when it leaves."""
         actor, tap = self.running, self._tap
         if actor is None or tap is None or not isinstance(sink, Connection):
@@ -372,10 +372,10 @@ class Lookout:
             return
         room = min(AT_ONCE, max(trace.room() for trace in traces))
         at = 0
-        for packet, stop in islice(read_sent(data), room):
+        for packet, stop in islice(read_server_packets(data), room):
             self._say_packets(actor, traces, kind, packet, **more)
             at = stop
-        left = count_sent(data, at, _COUNTED)
+        left = count_server_packets(data, at, _COUNTED)
         for trace in traces if left else ():
             trace.skip(left)
 

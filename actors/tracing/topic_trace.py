@@ -28,7 +28,7 @@ from eventstore.format.events import (
     RetainedCleared,
 )
 from eventstore.format.positions import count_runs, to_runs
-from protocol.mqtt.server_packets import read_sent
+from protocol.mqtt.server_packets import read_server_packets
 from protocol.mqtt.topic_trie import FilterTrie
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ class TopicTrace:
         """Yield the lines about messages that go the same way."""
         if publication.packets:
             for at in chosen:
-                for publish, _ in read_sent(publication.packets[at]):
+                for publish, _ in read_server_packets(publication.packets[at]):
                     for packet in tracelines.packet_objects(publish):
                         yield self._line(actor, publication.session, "publish", packet)
         refs = publication.refs

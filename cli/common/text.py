@@ -1,9 +1,8 @@
-"""What the tools on the log print: all of ``eventstore.shown``, and columns of events."""
+"""What the tools on the log print: all of ``eventstore.display``, and columns of events."""
 
 from collections.abc import Iterable
 
-from eventstore.format.positions import Position, Run, format_position
-from eventstore.shown import (
+from eventstore.display import (
     NAME_LIMIT,
     PAYLOAD_LIMIT,
     clock,
@@ -17,6 +16,7 @@ from eventstore.shown import (
     payload_text,
     size,
 )
+from eventstore.format.positions import Position, Run, format_position
 
 __all__ = [
     "NAME_LIMIT",

@@ -17,8 +17,8 @@ from eventstore.format.positions import Position, format_position, position
 from eventstore.format.records import Record, payload_bounds
 from projections.state.digests import retained_digest, session_digest
 from projections.state.node import NodeState
-from projections.state.turns import Turns
-from projections.storage.format import Mark
+from projections.state.turns import TurnAssembler
+from projections.storage.format import ProjectionMark
 
 BROKER, PROJECTIONS = "broker", "projections"
 SESSION, RETAINED, MARK = "session", "retained", "mark"
@@ -77,7 +77,7 @@ def apply(node: NodeState, event: Event, at: Position, record: Record) -> None:
 
 async def read_turns(source: Source, last: int, doing: str) -> AsyncIterator[list[Record]]:
     """Yield the turns of a log up to a record, each with all of its records."""
-    turns = Turns()
+    turns = TurnAssembler()
     if last < source.begin:
         return
     with few_collections(), progress(doing, last) as update:
@@ -274,10 +274,10 @@ class ProjectionCheck:
     def _watch(self, node: NodeState) -> None:
         before = self.comparison.watch
         if before is None:
-            node.retained.touched = {}
+            node.retained.dirty = {}
 
         def after(event: Event) -> None:
-            touched = node.retained.touched or {}
+            touched = node.retained.dirty or {}
             for topic in touched:
                 self._settle(RETAINED, topic, _retained(node, topic))
             name = getattr(event, "session", None)
@@ -320,7 +320,7 @@ def projection_checks(
     ]
 
 
-def mark_checker(mark: Mark) -> Callable[[Record], Difference | None]:
+def mark_checker(mark: ProjectionMark) -> Callable[[Record], Difference | None]:
     """Return what tells whether the record that the mark names is the one in the log."""
 
     def check(record: Record) -> Difference | None:

@@ -302,7 +302,7 @@ async def find(source: Source, partings: Iterable[Parting], last: int) -> None:
     everything.sort(key=lambda one: one.limit, reverse=True)
     node = NodeState(source.begin)
     touched: dict[str, Position] = {}
-    node.retained.touched = touched
+    node.retained.dirty = touched
     crowd = _CROWD
     async for turn in read_turns(source, last, "looking where it parts"):
         for record in turn:

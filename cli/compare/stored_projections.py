@@ -28,8 +28,8 @@ from projections.storage.format import (
     RETAINED,
     SESSION,
     BadProjection,
-    Entry,
-    Mark,
+    ProjectionMark,
+    StoredEntry,
     decode_entry,
     key_of,
     mark_of,
@@ -71,7 +71,7 @@ class Projections:
     """Sessions of which parts of different versions are stored."""
     damaged: list[int] = field(default_factory=list)
     """Sequences of messages that cannot be read."""
-    mark: Mark | None = None
+    mark: ProjectionMark | None = None
     useless: str | None = None
     """Why a broker that starts would not use them and fold the log from its beginning."""
 
@@ -85,7 +85,7 @@ class ProjectionReader:
         self._prefix = f"foldmq.state.{node}."
         self.found = Projections()
         """What was read."""
-        self._large: dict[str, dict[int, Entry]] = {}
+        self._large: dict[str, dict[int, StoredEntry]] = {}
         self._sum = 0
         self._digest = 0
 
@@ -183,7 +183,7 @@ class ProjectionReader:
                     await self._forget(gone)
                 update(sequence - first + 1)
 
-    def _take(self, sequence: int, data: bytes) -> Entry | None:
+    def _take(self, sequence: int, data: bytes) -> StoredEntry | None:
         """Take a message; return one that says that a key is gone."""
         try:
             entry = decode_entry(data)
@@ -209,14 +209,14 @@ class ProjectionReader:
             self.found.damaged.append(sequence)
         return None
 
-    def _hold(self, table: dict[str, Held], kind: int, entry: Entry, short: int) -> None:
+    def _hold(self, table: dict[str, Held], kind: int, entry: StoredEntry, short: int) -> None:
         self._drop(kind, entry.name, 0)
         table[entry.name] = Held(entry.version, short)
         self._sum ^= tag(key_of(kind, entry.name), entry.version)
 
     def _drop(self, kind: int, name: str, part: int) -> None:
         """Forget what was read of a key."""
-        held: Held | Entry | None = None
+        held: Held | StoredEntry | None = None
         if kind == RETAINED:
             held = self.found.retained.pop(name, None)
         elif part == 0:
@@ -226,7 +226,7 @@ class ProjectionReader:
         if held is not None:
             self._sum ^= tag(key_of(kind, name, part), held.version)
 
-    async def _forget(self, gone: Entry) -> None:
+    async def _forget(self, gone: StoredEntry) -> None:
         """Forget a key that is gone: the message does not tell whether a session's or a topic's."""
         kinds = (SESSION,) if gone.part else (SESSION, RETAINED)
         for kind in kinds:
@@ -256,7 +256,7 @@ class ProjectionReader:
             found.useless = "they are not whole"
 
 
-def _mark(entry: Entry) -> Mark:
+def _mark(entry: StoredEntry) -> ProjectionMark:
     """Return the mark that an entry holds. Raises BadProjection for one that makes no sense."""
     mark = mark_of(entry)
     try:
@@ -269,7 +269,7 @@ def _mark(entry: Entry) -> Mark:
     return mark
 
 
-def _whole(parts: Iterable[Entry]) -> bool:
+def _whole(parts: Iterable[StoredEntry]) -> bool:
     """Return whether these are all parts of one version of a session."""
     kinds = {(one.version, one.parts) for one in parts}
     numbers = sorted(one.part for one in parts)

@@ -30,7 +30,7 @@ from eventstore.format.events import (
 )
 from eventstore.format.positions import Position, from_runs, position
 from eventstore.format.records import Record
-from projections.state.turns import Turns
+from projections.state.turns import TurnAssembler
 
 TYPES: dict[str, type] = {kind.__name__.casefold(): kind for kind in get_args(Event)}
 _FOLLOW_SHOWS = 10
@@ -119,7 +119,7 @@ async def _run(flags: SourceFlags, wanted: Selection, look: Look) -> None:
         reader = _Reader(source, selector, thorough=wanted.topic is not None)
         printer = _Printer(reader.topics, look)
         end = await cut_at(source, wanted.end)
-        turns = Turns(anywhere=True)
+        turns = TurnAssembler(anywhere=True)
         if wanted.count is not None and wanted.start is None:
             chosen, turns = await _latest(reader, wanted.count, end, ended=not wanted.follow)
             for entry in chosen:
@@ -141,7 +141,12 @@ async def _check_bounds(source: Source, wanted: Selection) -> None:
 
 
 async def _print_from(
-    reader: "_Reader", printer: "_Printer", start: Cut, end: Cut, turns: Turns, wanted: Selection
+    reader: "_Reader",
+    printer: "_Printer",
+    start: Cut,
+    end: Cut,
+    turns: TurnAssembler,
+    wanted: Selection,
 ) -> bool:
     """Print events; return whether more are wanted."""
     left = wanted.count
@@ -159,13 +164,13 @@ async def _print_from(
 
 async def _latest(
     reader: "_Reader", count: int, end: Cut, *, ended: bool
-) -> tuple[list[Entry], Turns]:
+) -> tuple[list[Entry], TurnAssembler]:
     """Return the last events that are wanted, looking back as far as it takes."""
     first = max(1, reader.source.first)
     back = _LOOK_BACK
     while True:
         start = max(first, end.sequence - back + 1)
-        turns = Turns(anywhere=True)
+        turns = TurnAssembler(anywhere=True)
         chosen: deque[Entry] = deque(maxlen=count)
         async for entry in reader.entries(Cut(start, 0), end, turns, ended=ended):
             chosen.append(entry)
@@ -174,14 +179,14 @@ async def _latest(
         back *= 8
 
 
-async def _follow(reader: "_Reader", printer: "_Printer", turns: Turns) -> None:
+async def _follow(reader: "_Reader", printer: "_Printer", turns: TurnAssembler) -> None:
     done = reader.source.last
     while True:
         sys.stdout.flush()
         first, last = await reader.source.bounds()
         if first > done + 1:  # the broker was faster
             say(f"some records before record {first} were cut off before they could be shown")
-            done, turns = first - 1, Turns(anywhere=True)
+            done, turns = first - 1, TurnAssembler(anywhere=True)
         if last > done:
             try:
                 async for entry in reader.entries(Cut(done + 1, 0), Cut(last), turns, ended=False):
@@ -242,7 +247,7 @@ class _Reader:
         self._selector = selector
 
     async def entries(
-        self, start: Cut, end: Cut, turns: Turns, *, ended: bool
+        self, start: Cut, end: Cut, turns: TurnAssembler, *, ended: bool
     ) -> AsyncGenerator[Entry, None]:
         """Yield what is wanted between two places; ``ended``: nothing more follows the end."""
         if start.sequence <= end.sequence:

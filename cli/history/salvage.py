@@ -14,7 +14,7 @@ from cli.logsource.replay_fold import fold
 from eventstore.format.events import Event, SessionClosed, SessionOpened, Subscribed
 from eventstore.format.positions import Position
 from eventstore.format.records import Record
-from eventstore.log.salvage import Salvaged, salvage
+from eventstore.log.salvage import SalvageResult, salvage
 from projections.state.node import NodeState
 from projections.state.snapshot import expanded, reference_runs
 
@@ -31,7 +31,7 @@ def run(source: Path, target: Path) -> None:
     typer.echo(report(saved, source, target))
 
 
-def report(saved: Salvaged, source: Path, target: Path) -> str:
+def report(saved: SalvageResult, source: Path, target: Path) -> str:
     """Return what was kept, what was wrong and what to do next."""
     until = datetime.fromtimestamp(saved.until_ms / 1000, UTC)
     time_text = until.isoformat(sep=" ", timespec="milliseconds").replace("+00:00", " UTC")

@@ -15,8 +15,8 @@ from eventstore.errors import CorruptLog
 from eventstore.format.events import MessagePublished, MessagesCarried, RetainedSnapshot, entries
 from eventstore.format.positions import Position, format_position, from_runs, index_of, sequence_of
 from eventstore.format.records import Record
-from projections.audit.message_story import Copy, Explainer, Step, Story
-from projections.state.turns import Turns
+from projections.audit.message_story import DeliveryCopy, MessageStory, StoryBuilder, StoryStep
+from projections.state.turns import TurnAssembler
 
 _UPDATE_EVERY = 16
 _LISTED = 10
@@ -70,7 +70,9 @@ async def _run(
     async with open_source(flags) as source:
         source.require_whole()
         ref = await _message_at(source, place) if place is not None else None
-        explainer = Explainer(wanted=wanted, last=last, ref=ref, client=client, begin=source.begin)
+        explainer = StoryBuilder(
+            wanted=wanted, last=last, ref=ref, client=client, begin=source.begin
+        )
         await _read(source, explainer)
     stories = [story for story in explainer.stories.values() if story.known]
     if not stories and ref is not None:
@@ -136,12 +138,12 @@ async def _message_at(source: Source, place: Position) -> Position:
     )
 
 
-async def _read(source: Source, explainer: Explainer) -> None:
+async def _read(source: Source, explainer: StoryBuilder) -> None:
     if source.begin > 1:
         with progress("looking for messages from before the cut", source.last) as update:
             async for record in source.records_with(_REPEATING, update):
                 explainer.look_ahead(record)
-    turns = Turns()
+    turns = TurnAssembler()
     with progress("reading", source.last) as update:
         async for record in source.records(source.begin, source.last):
             for part in turns.take(record)[1]:
@@ -150,7 +152,7 @@ async def _read(source: Source, explainer: Explainer) -> None:
                 update(record.sequence)
 
 
-def _take(explainer: Explainer, record: Record) -> None:
+def _take(explainer: StoryBuilder, record: Record) -> None:
     try:
         explainer.take(record)
     except (ValueError, KeyError, IndexError, TypeError) as error:
@@ -158,7 +160,7 @@ def _take(explainer: Explainer, record: Record) -> None:
         raise CorruptLog(record.sequence, what) from error
 
 
-def story_lines(story: Story, client: str | None) -> Iterator[str]:
+def story_lines(story: MessageStory, client: str | None) -> Iterator[str]:
     """Yield the story of a message for a person; copies of other sessions in short."""
     yield _message(story)
     by = _publisher(story)
@@ -179,7 +181,7 @@ def story_lines(story: Story, client: str | None) -> Iterator[str]:
         yield from copy_lines(copy)
 
 
-def _message(story: Story) -> str:
+def _message(story: MessageStory) -> str:
     parts = [f"message {format_position(story.ref)}"]
     parts[0] += f" on {text.name(story.topic)}" if story.topic is not None else ""
     if story.qos is not None:
@@ -189,7 +191,7 @@ def _message(story: Story) -> str:
     return ", ".join(parts)
 
 
-def _publisher(story: Story) -> str:
+def _publisher(story: MessageStory) -> str:
     if story.session is None:
         return ""
     if story.will:
@@ -197,7 +199,7 @@ def _publisher(story: Story) -> str:
     return f" by {text.name(story.session)}" + (f" as packet {story.pid}" if story.pid else "")
 
 
-def _own_step(step: Step) -> str:
+def _own_step(step: StoryStep) -> str:
     if step.what == "released":
         return f"released (PUBREL of packet {step.pid}): it takes effect"
     if step.what == "carried":
@@ -207,7 +209,7 @@ def _own_step(step: Step) -> str:
     return "discarded: the session of its publisher ended before the PUBREL"
 
 
-def _matched(story: Story) -> str:
+def _matched(story: MessageStory) -> str:
     if not story.copies and story.before:
         return "  nothing is recorded of whom it was sent to since the log begins"
     if not story.copies:
@@ -218,11 +220,11 @@ def _matched(story: Story) -> str:
     return f"  recorded for {', '.join(shown)}{rest}"
 
 
-def _short(copy: Copy) -> str:
+def _short(copy: DeliveryCopy) -> str:
     return "in flight" if copy.fate in ("in_flight", "releasing") else copy.fate
 
 
-def _reason(story: Story) -> str:
+def _reason(story: MessageStory) -> str:
     """Say why nothing is recorded of a message for the session that is asked for."""
     standing = story.standing
     if standing is None:
@@ -240,7 +242,7 @@ def _reason(story: Story) -> str:
     return f"was subscribed ({granted}) and connected: sent at QoS 0, which is not recorded"
 
 
-def copy_lines(copy: Copy) -> Iterator[str]:
+def copy_lines(copy: DeliveryCopy) -> Iterator[str]:
     """Yield what happened to one copy of a message."""
     origin = "as a retained message, " if copy.retain else ""
     granted = f" at QoS {copy.qos}" if copy.qos else ""
@@ -253,7 +255,7 @@ def copy_lines(copy: Copy) -> Iterator[str]:
         yield f"    {text.stamp(step.at, step.time_ms)}  {_copy_step(step)}"
 
 
-def _copy_step(step: Step) -> str:
+def _copy_step(step: StoryStep) -> str:
     match step.what:
         case "held":
             packet = f" under packet {step.pid}" if step.pid else ""
@@ -275,7 +277,7 @@ def _copy_step(step: Step) -> str:
     return "the session ended"
 
 
-def story_object(story: Story, client: str | None) -> dict[str, object]:
+def story_object(story: MessageStory, client: str | None) -> dict[str, object]:
     """Give the story of a message as a JSON object, with the copies of all sessions."""
     standing = story.standing
     return {
@@ -313,7 +315,7 @@ def story_object(story: Story, client: str | None) -> dict[str, object]:
     }
 
 
-def _step_object(step: Step) -> dict[str, object]:
+def _step_object(step: StoryStep) -> dict[str, object]:
     return {
         "position": format_position(step.at),
         "time": text.iso(step.time_ms),

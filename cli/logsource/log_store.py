@@ -19,7 +19,13 @@ from cli.settings.bind import probe
 from cli.settings.settings import ConfigError, Settings
 from eventstore.datadir import DataDir
 from eventstore.errors import BadNatsOptions, LostLog
-from eventstore.format.record_size import AROUND, LEAST, STORED_MOST, largest_packet, largest_record
+from eventstore.format.record_size import (
+    LEAST_RECORD,
+    RECORD_OVERHEAD,
+    STORED_MOST,
+    largest_packet,
+    largest_record,
+)
 from eventstore.log.jetstream_log import EventLog
 from eventstore.log.keyed_store import KeyedStore
 from eventstore.log.watermark import Watermark
@@ -30,13 +36,13 @@ from eventstore.nats.connection import (
     connect,
     disconnect,
 )
-from eventstore.nats.direct_client import PromptClient
+from eventstore.nats.direct_client import DirectClient
 from eventstore.nats.jetstream import check_jetstream
 from eventstore.nats.log_stream import ensure_stream
-from eventstore.nats.node_claim import claim
+from eventstore.nats.node_claim import claim_node
 from eventstore.server.client_server import ClientServer
-from eventstore.server.client_tls import ServerTls
-from eventstore.server.disk_recovery import EmbeddedRemedy
+from eventstore.server.client_tls import TlsFiles
+from eventstore.server.disk_recovery import DiskRecovery
 from eventstore.server.embedded import DEFAULT_MAX_PAYLOAD, EmbeddedServer
 from eventstore.server.users_file import NatsUser, read_users, readable_by_others
 
@@ -60,7 +66,7 @@ class Store:
     """Whether an acknowledged message is known to be on disk."""
     largest: int
     """The largest record that the log takes, bytes."""
-    client: PromptClient
+    client: DirectClient
     """The connection that keeps the log."""
     bridge: ConnectionOptions | None
     """How the bridge connects; None: it is off, or there is no NATS for clients."""
@@ -106,7 +112,7 @@ def _asked(settings: Settings) -> Iterator[tuple[str, int]]:
 
 def _or_raise(settings: Settings, largest: int) -> str:
     """Say what else helps: nothing, where the bound is that of JetStream's file store."""
-    if settings.nats_url is None or largest >= STORED_MOST - AROUND:
+    if settings.nats_url is None or largest >= STORED_MOST - RECORD_OVERHEAD:
         return ""
     return (
         f", or raise max_payload of the NATS server, or max_msg_size of the stream: messages of "
@@ -142,15 +148,15 @@ async def open_store(
 
     client = await _connect(stack, access, connection_lost)
     max_payload = check_server(client)
-    if max_payload < LEAST:
+    if max_payload < LEAST_RECORD:
         raise BadNatsOptions(
             f"max_payload of the NATS server at {access.where} is {max_payload} bytes, the log "
-            f"needs {LEAST}, its default: raise it there"
+            f"needs {LEAST_RECORD}, its default: raise it there"
         )
     await check_jetstream(client)
     node = datadir.node()
     if server is None:
-        await claim(client, node, access.where)
+        await claim_node(client, node, access.where)
     stream, subject = f"FOLDMQ_LOG_{node}", f"foldmq.log.{node}"
     watermark = Watermark(datadir.path / "log.mark", stream)
     stored = server is not None and stream in server.stored_streams()
@@ -179,7 +185,7 @@ async def open_store(
         subject,
         projections=projections,
         watermark=watermark,
-        remedy=EmbeddedRemedy(server, datadir) if server is not None else None,
+        recovery=DiskRecovery(server, datadir) if server is not None else None,
         max_msg_size=state.max_msg_size,
         refused=refused,
     )
@@ -226,7 +232,7 @@ async def answer_requests(
 
 async def _connect(
     stack: contextlib.AsyncExitStack, access: ConnectionOptions, on_lost: Callable[[], object]
-) -> PromptClient:
+) -> DirectClient:
     # nats-py also tells of connections that never were, and of our own end.
     in_service = False
 
@@ -271,7 +277,7 @@ async def _start_for_clients(
     settings: Settings,
     datadir: DataDir,
     users: tuple[NatsUser, ...],
-    tls: ServerTls | None,
+    tls: TlsFiles | None,
 ) -> ClientServer | None:
     place = settings.nats_listen
     if place is None:
@@ -281,7 +287,7 @@ async def _start_for_clients(
         place.host,
         place.port,
         users=users,
-        confidant=settings.auth_nats_user,
+        callout_user=settings.auth_nats_user,
         tls=tls,
         max_payload=max(DEFAULT_MAX_PAYLOAD, 2 * settings.max_packet_size),
         store=settings.nats_store,
@@ -308,7 +314,7 @@ def nats_users(settings: Settings) -> tuple[NatsUser, ...]:
     return users
 
 
-def nats_tls(settings: Settings) -> ServerTls | None:
+def nats_tls(settings: Settings) -> TlsFiles | None:
     """Give how clients of the embedded NATS speak TLS; None: they do not.
 
     Raises ConfigError for a file with which that cannot be.
@@ -326,7 +332,7 @@ def nats_tls(settings: Settings) -> ServerTls | None:
         make_context(options)
     except TlsConfigError as error:
         raise ConfigError(f"TLS of nats_listen (nats_tls_*): {error}") from None
-    return ServerTls(certificate, key, authorities)
+    return TlsFiles(certificate, key, authorities)
 
 
 def check_files(settings: Settings) -> None:

@@ -284,7 +284,7 @@ async def _find_directory(
         access = _running_access(datadir)
         return Place(access, str(datadir.path), live=True, named=stream, datadir=datadir)
     stack.callback(datadir.unlock)
-    for line in datadir.mended:
+    for line in datadir.narrowed:
         say(line)
     server = EmbeddedServer(datadir, log=say if flags.verbose else lambda _line: None)
     await server.start()

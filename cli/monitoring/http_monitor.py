@@ -24,7 +24,7 @@ from cli.common.allowed_hosts import Hosts
 from cli.common.units import Address
 from cli.monitoring.prometheus import CONTENT_TYPE, families, process_families, text
 from cli.settings.bind import ListenError, excuse
-from eventstore.shown import escaped
+from eventstore.display import escaped
 from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ from actors.authz.rules import Permissions
 from actors.kernel.clock import SystemClock
 from cli.settings.settings import ConfigError
 from eventstore.datadir import DataDir
-from eventstore.nats.connection import PRIVATE
-from eventstore.nats.request_client import Questions
+from eventstore.nats.connection import PRIVATE_PREFIX
+from eventstore.nats.request_client import RequestClient
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -76,9 +76,9 @@ class Access:
         )
         # Whoever sees a reply subject could answer before others do: theirs are foldmq's own.
         named = dataclasses.replace(
-            self._nats, name=f"foldmq-auth-{self._node}", inbox=f"{PRIVATE}inbox"
+            self._nats, name=f"foldmq-auth-{self._node}", inbox=f"{PRIVATE_PREFIX}inbox"
         )
-        return Callout(options, Questions(named, settings.auth_subject), SystemClock().time_ms)
+        return Callout(options, RequestClient(named, settings.auth_subject), SystemClock().time_ms)
 
 
 def _claimed(settings: Settings) -> bool:

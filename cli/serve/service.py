@@ -38,7 +38,7 @@ from cli.settings.settings import RELOADABLE, ConfigError, Settings, check, load
 from cli.web.child import WebPage
 from eventstore.datadir import DataDir
 from eventstore.errors import RecordTooLarge
-from eventstore.format.record_size import LEAST, largest_packet
+from eventstore.format.record_size import LEAST_RECORD, largest_packet
 from protocol.errors import FoldmqError
 from protocol.nats.mapping import Mapping, parse_users
 
@@ -88,7 +88,7 @@ def run(flags: dict[str, object], config: Path | None) -> None:
         try:
             runner.run(Service(settings, reread, _refused_before()).run())
         except RecordTooLarge as error:
-            if error.size <= LEAST:
+            if error.size <= LEAST_RECORD:
                 raise
             refused = error
         else:
@@ -228,7 +228,7 @@ class Service:
         Access(settings, "", None).authenticator(settings).close()
         check_files(settings)
         datadir = stack.enter_context(DataDir(settings.data_dir))
-        for line in datadir.mended:
+        for line in datadir.narrowed:
             log.warning(line)
         self._node = datadir.node()
         store = await open_store(stack, settings, datadir, self._refused)

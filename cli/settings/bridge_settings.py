@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic_settings import NoDecode
 
 from cli.settings.setting_types import several
-from eventstore.shown import escaped
+from eventstore.display import escaped
 from protocol.nats.mapping import Mapping, parse_users
 
 if TYPE_CHECKING:

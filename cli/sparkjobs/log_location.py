@@ -15,7 +15,7 @@ from cli.logsource.source_flags import UsageError
 from cli.settings.settings import Settings, load
 from cli.sparkjobs.spark_flags import MASTER, SparkFlags
 from eventstore.nats.connection import ConnectionOptions
-from eventstore.paths import expanded
+from eventstore.paths import expand_home
 from spark.datasource.discovery import find_with, in_archive
 from spark.datasource.options import Options
 from spark.datasource.planning import ranges
@@ -86,7 +86,7 @@ def absolute(path: str) -> str:
 
     Raises NoHome, or UsageError for a name that Spark cannot be told.
     """
-    place = path if "://" in path else str(expanded(path).absolute())
+    place = path if "://" in path else str(expand_home(path).absolute())
     try:
         place.encode()
     except UnicodeEncodeError:

@@ -1,7 +1,7 @@
 """One message for each key: the compacted stream in which projections are kept.
 
-It can be rebuilt from the log at any time. So it is written without waiting for the disk, and
-whoever reads it looks whether it is whole.
+It can be rebuilt from the log at any time. So it is written without waiting for the disk, and a
+reader must check that it is complete.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 
 _BATCH = 1000
 _BATCH_BYTES = 8 * 1024 * 1024
-"""Bytes asked for in one go: a server cuts off who lets too many wait."""
+"""Bytes requested at a time: a server disconnects clients that leave too many unread."""
 _INACTIVE_NS = 30_000_000_000
-"""After so long without a request JetStream forgets the consumer of a reader that is gone."""
+"""Time without a request after which JetStream removes the consumer of a reader that ended."""
 _GONE_FOR = "24h"
 """How long JetStream keeps the message that says that a key is gone."""
 _WITH_TTL, _WITH_ASYNC = (2, 11), (2, 12)

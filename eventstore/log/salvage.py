@@ -1,4 +1,4 @@
-"""Saves what is intact of a damaged log into a new data directory.
+"""Copies the intact part of a damaged log into a new data directory.
 
 The damaged store is never worked on: a NATS server that starts may cut off what it cannot read.
 It is copied, a server recovers the copy, the records are read in order up to the first one that
@@ -74,8 +74,8 @@ _WRITE_TIMEOUT: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Salvaged:
-    """What was saved."""
+class SalvageResult:
+    """What was salvaged."""
 
     node: str
     records: int
@@ -91,7 +91,7 @@ class Salvaged:
     subscriptions."""
 
 
-class Needs(Protocol):
+class SessionNeeds(Protocol):
     """Knows what the sessions of a log need: a fold of its records."""
 
     def take(self, record: Record) -> None:
@@ -108,8 +108,8 @@ async def salvage(
     source: Path | str,
     target: Path | str,
     progress: Callable[[str, int, int], None],
-    needs: Callable[[int], Needs] | None = None,
-) -> Salvaged:
+    needs: Callable[[int], SessionNeeds] | None = None,
+) -> SalvageResult:
     """Save the intact beginning of the log in ``source`` into the new directory ``target``.
 
     ``progress(what, done, total)`` counts the bytes copied, then the records written. ``needs``
@@ -136,8 +136,8 @@ async def _build(
     new: DataDir,
     node: str,
     progress: Callable[[str, int, int], None],
-    needs: Callable[[int], Needs] | None,
-) -> Salvaged:
+    needs: Callable[[int], SessionNeeds] | None,
+) -> SalvageResult:
     need = 2 * sum(file.stat().st_size for file in _files(damaged.jetstream))
     if new.free_bytes() < need:
         raise DiskFull(f"{new.path} (about {need:,} bytes are needed)")
@@ -215,8 +215,8 @@ async def _save(
     fresh: DataDir,
     mark: Watermark,
     progress: Callable[[str, int, int], None],
-    needs: Callable[[int], Needs] | None,
-) -> Salvaged:
+    needs: Callable[[int], SessionNeeds] | None,
+) -> SalvageResult:
     """Read the records of the copy and write the intact ones into a fresh log."""
     node = copy.node()
     stream, subject = _names(node)
@@ -225,7 +225,7 @@ async def _save(
         begin = first if first <= last else 1
         cut = await find_cut(partial(read_stored, old, stream), begin, last) if begin > 1 else None
         check_beginning(begin, cut)
-        good = _Good(mark.read(), begin, cut, needs(begin) if needs is not None else None)
+        good = _IntactRecords(mark.read(), begin, cut, needs(begin) if needs is not None else None)
         known = max(last, good.noted[0])
         problem = None
         if begin > 1:  # an empty stream is purged up to where it is to begin
@@ -250,20 +250,20 @@ async def _save(
         tail = await read_tail(new, stream, subject)
         if (tail.sequence, tail.link) != (good.sequence, good.link):
             raise NatsUnavailable(f"the new log in {fresh.path} does not hold what was written")
-    return Salvaged(
+    return SalvageResult(
         node, kept - begin + 1, good.entries, good.until_ms, known - begin + 1, problem, emptied
     )
 
 
-class _Good:
-    """Takes records as long as they are right."""
+class _IntactRecords:
+    """Checks records in order and accepts them until the first one that is not intact."""
 
     def __init__(
         self,
         noted: tuple[int, bytes] | None,
         begin: int,
         cut: RecordedCut | None,
-        needs: Needs | None,
+        needs: SessionNeeds | None,
     ) -> None:
         self.begin = begin
         self.sequence = begin - 1
@@ -324,12 +324,15 @@ class _Good:
 
 
 async def _finish(
-    good: _Good, node: str, behind: Callable[[], AsyncIterator[tuple[int, bytes]]], new: Client
+    good: _IntactRecords,
+    node: str,
+    behind: Callable[[], AsyncIterator[tuple[int, bytes]]],
+    new: Client,
 ) -> list[str]:
     """Make a log that was cut one that a broker can go on with.
 
     ``behind`` yields what is stored behind the records that are right. Returns the sessions that
-    were begun anew. Raises CorruptLog when no state can be told from what is there.
+    were begun anew. Raises CorruptLog when the state cannot be derived from what is left.
     """
     if not good.whole:
         raise CorruptLog(
@@ -353,7 +356,7 @@ async def _finish(
     return emptied
 
 
-def _carried_in(data: bytes, good: _Good) -> Iterator[tuple[MessagesCarried, bytes]]:
+def _carried_in(data: bytes, good: _IntactRecords) -> Iterator[tuple[MessagesCarried, bytes]]:
     """Yield what a record repeats of the time before the cut; nothing if it cannot be read."""
     if b'"MessagesCarried"' not in data:
         return
@@ -371,7 +374,7 @@ def _carried_in(data: bytes, good: _Good) -> Iterator[tuple[MessagesCarried, byt
 
 
 async def _add(
-    new: Client, good: _Good, node: str, events: Sequence[Event], payload: bytes = b""
+    new: Client, good: _IntactRecords, node: str, events: Sequence[Event], payload: bytes = b""
 ) -> None:
     """Append a record to the new log."""
     data = encode_record(

@@ -19,7 +19,7 @@ from eventstore.errors import (
     NatsTooOld,
     NatsUnavailable,
 )
-from eventstore.nats.direct_client import PromptClient
+from eventstore.nats.direct_client import DirectClient
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -45,7 +45,7 @@ Notice: TypeAlias = Callable[[], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionOptions:
-    """Where the NATS server is and who we are there.
+    """The address of a NATS server and our credentials there.
 
     ``credentials`` is a ``.creds`` file (user JWT and seed), ``nkey_seed`` a file with a seed;
     ``tls_ca``, ``tls_cert`` and ``tls_key`` are PEM files.
@@ -72,7 +72,7 @@ class ConnectionOptions:
         return ", ".join(_without_secrets(url) for url in self.urls)
 
 
-PRIVATE = "foldmq."
+PRIVATE_PREFIX = "foldmq."
 """What the subjects of foldmq itself begin with, which are not exchanged with MQTT clients."""
 
 
@@ -92,9 +92,9 @@ async def connect(
     on_reconnect: Notice = _ignore,
     on_closed: Notice = _ignore,
     on_error: Callable[[str], None] = _ignore_text,
-) -> PromptClient:
+) -> DirectClient:
     """Connect to NATS; see :func:`dial`."""
-    client = PromptClient()
+    client = DirectClient()
     await dial(
         client,
         options,
@@ -126,14 +126,14 @@ async def dial(
     With ``no_echo`` what it publishes does not come back to it.
 
     A request that was on its way when the connection broke is lost, and only its own time limit
-    ends it: whoever made it sends it again ``on_reconnect``.
+    ends it: the caller must send it again ``on_reconnect``.
 
     Raises NatsUnavailable when no server lets us in, BadNatsOptions for a file that is no use.
     """
     if not options.urls:
         raise BadNatsOptions("no NATS server is named: give --nats-url URL")
     _quiet_client_library()
-    watch = _Watch(options.where, on_error)
+    watch = _ConnectionErrors(options.where, on_error)
     opening = asyncio.create_task(
         client.connect(
             list(options.urls),
@@ -162,7 +162,7 @@ async def dial(
     watch.healthy()
 
 
-async def _opened(opening: asyncio.Task[None], watch: _Watch, seconds: float) -> None:
+async def _opened(opening: asyncio.Task[None], watch: _ConnectionErrors, seconds: float) -> None:
     await asyncio.wait(
         {opening, watch.hopeless}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED
     )
@@ -191,7 +191,7 @@ async def disconnect(client: Client) -> None:
     """Close a client, whatever has become of its connection; nats-py fails on a dead one.
 
     With a RuntimeError, if something was still to be written over a transport that is gone; with
-    a CancelledError that nobody asked for, if it was about to reconnect: the task in which it did
+    a spurious CancelledError, if it was about to reconnect: the task in which it did
     waited for the end of the same transport when it was cancelled.
 
     It may go on reconnecting for ever, if its attempt failed just when it was cancelled: Python
@@ -208,7 +208,7 @@ async def disconnect(client: Client) -> None:
         pass
 
 
-class _Watch:
+class _ConnectionErrors:
     """Turns what nats-py reports into single lines, and knows what waiting cannot heal."""
 
     def __init__(self, where: str, tell: Callable[[str], None]) -> None:
@@ -265,7 +265,7 @@ def check_version(version: str, *, where: str) -> None:
 
 
 def _access(options: ConnectionOptions) -> dict[str, Any]:
-    """Return nats-py's arguments for who we are, from files that were looked at first."""
+    """Return nats-py's arguments for our credentials, from files that were checked first."""
     access: dict[str, Any] = {
         "user": options.user,
         "password": options.password,
@@ -322,7 +322,7 @@ def _without_secrets(url: str) -> str:
 
 
 def _reconnect_wait(urls: Sequence[str]) -> float:
-    """Return the seconds between two attempts: a server on this machine may be knocked often."""
+    """Return the seconds between two attempts: short for a server on this machine."""
     try:
         hosts = [urlsplit(url if "://" in url else f"nats://{url}").hostname for url in urls]
     except ValueError as error:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 API: Final = "$JS.API."
 """What the subjects of JetStream's API begin with."""
 REQUEST_SECONDS: Final = 10.0
-"""How long an answer is waited for."""
+"""How long an answer is waited for, unless the caller says otherwise."""
 
 NO_MESSAGE: Final = 10037
 OVER_STREAM_LIMIT: Final = 10054
@@ -63,7 +63,7 @@ async def require(
     Raises NatsUnavailable, DiskFull or WeakDurability.
     """
     try:
-        answer = await _call(client, method, body, REQUEST_SECONDS)
+        answer = await _call(client, method, body)
     except nats.errors.NoRespondersError:
         raise NatsUnavailable(
             "the NATS server has no JetStream: start it with --jetstream"
@@ -91,7 +91,7 @@ async def list_streams(client: Client, subject: str) -> list[str]:
     while len(names) < total:
         request = {"offset": len(names), "subject": subject}
         try:
-            answer = await _call(client, "STREAM.NAMES", request, REQUEST_SECONDS)
+            answer = await _call(client, "STREAM.NAMES", request)
         except (TimeoutError, nats.errors.Error) as error:
             raise NatsUnavailable(
                 f"JetStream does not list its streams: {error or 'time-out'}"
@@ -107,7 +107,7 @@ async def request_stream(
     stream: str,
     method: str,
     body: Mapping[str, object] | None = None,
-    seconds: float = REQUEST_SECONDS,
+    seconds: float | None = None,
 ) -> dict[str, Any]:
     """Return JetStream's answer about a stream; an error in it says that there is no such message.
 
@@ -125,16 +125,12 @@ async def request_stream(
     return answer
 
 
-async def read_info(
-    client: Client, stream: str, seconds: float = REQUEST_SECONDS
-) -> dict[str, Any]:
+async def read_info(client: Client, stream: str, seconds: float | None = None) -> dict[str, Any]:
     """Return the configuration and the state of a stream. Raises as :func:`request_stream`."""
     return await request_stream(client, stream, f"STREAM.INFO.{stream}", None, seconds)
 
 
-async def read_bounds(
-    client: Client, stream: str, seconds: float = REQUEST_SECONDS
-) -> tuple[int, int]:
+async def read_bounds(client: Client, stream: str, seconds: float | None = None) -> tuple[int, int]:
     """Return the sequences of the first and last message as the stream's leader has them.
 
     A stream that was emptied begins behind its last sequence. Raises as :func:`request_stream`.
@@ -150,14 +146,14 @@ async def purge(client: Client, stream: str, before: int | None = None) -> None:
 
 
 async def publish_expecting(
-    client: Client, subject: str, data: bytes, last: int, seconds: float = REQUEST_SECONDS
+    client: Client, subject: str, data: bytes, last: int, seconds: float | None = None
 ) -> dict[str, Any]:
     """Store a message if ``last`` is the stream's last sequence; return JetStream's answer.
 
     Raises what nats-py raises when there is no answer.
     """
     headers = {"Nats-Expected-Last-Sequence": str(last)}
-    reply = await client.request(subject, data, timeout=seconds, headers=headers)
+    reply = await client.request(subject, data, timeout=seconds or REQUEST_SECONDS, headers=headers)
     answer: dict[str, Any] = orjson.loads(reply.data)
     return answer
 
@@ -168,12 +164,14 @@ def direct_get_subject(stream: str) -> str:
 
 
 async def get_message(
-    client: Client, stream: str, sequence: int, seconds: float = REQUEST_SECONDS
+    client: Client, stream: str, sequence: int, seconds: float | None = None
 ) -> Msg:
     """Return a message of a stream. Raises CorruptLog when it is not there, or LogUnavailable."""
     try:
         reply = await client.request(
-            direct_get_subject(stream), orjson.dumps({"seq": sequence}), timeout=seconds
+            direct_get_subject(stream),
+            orjson.dumps({"seq": sequence}),
+            timeout=seconds or REQUEST_SECONDS,
         )
     except (TimeoutError, nats.errors.Error) as error:
         raise _no_answer(stream, error) from None
@@ -200,10 +198,10 @@ def sending(stream: str) -> Iterator[None]:
 
 
 async def _call(
-    client: Client, method: str, body: Mapping[str, object] | None, seconds: float
+    client: Client, method: str, body: Mapping[str, object] | None, seconds: float | None = None
 ) -> dict[str, Any]:
     data = b"" if body is None else orjson.dumps(body)
-    reply = await client.request(f"{API}{method}", data, timeout=seconds)
+    reply = await client.request(f"{API}{method}", data, timeout=seconds or REQUEST_SECONDS)
     answer: dict[str, Any] = orjson.loads(reply.data)
     return answer
 

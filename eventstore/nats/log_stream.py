@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from eventstore.errors import LostLog, UnknownLogFormat, WeakDurability
-from eventstore.format.record_size import LEAST
+from eventstore.format.record_size import LEAST_RECORD
 from eventstore.nats.jetstream import NO_STREAM, require
 
 if TYPE_CHECKING:
@@ -83,8 +83,10 @@ def check_stream(config: Mapping[str, Any], *, subjects: Sequence[str], replicas
         if (config.get(setting) or -1) > 0 and config.get("discard") != "new":
             value = f"{config[setting]} with discard old"
             raise WeakDurability(where, setting, value, "-1: old records must stay")
-    if 0 < (size := config.get("max_msg_size") or -1) < LEAST:
-        raise WeakDurability(where, "max_msg_size", size, f"{LEAST} at least, or -1: no bound")
+    if 0 < (size := config.get("max_msg_size") or -1) < LEAST_RECORD:
+        raise WeakDurability(
+            where, "max_msg_size", size, f"{LEAST_RECORD} at least, or -1: no bound"
+        )
     if config.get("num_replicas", 1) < replicas:
         raise WeakDurability(where, "num_replicas", config.get("num_replicas"), f"{replicas}")
     present = config.get("subjects") or []

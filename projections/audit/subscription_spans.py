@@ -33,7 +33,7 @@ TYPES = (
 """The events that tell; all others may be left out."""
 
 
-class Span(NamedTuple):
+class SubscriptionSpan(NamedTuple):
     """A subscription between two positions; what took effect there and matches was its.
 
     What took effect in the turn in which it began or ended may have been its as well.
@@ -57,7 +57,7 @@ class SubscriptionSpans:
         self._fold = SessionFold(session, whole)
         self._open: dict[str, tuple[int, Position, Position]] = {}
         """QoS, where it began, and where that turn began."""
-        self._closed: list[Span] = []
+        self._closed: list[SubscriptionSpan] = []
         self._turn: Position = 0
 
     def take(self, event: Event, at: Position, time_ms: int = 0, part: int = 0) -> None:
@@ -83,15 +83,15 @@ class SubscriptionSpans:
             for topic_filter, qos in held.items():
                 self._grant(topic_filter, qos, at)
 
-    def ended(self) -> list[Span]:
+    def ended(self) -> list[SubscriptionSpan]:
         """Return the spans that ended since this was asked for last."""
         ended, self._closed = self._closed, []
         return ended
 
-    def finish(self) -> list[Span]:
+    def finish(self) -> list[SubscriptionSpan]:
         """Return all spans that are left, those that go on last."""
         going_on = [
-            Span(topic_filter, qos, since, None, begins, None)
+            SubscriptionSpan(topic_filter, qos, since, None, begins, None)
             for topic_filter, (qos, since, begins) in self._open.items()
         ]
         return self.ended() + going_on
@@ -109,4 +109,6 @@ class SubscriptionSpans:
             known = self._open.pop(topic_filter, None)
             if known is not None:
                 qos, since, begins = known
-                self._closed.append(Span(topic_filter, qos, since, at, begins, self._turn))
+                self._closed.append(
+                    SubscriptionSpan(topic_filter, qos, since, at, begins, self._turn)
+                )

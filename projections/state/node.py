@@ -78,11 +78,11 @@ class NodeState:
         "checkpoint",
         "checkpoints",
         "cuts",
+        "dirty",
         "entries",
         "partial",
         "retained",
         "sessions",
-        "touched",
     )
 
     def __init__(self, begin: int = 1) -> None:
@@ -100,16 +100,16 @@ class NodeState:
         self.checkpoints: list[Checkpoint] = []
         """Those that are complete: where the log may begin."""
         self.cuts: list[LogCut] = []
-        """Where the log was cut, as far as it tells."""
+        """Where the log was cut, according to itself."""
         self.archived: Archived | None = None
-        """Up to where an archive has the log, as far as the log tells."""
+        """Up to where an archive has the log, according to the log."""
         self.bridged: Position | None = None
         """Up to where NATS has what was published; None: nothing was ever bridged."""
         self.carried: dict[int, list[int]] = {}
         """Records that were cut off -> the records that repeat what is needed of them."""
-        self.touched: dict[str, Position] | None = None
+        self.dirty: dict[str, Position] | None = None
         """Sessions that changed, with the version of their snapshot that the projections hold;
-        None while nobody wants to know."""
+        None while changes are not tracked."""
         self._begun: Checkpoint | None = None
         self._held: list[Record] = []
         self._parts: list[Part] = []
@@ -175,8 +175,8 @@ class NodeState:
         state = table.live.get(name)
         if state is None:
             state = table.get(name)
-        if self.touched is not None:
-            self.touched.setdefault(name, state.saved if state is not None else 0)
+        if self.dirty is not None:
+            self.dirty.setdefault(name, state.saved if state is not None else 0)
         if type(event) is SessionExpired:
             table.discard(name)
             self.retained.other(event)
@@ -208,7 +208,7 @@ class NodeState:
         self.sessions.put(frozen, state)
         self._newer[state.session] = bound
 
-    def where(self, sequence: int) -> list[int]:
+    def carriers_of(self, sequence: int) -> list[int]:
         """Return the records in which the messages of a record are to be found."""
         if sequence >= self.begin:
             return [sequence]
@@ -243,8 +243,8 @@ class NodeState:
         if archived is not None and archived[0] >> INDEX_BITS >= self.begin:
             self.archived = Archived(*archived)
 
-    def loaded_all(self) -> None:
-        """Take note that everything before what was loaded has been folded."""
+    def finish_loading(self) -> None:
+        """Stop skipping events that loaded sessions reflect already: all of them were folded."""
         self._newer = {}
 
     # Events of the node, not of a session.
@@ -293,7 +293,7 @@ class NodeState:
     def _cut(self, event: LogCut, _at: Position, _ms: int, _: Sequence[bytes]) -> None:
         self.cuts.append(event)
         if self.archived is not None and self.archived.at >> INDEX_BITS < event.first:
-            self.archived = None  # as for who reads what is left of the log
+            self.archived = None  # as for a reader of what is left of the log
 
     def _archived(self, event: LogArchived, at: Position, _ms: int, _: Sequence[bytes]) -> None:
         self.archived = Archived(at, event)

@@ -71,7 +71,7 @@ def _plain(state: SessionState) -> Part:
         part["closed_ms"] = state.closed_ms
     if state.last_pid:
         part["last_pid"] = state.last_pid
-    if state.tangled:
+    if state.all_linked:
         part["tangled"] = True
     return part
 
@@ -162,7 +162,7 @@ def _decode_plain(state: SessionState, part: Part) -> None:
     state.user = part.get("user")
     state.closed_ms = part.get("closed_ms", 0)
     state.last_pid = part.get("last_pid", 0)
-    state.tangled = part.get("tangled", False)
+    state.all_linked = part.get("tangled", False)
 
 
 def _decode_queue(

@@ -34,7 +34,8 @@ A broker in Python cannot afford an object per message, so there is none. Consec
 packets with the same first byte are one ``Publishes``, consecutive acknowledgements of one type
 are one ``Acks``; both are columns (lists of topics, of packet identifiers, of payloads), made
 and consumed by operations that run in C over the whole list. ``protocol.mqtt.publish_runs`` says
-how such a run is read, ``Outgoing`` how messages are prepared once and rendered for each receiver.
+how such a run is read, ``PublishEncoder`` how messages are encoded once and rendered for each
+receiver.
 How the network cuts the bytes decides where one batch ends and the next begins, and nothing else:
 the sequence of messages is always the same.
 
@@ -46,7 +47,7 @@ Where things are
 - ``packets``: the values; ``protocol_error``: the error.
 - ``decoder``: one connection; ``publish_runs``: PUBLISH and acknowledgements; ``control_packets``:
   the rest; ``remaining_length``: the Remaining Length.
-- ``encoder``: everything a server sends, and what clients send, for tools and tests;
+- ``encoder``: everything a server sends;
   ``server_packets``: what a server sends, read back, for traces.
 - ``topics``: what is a legal topic name or filter, and which are the broker's own;
   ``topic_trie``: matching; ``sparkplug``: the rules of Sparkplug.
@@ -58,7 +59,7 @@ and the one cache is bounded.
 
 from protocol.errors import FoldmqError
 from protocol.mqtt.decoder import MAX_CONNECT_SIZE, Decoder
-from protocol.mqtt.encoder import Outgoing
+from protocol.mqtt.encoder import PublishEncoder
 from protocol.mqtt.packets import (
     Acks,
     Connect,
@@ -83,12 +84,12 @@ __all__ = [
     "Decoder",
     "Disconnect",
     "FoldmqError",
-    "Outgoing",
     "Packet",
     "PacketType",
     "Pingreq",
     "ProtocolError",
     "Publish",
+    "PublishEncoder",
     "Publishes",
     "Subscribe",
     "Unsubscribe",

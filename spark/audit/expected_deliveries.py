@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
     from eventstore.format.positions import Position
-    from projections.audit.subscription_spans import Span
+    from projections.audit.subscription_spans import SubscriptionSpan
     from spark.audit.facts.fact_tables import Facts
     from spark.audit.facts.log_summary import Whole
 
@@ -146,7 +146,7 @@ def _spans(
 
 
 def _span_rows(
-    node: str, session: str, spans: Iterable[Span], end: Position
+    node: str, session: str, spans: Iterable[SubscriptionSpan], end: Position
 ) -> Iterator[tuple[Any, ...]]:
     """Yield the spans at QoS 1 or 2; those that go on do so to the end of the log."""
     for topic_filter, qos, since, until, begins, ends in spans:

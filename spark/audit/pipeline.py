@@ -15,7 +15,7 @@ from pyspark import StorageLevel
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - the name that everybody knows it by
 
-from eventstore.shown import name as shown
+from eventstore.display import name as shown
 from projections.audit.rules import UNEXPECTED
 from spark.audit import claims as claimed
 from spark.audit import retained_rules, statistics

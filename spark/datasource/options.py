@@ -6,8 +6,8 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from eventstore.display import escaped
 from eventstore.nats.discovery import PREFIX
-from eventstore.shown import escaped
 from spark.columnar.row_filter import Pushed
 from spark.datasource.moments import Moments
 from spark.runtime.marked_errors import BadOption

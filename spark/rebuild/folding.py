@@ -21,7 +21,7 @@ from eventstore.format.events import (
     UnreadableEvent,
     parse_event,
 )
-from eventstore.format.fast_parse import frequent
+from eventstore.format.fast_parse import parse_frequent
 from eventstore.format.positions import format_position, sequence_of
 from projections.state.session import EVOLVE
 from projections.state.single_session import SessionFold
@@ -119,7 +119,7 @@ def parsed(text: str, node: str, at: Position) -> Event:
     """Return the event of a column ``json``. Raises UnreadableEvent, naming where it stands."""
     try:
         raw = orjson.loads(text)
-        return frequent(raw) or parse_event(raw)
+        return parse_frequent(raw) or parse_event(raw)
     except UnreadableEvent as error:
         raise type(error)(f"node {node}, position {format_position(at)}: {error}") from None
 

@@ -20,8 +20,8 @@ from pyspark import StorageLevel
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
+from eventstore.display import name as shown
 from eventstore.format.positions import format_position, index_of, position, sequence_of
-from eventstore.shown import name as shown
 from spark.audit.facts.outcome import (
     ALL_CLAIM,
     BROKER,

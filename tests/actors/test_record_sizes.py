@@ -45,7 +45,7 @@ from eventstore.format.events import (
     entries,
 )
 from eventstore.format.positions import INDEX_BITS, MAX_INDEX, to_runs
-from eventstore.format.record_size import AROUND, LEAST, NAME_BYTES, NAMES
+from eventstore.format.record_size import LEAST_RECORD, NAME_BYTES, NAMES, RECORD_OVERHEAD
 from eventstore.format.records import GENESIS
 from eventstore.log.journal import Journal
 from eventstore.log.message_store import Message
@@ -122,7 +122,7 @@ def published() -> Iterable[Event]:
     packet.topics += [b"a", b"b"] * 50_000
     packet.payloads.extend([b"", b"x"] * 50_000)
     packet.packet_ids += [*IDS, *IDS][:100_000]
-    for part in _split(packet, LEAST // 4):
+    for part in _split(packet, LEAST_RECORD // 4):
         sizes, count = list(map(len, part.payloads)), len(part)
         which = [number % 2 for number in range(count)]
         pids = to_runs(part.packet_ids)
@@ -217,14 +217,14 @@ def journal(largest: int) -> tuple[Journal, NoStore]:
     made = Journal(
         store, store, node="n", sequence=0, link=GENESIS, max_record=largest // 2, max_inflight=999
     )
-    made.max_event = largest - AROUND
+    made.max_event = largest - RECORD_OVERHEAD
     return made, store
 
 
 @pytest.mark.parametrize("name", EVENTS)
 @pytest.mark.slow
 def test_every_event_fits_into_the_smallest_record(name: str) -> None:
-    made, store = journal(LEAST)
+    made, store = journal(LEAST_RECORD)
     for event in EVENTS[name]():
         count = entries(event)
         assert count <= MAX_INDEX
@@ -234,7 +234,7 @@ def test_every_event_fits_into_the_smallest_record(name: str) -> None:
         made.append(event, count, [bytes(size)] if size else (), size)
         made.end_turn()
     made.flush()
-    assert 0 < store.largest <= LEAST - AROUND // 2
+    assert 0 < store.largest <= LEAST_RECORD - RECORD_OVERHEAD // 2
 
 
 @pytest.mark.slow
@@ -243,11 +243,11 @@ def test_no_event_is_missing_here() -> None:
     assert built == set(VERSIONS)
 
 
-@pytest.mark.parametrize("largest", [LEAST, 2 * LEAST, 32 * LEAST])
+@pytest.mark.parametrize("largest", [LEAST_RECORD, 2 * LEAST_RECORD, 32 * LEAST_RECORD])
 def test_names_leave_room_for_the_payload(largest: int) -> None:
     """A message of which the names are as long as they get."""
     made, _ = journal(largest)
-    size = largest - AROUND - NAMES
+    size = largest - RECORD_OVERHEAD - NAMES
     assert made.has_room(size, NAME, NAME)
     assert not made.has_room(size + 10_000, NAME, NAME)
     made.append(

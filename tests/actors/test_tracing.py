@@ -63,7 +63,9 @@ def overrides(world: World) -> list[str]:
     broker = world.broker
     found = [name for name in ("tell", "spawn") if name in vars(broker.kernel)]
     found += [
-        name for name in ("append", "after", "pass_or_follow") if name in vars(broker.journal)
+        name
+        for name in ("append", "send_when_durable", "send_unlogged")
+        if name in vars(broker.journal)
     ]
     found += [name for name in ("emit",) if name in vars(broker)]
     found += ["on_spawn"] if broker.kernel.on_spawn is not None else []
@@ -612,7 +614,7 @@ def test_what_stands_in_for_methods_is_gone_between_runs_and_after_the_trace() -
             client.send(p.publish("a", b"x", 1, 7))
             await world.go(0.5)
             found = overrides(world)
-            assert not {"tell", "after", "pass_or_follow"} & set(found)
+            assert not {"tell", "send_when_durable", "send_unlogged"} & set(found)
             assert {"append", "on_spawn", "on_connect", "watch"} < set(found)
             tracer.stop({"token": TOKEN})
             tracer.stop({"token": TOKEN + "t"})
@@ -639,7 +641,7 @@ def test_an_actor_that_fails_leaves_nothing_behind_and_its_successor_is_traced(
             tracer.start({"token": TOKEN + "1", "actor": session.actor_urn})
             client.send(p.pubrel(1))
             await world.go(1)
-            assert not {"tell", "after", "pass_or_follow"} & set(overrides(world))
+            assert not {"tell", "send_when_durable", "send_unlogged"} & set(overrides(world))
             (failed,) = sink.lines(kind="fails")
             assert failed["what"] == "RuntimeError: boom"
             assert sink.messages(TOKEN + "1")[-1]["ended"] == (

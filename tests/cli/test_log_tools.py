@@ -45,7 +45,7 @@ from eventstore.format.events import (
 from eventstore.format.positions import MAX_INDEX, position
 from eventstore.format.records import GENESIS, Record, decode_record, encode_record, link_of
 from eventstore.log.log_start import RecordedCut
-from projections.audit.message_story import Explainer
+from projections.audit.message_story import StoryBuilder
 from projections.state.node import NodeState
 from projections.state.snapshot import encode
 
@@ -169,7 +169,7 @@ def test_a_retained_message_that_came_with_a_subscription() -> None:
         Subscribed("c\x1b", [("t", 1)]),
         Delivered("c\x1b", "t", 1, [5], [position(1, 0)], retain=True),
     )
-    explainer = Explainer(ref=position(1, 0), client="c\x1b")
+    explainer = StoryBuilder(ref=position(1, 0), client="c\x1b")
     for sequence, data in enumerate(log.records, 1):
         explainer.take(decode_record(sequence, data))
     (story,) = explainer.stories.values()

@@ -23,7 +23,7 @@ from cli.main import app
 from eventstore.errors import CorruptLog
 from eventstore.format.positions import position
 from eventstore.paths import NoHome
-from projections.storage.format import Mark
+from projections.storage.format import ProjectionMark
 from spark.runtime import session
 from spark.runtime.errors import NoJava, NoSpark, OutOfDisk, SparkError
 from spark.runtime.java import find_java
@@ -391,7 +391,7 @@ def test_what_is_stored_becomes_claims_as_of_its_mark_or_later() -> None:
     from cli.sparkjobs.claims import _stored
 
     old, new = Held(position(3, 0), 1), Held(position(9, 1), 2)
-    stored = Projections({"old": old, "new": new}, {"t": old}, mark=Mark(7, "00", 0, 0))
+    stored = Projections({"old": old, "new": new}, {"t": old}, mark=ProjectionMark(7, "00", 0, 0))
     end = position(20, 0)
     mark = position(8, 0)
     bounds = {(one.kind, one.name): one.bound for one in _stored("n", stored, end)}

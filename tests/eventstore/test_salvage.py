@@ -27,7 +27,7 @@ from eventstore.format.events import (
 from eventstore.format.positions import Position, position
 from eventstore.format.records import GENESIS, ChainChecker, Record, encode_record, link_of
 from eventstore.log.jetstream_log import read_records, read_tail
-from eventstore.log.salvage import Salvaged, salvage
+from eventstore.log.salvage import SalvageResult, salvage
 from eventstore.log.watermark import Watermark
 from eventstore.nats.connection import ConnectionOptions, connect, disconnect
 from eventstore.nats.jetstream import request_stream
@@ -112,7 +112,7 @@ async def _stored(folder: Path) -> list[bytes]:
     return links
 
 
-def save(old: Path, new: Path, progress: Callable[[str, int, int], None] = ignore) -> Salvaged:
+def save(old: Path, new: Path, progress: Callable[[str, int, int], None] = ignore) -> SalvageResult:
     return asyncio.run(salvage(old, new, progress))
 
 
@@ -349,7 +349,7 @@ def test_progress_is_one_line_on_a_terminal(terminal: bool) -> None:
     ],
 )
 def test_report(problem: str | None, line: str, tmp_path: Path) -> None:
-    saved = Salvaged("n1", 1200, 5000, 1_700_000_000_250, 1300, problem)
+    saved = SalvageResult("n1", 1200, 5000, 1_700_000_000_250, 1300, problem)
     old, new = tmp_path / "o", tmp_path / "n"
     assert report(saved, old, new).replace(str(old), "OLD").replace(str(new), "NEW") == (
         "kept 1,200 of 1,300 records (5,000 entries), up to 2023-11-14 22:13:20.250 UTC\n"

@@ -110,7 +110,7 @@ def snapshot(state: SessionState) -> dict[str, Any]:
         "inbound": list(state.inbound.items()),
         "last_pid": state.last_pid,
         "waiting": list(state.waiting),
-        "tangled": state.tangled,
+        "tangled": state.all_linked,
         "queued": state.queued,
         "queued_bytes": state.queued_bytes,
         "will": state.will,

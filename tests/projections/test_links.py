@@ -109,19 +109,19 @@ def test_linked_queues_go_out_one_after_the_other() -> None:
 @pytest.mark.mqtt("MQTT-4.6.0-6")
 def test_a_link_holds_until_nothing_waits_any_more() -> None:
     spec = with_filters("a/x", "+/x").and_(queued("a/x", 1, [1], 1), unsubscribed("+/x"))
-    assert spec.state.tangled
+    assert spec.state.all_linked
     spec = again(spec).and_(subscribed(("b/x", 1)))
     spec.when(deliver("b/x", 2)).then(queued("a/x", 1, [2], 1))
     spec.and_(delivered("a/x", 1, [1, 2], [1, 2], queued=2))
-    assert not spec.state.tangled
+    assert not spec.state.all_linked
     spec.when(deliver("b/x", 3)).then(delivered("b/x", 1, [3], [3]))
 
 
 def test_what_links_nothing_leaves_no_trace() -> None:
     spec = with_filters("a/x", "b/x", "b/y", "+/y")
-    assert not spec.and_(unsubscribed("+/y")).state.tangled  # nothing waits
+    assert not spec.and_(unsubscribed("+/y")).state.all_linked  # nothing waits
     spec.and_(queued("a/x", 1, [1], 1), unsubscribed("b/x"))
-    assert not spec.state.tangled
+    assert not spec.state.all_linked
     spec.when(deliver("b/y", 2)).then(delivered("b/y", 1, [1], [2]))
 
 
@@ -229,6 +229,6 @@ def test_no_message_overtakes_another_of_its_topic(
     for _ in range(200):
         client.acknowledge()
     assert not client.spec.state.queued
-    assert not client.spec.state.tangled
+    assert not client.spec.state.all_linked
     for topic, refs in client.sent.items():
         assert refs == sorted(refs), topic

@@ -28,7 +28,7 @@ from eventstore.format.events import (
     WillArmed,
 )
 from eventstore.format.positions import format_position, position
-from projections.audit.ordering import Resending, TopicOrder
+from projections.audit.ordering import RedeliveryOrder, TopicOrder
 from projections.audit.rules import (
     ACKNOWLEDGEMENT,
     CHECKPOINT,
@@ -44,7 +44,7 @@ from projections.audit.rules import (
     Violation,
 )
 from projections.audit.session_audit import SessionAudit
-from projections.audit.subscription_spans import Span, SubscriptionSpans
+from projections.audit.subscription_spans import SubscriptionSpan, SubscriptionSpans
 from projections.state.single_session import SessionFold
 from projections.state.snapshot import encode
 
@@ -445,12 +445,12 @@ def test_spans_of_subscriptions() -> None:
     for index, event in enumerate(events):
         spans.take(event, at(index))
     assert spans.finish() == [
-        Span("b", 0, at(1), at(2), at(1), at(2)),
-        Span("a", 1, at(1), at(3), at(1), at(3)),
-        Span("b", 2, at(2), at(7), at(2), at(7)),
-        Span("a", 2, at(6), at(7), at(6), at(7)),
-        Span("d", 1, at(9), at(11), at(9), at(11)),
-        Span("e", 1, at(13), None, at(13), None),
+        SubscriptionSpan("b", 0, at(1), at(2), at(1), at(2)),
+        SubscriptionSpan("a", 1, at(1), at(3), at(1), at(3)),
+        SubscriptionSpan("b", 2, at(2), at(7), at(2), at(7)),
+        SubscriptionSpan("a", 2, at(6), at(7), at(6), at(7)),
+        SubscriptionSpan("d", 1, at(9), at(11), at(9), at(11)),
+        SubscriptionSpan("e", 1, at(13), None, at(13), None),
     ]
 
 
@@ -465,8 +465,8 @@ def test_spans_of_a_cut_log_begin_with_the_checkpoint() -> None:
     spans.take(Unsubscribed("s", ["a"]), position(25, 0))
     spans.take(SessionSnapshot("s", part), position(40, 0))  # repeats: not from here on
     assert spans.finish() == [
-        Span("a", 1, at(20), at(25), at(20), at(25)),
-        Span("b", 2, at(20), None, at(20), None),
+        SubscriptionSpan("a", 1, at(20), at(25), at(20), at(25)),
+        SubscriptionSpan("b", 2, at(20), None, at(20), None),
     ]
 
 
@@ -548,7 +548,7 @@ def test_many_packets_are_sent_again() -> None:
     fold.take(Subscribed("s", [("t", 1)]), at(2), 0)
     fold.take(Delivered("s", "t", 1, [[1, 60_000, 1]], [[at(3), 60_000, 1]]), at(3), 0)
     assert fold.state is not None
-    resending = Resending(fold.state)
+    resending = RedeliveryOrder(fold.state)
     resending.answered(Acked("s", [[1, 20_000, 1], 20_003]))
     for first in range(20_001, 60_001, 500):
         event = Redelivered("s", [[first, 500, 1]], "resumed")

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from protocol.mqtt.decoder import Decoder
-from protocol.mqtt.encoder import (
-    DISCONNECT,
-    PINGREQ,
-    acks,
+from harness.client_packets import (
     encode_connect,
     encode_publish,
     encode_subscribe,
     encode_unsubscribe,
 )
+
+from protocol.mqtt.decoder import Decoder
+from protocol.mqtt.encoder import DISCONNECT, PINGREQ, acks
 from protocol.mqtt.packets import (
     Acks,
     Connect,

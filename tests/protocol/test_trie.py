@@ -17,8 +17,8 @@ from protocol.mqtt.topic_trie import (
     SHARED_STRINGS,
     FilterTrie,
     TopicTrie,
-    _Node,
-    _Radix,
+    _RadixTrie,
+    _TrieNode,
 )
 from protocol.mqtt.topics import filters_overlap
 from protocol.mqtt.topics import matches as says_it_matches
@@ -51,10 +51,10 @@ filters = st.tuples(
 ).map(lambda parts: "/".join(parts[0] + parts[1])).filter(bool) | st.just("#")
 
 
-def check_shape(tree: _Radix[T]) -> int:
+def check_shape(tree: _RadixTrie[T]) -> int:
     """Nothing is there without need; gives the number of nodes and leaves below the root."""
     count = 0
-    stack: list[_Node[T]] = [tree.root]
+    stack: list[_TrieNode[T]] = [tree.root]
     while stack:
         node = stack.pop()
         below = node.children

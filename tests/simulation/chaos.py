@@ -26,7 +26,7 @@ from actors.maintenance import retention
 from actors.session import publisher, router, session
 from eventstore.format.events import LogArchived, LogCut, MessageDropped
 from eventstore.format.records import Record, decode_record
-from projections.state.turns import Turns
+from projections.state.turns import TurnAssembler
 from simulation.account import Account
 from simulation.attackers import ATTACKERS
 from simulation.devices import Device, Habits, settled
@@ -549,7 +549,7 @@ class Chaos:
 def check_archived(history: Iterable[Record], *, guarded: bool) -> None:
     """Raise AssertionError where more was cut off than was archived, or said by another log."""
     links: dict[int, str] = {}
-    turns = Turns()
+    turns = TurnAssembler()
     through = 0
     for record in history:
         links[record.sequence] = record.link.hex()

@@ -12,7 +12,7 @@ from eventstore.format.records import Record, decode_record
 from eventstore.log.message_store import messages_of
 from projections.state.node import NodeState
 from projections.state.session import SessionState, SubscriptionState
-from projections.state.session_table import Owed
+from projections.state.session_table import OutstandingTotals
 from simulation.world import Disk, World
 
 
@@ -84,11 +84,11 @@ def compare(world: World) -> None:
                 assert not different, f"{name}: live and folded: {different}"
         assert live[part] == wanted, f"{part}: {live[part]}, folded: {wanted}"
     router, sessions = broker.router, broker.node.sessions
-    frozen, counted = Owed(), sessions.owed_frozen
+    frozen, counted = OutstandingTotals(), sessions.frozen_totals
     for name, state in sessions.items():
         if name not in sessions.live:
             frozen.add(state)
-    for figure in Owed.__slots__:
+    for figure in OutstandingTotals.__slots__:
         assert getattr(counted, figure) == getattr(frozen, figure), figure
     filters = {
         (name, held.filter): held.qos for name, state in sessions.items() for held in state.active()

@@ -20,10 +20,10 @@ from eventstore.format.positions import INDEX_BITS, from_runs, position
 from eventstore.format.records import payload_bounds
 from projections.audit.rules import Violation
 from projections.audit.session_audit import SessionAudit
-from projections.audit.subscription_spans import TYPES, Span, SubscriptionSpans
+from projections.audit.subscription_spans import TYPES, SubscriptionSpan, SubscriptionSpans
 from projections.state.digests import digest, session_digest
 from projections.state.snapshot import encode
-from projections.state.turns import Turns
+from projections.state.turns import TurnAssembler
 from protocol.mqtt.topics import matches
 from simulation.fold import fold
 
@@ -48,7 +48,7 @@ class _Told(NamedTuple):
 
 
 def _events(records: Iterable[Record]) -> list[_Told]:
-    turns = Turns()
+    turns = TurnAssembler()
     found = []
     for record in records:
         _, turn = turns.take(record)
@@ -161,7 +161,7 @@ def violations(records: Sequence[Record]) -> dict[str, list[Violation]]:
     return wrong
 
 
-def _covering(effect: _Effect, spans: list[Span]) -> list[Span]:
+def _covering(effect: _Effect, spans: list[SubscriptionSpan]) -> list[SubscriptionSpan]:
     """Return the subscriptions that match and that there were in some part of its turn."""
     return [
         span
@@ -172,7 +172,7 @@ def _covering(effect: _Effect, spans: list[Span]) -> list[Span]:
     ]
 
 
-def _expect(audit: SessionAudit, effect: _Effect, spans: list[Span]) -> None:
+def _expect(audit: SessionAudit, effect: _Effect, spans: list[SubscriptionSpan]) -> None:
     for span in spans:
         audit.expect(
             effect.at,

@@ -20,7 +20,7 @@ from eventstore.format.events import entries
 from eventstore.format.records import ChainChecker, Record, decode_record
 from eventstore.nats.log_stream import check_stream
 from projections.state.node import NodeState
-from projections.state.turns import Turns
+from projections.state.turns import TurnAssembler
 
 BENCH = Path(__file__).parents[2] / "bench"
 sys.path.append(str(BENCH))
@@ -44,7 +44,7 @@ def generated(
 
 def events(made: list[Record]) -> list[Any]:
     """The events of the turns that were finished."""
-    turns = Turns()
+    turns = TurnAssembler()
     return [
         event for record in made for part in turns.take(record)[1] for _, event in part.events()
     ]

@@ -20,7 +20,7 @@ from eventstore.format.events import (
 )
 from eventstore.format.positions import MAX_INDEX, position, sequence_of
 from projections.state.digests import retained_digest, session_digest
-from projections.state.turns import Turns
+from projections.state.turns import TurnAssembler
 from spark.audit.facts.outcome import BROKER, CHAIN, PROJECTIONS, STATE, Claim
 from spark.datasource.log import Log
 from spark.recovery.check import RECOVERY, NodeRecovery, Start, recovery_check
@@ -46,7 +46,7 @@ NUMBERS = (
 
 def starts(log: FoldedLog) -> list[Position]:
     """Where the broker was started, once the state is known."""
-    known, turns, found = log.known_from(), Turns(), []
+    known, turns, found = log.known_from(), TurnAssembler(), []
     for record in log.records():
         for part in turns.take(record)[1]:
             found += [

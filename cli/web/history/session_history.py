@@ -32,7 +32,7 @@ from eventstore.format.positions import INDEX_BITS, Position, position
 from projections.state.node import NodeState
 from projections.state.retained import RetainedIndex
 from projections.state.snapshot import Part, decode, encode
-from projections.state.turns import Turns
+from projections.state.turns import TurnAssembler
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -120,7 +120,7 @@ class SessionHistory:
         self.forgotten = 0
         """Events that are not kept any more."""
         self._node = _fresh(begin)
-        self._turns = Turns()
+        self._turns = TurnAssembler()
         # What was there with these records; an event of a turn in several parts stands before.
         self._effective = array("Q")
         self._positions = array("Q")

@@ -19,7 +19,7 @@ from cli.web.pages.session_at import of_few_records
 from eventstore.format.events import entries
 from eventstore.format.positions import MAX_INDEX, Position, index_of, position, sequence_of
 from eventstore.format.records import Record
-from projections.state.turns import Turns
+from projections.state.turns import TurnAssembler
 
 SECONDS = 3.0
 """How long a page may take."""
@@ -160,7 +160,7 @@ class _Search:
     async def forwards(self, start: Cut, end: Cut) -> tuple[list[Row], Position | None, bool]:
         """Return events, the earliest first; where to go on; and whether time was up."""
         rows: list[Row] = []
-        turns = Turns(anywhere=True)
+        turns = TurnAssembler(anywhere=True)
         async for record in self._source.records(start.sequence, end.sequence):
             for part, void in _sorted_out(turns, record):
                 for found in await self._chosen(part, start, end, void=void):
@@ -199,7 +199,7 @@ class _Search:
 
     async def _block(self, first: int, last: Cut, start: Cut) -> list[_Found]:
         """Return the last events that are wanted of some records, in order."""
-        turns = Turns(anywhere=True)
+        turns = TurnAssembler(anywhere=True)
         found: list[_Found] = []
         async for record in self._source.records(first, last.sequence):
             self._look(record.sequence)
@@ -211,7 +211,7 @@ class _Search:
             found += await self._chosen(part, start, last, void=void)
         return found[-self._count :]
 
-    async def _rest(self, turns: Turns, last: int) -> list[tuple[Record, bool]]:
+    async def _rest(self, turns: TurnAssembler, last: int) -> list[tuple[Record, bool]]:
         """Return the parts of a turn that goes on behind a record, and whether they are void."""
         rest = list(turns.rest())
         for sequence in range(last + 1, self._source.last + 1) if rest else ():
@@ -266,7 +266,7 @@ def _end_of(entry: Entry) -> Position:
     return entry.at + max(entries(entry.event), 1) - 1
 
 
-def _sorted_out(turns: Turns, record: Record) -> Iterator[tuple[Record, bool]]:
+def _sorted_out(turns: TurnAssembler, record: Record) -> Iterator[tuple[Record, bool]]:
     """Yield the parts of turns that are decided with a record, and whether they are void."""
     void, complete = turns.take(record)
     yield from ((part, True) for part in void)

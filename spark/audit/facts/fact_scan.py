@@ -16,7 +16,7 @@ from eventstore.format.events import (
     entries,
     parse_event,
 )
-from eventstore.format.fast_parse import frequent
+from eventstore.format.fast_parse import parse_frequent
 from eventstore.format.positions import MAX_INDEX, position
 from eventstore.format.records import HEADER_FROM, link_of
 from spark.audit.facts.chain import (
@@ -134,7 +134,7 @@ class Scan:
                 if at > end:
                     self._note(position(record.sequence - part, 0), OPEN, {})
                     break
-                event = frequent(raw) or parse_event(raw)
+                event = parse_frequent(raw) or parse_event(raw)
                 kind = type(event)
                 size = entries(event)
                 if size > MAX_INDEX:
