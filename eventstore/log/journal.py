@@ -62,7 +62,7 @@ ENTRY_BYTES = 48
 class OutputSink(Protocol):
     """A receiver of effects: a connection."""
 
-    hold: GatedOutput | None
+    waits_for: GatedOutput | None
     """The effects that this sink waits for, see :meth:`Journal.send_unlogged`."""
     gated: int
     """Bytes that wait at the gate for this sink; the journal keeps the count."""
