@@ -155,7 +155,7 @@ class _RadixTrie(Generic[T]):
     def walk(
         self, name: str, path: list[tuple[_TrieNode[T], str]] | None = None
     ) -> _TrieNode[T] | _TrieLeaf[T] | None:
-        """Return the entry at the end of the name; append (parent, first level) pairs to ``path``."""
+        """Return the entry at the end of the name; fill ``path`` with (parent, first level)."""
         name += "/"
         node, at = self.root, 0
         while node.children is not None:
