@@ -23,7 +23,7 @@ from eventstore.format.events import NATS_SESSION, SessionClosed, SessionOpened
 from eventstore.format.positions import INDEX_BITS
 from eventstore.nats.batch_client import encode_pub
 from protocol.mqtt.packets import Publishes
-from protocol.nats.headers import parse
+from protocol.nats.headers import parse_headers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -142,7 +142,7 @@ class Arrivals:
         qos, retain, reply = self._options.qos, False, message.reply
         key = None
         if message.headers:
-            headers = parse(message.headers)
+            headers = parse_headers(message.headers)
             asked = headers.get("Foldmq-QoS")
             if asked in _QOS:
                 qos = _QOS[asked]

@@ -12,7 +12,7 @@ import orjson
 from eventstore.format.events import Event, MessagesCarried, RetainedSnapshot, SessionSnapshot
 from eventstore.format.positions import to_runs
 from projections.state.session_table import text_of
-from projections.state.snapshot import encode
+from projections.state.snapshot import encode_session
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -57,7 +57,7 @@ def repeat_session(node: NodeState, name: str) -> list[Said]:
         state = node.sessions.live.get(name)
         if state is None:
             return []
-        texts = [orjson.dumps(part) for part in encode(state)]
+        texts = [orjson.dumps(part) for part in encode_session(state)]
     # As JSON already: it is measured, and written, without being encoded again.
     parts: list[Any] = list(map(orjson.Fragment, texts))
     said = [

@@ -18,7 +18,7 @@ import structlog
 from eventstore.errors import LogUnavailable, LostLog
 from eventstore.format.positions import INDEX_BITS
 from projections.state.session_table import bound_of, text_of
-from projections.state.snapshot import encode
+from projections.state.snapshot import encode_session
 from projections.storage.format import (
     GONE,
     MARK,
@@ -29,7 +29,7 @@ from projections.storage.format import (
     StoredEntry,
     key_of,
     retained_body,
-    tag,
+    version_tag,
 )
 
 if TYPE_CHECKING:
@@ -259,7 +259,7 @@ class Projector:
         if state is None:
             return []
         state.saved = self._broker.journal.next_position
-        parts = [orjson.dumps(part) for part in encode(state)]
+        parts = [orjson.dumps(part) for part in encode_session(state)]
         return [
             StoredEntry(SESSION, name, state.saved, 0, body, number, len(parts))
             for number, body in enumerate(parts)
@@ -297,9 +297,9 @@ class Projector:
         gone = entry.kind == GONE
         digest = self._digest
         if before:
-            digest ^= tag(key, before)
+            digest ^= version_tag(key, before)
         if not gone:
-            digest ^= tag(key, entry.version)
+            digest ^= version_tag(key, entry.version)
         entry.digest = digest
         data = entry.encode()
         self._sent.append(_Sent(kind, entry.name, before))

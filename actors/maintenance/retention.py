@@ -33,7 +33,7 @@ from eventstore.errors import CorruptLog, EventTooLarge, LogUnavailable
 from eventstore.format.events import Bridged, CheckpointBegun, CheckpointCompleted, LogCut
 from eventstore.format.positions import INDEX_BITS, position
 from eventstore.log.message_store import MessageStore
-from projections.state.snapshot import expanded, reference_runs
+from projections.state.snapshot import expand_runs, reference_runs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -433,7 +433,7 @@ class Retention:
             runs = list(reference_runs(state)) if state is not None else []
             if state is not None and state.queued_bytes:
                 self._queues[name] = state.queued_bytes
-            for ref in expanded(runs, before):
+            for ref in expand_runs(runs, before):
                 if self._must_carry(ref, before):
                     needed.setdefault(ref >> INDEX_BITS, set()).add(ref)
                     if node.retained.known(name, ref):

@@ -19,7 +19,12 @@ from actors.tracing.method_patch import Shadow
 from actors.tracing.recorder import Lookout
 from actors.tracing.topic_trace import TopicTrace
 from actors.tracing.trace import End, Trace
-from protocol.mqtt.topics import MAX_BYTES, TopicError, is_reserved_filter, validate_topic_filter
+from protocol.mqtt.topics import (
+    MAX_TOPIC_BYTES,
+    TopicError,
+    is_reserved_filter,
+    validate_topic_filter,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -131,8 +136,8 @@ class Tracer:
         return {"actors": [urn]}
 
     def _start_client(self, trace: Trace, name: str) -> dict[str, Any]:
-        if not name or len(name.encode("utf-8", "replace")) > MAX_BYTES:
-            raise Refused(f"client must be a client identifier, 1 to {MAX_BYTES} bytes")
+        if not name or len(name.encode("utf-8", "replace")) > MAX_TOPIC_BYTES:
+            raise Refused(f"client must be a client identifier, 1 to {MAX_TOPIC_BYTES} bytes")
         self._lookout.cover_client(name, trace)
         urns = sorted(actor.actor_urn for actor in trace.actors)
         session = self._broker.find_session(name)

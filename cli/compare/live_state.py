@@ -14,7 +14,7 @@ from cli.common.progress import progress
 from cli.logsource.source import Source
 from eventstore.format.positions import Position, sequence_of
 from projections.state.session import SessionState
-from projections.state.snapshot import decode
+from projections.state.snapshot import decode_session
 from protocol.errors import FoldmqError
 
 _SECONDS = 10.0
@@ -159,7 +159,7 @@ class Asking:
             page = await self.ask({"id": key, "page": number})
             parts += page["parts"]
         try:
-            return Told(bound, decode(name, parts), short, pending)
+            return Told(bound, decode_session(name, parts), short, pending)
         except (ValueError, KeyError, TypeError, IndexError):
             return Told(bound, None, short, pending)
 

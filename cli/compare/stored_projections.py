@@ -20,7 +20,7 @@ from eventstore.nats.jetstream import read_bounds, request_stream
 from projections.state.digests import digest, retained_digest
 from projections.state.retained import RetainedMessage
 from projections.state.session import SessionState
-from projections.state.snapshot import decode
+from projections.state.snapshot import decode_session
 from projections.storage.format import (
     GONE,
     MARK,
@@ -34,7 +34,7 @@ from projections.storage.format import (
     key_of,
     mark_of,
     retained_of,
-    tag,
+    version_tag,
 )
 from protocol.errors import FoldmqError
 
@@ -134,7 +134,7 @@ class ProjectionReader:
         entries = []
         try:
             entries = [decode_entry(data) for data in await self._parts(name)]
-            found = decode(name, [orjson.loads(one.body) for one in entries])
+            found = decode_session(name, [orjson.loads(one.body) for one in entries])
         except (BadProjection, ValueError, KeyError, TypeError, IndexError):
             return (entries[0].version if entries else 0), None
         if not entries or entries[0].kind != SESSION:
@@ -202,7 +202,7 @@ class ProjectionReader:
         elif entry.kind == SESSION and entry.parts > 1:
             self._drop(SESSION, entry.name, entry.part)
             self._large.setdefault(entry.name, {})[entry.part] = entry
-            self._sum ^= tag(key_of(SESSION, entry.name, entry.part), entry.version)
+            self._sum ^= version_tag(key_of(SESSION, entry.name, entry.part), entry.version)
         elif entry.kind == SESSION:
             self._hold(self.found.sessions, SESSION, entry, as_number(digest([entry.body])))
         elif entry.kind != MARK:  # of a later foldmq
@@ -212,7 +212,7 @@ class ProjectionReader:
     def _hold(self, table: dict[str, Held], kind: int, entry: StoredEntry, short: int) -> None:
         self._drop(kind, entry.name, 0)
         table[entry.name] = Held(entry.version, short)
-        self._sum ^= tag(key_of(kind, entry.name), entry.version)
+        self._sum ^= version_tag(key_of(kind, entry.name), entry.version)
 
     def _drop(self, kind: int, name: str, part: int) -> None:
         """Forget what was read of a key."""
@@ -224,7 +224,7 @@ class ProjectionReader:
         if held is None and kind == SESSION:
             held = self._large.get(name, {}).pop(part, None)
         if held is not None:
-            self._sum ^= tag(key_of(kind, name, part), held.version)
+            self._sum ^= version_tag(key_of(kind, name, part), held.version)
 
     async def _forget(self, gone: StoredEntry) -> None:
         """Forget a key that is gone: the message does not tell whether a session's or a topic's."""

@@ -28,7 +28,7 @@ from cli.compare.stored_projections import ProjectionReader, Projections
 from cli.logsource.source import CutMeanwhile, Source, open_source
 from cli.logsource.source_flags import SourceFlags, UsageError
 from eventstore.format.positions import Position, format_position
-from eventstore.nats.discovery import PREFIX
+from eventstore.nats.discovery import LOG_STREAM_PREFIX
 
 _TRIES = 2
 """How often to begin anew because the broker cut the log, before saying so."""
@@ -102,7 +102,7 @@ async def _run(flags: SourceFlags, session: str | None, *, stored: bool, as_json
 async def _node(source: Source) -> str:
     """Return whose log it is."""
     if not source.last:
-        return source.stream.removeprefix(PREFIX)
+        return source.stream.removeprefix(LOG_STREAM_PREFIX)
     return (await source.some([source.last]))[-1].node
 
 

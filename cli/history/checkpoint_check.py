@@ -24,7 +24,13 @@ from eventstore.format.records import Record, payload_bounds
 from projections.state.node import NodeState
 from projections.state.retained import RetainedMessage
 from projections.state.session import SessionState, SubscriptionState
-from projections.state.snapshot import Part, decode, encode, expanded, reference_runs
+from projections.state.snapshot import (
+    Part,
+    decode_session,
+    encode_session,
+    expand_runs,
+    reference_runs,
+)
 
 _MISFITS = (ValueError, KeyError, IndexError, TypeError, AttributeError)
 """What is raised for events and snapshots that do not fit together."""
@@ -130,7 +136,7 @@ class Agreement:
         self._counts[0] += 1
         self._sessions.discard(name)
         if self.partial:
-            decode(name, parts)  # must be possible
+            decode_session(name, parts)  # must be possible
             return
         self._check_waiting(at)
         state = self._state.sessions.peek(name)
@@ -138,8 +144,8 @@ class Agreement:
             self._tell(at, f"repeats session {text.name(name)}, which there is not")
             return
         self._waiting = {message.ref for message in self._state.retained.pending(name)}
-        if parts != encode(state):  # it may be written in another way
-            wrong = _differences(state, decode(name, parts))
+        if parts != encode_session(state):  # it may be written in another way
+            wrong = _differences(state, decode_session(name, parts))
             if wrong:
                 self._tell(at, f"repeats session {text.name(name)} with other {wrong}")
 
@@ -215,7 +221,7 @@ class Agreement:
         state, before = self._state, position(event.first, 0)
         for name in state.sessions.names():
             held = state.sessions.peek(name) if state.sessions.holds(name, before) else None
-            for ref in expanded(reference_runs(held), before) if held is not None else ():
+            for ref in expand_runs(reference_runs(held), before) if held is not None else ():
                 carriers = state.carried.get(ref >> INDEX_BITS, ())
                 if not any(one >= event.first for one in carriers):
                     needed = f"session {text.name(name)} needs message {format_position(ref)}"

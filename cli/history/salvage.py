@@ -14,15 +14,15 @@ from cli.logsource.replay_fold import fold
 from eventstore.format.events import Event, SessionClosed, SessionOpened, Subscribed
 from eventstore.format.positions import Position
 from eventstore.format.records import Record
-from eventstore.log.salvage import SalvageResult, salvage
+from eventstore.log.damaged_log import SalvageResult, salvage
 from projections.state.node import NodeState
-from projections.state.snapshot import expanded, reference_runs
+from projections.state.snapshot import expand_runs, reference_runs
 
 _UPDATE_SECONDS = 0.2
 
 
 def run(source: Path, target: Path) -> None:
-    """Save the log in ``source`` into ``target``, say what was kept; see eventstore.log.salvage."""
+    """Save the log in ``source`` into ``target`` and print what was kept."""
     progress = Progress(sys.stderr)
     try:
         saved = asyncio.run(salvage(source, target, progress, Needed))
@@ -67,7 +67,7 @@ class Needed:
         for name in sessions.names():
             state = sessions.peek(name) if sessions.holds(name, first) else None
             if state is not None:
-                found[name] = set(expanded(reference_runs(state), first))
+                found[name] = set(expand_runs(reference_runs(state), first))
         return found
 
     def begun_anew(self, session: str) -> list[Event]:

@@ -26,7 +26,7 @@ from eventstore.log.jetstream_log import read_records, read_some, read_stored
 from eventstore.log.log_start import RecordedCut, check_beginning, check_first, find_cut
 from eventstore.log.watermark import Watermark
 from eventstore.nats.connection import ConnectionOptions, check_server, connect, disconnect
-from eventstore.nats.discovery import PREFIX, list_logs
+from eventstore.nats.discovery import LOG_STREAM_PREFIX, list_logs
 from eventstore.nats.jetstream import check_jetstream, read_bounds
 from eventstore.server.embedded import EmbeddedServer
 from protocol.errors import FoldmqError
@@ -270,12 +270,12 @@ async def _find_directory(
     datadir = DataDir(settings.data_dir)
     if not datadir.path.is_dir():
         raise DataDirError(datadir.path, "is not there")
-    stored = sorted(datadir.jetstream.glob(f"jetstream/*/streams/{PREFIX}*"))
+    stored = sorted(datadir.jetstream.glob(f"jetstream/*/streams/{LOG_STREAM_PREFIX}*"))
     if not stored:
         raise DataDirError(
             datadir.path, "holds no log (is it on a NATS server elsewhere? Then give --nats-url)"
         )
-    stream = named_stream(flags) or PREFIX + datadir.node()
+    stream = named_stream(flags) or LOG_STREAM_PREFIX + datadir.node()
     if stream not in {path.name for path in stored}:
         raise DataDirError(datadir.path, f"holds no log {name(stream)}")
     try:
@@ -348,19 +348,19 @@ def named_stream(flags: SourceFlags) -> str | None:
     """Return the stream that the flags name, None: none. Raises UsageError."""
     if flags.stream is not None and flags.node is not None:
         raise UsageError("--node and --stream exclude each other: give one")
-    stream = flags.stream if flags.node is None else PREFIX + flags.node
+    stream = flags.stream if flags.node is None else LOG_STREAM_PREFIX + flags.node
     if stream is not None and (not stream.isprintable() or any(bad in stream for bad in " .*>/\\")):
         raise UsageError(f"not the name of a node or stream: {stream!r}")
     return stream
 
 
 def _stream_of(datadir: DataDir) -> str | None:
-    return PREFIX + datadir.node() if (datadir.path / "node").is_file() else None
+    return LOG_STREAM_PREFIX + datadir.node() if (datadir.path / "node").is_file() else None
 
 
 def _only(streams: list[str], where: str) -> str:
     if len(streams) > 1:
-        nodes = ", ".join(stream.removeprefix(PREFIX) for stream in streams[:_LISTED])
+        nodes = ", ".join(stream.removeprefix(LOG_STREAM_PREFIX) for stream in streams[:_LISTED])
         more = ", ..." if len(streams) > _LISTED else ""
         raise UsageError(f"{where} has {len(streams)} logs: give --node, one of {nodes}{more}")
     return streams[0]

@@ -10,7 +10,7 @@ from cli.live.broker_client import NoLiveBroker
 from cli.logsource.source import Source
 from cli.sparkjobs.log_location import Found
 from eventstore.format.positions import Position, position
-from eventstore.nats.discovery import PREFIX
+from eventstore.nats.discovery import LOG_STREAM_PREFIX
 from spark.audit.facts.outcome import ALL_CLAIM as ALL
 from spark.audit.facts.outcome import RETAINED_CLAIM as RETAINED
 from spark.audit.facts.outcome import SESSION_CLAIM as SESSION
@@ -62,7 +62,7 @@ async def of_projections(found: Found) -> Claims:
 
 async def _node(log: Source) -> str:
     if not log.last:
-        return log.stream.removeprefix(PREFIX)
+        return log.stream.removeprefix(LOG_STREAM_PREFIX)
     return (await log.some([log.last]))[-1].node
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from nats.aio.client import Client
 
-PREFIX: Final = "FOLDMQ_LOG_"
+LOG_STREAM_PREFIX: Final = "FOLDMQ_LOG_"
 """The stream of a log is called so, with the node behind it."""
 
 
@@ -17,4 +17,4 @@ async def list_logs(client: Client) -> list[str]:
     from eventstore.nats.jetstream import list_streams
 
     names = await list_streams(client, "foldmq.log.>")
-    return sorted(name for name in names if name.startswith(PREFIX))
+    return sorted(name for name in names if name.startswith(LOG_STREAM_PREFIX))

@@ -37,7 +37,7 @@ from eventstore.format.events import (
 from eventstore.format.positions import Position, from_runs, position
 from projections.state.node import NodeState
 from projections.state.session import InFlight
-from projections.state.snapshot import decode
+from projections.state.snapshot import decode_session
 from projections.state.waiting_queue import FLAG_BITS, QOS_MASK, RETAIN_FLAG
 from protocol.mqtt.topic_trie import FilterTrie
 
@@ -357,7 +357,7 @@ class StoryBuilder:
             self._clean.add(name)
         if not self._known or not any(part.keys() & _HOLDING for part in parts):
             return
-        state = decode(name, parts)
+        state = decode_session(name, parts)
         for held in state.waiting.values():
             for waiting in held.queue or ():
                 one = InFlight(waiting >> FLAG_BITS, waiting & _FLAGS, held, 0)

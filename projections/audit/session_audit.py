@@ -47,7 +47,7 @@ from projections.audit.rules import (
 )
 from projections.audit.turn_subscriptions import TurnSubscriptions
 from projections.state.single_session import SessionFold
-from projections.state.snapshot import Part, encode
+from projections.state.snapshot import Part, encode_session
 from projections.state.waiting_queue import RETAIN_FLAG
 
 if TYPE_CHECKING:
@@ -239,7 +239,7 @@ class SessionAudit:
             state = self.fold.state
             if state is None:
                 self._tell(CHECKPOINT, at, "a checkpoint repeats a session that there is not")
-            elif orjson.dumps(encode(state)) != orjson.dumps(parts):
+            elif orjson.dumps(encode_session(state)) != orjson.dumps(parts):
                 self._tell(CHECKPOINT, at, "a checkpoint repeats another state than the log tells")
 
     def _subscribed(self, event: Subscribed, _at: Position, _ms: int) -> None:

@@ -19,7 +19,7 @@ from eventstore.format.events import (
 from eventstore.format.positions import INDEX_BITS, Position
 from projections.state.single_session import SessionFold
 
-TYPES = (
+SUBSCRIPTION_EVENTS = (
     SessionOpened,
     SessionClosed,
     SessionExpired,
@@ -61,7 +61,7 @@ class SubscriptionSpans:
         self._turn: Position = 0
 
     def take(self, event: Event, at: Position, time_ms: int = 0, part: int = 0) -> None:
-        """Take the next event of one of the ``TYPES``, of that part of its turn."""
+        """Take the next event of one of the ``SUBSCRIPTION_EVENTS``, of that part of its turn."""
         self._turn = (at >> INDEX_BITS) - part << INDEX_BITS
         fold = self._fold
         before = fold.state

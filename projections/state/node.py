@@ -36,7 +36,7 @@ from eventstore.format.records import Record, payload_bounds
 from projections.state.retained import RetainedIndex
 from projections.state.session import EVOLVE, SessionState
 from projections.state.session_table import SessionTable
-from projections.state.snapshot import Part, decode
+from projections.state.snapshot import Part, decode_session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -275,7 +275,7 @@ class NodeState:
         if event.last:
             parts, self._parts = self._parts, []
             if at >= self._newer.get(event.session, 0):
-                self.sessions[event.session] = decode(event.session, parts)
+                self.sessions[event.session] = decode_session(event.session, parts)
 
     def _retained_snapshot(
         self, event: RetainedSnapshot, at: Position, _ms: int, payloads: Sequence[bytes]

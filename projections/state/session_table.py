@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import orjson
 
 from projections.state.sharded_dict import ShardedDict
-from projections.state.snapshot import decode, encode, oldest_reference
+from projections.state.snapshot import decode_session, encode_session, oldest_reference
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -30,7 +30,7 @@ def freeze(state: SessionState, bound: Position) -> bytes | None:
 
     ``bound`` is the position of the next event: all before it are in the state.
     """
-    parts = encode(state)
+    parts = encode_session(state)
     if len(parts) > 1:
         return None
     text = orjson.dumps(parts[0])
@@ -54,7 +54,7 @@ def text_of(frozen: bytes) -> bytes:
 
 def thaw(session: str, frozen: bytes) -> SessionState:
     """Return the state that :func:`freeze` was given."""
-    state = decode(session, (orjson.loads(text_of(frozen)),))
+    state = decode_session(session, (orjson.loads(text_of(frozen)),))
     state.saved = bound_of(frozen)
     return state
 

@@ -33,7 +33,7 @@ _TEXT_FACTOR = 6
 """What a character takes in JSON at most."""
 
 
-def encode(state: SessionState) -> list[Part]:
+def encode_session(state: SessionState) -> list[Part]:
     """Return a session's state as JSON objects: one, or several when it is large."""
     parts = [_plain(state)]
     size = _TEXT_FACTOR * len(state.user or "")
@@ -128,8 +128,8 @@ def _alike(table: dict[int, InFlight]) -> Iterator[tuple[list[int], list[InFligh
         yield pids, sent
 
 
-def decode(session: str, parts: Iterable[Part]) -> SessionState:
-    """Return the state that :func:`encode` was given.
+def decode_session(session: str, parts: Iterable[Part]) -> SessionState:
+    """Return the state that :func:`encode_session` was given.
 
     Raises ValueError, KeyError, TypeError or IndexError for what it did not write.
     """
@@ -206,7 +206,7 @@ def reference_runs(state: SessionState) -> Iterator[Run]:
                     yield [run[0] >> FLAG_BITS, run[1], run[2] >> FLAG_BITS]
 
 
-def expanded(runs: Iterable[Run], before: Position) -> Iterator[Position]:
+def expand_runs(runs: Iterable[Run], before: Position) -> Iterator[Position]:
     """Yield those positions of runs that stand before another one."""
     for run in runs:
         if isinstance(run, int):

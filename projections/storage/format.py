@@ -60,7 +60,7 @@ def key_of(kind: int, name: str, part: int = 0) -> str:
     return f"session.{token}.{part}" if part else f"session.{token}"
 
 
-def tag(key: str, version: Position) -> int:
+def version_tag(key: str, version: Position) -> int:
     """Return the 64 bits that stand for this version of this key."""
     text = f"{key}@{version}".encode()
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import orjson
 
 from projections.state.session_table import frozen_from
-from projections.state.snapshot import decode
+from projections.state.snapshot import decode_session
 from projections.storage.format import (
     GONE,
     MARK,
@@ -21,7 +21,7 @@ from projections.storage.format import (
     key_of,
     mark_of,
     retained_of,
-    tag,
+    version_tag,
 )
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class ProjectionLoader:
             raise BadProjection("the projections were written by a later foldmq")
         if entry.version > self.limit:
             raise BadProjection("the projections reflect more than the log holds")
-        self._found ^= tag(key_of(entry.kind, entry.name, entry.part), entry.version)
+        self._found ^= version_tag(key_of(entry.kind, entry.name, entry.part), entry.version)
         if entry.kind == RETAINED:
             self.node.retained.load(retained_of(entry))
         elif entry.parts > 1:
@@ -126,6 +126,6 @@ def _json(entry: StoredEntry) -> dict[str, Any]:
 
 def _decoded(name: str, parts: list[dict[str, Any]]) -> SessionState:
     try:
-        return decode(name, parts)
+        return decode_session(name, parts)
     except (ValueError, KeyError, TypeError, IndexError):
         raise BadProjection("a session of the projections cannot be read") from None

@@ -98,7 +98,7 @@ def header_block(constant: bytes, position: int | None = None) -> bytes:
     return b"%b%d\r\n\r\n" % (constant, position)
 
 
-def parse(block: bytes) -> Headers:
+def parse_headers(block: bytes) -> Headers:
     """Parse an untrusted block: never raises, takes time linear in its size.
 
     Of a key that is there twice the first value counts. Spaces around keys and values are left

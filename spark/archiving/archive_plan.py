@@ -11,7 +11,7 @@ from eventstore.errors import CorruptLog
 from eventstore.format.records import Record, decode_record
 from eventstore.log.jetstream_log import read_stored
 from eventstore.nats.connection import disconnect
-from eventstore.nats.discovery import PREFIX
+from eventstore.nats.discovery import LOG_STREAM_PREFIX
 from eventstore.paths import expand_home
 from protocol.errors import FoldmqError
 from spark.datasource.discovery import find_with, in_nats
@@ -84,7 +84,7 @@ def unchanged(one: Due) -> Archived:
 
 def node_folder(stream: str) -> str:
     """Return the name of the directory that a log has in an archive."""
-    return NODE + quote(stream.removeprefix(PREFIX), safe="")
+    return NODE + quote(stream.removeprefix(LOG_STREAM_PREFIX), safe="")
 
 
 async def due(options: Mapping[str, str], directory: str) -> list[Due]:

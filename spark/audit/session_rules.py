@@ -32,7 +32,7 @@ from eventstore.format.positions import INDEX_BITS, format_position, from_runs
 from projections.audit.rules import UNDELIVERED
 from projections.audit.session_audit import SessionAudit
 from projections.state.digests import digest
-from projections.state.snapshot import encode, expanded, reference_runs
+from projections.state.snapshot import encode_session, expand_runs, reference_runs
 from spark.audit.expected_deliveries import OWED_FLAG
 from spark.audit.facts.event_packing import unpack
 from spark.audit.facts.log_summary import BEYOND
@@ -277,7 +277,7 @@ class SessionRun:
         fold = self._audit.fold
         if fold.state is None:
             return None
-        texts = map(orjson.dumps, encode(fold.state))
+        texts = map(orjson.dumps, encode_session(fold.state))
         return digest(texts, fold.pending.values() if pending else ())
 
     # Connections.
@@ -338,7 +338,7 @@ class SessionRun:
             self._repeating = False
         elif mark.kind == CUT:
             if state is not None:
-                refs = expanded(reference_runs(state), mark.value)
+                refs = expand_runs(reference_runs(state), mark.value)
                 self._results.needed(self._log.node, self._session, mark.at, refs)
         elif state is not None:
             self._existed.append((mark.at, mark.value))

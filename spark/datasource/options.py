@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from eventstore.display import escaped
-from eventstore.nats.discovery import PREFIX
+from eventstore.nats.discovery import LOG_STREAM_PREFIX
 from spark.columnar.row_filter import Pushed
 from spark.datasource.moments import Moments
 from spark.runtime.marked_errors import BadOption
@@ -121,7 +121,7 @@ def _streams(options: Mapping[str, str]) -> tuple[str, ...]:
         raise BadOption("stream and node exclude each other: give one")
     names = _list(options.get("stream", ""))
     if "node" in options:
-        names = tuple(PREFIX + node for node in _list(options["node"]))
+        names = tuple(LOG_STREAM_PREFIX + node for node in _list(options["node"]))
     for name in names:
         if name != "*" and (not name.isprintable() or any(bad in name for bad in " .*>/\\")):
             raise BadOption(f"not the name of a node or stream: {escaped(name)}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from eventstore.errors import CorruptLog
 from eventstore.format.events import UnknownEvent, UnreadableEvent
 from eventstore.format.positions import position
-from eventstore.nats.discovery import PREFIX
+from eventstore.nats.discovery import LOG_STREAM_PREFIX
 from spark.datasource.options import DROPMALFORMED, FAILFAST
 from spark.rows.decoder import Decoder, rows_of
 from spark.rows.records import record_rows
@@ -110,7 +110,7 @@ class Reading:
 
 
 def _node(part: Range) -> str:
-    return part.stored.stream.removeprefix(PREFIX)
+    return part.stored.stream.removeprefix(LOG_STREAM_PREFIX)
 
 
 def _wanted(

@@ -14,7 +14,7 @@ import orjson
 import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
-from projections.state.snapshot import decode
+from projections.state.snapshot import decode_session
 from projections.state.waiting_queue import QOS_MASK, RETAIN_FLAG
 from spark.rebuild.arrow_batches import batches, ddl
 from spark.rebuild.session_groups import grouped, sorted_by_session
@@ -79,7 +79,7 @@ def _facts_of(found: Iterable[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
         for _, _, position, time_ms, text, last in group.rows:
             parts.append(orjson.loads(text))
             if last:
-                state, parts = decode(group.session, parts), []
+                state, parts = decode_session(group.session, parts), []
                 common = {"node": group.node, "session": group.session, "position": position}
                 yield from ({**common, "time_ms": time_ms, **fact} for fact in _facts_in(state))
 

@@ -18,7 +18,7 @@ from actors.bridge.bridge_stats import BridgeStats
 from actors.bridge.flow import Flow, Leaving
 from actors.bridge.flows import Flows
 from eventstore.log.message_store import StoredMessages
-from protocol.nats.headers import parse
+from protocol.nats.headers import parse_headers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -223,7 +223,7 @@ def test_batches_of_several_topics_keep_positions(server: Server) -> None:
     server.publish(topics, payloads, qos=1, refs=range(70, 75), since=70, through=74)
     server.settle()
     assert (server.got("a"), server.got("b")) == ([b"0", b"2"], [b"1", b"3", b"4"])
-    ids = {payload: parse(head).get("Nats-Msg-Id") for _, head, payload in server.delivered}
+    ids = {payload: parse_headers(head).get("Nats-Msg-Id") for _, head, payload in server.delivered}
     assert ids == {b"%d" % at: f"{NODE}-{70 + at}" for at in range(5)}
     assert server.flows.held == 0
 

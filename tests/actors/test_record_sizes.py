@@ -51,7 +51,7 @@ from eventstore.log.journal import Journal
 from eventstore.log.message_store import Message
 from projections.state.node import NodeState
 from projections.state.session import InFlight, SessionState
-from projections.state.snapshot import decode, encode
+from projections.state.snapshot import decode_session, encode_session
 from protocol.mqtt.packets import Publishes
 
 NAME = "\x01" * NAME_BYTES
@@ -261,6 +261,6 @@ def test_what_is_repeated_of_a_session_is_read_back() -> None:
     node = NodeState()
     node.sessions[NAME] = state
     node.apply(WillArmed(NAME, NAME, 1, True, 0, 0), MAX_INDEX, 0)
-    parts = [orjson.loads(orjson.dumps(part)) for part in encode(state)]
-    again = decode(NAME, cast("Sequence[dict[str, Any]]", parts))
+    parts = [orjson.loads(orjson.dumps(part)) for part in encode_session(state)]
+    again = decode_session(NAME, cast("Sequence[dict[str, Any]]", parts))
     assert (again.user, again.will, again.queued) == (state.user, state.will, state.queued)

@@ -47,7 +47,7 @@ from eventstore.format.records import GENESIS, Record, decode_record, encode_rec
 from eventstore.log.log_start import RecordedCut
 from projections.audit.message_story import StoryBuilder
 from projections.state.node import NodeState
-from projections.state.snapshot import encode
+from projections.state.snapshot import encode_session
 
 HOSTILE = "a\x1b[2J\x07\n\r\x9b1m\x7f\u202e\u2028\\z"
 
@@ -330,7 +330,7 @@ def snapshot_of(log: Log) -> dict[str, Any]:
     state = NodeState()
     for sequence, data in enumerate(log.records, 1):
         state.apply_record(decode_record(sequence, data))
-    (part,) = encode(state.sessions["c"])
+    (part,) = encode_session(state.sessions["c"])
     return part
 
 

@@ -26,8 +26,8 @@ from eventstore.format.events import (
 )
 from eventstore.format.positions import Position, position
 from eventstore.format.records import GENESIS, ChainChecker, Record, encode_record, link_of
+from eventstore.log.damaged_log import SalvageResult, salvage
 from eventstore.log.jetstream_log import read_records, read_tail
-from eventstore.log.salvage import SalvageResult, salvage
 from eventstore.log.watermark import Watermark
 from eventstore.nats.connection import ConnectionOptions, connect, disconnect
 from eventstore.nats.jetstream import request_stream

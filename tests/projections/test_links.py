@@ -25,7 +25,7 @@ from eventstore.format.events import Event, MessageDropped, Unsubscribed
 from eventstore.format.positions import from_runs
 from projections.state.filter_links import linked
 from projections.state.session import SessionState
-from projections.state.snapshot import decode, encode
+from projections.state.snapshot import decode_session, encode_session
 from protocol.mqtt.topics import matches
 
 LIMITS = Limits(window=1, queued_messages=1000, queued_bytes=10_000, batch_bytes=10_000)
@@ -53,7 +53,7 @@ def deliver(topic_filter: str, ref: int) -> Callable[[SessionState], decisions.D
 def again(spec: Specification) -> Specification:
     """The same state, from its snapshot."""
     found = Specification()
-    found.state = decode(CLIENT, orjson.loads(orjson.dumps(encode(spec.state))))
+    found.state = decode_session(CLIENT, orjson.loads(orjson.dumps(encode_session(spec.state))))
     found.sequence = spec.sequence
     return found
 

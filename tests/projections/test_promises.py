@@ -46,7 +46,7 @@ from projections.audit.rules import (
 from projections.audit.session_audit import SessionAudit
 from projections.audit.subscription_spans import SubscriptionSpan, SubscriptionSpans
 from projections.state.single_session import SessionFold
-from projections.state.snapshot import encode
+from projections.state.snapshot import encode_session
 
 M = [position(100 + number, 0) for number in range(6)]
 """Positions of messages."""
@@ -393,7 +393,7 @@ def test_a_cut_log_is_checked_from_where_its_state_is_known() -> None:
     for index, event in enumerate([*BEGIN, delivered([4], [1]), queued([2])]):
         before.take(event, position(9, index), 7)
     assert before.state is not None
-    parts = encode(before.state)
+    parts = encode_session(before.state)
     events: list[Event] = [
         Acked("s", [99]),  # not known yet whether it is right
         Delivered("s", "t", 1, [4], [M[1]]),
@@ -459,7 +459,7 @@ def test_spans_of_a_cut_log_begin_with_the_checkpoint() -> None:
     fold.take(opened(), position(1, 0), 0)
     fold.take(Subscribed("s", [("a", 1), ("b", 2)]), position(1, 1), 0)
     assert fold.state is not None
-    (part,) = encode(fold.state)
+    (part,) = encode_session(fold.state)
     spans = SubscriptionSpans("s", whole=position(30, 0))
     spans.take(SessionSnapshot("s", part), position(20, 0))
     spans.take(Unsubscribed("s", ["a"]), position(25, 0))

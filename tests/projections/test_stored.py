@@ -27,7 +27,7 @@ from projections.storage.format import (
     key_of,
     mark_of,
     retained_body,
-    tag,
+    version_tag,
 )
 from projections.storage.loading import LoadedProjections, ProjectionLoader
 
@@ -51,14 +51,14 @@ def messages() -> Iterator[bytes]:
     for number, name in enumerate([*NAMES, "ann"], 2):
         version = position(number, 1)
         if number == 5:
-            digest ^= tag(key_of(SESSION, "ann"), position(2, 1))
-        digest ^= tag(key_of(SESSION, name), version)
+            digest ^= version_tag(key_of(SESSION, "ann"), position(2, 1))
+        digest ^= version_tag(key_of(SESSION, name), version)
         frozen = freeze(state_of(name), version)
         assert frozen is not None
         yield StoredEntry(SESSION, name, version, digest, text_of(frozen)).encode()
     yield StoredEntry(GONE, "old", 0, digest, b"").encode()
     message = RetainedMessage("t", b"payload", 1, position(7, 3))
-    digest ^= tag(key_of(RETAINED, "t"), message.ref)
+    digest ^= version_tag(key_of(RETAINED, "t"), message.ref)
     yield StoredEntry(RETAINED, "t", message.ref, digest, retained_body(message)).encode()
     mark = ProjectionMark(
         6, "ab" * 32, 3, 1, [4], [(1, position(3, 0), 99)], CUT, (position(5, 1), ARCHIVED)

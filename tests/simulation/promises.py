@@ -20,9 +20,13 @@ from eventstore.format.positions import INDEX_BITS, from_runs, position
 from eventstore.format.records import payload_bounds
 from projections.audit.rules import Violation
 from projections.audit.session_audit import SessionAudit
-from projections.audit.subscription_spans import TYPES, SubscriptionSpan, SubscriptionSpans
+from projections.audit.subscription_spans import (
+    SUBSCRIPTION_EVENTS,
+    SubscriptionSpan,
+    SubscriptionSpans,
+)
 from projections.state.digests import digest, session_digest
-from projections.state.snapshot import encode
+from projections.state.snapshot import encode_session
 from projections.state.turns import TurnAssembler
 from protocol.mqtt.topics import matches
 from simulation.fold import fold
@@ -120,7 +124,7 @@ def _effects(events: list[_Told]) -> list[_Effect]:
 
 def _digest(audit: SessionAudit) -> str | None:
     state, pending = audit.fold.state, audit.fold.pending.values()
-    return None if state is None else digest(map(orjson.dumps, encode(state)), pending)
+    return None if state is None else digest(map(orjson.dumps, encode_session(state)), pending)
 
 
 def violations(records: Sequence[Record]) -> dict[str, list[Violation]]:
@@ -142,7 +146,7 @@ def violations(records: Sequence[Record]) -> dict[str, list[Violation]]:
     for name, own in sessions.items():
         spans = SubscriptionSpans(name, whole)
         for told in own:
-            if isinstance(told.event, TYPES):
+            if isinstance(told.event, SUBSCRIPTION_EVENTS):
                 spans.take(told.event, told.at, told.time_ms, told.part)
         held = [span for span in spans.finish() if span.qos]
         owed = [(one, some) for one in effects if (some := _covering(one, held))]

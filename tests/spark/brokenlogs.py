@@ -39,7 +39,7 @@ from eventstore.format.events import (
 from eventstore.format.positions import Position, position
 from eventstore.format.records import decode_record, encode_record, previous_of
 from projections.state.single_session import SessionFold
-from projections.state.snapshot import encode
+from projections.state.snapshot import encode_session
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -602,7 +602,7 @@ def snapshot(story: Story, session: str, **changed: Any) -> SessionSnapshot:
             if getattr(event, "session", None) == session:
                 fold.take(event, at(sequence, index), record.time_ms)
     assert fold.state is not None
-    (part,) = encode(fold.state)
+    (part,) = encode_session(fold.state)
     return SessionSnapshot(session, {**part, **changed})
 
 

@@ -31,7 +31,7 @@ from eventstore.format.events import (
 from eventstore.format.positions import INDEX_BITS, Position, position
 from projections.state.node import NodeState
 from projections.state.retained import RetainedIndex
-from projections.state.snapshot import Part, decode, encode
+from projections.state.snapshot import Part, decode_session, encode_session
 from projections.state.turns import TurnAssembler
 
 if TYPE_CHECKING:
@@ -215,7 +215,7 @@ class SessionHistory:
     def _keep(self) -> None:
         """Keep the state as it is now."""
         state = self._node.sessions.get(self.name)
-        parts = b"" if state is None else orjson.dumps(encode(state))
+        parts = b"" if state is None else orjson.dumps(encode_session(state))
         self._kept.append(_Kept(self.forgotten + len(self), parts))
         self._bytes += len(parts)
         while len(self._kept) > MOST_STATES or (self._bytes > STATE_BYTES and len(self._kept) > 2):
@@ -345,4 +345,4 @@ def _thawed(name: str, kept: _Kept) -> SessionState | None:
     if not kept.parts:
         return None
     parts: list[Part] = orjson.loads(kept.parts)
-    return decode(name, parts)
+    return decode_session(name, parts)

@@ -24,7 +24,7 @@ from eventstore.format.events import (
 )
 from eventstore.format.positions import MAX_INDEX, from_runs, position
 from eventstore.format.records import payload_bounds
-from projections.audit.subscription_spans import TYPES as OF_SPANS
+from projections.audit.subscription_spans import SUBSCRIPTION_EVENTS as OF_SPANS
 from projections.state.digests import retained_digest
 from projections.state.retained import RetainedMessage
 from spark.audit.facts.chain import BEGUN, COMPLETED, CUT, REPEATED
