@@ -50,18 +50,20 @@ from actors.session.router import Router
 from actors.session.session import Session
 from actors.supervision import inherit, replace, succeed
 from eventstore.errors import CorruptLog, LogUnavailable
-from eventstore.format.events import (
+from eventstore.format import (
+    INDEX_BITS,
     NATS_SESSION,
     Bridged,
     BrokerStopped,
     Event,
+    Position,
     entries,
+    format_position,
 )
-from eventstore.format.positions import INDEX_BITS, Position, format_position
-from eventstore.log.message_store import Message, MessageStore
-from projections.state.node import NodeState
+from eventstore.log import Message, MessageStore
+from projections.state import NodeState
 from protocol.errors import FoldmqError
-from protocol.mqtt.packets import ConnectCode
+from protocol.mqtt import ConnectCode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -75,11 +77,10 @@ if TYPE_CHECKING:
     from actors.options.bridge_options import BridgeOptions
     from actors.options.broker_options import Options
     from actors.session.messages import Publication
-    from eventstore.format.records import Record
-    from eventstore.log.jetstream_log import EventLog, LogWriter
-    from eventstore.log.journal import Journal
-    from projections.state.session import SessionState
-    from protocol.mqtt.packets import Packet
+    from eventstore.format import Record
+    from eventstore.log import EventLog, Journal, LogWriter
+    from projections.state import SessionState
+    from protocol.mqtt import Packet
 
 _log = structlog.get_logger("foldmq")
 

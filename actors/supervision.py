@@ -22,14 +22,14 @@ from actors.session.messages import Attach, Detached, Expire, Kick, Outgoing, Re
 from actors.session.session import Session
 from actors.session.subscription import Subscription
 from eventstore.errors import LogUnavailable
-from eventstore.format.events import SessionClosed
+from eventstore.format import SessionClosed
 from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from actors.broker import Broker
-    from projections.state.session import SessionState
+    from projections.state import SessionState
 
 _log = structlog.get_logger("foldmq")
 

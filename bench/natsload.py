@@ -14,8 +14,7 @@ from collections.abc import Callable
 
 import uvloop
 
-from eventstore.nats.batch_client import BatchClient, NatsMessage, encode_pub
-from eventstore.nats.connection import ConnectionOptions
+from eventstore.nats import BatchClient, ConnectionOptions, NatsMessage, encode_pub
 
 PATIENCE = 5.0
 """Seconds without a message after which no more is waited for."""

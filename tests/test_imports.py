@@ -7,6 +7,7 @@ packages form no cycle, imports for types included.
 
 import ast
 import functools
+import importlib
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
@@ -156,6 +157,9 @@ def test_every_package_is_typed() -> None:
 MOST_MODULES = 12
 """Modules of one package, besides its ``__init__``."""
 
+WITH_FRONT_DOOR = ("protocol", "eventstore", "projections")
+"""Top-level packages whose sub-packages are imported by their ``__init__`` only, from outside."""
+
 AGAINST_THE_ORDER: list[tuple[str, str]] = [
     ("actors.bridge.arrivals", "actors.broker"),
     ("actors.bridge.bridge", "actors.broker"),
@@ -283,6 +287,40 @@ def test_a_module_name_is_unique_in_its_top_level_package(top: str) -> None:
     modules = [name for name in _files() if name not in _packages() and name.startswith(f"{top}.")]
     names = Counter(name.rpartition(".")[2] for name in modules)
     assert [name for name in modules if names[name.rpartition(".")[2]] > 1] == []
+
+
+def past_the_front_door(name: str, source: str) -> list[str]:
+    """Return the modules of another package that are imported instead of the package."""
+    return [
+        f"{line}: {name} imports {module}"
+        for line, module in imported(source)
+        if module in _files()
+        and module not in _packages()
+        and module.count(".") > 1
+        and module.split(".")[0] in WITH_FRONT_DOOR
+        and _package(module) != _package(name)
+    ]
+
+
+def test_other_packages_are_imported_by_their_front_door() -> None:
+    found = [
+        problem
+        for name, file in _files().items()
+        for problem in past_the_front_door(name, file.read_text("utf-8"))
+    ]
+    assert found == []
+    assert past_the_front_door("cli.main", "from eventstore.log.journal import Journal")
+    assert not past_the_front_door("eventstore.log.x", "from eventstore.log.journal import Journal")
+
+
+def test_front_doors_say_what_is_public() -> None:
+    """Each has a docstring and ``__all__``, and each of its names is there."""
+    for name in _packages():
+        if name.count(".") != 1 or name.split(".")[0] not in WITH_FRONT_DOOR:
+            continue
+        package = importlib.import_module(name)
+        assert package.__doc__, name
+        assert [one for one in package.__all__ if not hasattr(package, one)] == [], name
 
 
 def test_packages_form_no_cycle() -> None:

@@ -22,7 +22,7 @@ from actors.authn.verdict_cache import Remembered
 from actors.authz.filter_index import FilterError, parse_filter
 from actors.authz.rules import Rule
 from eventstore.display import escaped
-from eventstore.nats.request_client import UnansweredError
+from eventstore.nats import UnansweredError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -19,11 +19,10 @@ from actors.options.bridge_options import REQUESTS
 from actors.session.decisions import PACKET_IDS
 from actors.session.messages import Batch
 from actors.session.publisher import Publisher
-from eventstore.format.events import NATS_SESSION, SessionClosed, SessionOpened
-from eventstore.format.positions import INDEX_BITS
-from eventstore.nats.batch_client import encode_pub
-from protocol.mqtt.packets import Publishes
-from protocol.nats.headers import parse_headers
+from eventstore.format import INDEX_BITS, NATS_SESSION, SessionClosed, SessionOpened
+from eventstore.nats import encode_pub
+from protocol.mqtt import Publishes
+from protocol.nats import parse_headers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -34,10 +33,10 @@ if TYPE_CHECKING:
     from actors.broker import Broker
     from actors.options.bridge_options import BridgeOptions
     from actors.session.router import Subscriber
-    from eventstore.format.positions import Position
-    from eventstore.log.journal import OutputSink
-    from eventstore.nats.batch_client import NatsMessage
-    from protocol.nats.headers import Headers
+    from eventstore.format import Position
+    from eventstore.log import OutputSink
+    from eventstore.nats import NatsMessage
+    from protocol.nats import Headers
 
 _LEVEL = 4
 """Protocol level that the log has for the session of NATS: its rules are those of MQTT 3.1.1."""

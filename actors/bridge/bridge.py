@@ -25,8 +25,8 @@ from actors.bridge.outbox import Outbox
 from actors.bridge.replies import Replies
 from actors.kernel.kernel import LoopActor
 from actors.node.read_pause import Pause
-from eventstore.format.events import NATS_SESSION, Bridged
-from eventstore.nats.batch_client import encode_pub
+from eventstore.format import NATS_SESSION, Bridged
+from eventstore.nats import encode_pub
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -36,11 +36,10 @@ if TYPE_CHECKING:
     from actors.broker import Broker
     from actors.connection.connection import Connection
     from actors.options.bridge_options import BridgeOptions
-    from eventstore.format.positions import Position
-    from eventstore.log.journal import GatedOutput
-    from eventstore.log.message_store import StoredMessages
-    from eventstore.nats.batch_client import BatchClient
-    from protocol.mqtt.packets import Publishes
+    from eventstore.format import Position
+    from eventstore.log import GatedOutput, StoredMessages
+    from eventstore.nats import BatchClient
+    from protocol.mqtt import Publishes
 
 _log = structlog.get_logger("foldmq")
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from eventstore.nats.batch_client import NatsMessage
+    from eventstore.nats import NatsMessage
 
 _MOST = 10_000
 """Copies that may be owed; the oldest are written off first."""

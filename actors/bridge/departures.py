@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING
 
 from actors.bridge.flow import Flow
 from actors.options.bridge_options import REPLIES
-from eventstore.format.events import NATS_SESSION
-from eventstore.log.message_store import StoredMessages
-from protocol.nats.headers import MAX_CLIENT
-from protocol.nats.mapping import MAX_SUBJECT
+from eventstore.format import NATS_SESSION
+from eventstore.log import StoredMessages
+from protocol.nats import MAX_CLIENT, MAX_SUBJECT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from actors.bridge.flow import Leaving
     from actors.bridge.flows import Flows
     from actors.options.bridge_options import BridgeOptions
-    from eventstore.log.journal import GatedOutput
+    from eventstore.log import GatedOutput
 
 _MOST_FLOWS = 65_536
 _MOST_FLOW_BYTES = 16 * 1024 * 1024

@@ -15,8 +15,8 @@ from actors.bridge.bridge_stats import BridgeStats
 from actors.bridge.interest import Interest
 from eventstore.display import escaped
 from eventstore.errors import BadNatsOptions, EventStoreError
-from eventstore.format.events import NATS_SESSION, Bridged
-from eventstore.nats.batch_client import BatchClient
+from eventstore.format import NATS_SESSION, Bridged
+from eventstore.nats import BatchClient
 from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:
@@ -25,11 +25,10 @@ if TYPE_CHECKING:
     from actors.broker import Broker
     from actors.connection.connection import Connection
     from actors.options.bridge_options import BridgeOptions
-    from eventstore.format.positions import Position
-    from eventstore.log.message_store import StoredMessages
-    from eventstore.nats.batch_client import NatsMessage
-    from eventstore.nats.connection import ConnectionOptions
-    from protocol.mqtt.packets import Publishes
+    from eventstore.format import Position
+    from eventstore.log import StoredMessages
+    from eventstore.nats import ConnectionOptions, NatsMessage
+    from protocol.mqtt import Publishes
 
 _log = structlog.get_logger("foldmq")
 

@@ -16,19 +16,23 @@ import structlog
 
 from actors.bridge.flow import Leaving
 from eventstore.errors import LogUnavailable
-from eventstore.format.events import (
+from eventstore.format import (
+    INDEX_BITS,
     NATS_SESSION,
     Event,
     MessagePublished,
+    Position,
     Released,
     SessionExpired,
     SessionOpened,
     SessionSnapshot,
     entries,
+    format_position,
+    from_runs,
+    position,
 )
-from eventstore.format.positions import INDEX_BITS, Position, format_position, from_runs, position
-from eventstore.log.message_store import MessageStore, StoredMessages, messages_of
-from projections.state.turns import TurnAssembler
+from eventstore.log import MessageStore, StoredMessages, messages_of
+from projections.state import TurnAssembler
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,7 +40,7 @@ if TYPE_CHECKING:
     from actors.bridge.flows import Flows
     from actors.broker import Broker
     from actors.options.bridge_options import BridgeOptions
-    from eventstore.format.records import Record
+    from eventstore.format import Record
 
 _log = structlog.get_logger("foldmq")
 

@@ -17,8 +17,8 @@ from actors.connection.listener import Listener
 from actors.limits.addresses import network_of
 from actors.limits.client_limits import Guard
 from actors.session.messages import Authenticated, Close
-from eventstore.format.events import NATS_SESSION
-from protocol.mqtt.packets import ConnectCode
+from eventstore.format import NATS_SESSION
+from protocol.mqtt import ConnectCode
 
 if TYPE_CHECKING:
     import asyncio
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from actors.connection.listener import ListenerOptions
     from actors.options.broker_options import Options
     from actors.options.limit_options import Quota
-    from protocol.mqtt.packets import Connect
+    from protocol.mqtt import Connect
 
 _log = structlog.get_logger("foldmq")
 

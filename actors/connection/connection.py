@@ -26,9 +26,7 @@ from actors.session.messages import Authenticated, Close, Detached, Packets, Wri
 from actors.transports.handshakes import HandshakeError
 from actors.transports.peer import keep_alive_in_tcp, local_peer
 from actors.transports.websocket import WebSocketStage
-from protocol.mqtt.decoder import Decoder
-from protocol.mqtt.encoder import PINGRESP, connack
-from protocol.mqtt.packets import ConnectCode, Disconnect, Packet, Pingreq
+from protocol.mqtt import PINGRESP, ConnectCode, Decoder, Disconnect, Packet, Pingreq, connack
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -40,7 +38,7 @@ if TYPE_CHECKING:
     from actors.kernel.clock import Timers
     from actors.limits.publish_rates import Meter
     from actors.session.session import Session
-    from eventstore.log.journal import GatedOutput
+    from eventstore.log import GatedOutput
 
 _log = structlog.get_logger("foldmq")
 

@@ -15,9 +15,9 @@ from actors.inspection import views
 from actors.inspection.inspector import Listing, in_steps
 from actors.inspection.requests import Refused, flag, number, optional, shown, text
 from actors.inspection.status import status
-from projections.state.session_table import OutstandingTotals
-from protocol.mqtt.topic_trie import FilterTrie
-from protocol.mqtt.topics import (
+from projections.state import OutstandingTotals
+from protocol.mqtt import (
+    FilterTrie,
     TopicError,
     filters_overlap,
     validate_topic_filter,
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from actors.broker import Broker
     from actors.inspection.inspector import Answer, Handler, Work
     from actors.kernel.kernel import LoopActor
-    from projections.state.session import SessionState
+    from projections.state import SessionState
 
 _MOST_TOP = 500
 _LONGEST_PATTERN, _MOST_STARS = 256, 16

@@ -11,7 +11,7 @@ from actors.transports.handshakes import TlsStats
 
 if TYPE_CHECKING:
     from actors.broker import Broker
-    from eventstore.log.journal_stats import Histogram
+    from eventstore.log import Histogram
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 

@@ -13,8 +13,8 @@ from math import exp
 from typing import TYPE_CHECKING, NamedTuple
 
 from actors.session.messages import Batch
-from projections.state.session_table import OutstandingTotals
-from protocol.mqtt.topic_trie import TopicTrie
+from projections.state import OutstandingTotals
+from protocol.mqtt import TopicTrie
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

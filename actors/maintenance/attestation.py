@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import structlog
 
-from projections.state.digests import (
+from projections.state import (
     NO_DIGEST,
     digest,
     pending_of,
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from actors.broker import Broker
-    from projections.state.node import NodeState
+    from projections.state import NodeState
 
 _log = structlog.get_logger("foldmq")
 

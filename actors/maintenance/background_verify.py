@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from eventstore.errors import CorruptLog, LogUnavailable
-from eventstore.format.records import ChainChecker
+from eventstore.format import ChainChecker
 
 if TYPE_CHECKING:
     from actors.broker import Broker

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from eventstore.format.record_size import STORED_OVERHEAD
+from eventstore.format import STORED_OVERHEAD
 
 if TYPE_CHECKING:
     from actors.broker import Broker

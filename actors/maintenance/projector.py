@@ -16,10 +16,9 @@ import orjson
 import structlog
 
 from eventstore.errors import LogUnavailable, LostLog
-from eventstore.format.positions import INDEX_BITS
-from projections.state.session_table import bound_of, text_of
-from projections.state.snapshot import encode_session
-from projections.storage.format import (
+from eventstore.format import INDEX_BITS
+from projections.state import bound_of, encode_session, text_of
+from projections.storage import (
     GONE,
     MARK,
     MARK_KEY,
@@ -36,9 +35,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from actors.broker import Broker
-    from eventstore.format.positions import Position
-    from eventstore.log.keyed_store import KeyedStore
-    from projections.storage.loading import LoadedProjections
+    from eventstore.format import Position
+    from eventstore.log import KeyedStore
+    from projections.storage import LoadedProjections
 
 _log = structlog.get_logger("foldmq")
 

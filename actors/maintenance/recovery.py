@@ -15,33 +15,29 @@ import structlog
 
 from actors.session.messages import Detached
 from eventstore.errors import CorruptLog, LogUnavailable
-from eventstore.format.events import (
+from eventstore.format import (
+    INDEX_BITS,
     BrokerStarted,
+    ChainChecker,
     MessagePublished,
     MessagesCarried,
     SessionClosed,
+    from_runs,
+    position,
     upcast,
 )
-from eventstore.format.positions import INDEX_BITS, from_runs, position
-from eventstore.format.records import ChainChecker
-from eventstore.log.journal import Journal
-from eventstore.log.log_start import LostBeginning
-from eventstore.log.message_store import messages_of
-from projections.state.node import NodeState
-from projections.state.retained import RetainedMessage
-from projections.storage.format import BadProjection
-from projections.storage.loading import ProjectionLoader
+from eventstore.log import Journal, LostBeginning, messages_of
+from projections.state import NodeState, RetainedMessage
+from projections.storage import BadProjection, ProjectionLoader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from actors.broker import Broker
-    from eventstore.format.positions import Position
-    from eventstore.format.records import Record
-    from eventstore.log.jetstream_log import EventLog, LogTail
-    from projections.state.session import SessionState
-    from projections.storage.format import ProjectionMark
-    from projections.storage.loading import LoadedProjections
+    from eventstore.format import Position, Record
+    from eventstore.log import EventLog, LogTail
+    from projections.state import SessionState
+    from projections.storage import LoadedProjections, ProjectionMark
 
 _log = structlog.get_logger("foldmq")
 

@@ -30,10 +30,16 @@ from actors.maintenance.checkpoints import (
 )
 from actors.maintenance.log_quota import LogRoom
 from eventstore.errors import CorruptLog, EventTooLarge, LogUnavailable
-from eventstore.format.events import Bridged, CheckpointBegun, CheckpointCompleted, LogCut
-from eventstore.format.positions import INDEX_BITS, position
-from eventstore.log.message_store import MessageStore
-from projections.state.snapshot import expand_runs, reference_runs
+from eventstore.format import (
+    INDEX_BITS,
+    Bridged,
+    CheckpointBegun,
+    CheckpointCompleted,
+    LogCut,
+    position,
+)
+from eventstore.log import MessageStore
+from projections.state import expand_runs, reference_runs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -41,9 +47,9 @@ if TYPE_CHECKING:
     from actors.broker import Broker
     from actors.maintenance.checkpoints import Said
     from actors.maintenance.projector import Projector
-    from eventstore.format.positions import Position
-    from eventstore.log.message_store import Message
-    from projections.state.node import Checkpoint
+    from eventstore.format import Position
+    from eventstore.log import Message
+    from projections.state import Checkpoint
 
 _log = structlog.get_logger("foldmq")
 

@@ -12,8 +12,8 @@ from actors.limits.rejection_log import Refusals
 from actors.session.messages import Close
 from actors.session.publisher import select
 from eventstore.display import escaped
-from eventstore.format.events import MessageDropped
-from protocol.mqtt.topics import is_reserved_filter
+from eventstore.format import MessageDropped
+from protocol.mqtt import is_reserved_filter
 
 if TYPE_CHECKING:
     from collections.abc import Container
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from actors.authz.rules import Access, Permissions
     from actors.broker import Broker
     from actors.connection.connection import Connection
-    from projections.state.session import SessionState
-    from protocol.mqtt.packets import Connect, Publishes
+    from projections.state import SessionState
+    from protocol.mqtt import Connect, Publishes
 
 _SHOWN = 200
 """Characters of a topic in a line of the log."""

@@ -14,12 +14,20 @@ from actors.node.read_pause import Pause
 from actors.session import decisions
 from actors.session.backpressure import BACKLOG, Backlog
 from actors.session.messages import AckCheck, Batch, GoOnSending, Outgoing
-from eventstore.format.events import Delivered, MessageDropped, Queued, Redelivered, entries
-from eventstore.format.positions import INDEX_BITS, Position, format_position, to_runs
-from eventstore.log.message_store import Message
-from projections.state.waiting_queue import QOS_MASK, RETAIN_FLAG
-from protocol.mqtt.encoder import PublishEncoder, acks
-from protocol.mqtt.packets import PacketType
+from eventstore.format import (
+    INDEX_BITS,
+    Delivered,
+    MessageDropped,
+    Position,
+    Queued,
+    Redelivered,
+    entries,
+    format_position,
+    to_runs,
+)
+from eventstore.log import Message
+from projections.state import QOS_MASK, RETAIN_FLAG
+from protocol.mqtt import PacketType, PublishEncoder, acks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -27,7 +35,7 @@ if TYPE_CHECKING:
     from actors.broker import Broker
     from actors.connection.connection import Connection
     from actors.session.session import Session
-    from projections.state.session import InFlight
+    from projections.state import InFlight
 
 _DRAIN_AT_ONCE = 1024
 """Messages taken from the queue in one step."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from protocol.mqtt.encoder import PublishEncoder
+from protocol.mqtt import PublishEncoder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from actors.connection.connection import Connection
     from actors.session.operator_commands import Order
     from actors.session.router import Subscriber
-    from eventstore.format.positions import Position
-    from eventstore.log.message_store import Message
-    from protocol.mqtt.packets import Connect, Packet
+    from eventstore.format import Position
+    from eventstore.log import Message
+    from protocol.mqtt import Connect, Packet
 
 
 class Batch:

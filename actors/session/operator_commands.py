@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from eventstore.format.events import OperatorActed
-from eventstore.format.positions import Position, format_position
+from eventstore.format import OperatorActed, Position, format_position
 
 if TYPE_CHECKING:
     from actors.broker import Broker
-    from eventstore.format.events import Event
-    from eventstore.log.journal import GatedOutput
+    from eventstore.format import Event
+    from eventstore.log import GatedOutput
 
 _log = structlog.get_logger("foldmq")
 

@@ -12,13 +12,18 @@ from typing import TYPE_CHECKING, TypeAlias
 from actors.session.decisions import dropped
 from actors.session.messages import Batch, Outgoing, Publication
 from actors.session.router import NOWHERE, Route, Subscriber
-from eventstore.format.events import MessageDropped, MessagePublished, Released
-from eventstore.format.positions import Position, format_position, to_runs
-from eventstore.format.record_size import ESCAPED, NAMES
-from eventstore.log.journal import ENTRY_BYTES
-from eventstore.log.message_store import Message, StoredMessages
-from protocol.mqtt.packets import Publishes
-from protocol.mqtt.topics import is_reserved_topic
+from eventstore.format import (
+    ESCAPED,
+    NAMES,
+    MessageDropped,
+    MessagePublished,
+    Position,
+    Released,
+    format_position,
+    to_runs,
+)
+from eventstore.log import ENTRY_BYTES, Message, StoredMessages
+from protocol.mqtt import Publishes, is_reserved_topic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -22,9 +22,7 @@ from weakref import WeakSet
 
 from actors.options.bridge_options import REQUESTS
 from actors.session.wildcard_patterns import Patterns
-from protocol.mqtt.sparkplug import certificate_topic
-from protocol.mqtt.topic_trie import FilterTrie
-from protocol.mqtt.topics import is_reserved_topic
+from protocol.mqtt import FilterTrie, certificate_topic, is_reserved_topic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -32,7 +30,7 @@ if TYPE_CHECKING:
     from actors.authz.rules import Access
     from actors.bridge.host import BridgeHost
     from actors.session.subscription import Subscription
-    from projections.state.session import SessionState
+    from projections.state import SessionState
 
 _CACHED_TOPICS = 65_536
 _CACHED_BYTES = 16 * 1024 * 1024

@@ -47,9 +47,10 @@ from actors.session.messages import (
 )
 from actors.session.publisher import Publisher, select
 from actors.session.subscription import Subscription
-from eventstore.format.events import (
+from eventstore.format import (
     Event,
     MessageDropped,
+    Position,
     SessionClosed,
     SessionExpired,
     SessionOpened,
@@ -57,12 +58,14 @@ from eventstore.format.events import (
     WillArmed,
     WillCancelled,
     WillFired,
+    format_position,
+    from_runs,
+    sequence_of,
 )
-from eventstore.format.positions import Position, format_position, from_runs, sequence_of
-from eventstore.log.message_store import Message
-from projections.state.session import SessionState
-from protocol.mqtt.encoder import PINGRESP, acks, connack, suback, unsuback
-from protocol.mqtt.packets import (
+from eventstore.log import Message
+from projections.state import SessionState
+from protocol.mqtt import (
+    PINGRESP,
     Acks,
     Connect,
     ConnectCode,
@@ -71,8 +74,13 @@ from protocol.mqtt.packets import (
     Publishes,
     Subscribe,
     Unsubscribe,
+    acks,
+    connack,
+    is_death,
+    suback,
+    unsuback,
+    with_timestamp,
 )
-from protocol.mqtt.sparkplug import is_death, with_timestamp
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -80,8 +88,8 @@ if TYPE_CHECKING:
     from actors.broker import Broker
     from actors.connection.connection import Connection
     from actors.session.router import Subscriber
-    from projections.state.retained import RetainedMessage
-    from protocol.mqtt.packets import Packet
+    from projections.state import RetainedMessage
+    from protocol.mqtt import Packet
 
 _log = structlog.get_logger("foldmq")
 

@@ -27,17 +27,16 @@ from actors.session.subscription import Subscription
 from actors.tracing import trace_lines as tracelines
 from actors.tracing.method_patch import Shadow
 from actors.tracing.trace import AT_ONCE, End, Trace, add_lines
-from eventstore.format.events import MessagePublished, SessionSnapshot
-from protocol.mqtt.server_packets import count_server_packets, read_server_packets
+from eventstore.format import MessagePublished, SessionSnapshot
+from protocol.mqtt import count_server_packets, read_server_packets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from actors.broker import Broker
     from actors.kernel.kernel import LoopActor
-    from eventstore.format.events import Event
-    from eventstore.format.positions import Position
-    from eventstore.log.journal import OutputSink
+    from eventstore.format import Event, Position
+    from eventstore.log import OutputSink
 
 _log = structlog.get_logger("foldmq")
 

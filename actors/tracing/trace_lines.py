@@ -27,17 +27,26 @@ from actors.session.messages import (
     Regrant,
     Retry,
 )
-from eventstore.format.positions import to_runs
-from protocol.mqtt.packets import Acks, Connect, Publish, Publishes, Subscribe, Unsubscribe
-from protocol.mqtt.server_packets import Connack, Suback, Unsuback, read_server_packets
+from eventstore.format import to_runs
+from protocol.mqtt import (
+    Acks,
+    Connack,
+    Connect,
+    Publish,
+    Publishes,
+    Suback,
+    Subscribe,
+    Unsuback,
+    Unsubscribe,
+    read_server_packets,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from eventstore.format.events import Event, MessagePublished
-    from eventstore.format.positions import Position, Run
-    from eventstore.log.message_store import MessageStore
-    from projections.state.retained import RetainedMessage
+    from eventstore.format import Event, MessagePublished, Position, Run
+    from eventstore.log import MessageStore
+    from projections.state import RetainedMessage
 
 NAME_LIMIT = 256
 """Characters of a name (client identifier, topic, filter, ...) that are given."""

@@ -19,12 +19,7 @@ from actors.tracing.method_patch import Shadow
 from actors.tracing.recorder import Lookout
 from actors.tracing.topic_trace import TopicTrace
 from actors.tracing.trace import End, Trace
-from protocol.mqtt.topics import (
-    MAX_TOPIC_BYTES,
-    TopicError,
-    is_reserved_filter,
-    validate_topic_filter,
-)
+from protocol.mqtt import MAX_TOPIC_BYTES, TopicError, is_reserved_filter, validate_topic_filter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -32,8 +27,7 @@ if TYPE_CHECKING:
     from actors.broker import Broker
     from actors.inspection.inspector import Handler
     from actors.session.messages import Publication
-    from eventstore.format.events import Event
-    from eventstore.format.positions import Position
+    from eventstore.format import Event, Position
 
 _log = structlog.get_logger("foldmq")
 

@@ -16,7 +16,7 @@ from eventstore.display import (
     payload_text,
     size,
 )
-from eventstore.format.positions import Position, Run, format_position
+from eventstore.format import Position, Run, format_position
 
 __all__ = [
     "NAME_LIMIT",

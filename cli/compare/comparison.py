@@ -12,13 +12,18 @@ from cli.compare.stored_projections import Projections
 from cli.logsource.replay_fold import fold
 from cli.logsource.source import CutOff, Source
 from eventstore.errors import CorruptLog
-from eventstore.format.events import Event, MessagePublished, RetainedSnapshot
-from eventstore.format.positions import Position, format_position, position
-from eventstore.format.records import Record, payload_bounds
-from projections.state.digests import retained_digest, session_digest
-from projections.state.node import NodeState
-from projections.state.turns import TurnAssembler
-from projections.storage.format import ProjectionMark
+from eventstore.format import (
+    Event,
+    MessagePublished,
+    Position,
+    Record,
+    RetainedSnapshot,
+    format_position,
+    payload_bounds,
+    position,
+)
+from projections.state import NodeState, TurnAssembler, retained_digest, session_digest
+from projections.storage import ProjectionMark
 
 BROKER, PROJECTIONS = "broker", "projections"
 SESSION, RETAINED, MARK = "session", "retained", "mark"

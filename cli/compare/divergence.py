@@ -15,11 +15,17 @@ from cli.compare.comparison import (
 )
 from cli.compare.live_state import as_number
 from cli.logsource.source import Source
-from eventstore.format.positions import Position, format_position, position
-from projections.state.digests import pending_of, retained_digest, session_digest
-from projections.state.node import NodeState
-from projections.state.session import InFlight, SessionState
-from projections.state.waiting_queue import FLAG_BITS, QOS_MASK
+from eventstore.format import Position, format_position, position
+from projections.state import (
+    FLAG_BITS,
+    QOS_MASK,
+    InFlight,
+    NodeState,
+    SessionState,
+    pending_of,
+    retained_digest,
+    session_digest,
+)
 
 _CROWD = 50_000
 

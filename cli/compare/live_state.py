@@ -12,9 +12,8 @@ from actors.maintenance.attestation import subject_of
 from cli.common import text
 from cli.common.progress import progress
 from cli.logsource.source import Source
-from eventstore.format.positions import Position, sequence_of
-from projections.state.session import SessionState
-from projections.state.snapshot import decode_session
+from eventstore.format import Position, sequence_of
+from projections.state import SessionState, decode_session
 from protocol.errors import FoldmqError
 
 _SECONDS = 10.0

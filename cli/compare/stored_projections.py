@@ -13,15 +13,11 @@ from cli.common.progress import progress
 from cli.compare.live_state import as_number
 from cli.logsource.source import Source
 from eventstore.errors import LostLog
-from eventstore.format.positions import Position
-from eventstore.format.records import GENESIS
-from eventstore.log.jetstream_log import read_stored
-from eventstore.nats.jetstream import read_bounds, request_stream
-from projections.state.digests import digest, retained_digest
-from projections.state.retained import RetainedMessage
-from projections.state.session import SessionState
-from projections.state.snapshot import decode_session
-from projections.storage.format import (
+from eventstore.format import GENESIS, Position
+from eventstore.log import read_stored
+from eventstore.nats import read_bounds, request_stream
+from projections.state import RetainedMessage, SessionState, decode_session, digest, retained_digest
+from projections.storage import (
     GONE,
     MARK,
     MARK_KEY,

@@ -27,8 +27,8 @@ from cli.compare.live_state import Asking, Attested, NoBroker, Page, Unanswered
 from cli.compare.stored_projections import ProjectionReader, Projections
 from cli.logsource.source import CutMeanwhile, Source, open_source
 from cli.logsource.source_flags import SourceFlags, UsageError
-from eventstore.format.positions import Position, format_position
-from eventstore.nats.discovery import LOG_STREAM_PREFIX
+from eventstore.format import Position, format_position
+from eventstore.nats import LOG_STREAM_PREFIX
 
 _TRIES = 2
 """How often to begin anew because the broker cut the log, before saying so."""

@@ -9,23 +9,29 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from cli.common import text
-from eventstore.format.events import (
+from eventstore.format import (
+    INDEX_BITS,
     CheckpointBegun,
     CheckpointCompleted,
     Event,
     LogCut,
     MessagePublished,
+    Position,
+    Record,
     RetainedSnapshot,
     SessionOpened,
     SessionSnapshot,
+    format_position,
+    from_runs,
+    payload_bounds,
+    position,
 )
-from eventstore.format.positions import INDEX_BITS, Position, format_position, from_runs, position
-from eventstore.format.records import Record, payload_bounds
-from projections.state.node import NodeState
-from projections.state.retained import RetainedMessage
-from projections.state.session import SessionState, SubscriptionState
-from projections.state.snapshot import (
+from projections.state import (
+    NodeState,
     Part,
+    RetainedMessage,
+    SessionState,
+    SubscriptionState,
     decode_session,
     encode_session,
     expand_runs,

@@ -10,9 +10,8 @@ from cli.logsource.moments import cut_at, parse_moment
 from cli.logsource.replay_fold import AsOf, Origins, Replay
 from cli.logsource.source import open_source
 from cli.logsource.source_flags import SourceFlags, UsageError
-from eventstore.format.positions import MAX_INDEX, Position
-from projections.state.node import NodeState
-from projections.state.session import SessionState
+from eventstore.format import MAX_INDEX, Position
+from projections.state import NodeState, SessionState
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,22 +15,24 @@ from cli.logsource.moments import Cut, Moment, cut_at, cut_off, parse_moment, st
 from cli.logsource.source import CutMeanwhile, CutOff, Source, open_source, say
 from cli.logsource.source_flags import SourceFlags, UsageError
 from cli.logsource.topic_lookup import TopicBook, topic_matcher
-from eventstore.format.events import (
+from eventstore.format import (
     Delivered,
     Event,
     MessageDropped,
     MessagePublished,
     MessagesCarried,
+    Position,
     Queued,
+    Record,
     Released,
     RetainedCleared,
     RetainedSnapshot,
     WillArmed,
     entries,
+    from_runs,
+    position,
 )
-from eventstore.format.positions import Position, from_runs, position
-from eventstore.format.records import Record
-from projections.state.turns import TurnAssembler
+from projections.state import TurnAssembler
 
 TYPES: dict[str, type] = {kind.__name__.casefold(): kind for kind in get_args(Event)}
 _FOLLOW_SHOWS = 10

@@ -13,11 +13,16 @@ from cli.logsource.replay_fold import AsOf, Replay
 from cli.logsource.source import open_source
 from cli.logsource.source_flags import SourceFlags, UsageError
 from cli.logsource.topic_lookup import TopicBook, topic_matcher
-from eventstore.format.positions import Position, format_position
-from projections.state.node import NodeState
-from projections.state.retained import RetainedMessage
-from projections.state.session import InFlight, SessionState, SubscriptionState
-from projections.state.waiting_queue import FLAG_BITS, QOS_MASK
+from eventstore.format import Position, format_position
+from projections.state import (
+    FLAG_BITS,
+    QOS_MASK,
+    InFlight,
+    NodeState,
+    RetainedMessage,
+    SessionState,
+    SubscriptionState,
+)
 
 _LISTED = 20
 _OLDEST = 3

@@ -11,12 +11,9 @@ import typer
 
 from cli.common import text
 from cli.logsource.replay_fold import fold
-from eventstore.format.events import Event, SessionClosed, SessionOpened, Subscribed
-from eventstore.format.positions import Position
-from eventstore.format.records import Record
-from eventstore.log.damaged_log import SalvageResult, salvage
-from projections.state.node import NodeState
-from projections.state.snapshot import expand_runs, reference_runs
+from eventstore.format import Event, Position, Record, SessionClosed, SessionOpened, Subscribed
+from eventstore.log import SalvageResult, salvage
+from projections.state import NodeState, expand_runs, reference_runs
 
 _UPDATE_SECONDS = 0.2
 

@@ -13,28 +13,25 @@ from cli.history.checkpoint_check import Agreement
 from cli.logsource.source import Source, check_noted, open_source
 from cli.logsource.source_flags import SourceFlags
 from eventstore.errors import CorruptLog, UnknownLogFormat
-from eventstore.format.events import (
+from eventstore.format import (
+    GENESIS,
+    ChainChecker,
     Delivered,
     Event,
     MessageDropped,
     MessagePublished,
     MessagesCarried,
     Queued,
+    Record,
     Released,
     RetainedSnapshot,
     UnreadableEvent,
     WillArmed,
+    count_runs,
+    decode_record,
     entries,
 )
-from eventstore.format.positions import count_runs
-from eventstore.format.records import GENESIS, ChainChecker, Record, decode_record
-from eventstore.log.log_start import (
-    LostBeginning,
-    RecordedCut,
-    check_beginning,
-    check_first,
-    find_cut,
-)
+from eventstore.log import LostBeginning, RecordedCut, check_beginning, check_first, find_cut
 
 _UPDATE_EVERY = 16
 _MOST_PROBLEMS = 100

@@ -12,11 +12,20 @@ from cli.logsource.source import CutOff, Source, open_source
 from cli.logsource.source_flags import SourceFlags, UsageError
 from cli.logsource.topic_lookup import topic_matcher
 from eventstore.errors import CorruptLog
-from eventstore.format.events import MessagePublished, MessagesCarried, RetainedSnapshot, entries
-from eventstore.format.positions import Position, format_position, from_runs, index_of, sequence_of
-from eventstore.format.records import Record
-from projections.audit.message_story import DeliveryCopy, MessageStory, StoryBuilder, StoryStep
-from projections.state.turns import TurnAssembler
+from eventstore.format import (
+    MessagePublished,
+    MessagesCarried,
+    Position,
+    Record,
+    RetainedSnapshot,
+    entries,
+    format_position,
+    from_runs,
+    index_of,
+    sequence_of,
+)
+from projections.audit import DeliveryCopy, MessageStory, StoryBuilder, StoryStep
+from projections.state import TurnAssembler
 
 _UPDATE_EVERY = 16
 _LISTED = 10

@@ -10,7 +10,7 @@ from cli.inspection.session_page import json_object
 from cli.live.broker_client import open_broker
 from cli.logsource.source_flags import SourceFlags
 from cli.logsource.topic_lookup import check_topic
-from eventstore.format.positions import format_position
+from eventstore.format import format_position
 
 OUTCOMES = {
     "sent": "sent",

@@ -13,8 +13,8 @@ from cli.live.broker_client import LiveBroker, open_broker
 from cli.logsource.source import NoLog, source_on
 from cli.logsource.source_flags import SourceFlags
 from cli.logsource.topic_lookup import check_filter, check_topic
-from eventstore.format.positions import Position, format_position, sequence_of
-from eventstore.log.message_store import messages_of
+from eventstore.format import Position, format_position, sequence_of
+from eventstore.log import messages_of
 
 
 def run_list(flags: SourceFlags, topic_filter: str, limit: int | None, *, as_json: bool) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 from cli.common import text
 from cli.common.tables import idle, span
-from eventstore.format.positions import format_position
+from eventstore.format import format_position
 
 Found = Mapping[str, Any]
 

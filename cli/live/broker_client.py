@@ -24,8 +24,7 @@ from cli.logsource.log_store import foreign_access
 from cli.logsource.source_flags import SourceFlags, UsageError
 from cli.settings.settings import Settings, load
 from eventstore.datadir import DataDir
-from eventstore.nats.connection import ConnectionOptions, connect, disconnect
-from eventstore.nats.discovery import LOG_STREAM_PREFIX
+from eventstore.nats import LOG_STREAM_PREFIX, ConnectionOptions, connect, disconnect
 from protocol.errors import FoldmqError
 
 SERVICE = "foldmq"

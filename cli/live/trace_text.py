@@ -9,8 +9,7 @@ from typing import Any
 from cli.common import text
 from cli.logsource.event_text import words
 from cli.logsource.topic_lookup import Published
-from eventstore.format.events import UnreadableEvent, parse_event
-from eventstore.format.positions import Position, format_position
+from eventstore.format import Position, UnreadableEvent, format_position, parse_event
 
 Line = Mapping[str, Any]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from cli.common import text
 from cli.logsource.topic_lookup import Published, Topics
-from eventstore.format.events import (
+from eventstore.format import (
     Acked,
     Bridged,
     BrokerStarted,
@@ -23,12 +23,14 @@ from eventstore.format.events import (
     MessagePublished,
     MessagesCarried,
     OperatorActed,
+    Position,
     Queued,
     Received,
     Redelivered,
     Released,
     RetainedCleared,
     RetainedSnapshot,
+    Run,
     SessionClosed,
     SessionExpired,
     SessionOpened,
@@ -40,10 +42,11 @@ from eventstore.format.events import (
     WillArmed,
     WillCancelled,
     WillFired,
+    format_position,
+    from_runs,
+    payload_bounds,
 )
-from eventstore.format.positions import Position, Run, format_position, from_runs
-from eventstore.format.records import payload_bounds
-from projections.audit.message_story import topic_of
+from projections.audit import topic_of
 
 _LEVELS = {3: ["MQTT 3.1"], 4: [], 5: ["MQTT 5"]}
 _PAYLOADS_SHOWN = 3

@@ -19,32 +19,35 @@ from cli.settings.bind import probe
 from cli.settings.settings import ConfigError, Settings
 from eventstore.datadir import DataDir
 from eventstore.errors import BadNatsOptions, LostLog
-from eventstore.format.record_size import (
+from eventstore.format import (
     LEAST_RECORD,
     RECORD_OVERHEAD,
     STORED_MOST,
     largest_packet,
     largest_record,
 )
-from eventstore.log.jetstream_log import EventLog
-from eventstore.log.keyed_store import KeyedStore
-from eventstore.log.watermark import Watermark
-from eventstore.nats.connection import (
+from eventstore.log import EventLog, KeyedStore, Watermark
+from eventstore.nats import (
     ConnectionOptions,
+    DirectClient,
     check_access,
+    check_jetstream,
     check_server,
+    claim_node,
     connect,
     disconnect,
+    ensure_stream,
 )
-from eventstore.nats.direct_client import DirectClient
-from eventstore.nats.jetstream import check_jetstream
-from eventstore.nats.log_stream import ensure_stream
-from eventstore.nats.node_claim import claim_node
-from eventstore.server.client_server import ClientServer
-from eventstore.server.client_tls import TlsFiles
-from eventstore.server.disk_recovery import DiskRecovery
-from eventstore.server.embedded import DEFAULT_MAX_PAYLOAD, EmbeddedServer
-from eventstore.server.users_file import NatsUser, read_users, readable_by_others
+from eventstore.server import (
+    DEFAULT_MAX_PAYLOAD,
+    ClientServer,
+    DiskRecovery,
+    EmbeddedServer,
+    NatsUser,
+    TlsFiles,
+    read_users,
+    readable_by_others,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path

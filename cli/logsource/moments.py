@@ -9,7 +9,7 @@ from cli.common.text import escaped
 from cli.common.units import seconds
 from cli.logsource.source import Source
 from cli.logsource.source_flags import UsageError
-from eventstore.format.positions import MAX_INDEX, Position, index_of, parse_position, sequence_of
+from eventstore.format import MAX_INDEX, Position, index_of, parse_position, sequence_of
 
 _POSITION = re.compile(r"[0-9]{1,13}(\.[0-9]{1,7})?")
 _TIME_OF_DAY = re.compile(r"([0-9]{1,2}):([0-9]{2})(?::([0-9]{2})(?:\.[0-9]+)?)?")

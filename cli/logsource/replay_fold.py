@@ -8,10 +8,18 @@ from cli.common.progress import progress
 from cli.logsource.moments import Cut
 from cli.logsource.source import CutOff, Source
 from eventstore.errors import CorruptLog
-from eventstore.format.events import CheckpointBegun, Event, RetainedSnapshot
-from eventstore.format.positions import MAX_INDEX, Position, format_position, from_runs, position
-from eventstore.format.records import Record
-from projections.state.node import NodeState
+from eventstore.format import (
+    MAX_INDEX,
+    CheckpointBegun,
+    Event,
+    Position,
+    Record,
+    RetainedSnapshot,
+    format_position,
+    from_runs,
+    position,
+)
+from projections.state import NodeState
 
 _UPDATE_EVERY = 16
 

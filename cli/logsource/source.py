@@ -20,15 +20,28 @@ from cli.logsource.source_flags import SourceFlags, UsageError
 from cli.settings.settings import Settings, load
 from eventstore.datadir import DataDir
 from eventstore.errors import CorruptLog, DataDirBusy, DataDirError, LostLog, NatsUnavailable
-from eventstore.format.positions import sequence_of
-from eventstore.format.records import ChainChecker, Record, decode_record
-from eventstore.log.jetstream_log import read_records, read_some, read_stored
-from eventstore.log.log_start import RecordedCut, check_beginning, check_first, find_cut
-from eventstore.log.watermark import Watermark
-from eventstore.nats.connection import ConnectionOptions, check_server, connect, disconnect
-from eventstore.nats.discovery import LOG_STREAM_PREFIX, list_logs
-from eventstore.nats.jetstream import check_jetstream, read_bounds
-from eventstore.server.embedded import EmbeddedServer
+from eventstore.format import ChainChecker, Record, decode_record, sequence_of
+from eventstore.log import (
+    RecordedCut,
+    Watermark,
+    check_beginning,
+    check_first,
+    find_cut,
+    read_records,
+    read_some,
+    read_stored,
+)
+from eventstore.nats import (
+    LOG_STREAM_PREFIX,
+    ConnectionOptions,
+    check_jetstream,
+    check_server,
+    connect,
+    disconnect,
+    list_logs,
+    read_bounds,
+)
+from eventstore.server import EmbeddedServer
 from protocol.errors import FoldmqError
 
 _LISTED = 10

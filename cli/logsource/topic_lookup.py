@@ -9,11 +9,18 @@ from cli.common.progress import progress
 from cli.common.text import escaped
 from cli.logsource.source import Source
 from cli.logsource.source_flags import UsageError
-from eventstore.format.events import Event, MessagePublished, MessagesCarried, RetainedSnapshot
-from eventstore.format.positions import INDEX_BITS, Position, from_runs, position
-from projections.audit.message_story import topic_of
-from protocol.mqtt.topic_trie import FilterTrie
-from protocol.mqtt.topics import TopicError, validate_topic_filter, validate_topic_name
+from eventstore.format import (
+    INDEX_BITS,
+    Event,
+    MessagePublished,
+    MessagesCarried,
+    Position,
+    RetainedSnapshot,
+    from_runs,
+    position,
+)
+from projections.audit import topic_of
+from protocol.mqtt import FilterTrie, TopicError, validate_topic_filter, validate_topic_name
 
 _KNOWN_TOPICS = 100_000
 _KNOWN_MESSAGES = 1_000_000

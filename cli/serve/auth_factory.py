@@ -18,14 +18,13 @@ from actors.authz.rules import Permissions
 from actors.kernel.clock import SystemClock
 from cli.settings.settings import ConfigError
 from eventstore.datadir import DataDir
-from eventstore.nats.connection import PRIVATE_PREFIX
-from eventstore.nats.request_client import RequestClient
+from eventstore.nats import PRIVATE_PREFIX, RequestClient
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from cli.settings.settings import Settings
-    from eventstore.nats.connection import ConnectionOptions
+    from eventstore.nats import ConnectionOptions
 
 
 PSEUDONYM_KEY = "pseudonym.key"

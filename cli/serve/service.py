@@ -38,9 +38,9 @@ from cli.settings.settings import RELOADABLE, ConfigError, Settings, check, load
 from cli.web.child import WebPage
 from eventstore.datadir import DataDir
 from eventstore.errors import RecordTooLarge
-from eventstore.format.record_size import LEAST_RECORD, largest_packet
+from eventstore.format import LEAST_RECORD, largest_packet
 from protocol.errors import FoldmqError
-from protocol.nats.mapping import Mapping, parse_users
+from protocol.nats import Mapping, parse_users
 
 if TYPE_CHECKING:
     from actors.authn.chain import Chain

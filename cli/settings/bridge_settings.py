@@ -10,7 +10,7 @@ from pydantic_settings import NoDecode
 
 from cli.settings.setting_types import several
 from eventstore.display import escaped
-from protocol.nats.mapping import Mapping, parse_users
+from protocol.nats import Mapping, parse_users
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

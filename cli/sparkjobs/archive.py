@@ -12,8 +12,7 @@ from cli.operator.bulk_change import by
 from cli.sparkjobs.job_runner import Job, run, write
 from cli.sparkjobs.log_location import Found, absolute
 from cli.sparkjobs.spark_flags import SparkFlags
-from eventstore.nats.connection import disconnect
-from eventstore.nats.discovery import LOG_STREAM_PREFIX
+from eventstore.nats import LOG_STREAM_PREFIX, disconnect
 from protocol.errors import FoldmqError
 from spark.archiving.archive_job import archive_one
 from spark.archiving.archive_plan import Due, due, unchanged

@@ -9,8 +9,8 @@ from cli.compare.stored_projections import Held, ProjectionReader, Projections
 from cli.live.broker_client import NoLiveBroker
 from cli.logsource.source import Source
 from cli.sparkjobs.log_location import Found
-from eventstore.format.positions import Position, position
-from eventstore.nats.discovery import LOG_STREAM_PREFIX
+from eventstore.format import Position, position
+from eventstore.nats import LOG_STREAM_PREFIX
 from spark.audit.facts.outcome import ALL_CLAIM as ALL
 from spark.audit.facts.outcome import RETAINED_CLAIM as RETAINED
 from spark.audit.facts.outcome import SESSION_CLAIM as SESSION

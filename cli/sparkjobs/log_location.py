@@ -14,7 +14,7 @@ from cli.logsource.source import CutOff, Place, Source, connect_to, find_place, 
 from cli.logsource.source_flags import UsageError
 from cli.settings.settings import Settings, load
 from cli.sparkjobs.spark_flags import MASTER, SparkFlags
-from eventstore.nats.connection import ConnectionOptions
+from eventstore.nats import ConnectionOptions
 from eventstore.paths import expand_home
 from spark.datasource.discovery import find_with, in_archive
 from spark.datasource.options import Options

@@ -26,7 +26,7 @@ from cli.common.tables import Column, Table
 from cli.logsource.source_flags import UsageError
 from cli.sparkjobs.job_runner import Job, write
 from cli.sparkjobs.log_location import absolute
-from eventstore.format.positions import (
+from eventstore.format import (
     INDEX_BITS,
     MAX_INDEX,
     Position,

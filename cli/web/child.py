@@ -20,7 +20,7 @@ from cli.common.units import Address
 from cli.settings.bind import ListenError, bind, excuse
 from cli.settings.settings import PREFIX, Settings
 from cli.web.auth.own_token import TOKEN_FILE, TokenError, find_token
-from eventstore.server.process import end_process
+from eventstore.server import end_process
 
 if TYPE_CHECKING:
     import socket

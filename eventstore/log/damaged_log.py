@@ -31,31 +31,37 @@ from eventstore.errors import (
     NatsUnavailable,
     UnknownLogFormat,
 )
-from eventstore.format.events import (
+from eventstore.format import (
+    ChainChecker,
     CheckpointBegun,
     CheckpointCompleted,
     LogCut,
     MessagesCarried,
+    Position,
+    Record,
     UnknownEvent,
     UnreadableEvent,
-    entries,
-)
-from eventstore.format.positions import Position, from_runs, position
-from eventstore.format.records import (
-    ChainChecker,
-    Record,
     decode_record,
     encode_record,
+    entries,
+    from_runs,
     link_of,
     payload_bounds,
+    position,
 )
 from eventstore.log.jetstream_log import read_stored, read_tail
 from eventstore.log.log_start import check_beginning, check_first, find_cut
 from eventstore.log.watermark import Watermark
-from eventstore.nats.connection import ConnectionOptions, connect, disconnect
-from eventstore.nats.jetstream import publish_expecting, purge, read_bounds
-from eventstore.nats.log_stream import ensure_stream
-from eventstore.server.embedded import EmbeddedServer
+from eventstore.nats import (
+    ConnectionOptions,
+    connect,
+    disconnect,
+    ensure_stream,
+    publish_expecting,
+    purge,
+    read_bounds,
+)
+from eventstore.server import EmbeddedServer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
@@ -63,9 +69,9 @@ if TYPE_CHECKING:
 
     from nats.aio.client import Client
 
-    from eventstore.format.events import Event
+    from eventstore.format import Event
     from eventstore.log.log_start import RecordedCut
-    from eventstore.server.process import Sync
+    from eventstore.server import Sync
 
 _WORK: Final = "salvage.tmp"
 _SYNC_SECONDS: Final = 30.0

@@ -28,9 +28,18 @@ from eventstore.errors import (
     NatsUnavailable,
     RecordTooLarge,
 )
-from eventstore.format.record_size import HEADERS, LEAST_RECORD, RECORD_OVERHEAD, largest_record
-from eventstore.format.records import GENESIS, Record, decode_record, link_of, previous_of
-from eventstore.nats.jetstream import (
+from eventstore.format import (
+    GENESIS,
+    HEADERS,
+    LEAST_RECORD,
+    RECORD_OVERHEAD,
+    Record,
+    decode_record,
+    largest_record,
+    link_of,
+    previous_of,
+)
+from eventstore.nats import (
     END_OF_BATCH,
     NOT_FOUND,
     NOT_STORED,
@@ -55,7 +64,7 @@ if TYPE_CHECKING:
     from eventstore.log.journal import Clock, Journal, PendingRecord
     from eventstore.log.keyed_store import KeyedStore
     from eventstore.log.watermark import Watermark
-    from eventstore.nats.direct_client import DirectClient
+    from eventstore.nats import DirectClient
 
 _log = structlog.get_logger("foldmq")
 

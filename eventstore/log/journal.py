@@ -26,22 +26,25 @@ import orjson
 import structlog
 
 from eventstore.errors import EventTooLarge
-from eventstore.format.events import (
+from eventstore.format import (
+    ESCAPED,
+    INDEX_BITS,
+    MAX_INDEX,
     Acked,
     Completed,
     Delivered,
     Event,
     MessagePublished,
     MessagesCarried,
+    Position,
     Queued,
     Received,
     Released,
     RetainedSnapshot,
     WillArmed,
+    encode_record,
+    link_of,
 )
-from eventstore.format.positions import INDEX_BITS, MAX_INDEX, Position
-from eventstore.format.record_size import ESCAPED
-from eventstore.format.records import encode_record, link_of
 from eventstore.log.journal_stats import JournalStats
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ import nats.errors
 import orjson
 
 from eventstore.errors import EventStoreError, LogUnavailable, LostLog
-from eventstore.nats.jetstream import (
+from eventstore.nats import (
     API,
     REQUEST_SECONDS,
     publish_expecting,

@@ -11,9 +11,18 @@ from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from typing import TYPE_CHECKING, NamedTuple
 
-from eventstore.format.events import MessagePublished, MessagesCarried, RetainedSnapshot, WillArmed
-from eventstore.format.positions import INDEX_BITS, Position, from_runs, position
-from eventstore.format.records import Record, payload_bounds
+from eventstore.format import (
+    INDEX_BITS,
+    MessagePublished,
+    MessagesCarried,
+    Position,
+    Record,
+    RetainedSnapshot,
+    WillArmed,
+    from_runs,
+    payload_bounds,
+    position,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

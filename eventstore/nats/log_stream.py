@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from eventstore.errors import LostLog, UnknownLogFormat, WeakDurability
-from eventstore.format.record_size import LEAST_RECORD
+from eventstore.format import LEAST_RECORD
 from eventstore.nats.jetstream import NO_STREAM, require
 
 if TYPE_CHECKING:

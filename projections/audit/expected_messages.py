@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from protocol.mqtt.topics import matches
+from protocol.mqtt import matches
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator, Mapping
 
-    from eventstore.format.positions import Position
+    from eventstore.format import Position
 
 _MATCHES_KEPT: Final = 4096
 

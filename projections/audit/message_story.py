@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
-from eventstore.format.events import (
+from eventstore.format import (
     Acked,
     CheckpointBegun,
     CheckpointCompleted,
@@ -24,6 +24,7 @@ from eventstore.format.events import (
     MessageDropped,
     MessagePublished,
     MessagesCarried,
+    Position,
     Queued,
     Received,
     Redelivered,
@@ -33,19 +34,17 @@ from eventstore.format.events import (
     SessionExpired,
     SessionOpened,
     SessionSnapshot,
+    from_runs,
+    position,
 )
-from eventstore.format.positions import Position, from_runs, position
-from projections.state.node import NodeState
-from projections.state.session import InFlight
-from projections.state.snapshot import decode_session
-from projections.state.waiting_queue import FLAG_BITS, QOS_MASK, RETAIN_FLAG
-from protocol.mqtt.topic_trie import FilterTrie
+from projections.state import FLAG_BITS, QOS_MASK, RETAIN_FLAG, InFlight, NodeState, decode_session
+from protocol.mqtt import FilterTrie
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from eventstore.format.records import Record
-    from projections.state.session import SessionState
+    from eventstore.format import Record
+    from projections.state import SessionState
 
 DeliveryOutcome: TypeAlias = Literal[
     "queued", "in_flight", "releasing", "acknowledged", "dropped", "gone"

@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import orjson
 
-from eventstore.format.events import (
+from eventstore.format import (
+    INDEX_BITS,
     Acked,
     Completed,
     Delivered,
     Event,
     MessageDropped,
+    Position,
     Queued,
     Received,
     Redelivered,
@@ -29,8 +31,9 @@ from eventstore.format.events import (
     SessionSnapshot,
     Subscribed,
     Unsubscribed,
+    format_position,
+    from_runs,
 )
-from eventstore.format.positions import INDEX_BITS, Position, format_position, from_runs
 from projections.audit import checks
 from projections.audit.expected_messages import ExpectedMessage, ExpectedMessages
 from projections.audit.ordering import RedeliveryOrder, TopicOrder
@@ -46,14 +49,12 @@ from projections.audit.rules import (
     Violation,
 )
 from projections.audit.turn_subscriptions import TurnSubscriptions
-from projections.state.single_session import SessionFold
-from projections.state.snapshot import Part, encode_session
-from projections.state.waiting_queue import RETAIN_FLAG
+from projections.state import RETAIN_FLAG, Part, SessionFold, encode_session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable
 
-    from projections.state.session import SessionState
+    from projections.state import SessionState
 
 BUCKETS: Final = 40
 """Latencies are counted by their bit length in milliseconds: 0, 1, 2-3, 4-7, ..."""

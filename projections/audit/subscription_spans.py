@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from eventstore.format.events import (
+from eventstore.format import (
+    INDEX_BITS,
     Event,
+    Position,
     SessionClosed,
     SessionExpired,
     SessionOpened,
@@ -16,8 +18,7 @@ from eventstore.format.events import (
     WillCancelled,
     WillFired,
 )
-from eventstore.format.positions import INDEX_BITS, Position
-from projections.state.single_session import SessionFold
+from projections.state import SessionFold
 
 SUBSCRIPTION_EVENTS = (
     SessionOpened,

@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from eventstore.format.positions import format_position
+from eventstore.format import format_position
 from projections.audit.rules import NO_SUBSCRIPTION, QOS, UNEXPECTED, Violation
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from eventstore.format.events import Unsubscribed
-    from eventstore.format.positions import Position
+    from eventstore.format import Position, Unsubscribed
 
 
 class TurnSubscriptions:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from protocol.mqtt.topics import filters_overlap
+from protocol.mqtt import filters_overlap
 
 if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet

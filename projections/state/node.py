@@ -9,7 +9,8 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from eventstore.format.events import (
+from eventstore.format import (
+    INDEX_BITS,
     Bridged,
     BrokerStarted,
     BrokerStopped,
@@ -21,6 +22,8 @@ from eventstore.format.events import (
     MessagePublished,
     MessagesCarried,
     OperatorActed,
+    Position,
+    Record,
     Released,
     RetainedCleared,
     RetainedSnapshot,
@@ -30,9 +33,10 @@ from eventstore.format.events import (
     SessionSnapshot,
     WebAccessed,
     entries,
+    from_runs,
+    payload_bounds,
+    position,
 )
-from eventstore.format.positions import INDEX_BITS, Position, from_runs, position
-from eventstore.format.records import Record, payload_bounds
 from projections.state.retained import RetainedIndex
 from projections.state.session import EVOLVE, SessionState
 from projections.state.session_table import SessionTable

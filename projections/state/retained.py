@@ -10,18 +10,19 @@ from __future__ import annotations
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
-from eventstore.format.events import (
+from eventstore.format import (
     Event,
     MessagePublished,
+    Position,
     Released,
     RetainedSnapshot,
     SessionClosed,
     SessionExpired,
     SessionOpened,
+    from_runs,
 )
-from eventstore.format.positions import Position, from_runs
 from projections.state.sharded_dict import ShardedDict
-from protocol.mqtt.topic_trie import TopicTrie
+from protocol.mqtt import TopicTrie
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -15,13 +15,14 @@ from dataclasses import dataclass, field
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from eventstore.format.events import (
+from eventstore.format import (
     Acked,
     Completed,
     Delivered,
     Event,
     MessageDropped,
     MessagePublished,
+    Position,
     Queued,
     Received,
     Redelivered,
@@ -34,8 +35,8 @@ from eventstore.format.events import (
     WillArmed,
     WillCancelled,
     WillFired,
+    from_runs,
 )
-from eventstore.format.positions import Position, from_runs
 from projections.state.filter_links import holds_links
 from projections.state.waiting_queue import WaitingQueue
 

@@ -9,18 +9,19 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING
 
-from eventstore.format.events import (
+from eventstore.format import (
     Event,
     MessagePublished,
+    Position,
     Released,
     RetainedSnapshot,
     SessionClosed,
     SessionExpired,
     SessionOpened,
     SessionSnapshot,
+    from_runs,
+    payload_bounds,
 )
-from eventstore.format.positions import Position, from_runs
-from eventstore.format.records import payload_bounds
 from projections.state.retained import RetainedMessage, messages_of
 from projections.state.session import EVOLVE, SessionState
 from projections.state.snapshot import Part, decode_session

@@ -31,12 +31,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from eventstore.format.events import LogArchived, LogCut
-from projections.state.retained import RetainedMessage
+from eventstore.format import LogArchived, LogCut
+from projections.state import RetainedMessage
 from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:
-    from eventstore.format.positions import Position
+    from eventstore.format import Position
 
 MAGIC = b"FMP\x01"
 SESSION, RETAINED, MARK, GONE = 1, 2, 3, 4

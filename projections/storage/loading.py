@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import orjson
 
-from projections.state.session_table import frozen_from
-from projections.state.snapshot import decode_session
+from projections.state import decode_session, frozen_from
 from projections.storage.format import (
     GONE,
     MARK,
@@ -25,9 +24,8 @@ from projections.storage.format import (
 )
 
 if TYPE_CHECKING:
-    from eventstore.format.positions import Position
-    from projections.state.node import NodeState
-    from projections.state.session import SessionState
+    from eventstore.format import Position
+    from projections.state import NodeState, SessionState
 
 
 @dataclass(slots=True)

@@ -8,10 +8,9 @@ from urllib.parse import quote
 
 from eventstore.display import escaped
 from eventstore.errors import CorruptLog
-from eventstore.format.records import Record, decode_record
-from eventstore.log.jetstream_log import read_stored
-from eventstore.nats.connection import disconnect
-from eventstore.nats.discovery import LOG_STREAM_PREFIX
+from eventstore.format import Record, decode_record
+from eventstore.log import read_stored
+from eventstore.nats import LOG_STREAM_PREFIX, disconnect
 from eventstore.paths import expand_home
 from protocol.errors import FoldmqError
 from spark.datasource.discovery import find_with, in_nats

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from eventstore.format.positions import MAX_INDEX, format_position, position
+from eventstore.format import MAX_INDEX, format_position, position
 from spark.datasource.discovery import find
 from spark.datasource.options import Options
 from spark.datasource.planning import ranges

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from eventstore.display import escaped
-from eventstore.nats.discovery import LOG_STREAM_PREFIX
+from eventstore.nats import LOG_STREAM_PREFIX
 from spark.columnar.row_filter import Pushed
 from spark.datasource.moments import Moments
 from spark.runtime.marked_errors import BadOption
@@ -147,7 +147,7 @@ def _types(text: str | None) -> frozenset[str] | None:
     types = _names("types", text)
     if not types:
         return types
-    from eventstore.format.events import VERSIONS  # not before: it takes long to import
+    from eventstore.format import VERSIONS  # not before: it takes long to import
 
     for name in types:
         if name not in VERSIONS:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from eventstore.display import escaped
 from eventstore.errors import CorruptLog
-from eventstore.format.positions import MAX_INDEX, index_of, sequence_of
+from eventstore.format import MAX_INDEX, index_of, sequence_of
 from spark.runtime.marked_errors import BadOption, CutOff, of_log
 from spark.storage.record_frames import frame_of
 from spark.storage.stored_log import opened
@@ -17,7 +17,7 @@ from spark.storage.stored_log import opened
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
 
-    from eventstore.format.positions import Position
+    from eventstore.format import Position
     from spark.columnar.row_filter import Pushed
     from spark.datasource.moments import Moments
     from spark.datasource.options import Options

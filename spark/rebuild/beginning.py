@@ -15,9 +15,8 @@ from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 from eventstore.display import name as shown
 from eventstore.errors import CorruptLog
-from eventstore.format.events import CheckpointCompleted
-from eventstore.format.positions import format_position, position, sequence_of
-from projections.state.turns import TurnAssembler
+from eventstore.format import CheckpointCompleted, format_position, position, sequence_of
+from projections.state import TurnAssembler
 from spark.datasource.discovery import find
 from spark.datasource.moments import Moments
 from spark.datasource.options import Options
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column
 
-    from eventstore.format.positions import Position
+    from eventstore.format import Position
     from spark.datasource.log import Log
     from spark.storage.stored_log import Stored
 

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 import pyarrow as pa
 
-from projections.state.digests import digest
-from projections.state.snapshot import encode_session
+from projections.state import digest, encode_session
 from spark.rebuild.folding import fold_sessions
 
 if TYPE_CHECKING:
@@ -16,8 +15,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from projections.state.session import SubscriptionState
-    from projections.state.single_session import SessionFold
+    from projections.state import SessionFold, SubscriptionState
     from spark.datasource.log import Log
     from spark.rebuild.beginning import Beginnings
 

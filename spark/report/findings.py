@@ -14,7 +14,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from eventstore.display import counted, escaped, name
-from eventstore.format.positions import format_position
+from eventstore.format import format_position
 from spark.audit.facts.outcome import CHAIN, RULES, STATE, TURN
 
 if TYPE_CHECKING:

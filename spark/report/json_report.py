@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from eventstore.display import iso
-from eventstore.format.positions import format_position
+from eventstore.format import format_position
 from spark.audit.facts.outcome import RULES
 from spark.report import findings
 

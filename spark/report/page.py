@@ -10,7 +10,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from eventstore import display
-from eventstore.format.positions import format_position
+from eventstore.format import format_position
 from spark.audit.facts.outcome import RULES
 from spark.report import findings
 from spark.report.plots import plots

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from eventstore.display import counted, escaped, name, size
-from eventstore.format.positions import format_position
+from eventstore.format import format_position
 from spark.report import findings
 from spark.report.table import table
 

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from eventstore.errors import CorruptLog, LogUnavailable, LostLog
-from eventstore.log.jetstream_log import read_stored
-from eventstore.nats.connection import disconnect
-from eventstore.nats.jetstream import read_bounds, read_info
+from eventstore.log import read_stored
+from eventstore.nats import disconnect, read_bounds, read_info
 from spark.runtime.marked_errors import CutMeanwhile
 from spark.runtime.sync_calls import run
 from spark.storage.read_ahead import read_ahead

@@ -7,14 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import orjson
 
-from eventstore.format.records import (
-    HEADER_FROM,
-    Record,
-    check_record,
-    decode_record,
-    link_of,
-    previous_of,
-)
+from eventstore.format import HEADER_FROM, Record, check_record, decode_record, link_of, previous_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -12,8 +12,8 @@ from actors.bridge.departures import Departures
 from actors.bridge.flow import Flow, Leaving
 from actors.bridge.flows import Flows
 from actors.options.bridge_options import BridgeOptions
-from eventstore.log.message_store import StoredMessages
-from protocol.nats.mapping import Mapping
+from eventstore.log import StoredMessages
+from protocol.nats import Mapping
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

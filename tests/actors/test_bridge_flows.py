@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from actors.bridge.bridge_stats import BridgeStats
 from actors.bridge.flow import Flow, Leaving
 from actors.bridge.flows import Flows
-from eventstore.log.message_store import StoredMessages
-from protocol.nats.headers import parse_headers
+from eventstore.log import StoredMessages
+from protocol.nats import parse_headers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

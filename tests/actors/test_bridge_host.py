@@ -13,8 +13,8 @@ from actors.bridge.bridge import Down, Up
 from actors.bridge.host import BridgeHost
 from actors.options.bridge_options import BridgeOptions
 from eventstore.errors import BadNatsOptions, NatsUnavailable
-from eventstore.nats.connection import ConnectionOptions
-from protocol.nats.mapping import Mapping
+from eventstore.nats import ConnectionOptions
+from protocol.nats import Mapping
 
 if TYPE_CHECKING:
     from collections.abc import Callable

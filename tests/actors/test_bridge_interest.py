@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 from actors.bridge.copies import Copies
 from actors.bridge.interest import Interest
 from actors.options.bridge_options import BridgeOptions
-from eventstore.nats.batch_client import NatsMessage
-from protocol.nats.mapping import Mapping
+from eventstore.nats import NatsMessage
+from protocol.nats import Mapping
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from protocol.nats.mapping import Mapping as SubjectMapping
+    from protocol.nats import Mapping as SubjectMapping
 
 
 class Server:

@@ -17,7 +17,14 @@ from actors.maintenance.checkpoints import carry, repeat_retained, repeat_sessio
 from actors.session import decisions
 from actors.session.decisions import Limits
 from actors.session.publisher import _split
-from eventstore.format.events import (
+from eventstore.format import (
+    GENESIS,
+    INDEX_BITS,
+    LEAST_RECORD,
+    MAX_INDEX,
+    NAME_BYTES,
+    NAMES,
+    RECORD_OVERHEAD,
     VERSIONS,
     Acked,
     Bridged,
@@ -43,16 +50,11 @@ from eventstore.format.events import (
     WillCancelled,
     WillFired,
     entries,
+    to_runs,
 )
-from eventstore.format.positions import INDEX_BITS, MAX_INDEX, to_runs
-from eventstore.format.record_size import LEAST_RECORD, NAME_BYTES, NAMES, RECORD_OVERHEAD
-from eventstore.format.records import GENESIS
-from eventstore.log.journal import Journal
-from eventstore.log.message_store import Message
-from projections.state.node import NodeState
-from projections.state.session import InFlight, SessionState
-from projections.state.snapshot import decode_session, encode_session
-from protocol.mqtt.packets import Publishes
+from eventstore.log import Journal, Message
+from projections.state import InFlight, NodeState, SessionState, decode_session, encode_session
+from protocol.mqtt import Publishes
 
 NAME = "\x01" * NAME_BYTES
 IDS = random.Random(1).sample(range(1, 65_536), 65_535)

@@ -20,7 +20,7 @@ from actors.session.session import Session
 from actors.tracing import trace_lines as tracelines
 from actors.tracing.method_patch import Shadow
 from actors.tracing.tracer import MOST_TRACES, Tracer
-from eventstore.format.positions import position
+from eventstore.format import position
 
 TOKEN = "T" * 22
 Line = dict[str, Any]

@@ -14,9 +14,8 @@ from cli.logsource.log_store import bridge_access, check_files, nats_tls, nats_u
 from cli.serve.banner import Facts, announce
 from cli.settings.setting_flags import with_settings_flags
 from cli.settings.settings import RELOADABLE, ConfigError, Settings, load
-from eventstore.nats.connection import ConnectionOptions
-from eventstore.server.client_tls import TlsFiles
-from eventstore.server.users_file import NatsUsersError
+from eventstore.nats import ConnectionOptions
+from eventstore.server import NatsUsersError, TlsFiles
 
 EMBEDDED: Any = SimpleNamespace(
     access=lambda: ConnectionOptions(

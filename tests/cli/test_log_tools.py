@@ -22,7 +22,9 @@ from cli.logsource.source import CutMeanwhile, Source
 from cli.logsource.source_flags import UsageError
 from cli.logsource.topic_lookup import TopicBook, topic_matcher
 from eventstore.errors import CorruptLog
-from eventstore.format.events import (
+from eventstore.format import (
+    GENESIS,
+    MAX_INDEX,
     Acked,
     CheckpointBegun,
     CheckpointCompleted,
@@ -34,6 +36,7 @@ from eventstore.format.events import (
     MessagePublished,
     MessagesCarried,
     Queued,
+    Record,
     RetainedSnapshot,
     SessionClosed,
     SessionOpened,
@@ -41,13 +44,14 @@ from eventstore.format.events import (
     Subscribed,
     WebAccessed,
     WillArmed,
+    decode_record,
+    encode_record,
+    link_of,
+    position,
 )
-from eventstore.format.positions import MAX_INDEX, position
-from eventstore.format.records import GENESIS, Record, decode_record, encode_record, link_of
-from eventstore.log.log_start import RecordedCut
-from projections.audit.message_story import StoryBuilder
-from projections.state.node import NodeState
-from projections.state.snapshot import encode_session
+from eventstore.log import RecordedCut
+from projections.audit import StoryBuilder
+from projections.state import NodeState, encode_session
 
 HOSTILE = "a\x1b[2J\x07\n\r\x9b1m\x7f\u202e\u2028\\z"
 

@@ -21,9 +21,9 @@ from cli.compare.stored_projections import Held, Projections
 from cli.logsource.source_flags import UsageError
 from cli.main import app
 from eventstore.errors import CorruptLog
-from eventstore.format.positions import position
+from eventstore.format import position
 from eventstore.paths import NoHome
-from projections.storage.format import ProjectionMark
+from projections.storage import ProjectionMark
 from spark.runtime import session
 from spark.runtime.errors import NoJava, NoSpark, OutOfDisk, SparkError
 from spark.runtime.java import find_java

@@ -13,8 +13,7 @@ from typing import Any
 from harness.broker import free_port, nats_server
 from harness.waiting import happens
 
-from eventstore.nats.batch_client import BatchClient, NatsMessage, encode_pub
-from eventstore.nats.connection import ConnectionOptions
+from eventstore.nats import BatchClient, ConnectionOptions, NatsMessage, encode_pub
 
 PATIENCE = 30
 """Seconds after which what is awaited will not come any more."""

@@ -1,6 +1,7 @@
 """One event of every type, with every field set to something that is not its default."""
 
-from eventstore.format.events import (
+from eventstore.format import (
+    GENESIS,
     Acked,
     Bridged,
     BrokerStarted,
@@ -34,7 +35,6 @@ from eventstore.format.events import (
     WillCancelled,
     WillFired,
 )
-from eventstore.format.records import GENESIS
 
 PAYLOADS = [b"", b"\x00\xff", b"three"]
 """Of the MessagePublished event below; the will's payload follows them."""

@@ -21,16 +21,18 @@ from eventstore.errors import (
     UnknownLogFormat,
     WeakDurability,
 )
-from eventstore.nats.connection import (
+from eventstore.nats import (
     ConnectionOptions,
-    _quiet_client_library,
+    check_jetstream,
     check_server,
+    check_stream,
     check_version,
     connect,
+    durability_promise,
+    ensure_stream,
 )
-from eventstore.nats.jetstream import check_jetstream
-from eventstore.nats.log_stream import check_stream, durability_promise, ensure_stream
-from eventstore.server.embedded import EmbeddedServer
+from eventstore.nats.connection import _quiet_client_library
+from eventstore.server import EmbeddedServer
 
 pytestmark = pytest.mark.system
 

@@ -4,13 +4,13 @@ import orjson
 import pytest
 from samples import every_event
 
-from eventstore.format import events
-from eventstore.format.events import (
+from eventstore.format import (
     Event,
     SessionClosed,
     UnknownEvent,
     UnreadableEvent,
     entries,
+    events,
     json_schema,
     parse_event,
     upcast,

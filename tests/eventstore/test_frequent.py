@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from samples import every_event
 
-from eventstore.format.events import (
+from eventstore.format import (
     Acked,
     Completed,
     Delivered,
@@ -18,8 +18,8 @@ from eventstore.format.events import (
     Released,
     UnreadableEvent,
     parse_event,
+    parse_frequent,
 )
-from eventstore.format.fast_parse import parse_frequent
 
 ONE_ENTRY = [
     MessagePublished("c", 1, False, ["t"], [], [5], 3, 0, 1),

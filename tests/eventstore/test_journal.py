@@ -8,20 +8,24 @@ import orjson
 import pytest
 
 from eventstore.errors import EventTooLarge
-from eventstore.format.events import (
+from eventstore.format import (
+    GENESIS,
     Acked,
     BrokerStarted,
+    ChainChecker,
     Delivered,
     MessagePublished,
+    Record,
     SessionOpened,
     Subscribed,
     Unsubscribed,
     WillArmed,
+    decode_record,
+    index_of,
+    position,
+    sequence_of,
 )
-from eventstore.format.positions import index_of, position, sequence_of
-from eventstore.format.records import GENESIS, ChainChecker, Record, decode_record
-from eventstore.log.journal import GatedOutput, Journal, PendingRecord
-from eventstore.log.message_store import Message, MessageStore
+from eventstore.log import GatedOutput, Journal, Message, MessageStore, PendingRecord
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

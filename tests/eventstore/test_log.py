@@ -16,18 +16,35 @@ import pytest_asyncio
 from harness.waiting import happens
 
 from eventstore.errors import CorruptLog, EventStoreError, Fenced, LogUnavailable, LostLog, NodeBusy
-from eventstore.format.events import BrokerStarted, MessagePublished
-from eventstore.format.records import GENESIS, ChainChecker, encode_record, link_of
+from eventstore.format import (
+    GENESIS,
+    BrokerStarted,
+    ChainChecker,
+    MessagePublished,
+    encode_record,
+    link_of,
+)
+from eventstore.log import (
+    EventLog,
+    GatedOutput,
+    Journal,
+    KeyedStore,
+    Watermark,
+    read_records,
+    read_some,
+    read_tail,
+)
 from eventstore.log import jetstream_log as log_module
-from eventstore.log.jetstream_log import EventLog, read_records, read_some, read_tail
-from eventstore.log.journal import GatedOutput, Journal
-from eventstore.log.keyed_store import KeyedStore
-from eventstore.log.watermark import Watermark
-from eventstore.nats import jetstream, node_claim
-from eventstore.nats.connection import ConnectionOptions, connect, disconnect
-from eventstore.nats.log_stream import ensure_stream
-from eventstore.nats.node_claim import claim_node
-from eventstore.server.embedded import EmbeddedServer
+from eventstore.nats import (
+    ConnectionOptions,
+    claim_node,
+    connect,
+    disconnect,
+    ensure_stream,
+    jetstream,
+    node_claim,
+)
+from eventstore.server import EmbeddedServer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -15,8 +15,7 @@ from linked import Nats
 from nats.aio.client import Client
 from nats.aio.subscription import Subscription
 
-from eventstore.nats.connection import ConnectionOptions, connect, disconnect
-from eventstore.nats.direct_client import DirectClient
+from eventstore.nats import ConnectionOptions, DirectClient, connect, disconnect
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -13,8 +13,7 @@ import pytest_asyncio
 from harness.waiting import happens
 from linked import Nats
 
-from eventstore.nats.connection import ConnectionOptions
-from eventstore.nats.request_client import RequestClient, UnansweredError
+from eventstore.nats import ConnectionOptions, RequestClient, UnansweredError
 
 pytestmark = pytest.mark.system
 

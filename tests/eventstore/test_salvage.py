@@ -13,26 +13,27 @@ import pytest
 from cli.history.salvage import Progress, report
 from eventstore.datadir import DataDir, take_lock
 from eventstore.errors import CorruptLog, DataDirBusy, DataDirError, DiskFull, UnknownLogFormat
-from eventstore.format.events import (
+from eventstore.format import (
+    GENESIS,
     BrokerStarted,
+    ChainChecker,
     CheckpointBegun,
     CheckpointCompleted,
     Event,
     LogCut,
     MessagesCarried,
+    Position,
+    Record,
     SessionClosed,
     SessionExpired,
     UnknownEvent,
+    encode_record,
+    link_of,
+    position,
 )
-from eventstore.format.positions import Position, position
-from eventstore.format.records import GENESIS, ChainChecker, Record, encode_record, link_of
-from eventstore.log.damaged_log import SalvageResult, salvage
-from eventstore.log.jetstream_log import read_records, read_tail
-from eventstore.log.watermark import Watermark
-from eventstore.nats.connection import ConnectionOptions, connect, disconnect
-from eventstore.nats.jetstream import request_stream
-from eventstore.nats.log_stream import ensure_stream
-from eventstore.server.embedded import EmbeddedServer
+from eventstore.log import SalvageResult, Watermark, read_records, read_tail, salvage
+from eventstore.nats import ConnectionOptions, connect, disconnect, ensure_stream, request_stream
+from eventstore.server import EmbeddedServer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

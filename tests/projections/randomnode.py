@@ -7,7 +7,8 @@ from specification import published
 from actors.maintenance.checkpoints import repeat_retained, repeat_session
 from actors.session import decisions
 from actors.session.decisions import Limits
-from eventstore.format.events import (
+from eventstore.format import (
+    GENESIS,
     CheckpointBegun,
     CheckpointCompleted,
     Event,
@@ -21,11 +22,10 @@ from eventstore.format.events import (
     WillCancelled,
     WillFired,
     entries,
+    to_runs,
 )
-from eventstore.format.positions import to_runs
-from eventstore.format.records import GENESIS
-from eventstore.log.journal import Journal, PendingRecord
-from projections.state.node import NodeState
+from eventstore.log import Journal, PendingRecord
+from projections.state import NodeState
 
 LIMITS = Limits(window=3, queued_messages=6, queued_bytes=40, batch_bytes=20)
 

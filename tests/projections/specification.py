@@ -9,17 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from eventstore.format.events import (
+from eventstore.format import (
     Delivered,
     Event,
     MessagePublished,
+    Position,
     Queued,
     SessionClosed,
     SessionOpened,
     Subscribed,
+    position,
+    to_runs,
 )
-from eventstore.format.positions import Position, position, to_runs
-from projections.state.session import SessionState, SubscriptionState, evolve
+from projections.state import SessionState, SubscriptionState, evolve
 
 CLIENT = "c"
 START_MS = 1_000_000

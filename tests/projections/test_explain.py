@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import orjson
 
-from eventstore.format.events import (
+from eventstore.format import (
+    GENESIS,
     Acked,
     CheckpointBegun,
     CheckpointCompleted,
@@ -16,8 +17,10 @@ from eventstore.format.events import (
     MessageDropped,
     MessagePublished,
     MessagesCarried,
+    Position,
     Queued,
     Received,
+    Record,
     Redelivered,
     Released,
     RetainedSnapshot,
@@ -26,11 +29,11 @@ from eventstore.format.events import (
     SessionOpened,
     SessionSnapshot,
     Subscribed,
+    position,
+    to_runs,
 )
-from eventstore.format.positions import Position, position, to_runs
-from eventstore.format.records import GENESIS, Record
-from projections.audit.message_story import MessageStory, StoryBuilder
-from projections.state.turns import TurnAssembler
+from projections.audit import MessageStory, StoryBuilder
+from projections.state import TurnAssembler
 
 
 def record(sequence: int, *events: Event, part: int = 0, last: bool = True) -> Record:

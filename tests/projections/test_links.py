@@ -21,12 +21,9 @@ from specification import (
 
 from actors.session import decisions
 from actors.session.decisions import Limits
-from eventstore.format.events import Event, MessageDropped, Unsubscribed
-from eventstore.format.positions import from_runs
-from projections.state.filter_links import linked
-from projections.state.session import SessionState
-from projections.state.snapshot import decode_session, encode_session
-from protocol.mqtt.topics import matches
+from eventstore.format import Event, MessageDropped, Unsubscribed, from_runs
+from projections.state import SessionState, decode_session, encode_session, linked
+from protocol.mqtt import matches
 
 LIMITS = Limits(window=1, queued_messages=1000, queued_bytes=10_000, batch_bytes=10_000)
 FILTERS = ["#", "+/x", "a/+", "a/x", "b/x", "b/y", "b/+", "c", "+"]

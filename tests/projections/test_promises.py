@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from eventstore.format.events import (
+from eventstore.format import (
     Acked,
     CheckpointBegun,
     Completed,
@@ -26,10 +26,10 @@ from eventstore.format.events import (
     Subscribed,
     Unsubscribed,
     WillArmed,
+    format_position,
+    position,
 )
-from eventstore.format.positions import format_position, position
-from projections.audit.ordering import RedeliveryOrder, TopicOrder
-from projections.audit.rules import (
+from projections.audit import (
     ACKNOWLEDGEMENT,
     CHECKPOINT,
     EVENT,
@@ -41,12 +41,13 @@ from projections.audit.rules import (
     SESSION,
     UNDELIVERED,
     UNEXPECTED,
+    SessionAudit,
+    SubscriptionSpan,
+    SubscriptionSpans,
     Violation,
 )
-from projections.audit.session_audit import SessionAudit
-from projections.audit.subscription_spans import SubscriptionSpan, SubscriptionSpans
-from projections.state.single_session import SessionFold
-from projections.state.snapshot import encode_session
+from projections.audit.ordering import RedeliveryOrder, TopicOrder
+from projections.state import SessionFold, encode_session
 
 M = [position(100 + number, 0) for number in range(6)]
 """Positions of messages."""

@@ -15,14 +15,14 @@ from specification import snapshot
 from cli.logsource.replay_fold import _head, fold
 from cli.web.history import session_history as module
 from cli.web.history.session_history import SessionHistory
-from eventstore.format.positions import INDEX_BITS, MAX_INDEX, index_of, position, sequence_of
-from projections.state.node import NodeState
+from eventstore.format import INDEX_BITS, MAX_INDEX, index_of, position, sequence_of
+from projections.state import NodeState
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from eventstore.format.positions import Position
-    from projections.state.session import SessionState
+    from eventstore.format import Position
+    from projections.state import SessionState
 
 
 async def no_pause(_sequence: int) -> None:

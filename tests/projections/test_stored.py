@@ -9,18 +9,17 @@ import orjson
 import pytest
 from specification import snapshot
 
-from eventstore.format.events import LogArchived, LogCut, SessionOpened, Subscribed
-from eventstore.format.positions import position
-from projections.state.node import NodeState
-from projections.state.retained import RetainedMessage
-from projections.state.session import SessionState
-from projections.state.session_table import freeze, text_of
-from projections.storage.format import (
+from eventstore.format import LogArchived, LogCut, SessionOpened, Subscribed, position
+from projections.state import NodeState, RetainedMessage, SessionState, text_of
+from projections.state.session_table import freeze
+from projections.storage import (
     GONE,
     MARK,
     RETAINED,
     SESSION,
     BadProjection,
+    LoadedProjections,
+    ProjectionLoader,
     ProjectionMark,
     StoredEntry,
     decode_entry,
@@ -29,7 +28,6 @@ from projections.storage.format import (
     retained_body,
     version_tag,
 )
-from projections.storage.loading import LoadedProjections, ProjectionLoader
 
 LIMIT = position(100, 0)
 NAMES = ["ann", "b\u00f6b", "c" * 70_000]

@@ -11,11 +11,12 @@ from harness.client_packets import (
     encode_unsubscribe,
 )
 
-from protocol.mqtt.decoder import Decoder
-from protocol.mqtt.encoder import DISCONNECT, PINGREQ, acks
-from protocol.mqtt.packets import (
+from protocol.mqtt import (
+    DISCONNECT,
+    PINGREQ,
     Acks,
     Connect,
+    Decoder,
     Disconnect,
     Packet,
     Pingreq,
@@ -23,12 +24,13 @@ from protocol.mqtt.packets import (
     Publishes,
     Subscribe,
     Unsubscribe,
+    acks,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from protocol.mqtt.protocol_error import ProtocolError
+    from protocol.mqtt import ProtocolError
 
 
 def flat(packets: Iterable[Packet]) -> list[Packet | Publish]:

@@ -7,10 +7,18 @@ from harness.client_packets import encode_publish
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.mqtt import encoder
-from protocol.mqtt.encoder import PublishEncoder, acks, connack, suback, unsuback
-from protocol.mqtt.packets import ConnectCode, PacketType, Publishes
-from protocol.mqtt.protocol_error import ProtocolError
+from protocol.mqtt import (
+    ConnectCode,
+    PacketType,
+    ProtocolError,
+    PublishEncoder,
+    Publishes,
+    acks,
+    connack,
+    encoder,
+    suback,
+    unsuback,
+)
 from protocol.mqtt.remaining_length import MAX_REMAINING_LENGTH, encode_length, read_length
 
 

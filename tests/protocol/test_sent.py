@@ -7,16 +7,23 @@ from harness.client_packets import encode_publish
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.mqtt.encoder import PINGRESP, acks, connack, suback, unsuback
-from protocol.mqtt.packets import Acks, ConnectCode, PacketType, Publish
-from protocol.mqtt.server_packets import (
+from protocol.mqtt import (
+    PINGRESP,
+    Acks,
     Connack,
+    ConnectCode,
+    PacketType,
     Pingresp,
+    Publish,
     ServerPacket,
     Suback,
     Unsuback,
+    acks,
+    connack,
     count_server_packets,
     read_server_packets,
+    suback,
+    unsuback,
 )
 
 PIDS = st.integers(1, 65_535)

@@ -24,9 +24,8 @@ from actors.inspection.requests import Refused
 from actors.kernel import kernel
 from actors.maintenance import retention
 from actors.session import publisher, router, session
-from eventstore.format.events import LogArchived, LogCut, MessageDropped
-from eventstore.format.records import Record, decode_record
-from projections.state.turns import TurnAssembler
+from eventstore.format import LogArchived, LogCut, MessageDropped, Record, decode_record
+from projections.state import TurnAssembler
 from simulation.account import Account
 from simulation.attackers import ATTACKERS
 from simulation.devices import Device, Habits, settled

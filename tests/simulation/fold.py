@@ -6,13 +6,9 @@ import dataclasses
 from collections import defaultdict
 from typing import Any
 
-from eventstore.format.events import MessageDropped
-from eventstore.format.positions import from_runs
-from eventstore.format.records import Record, decode_record
-from eventstore.log.message_store import messages_of
-from projections.state.node import NodeState
-from projections.state.session import SessionState, SubscriptionState
-from projections.state.session_table import OutstandingTotals
+from eventstore.format import MessageDropped, Record, decode_record, from_runs
+from eventstore.log import messages_of
+from projections.state import NodeState, OutstandingTotals, SessionState, SubscriptionState
 from simulation.world import Disk, World
 
 

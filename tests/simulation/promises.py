@@ -8,35 +8,33 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import orjson
 
-from eventstore.format.events import (
+from eventstore.format import (
+    INDEX_BITS,
     CheckpointBegun,
     CheckpointCompleted,
     MessagePublished,
     MessagesCarried,
     Released,
     RetainedSnapshot,
+    from_runs,
+    payload_bounds,
+    position,
 )
-from eventstore.format.positions import INDEX_BITS, from_runs, position
-from eventstore.format.records import payload_bounds
-from projections.audit.rules import Violation
-from projections.audit.session_audit import SessionAudit
-from projections.audit.subscription_spans import (
+from projections.audit import (
     SUBSCRIPTION_EVENTS,
+    SessionAudit,
     SubscriptionSpan,
     SubscriptionSpans,
+    Violation,
 )
-from projections.state.digests import digest, session_digest
-from projections.state.snapshot import encode_session
-from projections.state.turns import TurnAssembler
-from protocol.mqtt.topics import matches
+from projections.state import TurnAssembler, digest, encode_session, session_digest
+from protocol.mqtt import matches
 from simulation.fold import fold
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from eventstore.format.events import Event
-    from eventstore.format.positions import Position
-    from eventstore.format.records import Record
+    from eventstore.format import Event, Position, Record
 
 
 class _Told(NamedTuple):

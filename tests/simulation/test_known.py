@@ -9,10 +9,8 @@ from harness import packets as p
 from harness.packets import Publish
 
 from eventstore.errors import EventStoreError, Fenced
-from eventstore.format.events import BrokerStarted
-from eventstore.format.records import GENESIS
-from eventstore.log.jetstream_log import LogWriter
-from eventstore.log.journal import GatedOutput, Journal
+from eventstore.format import GENESIS, BrokerStarted
+from eventstore.log import GatedOutput, Journal, LogWriter
 from simulation.checking import acknowledged
 from simulation.faults import Faults
 from simulation.jetstream import SimNats, SimServer, SimStream

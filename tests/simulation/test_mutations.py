@@ -15,7 +15,8 @@ from actors.maintenance.archive_hold import ArchiveGuard
 from actors.session import decisions
 from actors.session.publisher import Publisher
 from actors.session.router import Router
-from eventstore.format.events import (
+from eventstore.format import (
+    INDEX_BITS,
     Event,
     Queued,
     Released,
@@ -23,11 +24,9 @@ from eventstore.format.events import (
     Subscribed,
     WillCancelled,
 )
-from eventstore.format.positions import INDEX_BITS
-from eventstore.log.jetstream_log import LogWriter
-from eventstore.log.journal import Journal
-from projections.state.retained import RetainedIndex
-from protocol.mqtt.encoder import PublishEncoder as Prepared
+from eventstore.log import Journal, LogWriter
+from projections.state import RetainedIndex
+from protocol.mqtt import PublishEncoder as Prepared
 from simulation import chaos
 from simulation.account import matches
 from simulation.chaos import run

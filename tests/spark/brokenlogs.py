@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness.logs import LogBuilder
 
-from eventstore.format.events import (
+from eventstore.format import (
     Acked,
     BrokerStarted,
     CheckpointBegun,
@@ -19,6 +19,7 @@ from eventstore.format.events import (
     MessageDropped,
     MessagePublished,
     MessagesCarried,
+    Position,
     Queued,
     Received,
     Redelivered,
@@ -35,11 +36,12 @@ from eventstore.format.events import (
     WillArmed,
     WillCancelled,
     WillFired,
+    decode_record,
+    encode_record,
+    position,
+    previous_of,
 )
-from eventstore.format.positions import Position, position
-from eventstore.format.records import decode_record, encode_record, previous_of
-from projections.state.single_session import SessionFold
-from projections.state.snapshot import encode_session
+from projections.state import SessionFold, encode_session
 
 if TYPE_CHECKING:
     from collections.abc import Callable

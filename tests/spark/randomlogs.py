@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 from asrows import entry_rows
 
-from eventstore.format.events import (
+from eventstore.format import (
     Acked,
     Delivered,
     MessagePublished,
     Queued,
     SessionClosed,
     WillFired,
+    decode_record,
 )
-from eventstore.format.records import decode_record
-from projections.state.turns import TurnAssembler
+from projections.state import TurnAssembler
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -16,11 +16,9 @@ from harness.nats import PASSWORD, USER
 from simulation.promises import violations
 
 from eventstore.errors import CorruptLog
-from eventstore.format.events import entries
-from eventstore.format.records import ChainChecker, Record, decode_record
-from eventstore.nats.log_stream import check_stream
-from projections.state.node import NodeState
-from projections.state.turns import TurnAssembler
+from eventstore.format import ChainChecker, Record, decode_record, entries
+from eventstore.nats import check_stream
+from projections.state import NodeState, TurnAssembler
 
 BENCH = Path(__file__).parents[2] / "bench"
 sys.path.append(str(BENCH))

@@ -14,10 +14,9 @@ from cli.logsource.source import Place, connect_to
 from cli.sparkjobs.log_location import _logs
 from eventstore.datadir import DataDir
 from eventstore.errors import CorruptLog
-from eventstore.format.events import Acked, BrokerStarted
-from eventstore.format.records import link_of
-from eventstore.log.watermark import Watermark
-from eventstore.nats.connection import ConnectionOptions
+from eventstore.format import Acked, BrokerStarted, link_of
+from eventstore.log import Watermark
+from eventstore.nats import ConnectionOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -19,14 +19,15 @@ from harness.nats import PASSWORD, USER
 from harness.plans import compiled
 from harness.staterows import assert_same, rebuilt_rows
 
-from eventstore.format.events import (
+from eventstore.format import (
+    MAX_INDEX,
     BrokerStopped,
     CheckpointBegun,
     CheckpointCompleted,
     MessagesCarried,
     WillArmed,
+    position,
 )
-from eventstore.format.positions import MAX_INDEX, position
 from spark.datasource.log import Log
 from spark.rebuild import JOBS, rebuild
 

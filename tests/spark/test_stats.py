@@ -11,7 +11,7 @@ import pytest
 from harness.logs import LogBuilder
 from harness.nats import access
 
-from eventstore.format.events import (
+from eventstore.format import (
     BrokerStarted,
     CheckpointBegun,
     CheckpointCompleted,
@@ -23,10 +23,11 @@ from eventstore.format.events import (
     Redelivered,
     RetainedSnapshot,
     SessionOpened,
+    decode_record,
+    from_runs,
+    position,
 )
-from eventstore.format.positions import from_runs, position
-from eventstore.format.records import decode_record
-from projections.state.turns import TurnAssembler
+from projections.state import TurnAssembler
 from spark.runtime.marked_errors import BadOption
 from spark.traffic import traffic_report as reports
 from spark.traffic.traffic_stats import KEYS, MEASURES, stats, traffic

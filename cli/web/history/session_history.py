@@ -21,26 +21,31 @@ import orjson
 
 from cli.common.gc_pause import few_collections
 from eventstore.errors import CorruptLog
-from eventstore.format.events import (
+from eventstore.format import (
+    INDEX_BITS,
     CheckpointBegun,
     CheckpointCompleted,
     MessagesCarried,
+    Position,
     RetainedSnapshot,
     SessionSnapshot,
+    position,
 )
-from eventstore.format.positions import INDEX_BITS, Position, position
-from projections.state.node import NodeState
-from projections.state.retained import RetainedIndex
-from projections.state.snapshot import Part, decode_session, encode_session
-from projections.state.turns import TurnAssembler
+from projections.state import (
+    NodeState,
+    Part,
+    RetainedIndex,
+    TurnAssembler,
+    decode_session,
+    encode_session,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from cli.logsource.source import Source
-    from eventstore.format.events import Event
-    from eventstore.format.records import Record
-    from projections.state.session import SessionState
+    from eventstore.format import Event, Record
+    from projections.state import SessionState
 
 MOST_EVENTS = 400_000
 """Events of a session that are kept; of more, the older half is forgotten."""

@@ -13,7 +13,7 @@ from cli.live.broker_client import LiveBroker, NoLiveBroker, TooLarge, open_brok
 from cli.logsource.source import Source, source_on
 from cli.logsource.source_flags import SourceFlags
 from eventstore.errors import NatsUnavailable
-from eventstore.nats.jetstream import check_jetstream
+from eventstore.nats import check_jetstream
 from protocol.errors import FoldmqError
 
 _AGAIN_SECONDS = 1.0

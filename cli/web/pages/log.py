@@ -16,10 +16,8 @@ from cli.logsource.moments import Cut, cut_at, cut_off, start_at
 from cli.logsource.source import CutOff, Source
 from cli.logsource.topic_lookup import TopicBook
 from cli.web.pages.session_at import of_few_records
-from eventstore.format.events import entries
-from eventstore.format.positions import MAX_INDEX, Position, index_of, position, sequence_of
-from eventstore.format.records import Record
-from projections.state.turns import TurnAssembler
+from eventstore.format import MAX_INDEX, Position, Record, entries, index_of, position, sequence_of
+from projections.state import TurnAssembler
 
 SECONDS = 3.0
 """How long a page may take."""

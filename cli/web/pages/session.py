@@ -21,14 +21,14 @@ from cli.web.history.background_fold import Folding, Histories
 from cli.web.live.svg_charts import bars
 from cli.web.pages.session_at import describe_messages, of_few_records, view_of
 from cli.web.pages.site import Site, asked, is_fragment, number
-from eventstore.format.positions import MAX_INDEX, format_position, index_of, position, sequence_of
+from eventstore.format import MAX_INDEX, format_position, index_of, position, sequence_of
 
 if TYPE_CHECKING:
     from cli.logsource.source import Source
     from cli.web.history.session_history import Seen, SessionHistory
     from cli.web.live.broker_connection import Link
-    from eventstore.format.positions import Position
-    from projections.state.session import SessionState
+    from eventstore.format import Position
+    from projections.state import SessionState
 
 _PART = 100
 _PARTS = (_PART, 10, 1)
