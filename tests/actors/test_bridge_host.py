@@ -171,7 +171,7 @@ def place(monkeypatch: pytest.MonkeyPatch) -> Place:
     log = Log()
     FakeLink.outcomes, FakeLink.opened = [], []
     monkeypatch.setattr(module, "Bridge", Actor)
-    monkeypatch.setattr(module, "Link", FakeLink)
+    monkeypatch.setattr(module, "BatchClient", FakeLink)
     monkeypatch.setattr(module, "_log", log)
     monkeypatch.setattr(module, "_AT_ONCE", 0.05)
     monkeypatch.setattr(module, "_DIAL_AGAIN", 0)

@@ -26,7 +26,7 @@ from eventstore.format import (
 )
 from eventstore.log import Journal, LogWriter
 from projections.state import RetainedIndex
-from protocol.mqtt import PublishEncoder as Prepared
+from protocol.mqtt import PublishEncoder
 from simulation import chaos
 from simulation.account import matches
 from simulation.chaos import run
@@ -87,12 +87,12 @@ def forgets_to_record_subscriptions(patch: Patch) -> None:
 
 
 def sends_again_without_dup(patch: Patch) -> None:
-    render = Prepared.render
+    render = PublishEncoder.render
 
-    def rendered(prepared: Prepared, *args: Any, dup: bool = False, **more: Any) -> Any:
+    def rendered(prepared: PublishEncoder, *args: Any, dup: bool = False, **more: Any) -> Any:
         return render(prepared, *args, **more)
 
-    patch.setattr(Prepared, "render", rendered)
+    patch.setattr(PublishEncoder, "render", rendered)
 
 
 def delivers_qos_2_before_it_is_released(patch: Patch) -> None:
