@@ -26,12 +26,12 @@ from eventstore.format import (
     SessionExpired,
     SessionOpened,
     SessionSnapshot,
+    TurnAssembler,
     entries,
     format_position,
     from_runs,
     position,
 )
-from eventstore.format.turn_parts import Turns
 from eventstore.log import MessageStore, StoredMessages, messages_of
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ class Outbox:
     async def _catch_up(self, through: Position) -> None:
         node, journal = self._node, self._node.journal
         sequence = self._read_from(through)
-        turns = Turns(anywhere=True)
+        turns = TurnAssembler(anywhere=True)
         while True:
             if sequence < node.state.begin:
                 if sequence + 1 < node.state.begin:
@@ -169,7 +169,7 @@ class Outbox:
                         position=format_position(through),
                         begins=node.state.begin,
                     )
-                sequence, turns = node.state.begin, Turns(anywhere=True)
+                sequence, turns = node.state.begin, TurnAssembler(anywhere=True)
             last = min(journal.last_complete_turn, sequence + _RECORDS_AT_ONCE - 1)
             stop = self._live_from
             if stop is not None:  # but what ends a turn that began before it is read

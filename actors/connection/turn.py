@@ -24,17 +24,11 @@ import structlog
 from actors.node.read_pause import ReadPause
 from actors.session.decisions import PACKET_IDS
 from actors.session.messages import Batch, Outgoing, Writable
-from eventstore.format import to_runs
-from eventstore.format.turn_events import (
-    TurnAcked,
-    TurnDelivered,
-    TurnPublished,
-    TurnReleased,
-)
+from eventstore.format import TurnAcked, TurnDelivered, TurnPublished, TurnReleased, to_runs
 from eventstore.log import StoredMessages
 from projections.state import QOS_MASK
 from protocol.errors import FoldmqError
-from protocol.mqtt.encoder import PID_BYTES, publish_head
+from protocol.mqtt import PID_BYTES, publish_head
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -412,7 +406,7 @@ class Turn:
                 node.kernel.tell(session, Writable(connection))
 
     def _answer(self, connections: Sequence[Connection], head: bytes, pids: Sequence[int]) -> None:
-        after = self._node.journal.after
+        after = self._node.journal.send_when_durable
         for connection, pid in zip(connections, pids, strict=True):
             after(connection, head + PID_BYTES[pid])
         self._node.counters.packets_out += len(pids)
@@ -578,7 +572,7 @@ class _Sending:
                 to_runs([messages.refs[row[4]] for row in rows]),
             )
         )
-        after, topics, payloads = node.journal.after, messages.topics, messages.payloads
+        after, topics, payloads = node.journal.send_when_durable, messages.topics, messages.payloads
         size = 0
         for target, session, connection, pid, at in rows:
             payload = payloads[at]

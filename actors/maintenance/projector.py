@@ -107,7 +107,7 @@ class Projector:
     def go_on(self, loaded: LoadedProjections) -> None:
         """Begin with what was loaded: it is what is stored."""
         node_state = self._node.state
-        node_state.touched = {}
+        node_state.dirty = {}
         node_state.retained.dirty = {}
         self._marked = loaded.mark
         self._parts = loaded.parts
@@ -118,7 +118,7 @@ class Projector:
     def begin(self) -> None:
         """Begin anew: everything is to be written."""
         node_state = self._node.state
-        node_state.touched = dict.fromkeys(node_state.sessions.names(), 0)
+        node_state.dirty = dict.fromkeys(node_state.sessions.names(), 0)
         node_state.retained.dirty = dict.fromkeys(node_state.retained.topics(), 0)
         self._marked = None
         self._parts = {}
@@ -188,14 +188,14 @@ class Projector:
             return
         # All that happened up to the last closed record is in these, or stored already.
         topics, node_state.retained.dirty = node_state.retained.dirty or {}, {}
-        sessions, node_state.touched = node_state.touched or {}, {}
+        sessions, node_state.dirty = node_state.dirty or {}, {}
         try:
             await self._in_slices(topics, RETAINED)
             await self._in_slices(sessions, SESSION)
         finally:
             # What was not reached is as it was before the round.
             node_state.retained.dirty = {**(node_state.retained.dirty or {}), **topics}
-            node_state.touched = {**(node_state.touched or {}), **sessions}
+            node_state.dirty = {**(node_state.dirty or {}), **sessions}
         await self._mark(*behind)
 
     async def _in_slices(self, changed: dict[str, Position], kind: int) -> None:
@@ -240,7 +240,7 @@ class Projector:
 
     def _touched(self, kind: int) -> dict[str, Position]:
         node_state = self._node.state
-        touched = node_state.retained.dirty if kind == RETAINED else node_state.touched
+        touched = node_state.retained.dirty if kind == RETAINED else node_state.dirty
         return touched if touched is not None else {}
 
     def _retained(self, topic: str) -> list[StoredEntry]:

@@ -16,8 +16,7 @@ import structlog
 from actors.kernel.clock import Timers
 from actors.node.counters import Counters
 from actors.session.decisions import dropped
-from eventstore.format import Position, entries, format_position
-from eventstore.format.events import LogEvent
+from eventstore.format import LogEvent, Position, entries, format_position
 from eventstore.log import MessageStore
 from projections.state import NodeState
 

@@ -1,4 +1,4 @@
-"""The promises that a session's log is checked for, by name, and how a broken one is told."""
+"""The rules of the audit of a session, and the violation of one."""
 
 from __future__ import annotations
 

@@ -11,15 +11,14 @@ from eventstore.format import (
     MessagePublished,
     Position,
     RetainedSnapshot,
+    TurnAssembler,
     format_position,
     position,
 )
-from eventstore.format.turn_parts import Turns
 from eventstore.reading import LogSource, Progress, few_collections, silent
 from projections.comparison.live_state import LivePage, LiveState, digest_number
 from projections.replay import fold
-from projections.state import NodeState, retained_digest, session_digest
-from projections.state.misfits import MISFITS, misfit
+from projections.state import MISFITS, NodeState, misfit, retained_digest, session_digest
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
@@ -80,7 +79,7 @@ async def read_turns(
     source: LogSource, last: int, doing: str, progress: Progress = silent
 ) -> AsyncIterator[list[Record]]:
     """Yield the turns of a log up to a record, each with all of its records."""
-    turns = Turns()
+    turns = TurnAssembler()
     if last < source.begin:
         return
     with few_collections(), progress(doing, last) as update:

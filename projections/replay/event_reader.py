@@ -26,8 +26,7 @@ from projections.replay.topic_lookup import TopicBook, topic_matcher
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 
-    from eventstore.format import Record
-    from eventstore.format.turn_parts import Turns
+    from eventstore.format import Record, TurnAssembler
     from eventstore.reading import LogPoint, LogSource
 
 EVENT_TYPES: Final[dict[str, type]] = {kind.__name__.casefold(): kind for kind in get_args(Event)}
@@ -105,7 +104,7 @@ class EventReader:
         self._selected = selected
 
     async def entries(
-        self, start: LogPoint, end: LogPoint, turns: Turns, *, ended: bool
+        self, start: LogPoint, end: LogPoint, turns: TurnAssembler, *, ended: bool
     ) -> AsyncGenerator[EventEntry, None]:
         """Yield what is selected between two points.
 

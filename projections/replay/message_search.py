@@ -10,17 +10,17 @@ from eventstore.format import (
     MessagesCarried,
     Position,
     RetainedSnapshot,
+    TurnAssembler,
     entries,
     format_position,
     from_runs,
     index_of,
     sequence_of,
 )
-from eventstore.format.turn_parts import Turns
 from eventstore.reading import Progress, silent
 from projections.audit import StoryBuilder
 from projections.replay.event_reader import refs_of
-from projections.state.misfits import MISFITS, misfit
+from projections.state import MISFITS, misfit
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,7 +53,7 @@ async def find_stories(
         with progress("looking for messages from before the cut", source.last) as update:
             async for record in source.records_with(_REPEATING, update):
                 explainer.look_ahead(record)
-    turns = Turns()
+    turns = TurnAssembler()
     with progress("reading", source.last) as update:
         async for record in source.records(source.begin, source.last):
             for part in turns.take(record)[1]:

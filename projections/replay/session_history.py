@@ -26,12 +26,19 @@ from eventstore.format import (
     Position,
     RetainedSnapshot,
     SessionSnapshot,
+    TurnAssembler,
     position,
 )
-from eventstore.format.turn_parts import Turns
 from eventstore.reading import few_collections
-from projections.state import NodeState, Part, RetainedIndex, decode_session, encode_session
-from projections.state.misfits import MISFITS, misfit
+from projections.state import (
+    MISFITS,
+    NodeState,
+    Part,
+    RetainedIndex,
+    decode_session,
+    encode_session,
+    misfit,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -123,7 +130,7 @@ class SessionHistory:
         self.forgotten = 0
         """Events that are no longer kept."""
         self._node = _fresh(begin)
-        self._turns = Turns()
+        self._turns = TurnAssembler()
         # Where events took effect; an event of a turn in several parts stands before that.
         self._effective = array("Q")
         self._positions = array("Q")

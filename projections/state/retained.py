@@ -11,6 +11,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 from eventstore.format import (
+    LogEvent,
     MessagePublished,
     Position,
     Released,
@@ -20,7 +21,6 @@ from eventstore.format import (
     SessionOpened,
     from_runs,
 )
-from eventstore.format.events import LogEvent
 from projections.state.sharded_dict import ShardedDict
 from protocol.mqtt import TopicTrie
 
@@ -50,7 +50,7 @@ class RetainedIndex:
         self._count = self._size = 0
         self.dirty: dict[str, Position] | None = None
         """Topics that changed, with the position of the message they had before, 0 for none; None
-        while nobody wants to know."""
+        while changes are not tracked."""
 
     def __len__(self) -> int:
         """Return the number of topics that have a retained message."""

@@ -70,8 +70,8 @@ def _environment() -> Environment:
     made.filters |= {
         "name": _name,
         "number": lambda value: f"{value:,}",
-        "size": shown.size,
-        "counted": shown.counted,
+        "size": display.size,
+        "counted": display.counted,
         "escaped": lambda text: display.escaped(text, 500),
         "position": format_position,
         "span": findings.milliseconds,

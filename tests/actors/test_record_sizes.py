@@ -35,6 +35,7 @@ from eventstore.format import (
     Event,
     LogArchived,
     LogCut,
+    LogEvent,
     MessagePublished,
     OperatorActed,
     Received,
@@ -44,20 +45,17 @@ from eventstore.format import (
     SessionExpired,
     SessionOpened,
     SessionTakenOver,
+    TurnAcked,
+    TurnDelivered,
+    TurnEvent,
+    TurnPublished,
+    TurnReleased,
     WebAccessed,
     WillArmed,
     WillCancelled,
     WillFired,
     entries,
     to_runs,
-)
-from eventstore.format.events import LogEvent
-from eventstore.format.turn_events import (
-    TurnAcked,
-    TurnDelivered,
-    TurnEvent,
-    TurnPublished,
-    TurnReleased,
 )
 from eventstore.log import Journal, Message
 from projections.state import InFlight, NodeState, SessionState, decode_session, encode_session

@@ -29,17 +29,15 @@ from eventstore.format import (
     SessionSnapshot,
     SessionTakenOver,
     Subscribed,
+    TurnAcked,
+    TurnDelivered,
+    TurnPublished,
+    TurnReleased,
     Unsubscribed,
     WebAccessed,
     WillArmed,
     WillCancelled,
     WillFired,
-)
-from eventstore.format.turn_events import (
-    TurnAcked,
-    TurnDelivered,
-    TurnPublished,
-    TurnReleased,
 )
 
 PAYLOADS = [b"", b"\x00\xff", b"three"]

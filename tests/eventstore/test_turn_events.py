@@ -19,6 +19,10 @@ from eventstore.format import (
     MessagePublished,
     Received,
     Released,
+    TurnAcked,
+    TurnDelivered,
+    TurnPublished,
+    TurnReleased,
     UnreadableEvent,
     decode_record,
     encode_record,
@@ -27,13 +31,7 @@ from eventstore.format import (
     payload_bounds,
     to_runs,
 )
-from eventstore.format.turn_events import (
-    TurnAcked,
-    TurnDelivered,
-    TurnPublished,
-    TurnReleased,
-    expanded,
-)
+from eventstore.format.turn_events import expanded
 
 names = st.sampled_from(["c", "d", '"', "ä", "x" * 100])
 pids = st.integers(1, 65_535)

@@ -15,7 +15,7 @@ sys.path.insert(0, str(ROOT))
 
 from protocol.mqtt import (  # noqa: E402
     Acks,
-    Decoder,  # noqa: E402 (the script is run from anywhere)
+    Decoder,
     Packet,
     Publishes,
 )

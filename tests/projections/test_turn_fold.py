@@ -12,12 +12,15 @@ from eventstore.format import (
     Event,
     SessionOpened,
     Subscribed,
+    TurnAcked,
+    TurnDelivered,
+    TurnPublished,
+    TurnReleased,
     decode_record,
     encode_record,
     position,
     to_runs,
 )
-from eventstore.format.turn_events import TurnAcked, TurnDelivered, TurnPublished, TurnReleased
 from projections.state import NodeState, session_digest
 
 NAMES = ["a", "b", "c"]

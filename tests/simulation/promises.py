@@ -16,11 +16,11 @@ from eventstore.format import (
     MessagesCarried,
     Released,
     RetainedSnapshot,
+    TurnAssembler,
     from_runs,
     payload_bounds,
     position,
 )
-from eventstore.format.turn_parts import Turns
 from projections.audit import (
     SUBSCRIPTION_EVENTS,
     SessionAudit,
@@ -51,7 +51,7 @@ class _Told(NamedTuple):
 
 
 def _events(records: Iterable[Record]) -> list[_Told]:
-    turns = Turns()
+    turns = TurnAssembler()
     found = []
     for record in records:
         _, turn = turns.take(record)

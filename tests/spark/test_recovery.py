@@ -18,10 +18,10 @@ from eventstore.format import (
     SessionClosed,
     SessionOpened,
     Subscribed,
+    TurnAssembler,
     position,
     sequence_of,
 )
-from eventstore.format.turn_parts import Turns
 from projections.state import retained_digest, session_digest
 from spark.audit.facts.outcome import BROKER, CHAIN, PROJECTIONS, STATE, Claim
 from spark.datasource.log import Log
@@ -48,7 +48,7 @@ NUMBERS = (
 
 def starts(log: FoldedLog) -> list[Position]:
     """Where the broker was started, once the state is known."""
-    known, turns, found = log.known_from(), Turns(), []
+    known, turns, found = log.known_from(), TurnAssembler(), []
     for record in log.records():
         for part in turns.take(record)[1]:
             found += [

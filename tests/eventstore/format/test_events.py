@@ -7,6 +7,7 @@ from samples import every_event, turn_events
 from eventstore.format import (
     Event,
     SessionClosed,
+    TurnEvent,
     UnknownEvent,
     UnreadableEvent,
     entries,
@@ -15,7 +16,6 @@ from eventstore.format import (
     parse_event,
     upcast,
 )
-from eventstore.format.turn_events import TurnEvent
 
 
 def written(event: Event) -> dict[str, Any]:

@@ -29,10 +29,10 @@ from eventstore.format import (
     SessionOpened,
     SessionSnapshot,
     Subscribed,
+    TurnAssembler,
     position,
     to_runs,
 )
-from eventstore.format.turn_parts import Turns
 from projections.audit import MessageStory, StoryBuilder
 
 
@@ -184,7 +184,7 @@ def test_nobody_without_a_session_stands() -> None:
 
 
 def test_turns_hold_parts_back() -> None:
-    turns = Turns()
+    turns = TurnAssembler()
     first, second = record(1, part=0, last=False), record(2, part=1)
     assert turns.take(first) == ([], [])
     assert turns.rest() == [first]
@@ -196,8 +196,8 @@ def test_turns_hold_parts_back() -> None:
 
 def test_turns_read_from_the_middle() -> None:
     tail, whole = record(7, part=2), record(8)
-    assert Turns().take(tail) == ([tail], [])
-    turns = Turns(anywhere=True)
+    assert TurnAssembler().take(tail) == ([tail], [])
+    turns = TurnAssembler(anywhere=True)
     assert turns.take(tail) == ([], [tail])
     assert turns.take(record(9, part=1)) == ([record(9, part=1)], [])
     assert turns.take(whole) == ([], [whole])

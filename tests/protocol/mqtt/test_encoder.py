@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.mqtt import (
+    PID_BYTES,
     ConnectCode,
     PacketType,
     ProtocolError,
@@ -16,10 +17,10 @@ from protocol.mqtt import (
     acks,
     connack,
     encoder,
+    publish_head,
     suback,
     unsuback,
 )
-from protocol.mqtt.encoder import PID_BYTES, publish_head
 from protocol.mqtt.remaining_length import MAX_REMAINING_LENGTH, encode_length, read_length
 
 
