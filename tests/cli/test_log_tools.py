@@ -100,8 +100,8 @@ def test_numbers_for_people() -> None:
         "1 h",
         "1 d 1 h",
     ]
-    assert text.numbers([7, [1, 3, 1], [9, 3, 2], 4]) == "7, 1-3, 9-13 by 2 and 1 more"
-    assert text.positions([position(5, 0), [position(6, 2), 3, 1]]) == "5.0, 6.2-6.4"
+    assert text.packet_ids_text([7, [1, 3, 1], [9, 3, 2], 4]) == "7, 1-3, 9-13 by 2 and 1 more"
+    assert text.positions_text([position(5, 0), [position(6, 2), 3, 1]]) == "5.0, 6.2-6.4"
 
 
 # --------------------------------------------------------------------------------- moments

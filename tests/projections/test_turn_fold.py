@@ -76,6 +76,6 @@ def test_both_folds_come_to_the_same_state(events: list[Event]) -> None:
         at += getattr(event, "count", 0) or len(event.pids)  # type: ignore[union-attr]
     for name in NAMES:
         assert session_digest(shared, name) == session_digest(single, name)
-    assert single.touched is not None
-    assert shared.touched is not None
-    assert single.touched.keys() <= shared.touched.keys()
+    assert single.dirty is not None
+    assert shared.dirty is not None
+    assert single.dirty.keys() <= shared.dirty.keys()

@@ -8,7 +8,7 @@ import pytest
 
 from eventstore.format import ChainChecker, Event, Record, TurnEvent, decode_record
 
-GOLDEN = Path(__file__).parent / "golden"
+GOLDEN = Path(__file__).parents[1] / "golden"
 
 
 def read(file: Path) -> list[Record]:
