@@ -48,18 +48,18 @@ _log = structlog.get_logger("foldmq")
 
 T = TypeVar("T")
 
-_ENOUGH = 128
-"""Packets that are taken in one pass, about; 256 bytes count as one more."""
+_ENOUGH = 256
+"""Packets that are taken in one pass, about; a delivery and 256 bytes count as one more each."""
 _LONG = 0.004
 """Seconds of a turn after which no further pass is begun."""
 _RECEIVERS = 8
 """Receivers of a message, at most: more of them share what is prepared for a batch."""
 _NAME = 256
 """Characters of a client identifier, at most: an event has those of a turn."""
-_BULK, _EACH = 16, 3
-"""Packets of a read that are looked at, and how many of them have one topic where it is bulk."""
-_ALIKE = 4
-"""Acknowledgements of a read that are taken before the others are left to its session."""
+_TOPICS, _TOPICS_QOS0 = {4: 1, 16: 5, 64: 21}, {4: 2, 16: 12, 64: 48}
+"""Packets of a read that are looked at -> the topics that they may have where the read is bulk; of
+a read that begins with QoS 0, for which a batch is cheaper."""
+_FEW, _LOOKED_AT = min(_TOPICS), max(_TOPICS)
 _ROWS_OF_EVENT = 256
 """Deliveries of one event, at most."""
 _RESERVED = ord("$")
@@ -146,7 +146,7 @@ class Turn:
         self._seen: set[tuple[Session, int, int]] = set()
         """Packet identifiers that came in this turn, by session and first byte."""
         self._size = 0
-        """What was taken: packets, and their text and payloads in units of 256 bytes."""
+        """What was taken: packets, their deliveries, and their bytes in units of 256."""
 
     def take(self, reads: Sequence[tuple[Connection, bytes]]) -> int:
         """Handle what connections read, in this order; return how many of the reads were taken.
@@ -201,6 +201,7 @@ class Turn:
                     and connection not in blocked
                     and connection.plain
                     and session.free
+                    and not is_bulk(data)
                 ):
                     at = self._read(connection, session, data)
                 if at < len(data):
@@ -251,8 +252,6 @@ class Turn:
         first, pid = data[at], int.from_bytes(data[at + 2 : at + 4], "big")
         if len(data) - at < 4 or data[at + 1] != 2 or not pid:
             return 0
-        if data[at + 4 * _ALIKE : at + 4 * _ALIKE + 1] == data[at : at + 1]:
-            return 0
         state = session.state
         sent = (state.releasing if first == _PUBCOMP else state.inflight).get(pid)
         acks = self._acks[first]
@@ -288,8 +287,6 @@ class Turn:
         route = self._route(connection, raw)
         if route is None or len(session.name) > _NAME:
             return 0
-        if not at and self._is_bulk(data, stop):
-            return 0
         pid = 0
         if qos != _QOS0:
             pid = data[name_end] << 8 | data[name_end + 1]
@@ -312,26 +309,8 @@ class Turn:
         meters = self._node.counters
         meters.received[qos & 3] += 1
         meters.publish_bytes_in += stop - at
-        self._size += size >> 8
+        self._size += (size >> 8) + len(route.targets)
         return stop
-
-    def _is_bulk(self, data: bytes, stop: int) -> bool:
-        """Return whether a read has many packets on few topics, of which the first one ends here.
-
-        Their session takes them as a batch, for which they are prepared together.
-        """
-        if len(data) < stop * _BULK:
-            return False
-        at, end, topics = 0, len(data), set[bytes]()
-        for _ in range(_BULK):
-            if at + 4 > end or data[at] not in _PUBLISH:
-                return False
-            size, body = data[at + 1], at + 2
-            if size > 127:
-                size, body = size & 127 | data[body] << 7, body + 1
-            topics.add(data[body : body + 2 + int.from_bytes(data[body : body + 2], "big")])
-            at = body + size
-        return len(topics) * _EACH <= _BULK
 
     def _route(self, connection: Connection, raw: bytes) -> Route | None:
         """Return the receivers of a topic, None when that is more than a look-up."""
@@ -371,6 +350,7 @@ class Turn:
         self._seen.add(key)
         self._released.add(connection, session, message.topic, message.payload, route, pid)
         self._released.refs.append(ref)
+        self._size += len(route.targets)
         return at + 4
 
     # What was decided.
@@ -610,6 +590,31 @@ class _Sending:
         qos = min(self._qos, target.qos)
         if qos or actor is not None:
             node.kernel.tell(node.directory.session(target.session), Outgoing(target, batch, qos))
+
+
+def is_bulk(data: bytes) -> bool:
+    """Return whether a read has many packets on few topics, or many acknowledgements.
+
+    Their session takes them as batches, for which they are prepared together.
+    """
+    end = len(data)
+    if end < 4 * _FEW:
+        return False
+    at, topics = 0, set[bytes]()
+    bounds = _TOPICS_QOS0 if data[0] == _QOS0 << 1 else _TOPICS
+    for count in range(1, _LOOKED_AT + 1):
+        if at + 4 > end:
+            return False
+        first, size, body = data[at], data[at + 1], at + 2
+        if size > 127:
+            size, body = size & 127 | data[body] << 7, body + 1
+        if first in _PUBLISH:
+            topics.add(data[body : body + 2 + int.from_bytes(data[body : body + 2], "big")])
+        at = body + size
+        most = bounds.get(count)
+        if most is not None and len(topics) <= most:
+            return at <= end
+    return False
 
 
 def distinct(values: Sequence[T]) -> tuple[list[T], list[int]]:
