@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, BinaryIO, Self
 
 from eventstore import file_permissions
 from eventstore.errors import DataDirBusy, DataDirError, DiskFull, EventStoreError
-from eventstore.paths import expanded
+from eventstore.paths import expand_home
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -67,8 +67,8 @@ class DataDir:
 
     def __init__(self, path: Path | str) -> None:
         """Raise NoHome for a home directory that is not known."""
-        self.path = expanded(path).absolute()
-        self.mended: tuple[str, ...] = ()
+        self.path = expand_home(path).absolute()
+        self.narrowed: tuple[str, ...] = ()
         """Lines about what was open to others until the lock was taken."""
         self._lock: int | None = None
 
@@ -113,7 +113,7 @@ class DataDir:
         Modes that let others in are mended; ``mended`` says which.
 
         Raises DataDirBusy when another process has it, DataDirError when the directory cannot
-        be made or written or is somebody else's, DiskFull when there is no room even for that.
+        be made or written or is another user's, DiskFull when there is no room even for that.
         """
         if self._lock is not None:
             return
@@ -127,7 +127,7 @@ class DataDir:
             raise DataDirBusy(self.path, self._holder())
         self._lock = held
         try:
-            self.mended = tuple(file_permissions.close(self.path))
+            self.narrowed = tuple(file_permissions.close(self.path))
             os.ftruncate(held, 0)
             os.pwrite(held, f"{os.getpid()}\n".encode(), 0)
         except OSError as error:
@@ -147,7 +147,7 @@ class DataDir:
             raise
 
     def unlock(self) -> None:
-        """Give the lock back. The file stays: removing it would let two brokers lock two files."""
+        """Release the lock. The file stays: removing it would let two brokers lock two files."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None

@@ -1,18 +1,18 @@
-"""Paths as people write them."""
+"""Paths with a home directory written as ``~``."""
 
 from pathlib import Path
 
-from eventstore.shown import escaped
+from eventstore.display import escaped
 from protocol.errors import FoldmqError
 
 
 class NoHome(FoldmqError):  # noqa: N818 - named for the condition, as in eventstore.errors
-    """A path begins with the home directory of somebody who has none here."""
+    """A path begins with the home directory of an unknown user."""
 
     exit_code = 2
 
 
-def expanded(path: Path | str) -> Path:
+def expand_home(path: Path | str) -> Path:
     """Return a path with the home directory that ``~`` or ``~user`` stands for. Raises NoHome."""
     try:
         return Path(path).expanduser()

@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from cli.common import text
-from eventstore.format.events import UnreadableEvent, parse_event
-from eventstore.format.positions import Position, format_position
+from eventstore.format import Position, UnreadableEvent, format_position, parse_event
 from projections.replay import Published, words
 
 Line = Mapping[str, Any]
@@ -170,7 +169,7 @@ def _suback_words(packet: Mapping[str, Any]) -> str:
 
 def _acks_words(packet: Mapping[str, Any]) -> str:
     noun = "packet" if packet["count"] == 1 else "packets"
-    return f"{noun} {text.numbers(packet['packet_ids'])}"
+    return f"{noun} {text.packet_ids_text(packet['packet_ids'])}"
 
 
 _PACKETS: dict[str, Callable[[Mapping[str, Any]], str]] = {

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 from cli.common import escaped, seconds
 from eventstore.errors import UsageError
-from eventstore.format.positions import MAX_INDEX, Position, index_of, parse_position, sequence_of
+from eventstore.format import MAX_INDEX, Position, index_of, parse_position, sequence_of
 from eventstore.reading import LogPoint, LogSource, last_until, time_of
 
 _POSITION = re.compile(r"[0-9]{1,13}(\.[0-9]{1,7})?")

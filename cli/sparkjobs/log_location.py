@@ -13,8 +13,8 @@ from cli.logsource import Moment, cut_off, find_location, named_stream, point_at
 from cli.settings import Settings, load
 from cli.sparkjobs.spark_flags import MASTER, SparkFlags
 from eventstore.errors import CutOff, UsageError
-from eventstore.nats.connection import ConnectionOptions
-from eventstore.paths import expanded
+from eventstore.nats import ConnectionOptions
+from eventstore.paths import expand_home
 from eventstore.reading import LogLocation, LogSource
 from spark.datasource.discovery import find_with, in_archive
 from spark.datasource.options import Options
@@ -85,7 +85,7 @@ def absolute(path: str) -> str:
 
     Raises NoHome, or UsageError for a name that Spark cannot be told.
     """
-    place = path if "://" in path else str(expanded(path).absolute())
+    place = path if "://" in path else str(expand_home(path).absolute())
     try:
         place.encode()
     except UnicodeEncodeError:

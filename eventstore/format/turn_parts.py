@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from eventstore.format.records import Record
+    from eventstore.format import Record
 
 
-class Turns:
+class TurnAssembler:
     """Holds the parts of a turn back until its last one is there.
 
     A reader that begins in the middle of a log passes ``anywhere``: parts whose first one lies

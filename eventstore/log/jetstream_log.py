@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import nats.errors
 import orjson
@@ -24,23 +24,47 @@ from eventstore.errors import (
     CorruptLog,
     EventStoreError,
     Fenced,
-    LostLog,
+    LogUnavailable,
     NatsUnavailable,
     RecordTooLarge,
 )
-from eventstore.format.record_size import AROUND, HEADERS, LEAST, largest_record
-from eventstore.format.records import GENESIS, Record, decode_record, link_of, previous_of
+from eventstore.format import (
+    GENESIS,
+    HEADERS,
+    LEAST_RECORD,
+    RECORD_OVERHEAD,
+    Record,
+    decode_record,
+    largest_record,
+    link_of,
+    previous_of,
+)
+from eventstore.nats import (
+    END_OF_BATCH,
+    NOT_FOUND,
+    NOT_STORED,
+    OVER_STREAM_LIMIT,
+    REQUEST_SECONDS,
+    direct_get_subject,
+    get_message,
+    purge,
+    read_bounds,
+    read_info,
+    request_stream,
+    sending,
+    status_of,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterable
 
     from nats.aio.client import Client
     from nats.aio.msg import Msg
 
-    from eventstore.log.journal import Clock, Journal, Pending
+    from eventstore.log.journal import Clock, Journal, PendingRecord
     from eventstore.log.keyed_store import KeyedStore
     from eventstore.log.watermark import Watermark
-    from eventstore.nats.direct_client import PromptClient
+    from eventstore.nats import DirectClient
 
 _log = structlog.get_logger("foldmq")
 
@@ -50,21 +74,13 @@ _WATCH_EVERY = 0.5
 _RETRY_FIRST, _RETRY_MOST = 0.05, 1.0
 _BATCH_MESSAGES = 512
 _BATCH_BYTES = 16 * 1024 * 1024
-_READ_TIMEOUT = 10.0
 _ALIGN_TIMEOUT = 2.0
 """Seconds for which the first look at the stream after a disturbance may take; later ones more."""
 _INSPECT_EVERY = 10.0
 """Seconds between looks whether the stream still holds what was stored in it."""
-_NO_STREAM, _NO_MESSAGE = 10059, 10037
-"""JetStream's error codes."""
-_OVER_STREAM, _NOT_STORED = 10054, 10077
-"""The codes of a message that is too large: for the stream, and for the file store, which has one
-code for all its reasons."""
 _TOO_LARGE = "too large"
 _OVER_SERVER = "maximum payload violation"
 """With this a server closes a connection on which more than its max_payload came."""
-_END_OF_BATCH, _NOT_FOUND = "204", "404"
-"""The states with which JetStream ends a batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,36 +93,19 @@ class LogTail:
     """Its link."""
 
 
-class LogUnavailable(NatsUnavailable):
-    """JetStream does not answer, or answers with an error."""
-
-
-@contextlib.contextmanager
-def asking(stream: str) -> Iterator[None]:
-    """Raise LogUnavailable when the connection does not take what is to be sent."""
-    try:
-        yield
-    except nats.errors.Error as error:
-        raise LogUnavailable(f"stream {stream} cannot be asked: {error}") from None
-
-
-def _direct(stream: str) -> str:
-    return f"$JS.API.DIRECT.GET.{stream}"
-
-
 async def read_tail(
     nc: Client,
     stream: str,
     subject: str,
-    timeout: float = _READ_TIMEOUT,  # noqa: ASYNC109 - of each of two requests
+    timeout: float | None = None,  # noqa: ASYNC109 - of each of two requests
 ) -> LogTail:
     """Return where the log ends, as the stream's leader sees it.
 
-    Raises LogUnavailable when JetStream does not answer in ``timeout`` seconds, LostLog when
-    there is no such stream, CorruptLog when it is empty but was not, or the last record is bad.
+    Raises LogUnavailable when JetStream does not answer in ``timeout`` seconds (None: 10), LostLog
+    when there is no such stream, CorruptLog when it was emptied or the last record is bad.
     """
     body = {"last_by_subj": subject}
-    answer = await ask(nc, stream, f"STREAM.MSG.GET.{stream}", body, timeout)
+    answer = await request_stream(nc, stream, f"STREAM.MSG.GET.{stream}", body, timeout)
     if "error" not in answer:
         sequence = answer["message"]["seq"]
     else:  # there is none, or JetStream cannot read it
@@ -115,64 +114,8 @@ async def read_tail(
             return LogTail(0, GENESIS)
         if first > sequence:
             raise CorruptLog(1, f"is gone with all others: stream {stream} was emptied")
-    data = (await _get(nc, stream, sequence, timeout)).data
+    data = (await get_message(nc, stream, sequence, timeout)).data
     return LogTail(sequence, decode_record(sequence, data).link)
-
-
-async def read_bounds(
-    nc: Client,
-    stream: str,
-    timeout: float = _READ_TIMEOUT,  # noqa: ASYNC109 - of one request
-) -> tuple[int, int]:
-    """Return the sequences of the first and last record as the stream's leader has them.
-
-    A stream that was emptied begins behind its last sequence. Raises as :func:`read_tail`.
-    """
-    state = (await read_info(nc, stream, timeout))["state"]
-    return state["first_seq"], state["last_seq"]
-
-
-async def read_info(
-    nc: Client,
-    stream: str,
-    timeout: float = _READ_TIMEOUT,  # noqa: ASYNC109 - of one request
-) -> dict[str, Any]:
-    """Return the configuration and the state of a stream. Raises as :func:`read_tail`."""
-    return await ask(nc, stream, f"STREAM.INFO.{stream}", None, timeout)
-
-
-async def ask(
-    nc: Client, stream: str, method: str, body: dict[str, Any] | None, seconds: float
-) -> dict[str, Any]:
-    """Return JetStream's answer; an error in it says that there is no such message.
-
-    Raises LostLog when there is no such stream, LogUnavailable for any other error.
-    """
-    data = b"" if body is None else orjson.dumps(body)
-    try:
-        reply = await nc.request(f"$JS.API.{method}", data, timeout=seconds)
-    except (TimeoutError, nats.errors.Error) as error:
-        raise LogUnavailable(f"stream {stream} does not answer: {error or 'time-out'}") from None
-    answer: dict[str, Any] = orjson.loads(reply.data)
-    failure = answer.get("error")
-    if failure is not None and failure.get("err_code") == _NO_STREAM:
-        raise LostLog(stream, stored=False)
-    if failure is not None and failure.get("err_code") != _NO_MESSAGE:
-        raise LogUnavailable(f"stream {stream}: {failure.get('description')}")
-    return answer
-
-
-async def _get(nc: Client, stream: str, sequence: int, seconds: float = _READ_TIMEOUT) -> Msg:
-    try:
-        reply = await nc.request(_direct(stream), orjson.dumps({"seq": sequence}), timeout=seconds)
-    except (TimeoutError, nats.errors.Error) as error:
-        raise LogUnavailable(f"stream {stream} does not answer: {error or 'time-out'}") from None
-    status = (reply.headers or {}).get("Status")
-    if status == _NOT_FOUND:
-        raise CorruptLog(sequence, f"is not in stream {stream} or cannot be read there")
-    if status is not None:
-        raise LogUnavailable(f"stream {stream} answers {status}")
-    return reply
 
 
 class _BatchReader:
@@ -192,7 +135,7 @@ class _BatchReader:
         while not self._messages:
             self._arrived.clear()
             try:
-                await asyncio.wait_for(self._arrived.wait(), _READ_TIMEOUT)
+                await asyncio.wait_for(self._arrived.wait(), REQUEST_SECONDS)
             except TimeoutError:
                 raise LogUnavailable(f"stream {self._stream} does not answer") from None
         return self._messages.popleft()
@@ -200,7 +143,7 @@ class _BatchReader:
     async def read(self, first: int, last: int) -> AsyncIterator[tuple[int, bytes]]:
         """Yield (sequence, data) of what is stored between two sequences, both included."""
         inbox = self._nc.new_inbox()
-        with asking(self._stream):
+        with sending(self._stream):
             subscription = await self._nc.subscribe(
                 inbox, cb=self._on_message, pending_msgs_limit=0, pending_bytes_limit=0
             )
@@ -216,25 +159,21 @@ class _BatchReader:
                         "next_by_subj": ">",
                     }
                 )
-                with asking(self._stream):
-                    await self._nc.publish(_direct(self._stream), body, reply=inbox)
+                with sending(self._stream):
+                    await self._nc.publish(direct_get_subject(self._stream), body, reply=inbox)
                 before = position
-                while (status := _status(message := await self._next())) is None:
+                while (status := status_of(message := await self._next())) is None:
                     position = int((message.headers or {})["Nats-Sequence"]) + 1
                     if position - 1 > last:
                         return
                     yield position - 1, message.data
-                if status not in (_END_OF_BATCH, _NOT_FOUND):
+                if status not in (END_OF_BATCH, NOT_FOUND):
                     raise LogUnavailable(f"stream {self._stream} answers {status}")
                 if position == before:
                     return
         finally:
             with contextlib.suppress(nats.errors.Error):
                 await subscription.unsubscribe()
-
-
-def _status(message: Msg) -> str | None:
-    return (message.headers or {}).get("Status")
 
 
 def read_stored(nc: Client, stream: str, first: int, last: int) -> AsyncIterator[tuple[int, bytes]]:
@@ -275,7 +214,7 @@ async def read_some(nc: Client, stream: str, sequences: Iterable[int]) -> list[R
     wanted = set(sequences)
     for first, last in _ranges(wanted):
         if first == last:
-            records[first] = decode_record(first, (await _get(nc, stream, first)).data)
+            records[first] = decode_record(first, (await get_message(nc, stream, first)).data)
         else:
             async for record in read_records(nc, stream, first, last):
                 records[record.sequence] = record
@@ -284,16 +223,16 @@ async def read_some(nc: Client, stream: str, sequences: Iterable[int]) -> list[R
     return list(records.values())
 
 
-class Remedy(Protocol):
-    """What knows why the server does not store, and perhaps helps."""
+class StoreRecovery(Protocol):
+    """Finds out why the server does not store, and repairs what can be repaired."""
 
-    def complaint(self) -> str | None:
+    def problem(self) -> str | None:
         """Return why nothing can be stored at present, None when nothing is known."""
 
-    async def heal(self) -> None:
-        """Do what can be done; raise NatsUnavailable when there is only waiting."""
+    async def restart(self) -> None:
+        """Restart the server if that helps; raise NatsUnavailable when only waiting helps."""
 
-    async def confirm(self) -> None:
+    async def sync(self) -> None:
         """Make what the stream holds durable; raise an EventStoreError when that fails."""
 
 
@@ -306,12 +245,12 @@ class LogWriter:
 
     def __init__(
         self,
-        nc: PromptClient,
+        nc: DirectClient,
         stream: str,
         subject: str,
         clock: Clock,
         on_fatal: Callable[[EventStoreError], None],
-        remedy: Remedy | None = None,
+        recovery: StoreRecovery | None = None,
         max_msg_size: int = -1,
         refused: int = 0,
     ) -> None:
@@ -320,7 +259,7 @@ class LogWriter:
         self._subject = subject
         self._clock = clock
         self._on_fatal = on_fatal
-        self._remedy = remedy
+        self._recovery = recovery
         self._journal: Journal | None = None
         self._attempt = 0
         self._inbox = ""
@@ -332,11 +271,11 @@ class LogWriter:
         self._stream_most = max_msg_size
         """The stream's max_msg_size when it was last asked for."""
         self._refused = refused
-        self._least = LEAST
+        self._least = LEAST_RECORD
         self._max_record = 0
-        self.trouble: str | None = None
+        self.outage: str | None = None
         """Why nothing can be appended at present; None when all is well."""
-        self.trouble_since = 0.0
+        self.outage_since = 0.0
         """Monotonic time at which the trouble began."""
         self.first = 1
         """Stream sequence at which the log may begin, and not later."""
@@ -346,8 +285,8 @@ class LogWriter:
         self._journal = journal
         self._max_record = journal.max_record
         largest = self._largest()
-        self._least = min(largest, LEAST)
-        journal.max_event = largest - AROUND
+        self._least = min(largest, LEAST_RECORD)
+        journal.max_event = largest - RECORD_OVERHEAD
         journal.max_record = min(self._max_record, largest // 2)
         self._inbox = self._nc.new_inbox()
         await self._nc.listen(f"{self._inbox}.*.*", self._on_reply)
@@ -360,15 +299,15 @@ class LogWriter:
         return largest_record(self._nc.max_payload, self._subject, self._stream_most, self._refused)
 
     def _look_at_bounds(self, journal: Journal) -> None:
-        """Have no record built that is larger than what NATS takes now.
+        """Limit new records to the size that NATS accepts now.
 
-        Below the least that the log needs there is nothing to go by: what is too large is told
-        when it is to be stored.
+        The limit never falls below the least that the log needs: a record that is too large then
+        fails when it is stored.
         """
         largest = max(self._largest(), self._least)
-        if largest - AROUND != journal.max_event:
+        if largest - RECORD_OVERHEAD != journal.max_event:
             _log.warning("largest record changed: NATS takes another size now", bytes=largest)
-            journal.max_event = largest - AROUND
+            journal.max_event = largest - RECORD_OVERHEAD
             journal.max_record = min(self._max_record, largest // 2)
 
     async def stop(self) -> None:
@@ -379,7 +318,7 @@ class LogWriter:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def send(self, record: Pending) -> None:
+    def send(self, record: PendingRecord) -> None:
         """Append a record. While in trouble it is kept: what is pending is sent again after."""
         record.sent_at = self._clock.monotonic()
         if self._recovering is None and not self._lost:
@@ -394,24 +333,24 @@ class LogWriter:
                 headers=self._fence(record),
             )
             if not sent:
-                self.disturb("NATS takes nothing")
+                self.recover("NATS takes nothing")
 
-    def disturb(self, reason: str) -> None:
-        """Take note that something went wrong (also: that the connection was lost)."""
-        if self.trouble is None:
-            self.trouble = reason
-            self.trouble_since = self._clock.monotonic()
+    def recover(self, reason: str) -> None:
+        """Start recovery after a failed append or a lost connection."""
+        if self.outage is None:
+            self.outage = reason
+            self.outage_since = self._clock.monotonic()
         if self._recovering is None and not self._stopped and not self._lost:
             self._recovering = asyncio.create_task(self._recover(), name="log recovery")
             self._recovering.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """Give the log up when a part of the writer failed: nobody else would notice."""
+        """Fail the log when a task of the writer failed: nothing else would notice."""
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("log writer failed", part=task.get_name(), exc_info=error)
             self._on_fatal(EventStoreError(f"the {task.get_name()} failed: {error}"))
 
-    def _fence(self, record: Pending) -> dict[str, str]:
+    def _fence(self, record: PendingRecord) -> dict[str, str]:
         """Return what lets JetStream store a record at its place only, and once.
 
         A record that follows one which is on its way names that one too: should another writer
@@ -437,30 +376,30 @@ class LogWriter:
                 return
             what, code = error.get("description", ""), error.get("err_code")
             failure = f"JetStream: {what} ({code})"
-            if code == _OVER_STREAM or (code == _NOT_STORED and _TOO_LARGE in what):
+            if code == OVER_STREAM_LIMIT or (code == NOT_STORED and _TOO_LARGE in what):
                 self._too_large(int(sequence), what)
         if int(attempt) == self._attempt:
-            self.disturb(failure)
+            self.recover(failure)
 
     def _too_large(self, sequence: int, what: str) -> None:
-        """Give up when a record that is to be stored will never be."""
+        """Fail when a pending record can never be stored."""
         for record in self._journal.pending if self._journal is not None else ():
             if record.sequence == sequence:
                 self._fail(RecordTooLarge(self._stream, len(record.data), what))
 
     def _committed(self, sequence: int) -> None:
-        if self._recovering is None and self.trouble is not None:
+        if self._recovering is None and self.outage is not None:
             _log.info("log is written again", outage_s=round(self._trouble_age(), 1))
-            self.trouble = None
+            self.outage = None
             self._told.clear()
         if self._journal is not None:
             self._journal.committed(sequence)
 
     def _trouble_age(self) -> float:
-        return self._clock.monotonic() - self.trouble_since
+        return self._clock.monotonic() - self.outage_since
 
     async def _watch(self) -> None:
-        """Look for appends that were never answered, and for what would make them so."""
+        """Watch for appends without an answer, and for what would cause them."""
         inspected = self._clock.monotonic()
         while not self._lost:
             await asyncio.sleep(_WATCH_EVERY)
@@ -473,15 +412,15 @@ class LogWriter:
                 await self._inspect(self._journal)
                 inspected = self._clock.monotonic()
                 continue
-            complaint = self._remedy.complaint() if self._remedy is not None else None
+            complaint = self._recovery.problem() if self._recovery is not None else None
             if complaint is not None:
-                self.disturb(complaint)
+                self.recover(complaint)
                 continue
             pending = self._journal.pending
             if pending and pending[0].sent_at:
                 age = self._clock.monotonic() - pending[0].sent_at
                 if age > ACK_TIMEOUT:
-                    self.disturb(f"no answer from JetStream for more than {ACK_TIMEOUT:g} s")
+                    self.recover(f"no answer from JetStream for more than {ACK_TIMEOUT:g} s")
 
     def _why_closed(self) -> EventStoreError:
         """Return why the connection was closed for good."""
@@ -494,7 +433,7 @@ class LogWriter:
         return RecordTooLarge(self._stream, size, f"NATS closed the connection: {_OVER_SERVER}")
 
     async def _inspect(self, journal: Journal) -> None:
-        """Look whether somebody took records from the stream: appends would go on all the same."""
+        """Check that no records were removed from the stream: appends would not notice."""
         durable = journal.durable
         try:
             info = await read_info(self._nc, self._stream, _ALIGN_TIMEOUT)
@@ -516,26 +455,26 @@ class LogWriter:
         return f"is gone from stream {self._stream}, which ends before; it had been stored"
 
     def _fail(self, error: EventStoreError) -> None:
-        """Give up: nothing is sent any more, and so nothing more is acknowledged."""
+        """Stop for good: nothing more is sent, and so nothing more is acknowledged."""
         if not self._lost:
             self._lost = True
             self._on_fatal(error)
 
     async def _recover(self) -> None:
-        """Bring the stream and the journal's pending records in line; try until it works."""
+        """Reconcile the stream with the journal's pending records; retry until it works."""
         self._tell()
         delay = _RETRY_FIRST
         patience = _ALIGN_TIMEOUT
         while True:
             try:
-                if self._remedy is not None:
-                    await self._remedy.heal()
+                if self._recovery is not None:
+                    await self._recovery.restart()
                 await self._align(patience)
             except NatsUnavailable as error:
                 self._note(str(error))
                 await asyncio.sleep(delay)
                 delay = min(delay * 2, _RETRY_MOST)
-                patience = min(patience * 2, _READ_TIMEOUT)
+                patience = min(patience * 2, REQUEST_SECONDS)
                 continue
             except EventStoreError as error:
                 self._fail(error)
@@ -556,13 +495,13 @@ class LogWriter:
     def _note(self, reason: str) -> None:
         """Keep the latest reason; log it when it is another one."""
         if self._nc.is_connected:
-            self.trouble = reason
+            self.outage = reason
             self._tell()
 
     def _tell(self) -> None:
-        if self.trouble is not None and self.trouble not in self._told:
-            self._told.add(self.trouble)
-            _log.warning("log cannot be written", reason=self.trouble)
+        if self.outage is not None and self.outage not in self._told:
+            self._told.add(self.outage)
+            _log.warning("log cannot be written", reason=self.outage)
 
     async def _align(self, seconds: float) -> None:
         journal = self._journal
@@ -581,8 +520,8 @@ class LogWriter:
         if tail.sequence > durable:
             if pending.get(tail.sequence) != tail.link:
                 raise Fenced(self._stream, durable, tail.sequence)
-            if self._remedy is not None:  # it was written, but perhaps not synced
-                await self._remedy.confirm()
+            if self._recovery is not None:  # it was written, but perhaps not synced
+                await self._recovery.sync()
             journal.committed(tail.sequence)
 
 
@@ -591,13 +530,13 @@ class EventLog:
 
     def __init__(
         self,
-        nc: PromptClient,
+        nc: DirectClient,
         stream: str,
         subject: str,
         *,
         projections: KeyedStore,
         watermark: Watermark | None = None,
-        remedy: Remedy | None = None,
+        recovery: StoreRecovery | None = None,
         max_msg_size: int = -1,
         refused: int = 0,
     ) -> None:
@@ -607,7 +546,7 @@ class EventLog:
         self._nc = nc
         self._stream = stream
         self._subject = subject
-        self._remedy = remedy
+        self._recovery = recovery
         self._writer: LogWriter | None = None
         self.first = 1
         """Stream sequence with which the log begins; known after :meth:`tail`."""
@@ -629,10 +568,7 @@ class EventLog:
 
     async def size(self) -> int:
         """Return the bytes that the log takes in the stream."""
-        answer = await ask(
-            self._nc, self._stream, f"STREAM.INFO.{self._stream}", None, _READ_TIMEOUT
-        )
-        return int(answer["state"]["bytes"])
+        return int((await read_info(self._nc, self._stream))["state"]["bytes"])
 
     async def cut(self, first: int) -> None:
         """Remove the records before a sequence, which is on record (``LogCut``) already.
@@ -641,9 +577,7 @@ class EventLog:
         """
         if self._writer is not None:
             self._writer.first = max(self._writer.first, first)
-        await ask(
-            self._nc, self._stream, f"STREAM.PURGE.{self._stream}", {"seq": first}, _READ_TIMEOUT
-        )
+        await purge(self._nc, self._stream, first)
         self.first = max(self.first, first)
 
     def read(self, first: int, last: int) -> AsyncIterator[Record]:
@@ -662,7 +596,7 @@ class EventLog:
             self._subject,
             clock,
             on_fatal,
-            self._remedy,
+            self._recovery,
             self._max_msg_size,
             self._refused,
         )
@@ -670,6 +604,6 @@ class EventLog:
         return self._writer
 
     def connection_lost(self) -> None:
-        """Take note that the connection to NATS was lost: what was on its way may be too."""
+        """Record that the connection to NATS was lost: what was on its way may be too."""
         if self._writer is not None:
-            self._writer.disturb("connection to NATS lost")
+            self._writer.recover("connection to NATS lost")

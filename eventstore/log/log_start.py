@@ -9,9 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from eventstore.errors import CorruptLog, UnknownLogFormat
-from eventstore.format.events import LogCut, UnreadableEvent
-from eventstore.format.positions import Position, position
-from eventstore.format.records import Record, decode_record
+from eventstore.format import LogCut, Position, Record, UnreadableEvent, decode_record, position
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -69,7 +67,7 @@ async def find_cut(
     """Return the newest cut that the log tells of, looking back from its end.
 
     ``read(first, last)`` yields (sequence, bytes) of what is stored. Records that cannot be read
-    are passed over: whoever reads the log finds them.
+    are skipped: reading the log finds them.
     """
     back = _LOOK_BACK
     stop = last

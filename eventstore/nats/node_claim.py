@@ -1,4 +1,4 @@
-"""Who writes the log of a node: a running broker answers for its node id on NATS.
+"""The claim to a node id: a running broker answers for it on NATS.
 
 Two brokers with one node id on one server would fence each other in turn. The expected sequence
 of each append keeps the log right whatever happens; this keeps the second one from starting.
@@ -23,7 +23,7 @@ _ANSWER_SECONDS = 2.0
 """A broker that does not answer in that time has gone, or will be fenced."""
 
 
-async def claim(client: Client, node: str, where: str) -> None:
+async def claim_node(client: Client, node: str, where: str) -> None:
     """Answer for a node until the client is closed; raise NodeBusy if a broker does already."""
     subject = f"foldmq.node.{node}"
     try:

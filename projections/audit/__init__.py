@@ -1,1 +1,100 @@
-"""The rules that a log is audited by, session by session, as pure functions."""
+"""Whether a log keeps what MQTT and foldmq promise, session by session; stories of messages."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from projections.audit.message_story import (
+        DeliveryCopy,
+        DeliveryOutcome,
+        MessageStory,
+        StoryBuilder,
+        StoryStep,
+        SubscriberState,
+        topic_of,
+    )
+    from projections.audit.rules import (
+        ACKNOWLEDGEMENT,
+        CHECKPOINT,
+        EVENT,
+        NO_SUBSCRIPTION,
+        ORDER,
+        PACKET_ID_REUSE,
+        QOS,
+        QUEUE,
+        RULES,
+        SESSION,
+        UNDELIVERED,
+        UNEXPECTED,
+        Violation,
+    )
+    from projections.audit.session_audit import BUCKETS, SessionAudit
+    from projections.audit.subscription_spans import (
+        SUBSCRIPTION_EVENTS,
+        SubscriptionSpan,
+        SubscriptionSpans,
+    )
+
+__all__ = [
+    "ACKNOWLEDGEMENT",
+    "BUCKETS",
+    "CHECKPOINT",
+    "EVENT",
+    "NO_SUBSCRIPTION",
+    "ORDER",
+    "PACKET_ID_REUSE",
+    "QOS",
+    "QUEUE",
+    "RULES",
+    "SESSION",
+    "SUBSCRIPTION_EVENTS",
+    "UNDELIVERED",
+    "UNEXPECTED",
+    "DeliveryCopy",
+    "DeliveryOutcome",
+    "MessageStory",
+    "SessionAudit",
+    "StoryBuilder",
+    "StoryStep",
+    "SubscriberState",
+    "SubscriptionSpan",
+    "SubscriptionSpans",
+    "Violation",
+    "topic_of",
+]
+
+_MODULE_OF = {
+    "DeliveryCopy": "message_story",
+    "DeliveryOutcome": "message_story",
+    "MessageStory": "message_story",
+    "StoryBuilder": "message_story",
+    "StoryStep": "message_story",
+    "SubscriberState": "message_story",
+    "topic_of": "message_story",
+    "PACKET_ID_REUSE": "rules",
+    "UNDELIVERED": "rules",
+    "UNEXPECTED": "rules",
+    "NO_SUBSCRIPTION": "rules",
+    "QOS": "rules",
+    "ORDER": "rules",
+    "QUEUE": "rules",
+    "ACKNOWLEDGEMENT": "rules",
+    "SESSION": "rules",
+    "CHECKPOINT": "rules",
+    "EVENT": "rules",
+    "RULES": "rules",
+    "Violation": "rules",
+    "BUCKETS": "session_audit",
+    "SessionAudit": "session_audit",
+    "SUBSCRIPTION_EVENTS": "subscription_spans",
+    "SubscriptionSpan": "subscription_spans",
+    "SubscriptionSpans": "subscription_spans",
+}
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        """Load the module of a public name when it is first asked for."""
+        if name not in _MODULE_OF:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)

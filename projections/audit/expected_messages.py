@@ -1,20 +1,20 @@
-"""Messages that a session is to get, or may get, until its events tell what became of them."""
+"""Messages that a session must or may get, until its events show what became of them."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from protocol.mqtt.topics import matches
+from protocol.mqtt import matches
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator, Mapping
 
-    from eventstore.format.positions import Position
+    from eventstore.format import Position
 
 _MATCHES_KEPT: Final = 4096
 
 
-class Message:
+class ExpectedMessage:
     """A message of QoS 1 or 2 that took effect."""
 
     __slots__ = ("allowed", "at", "least", "qos", "stream", "time_ms", "topic")
@@ -37,13 +37,13 @@ class Message:
         return bool(self.allowed >> qos & 1) and qos >= self.least
 
 
-class Owed:
-    """Those of which nothing is told yet, by the position of their publication."""
+class ExpectedMessages:
+    """Messages whose outcome is not known yet, by the position of their publication."""
 
     __slots__ = ("_matches", "_messages", "_unsure")
 
     def __init__(self) -> None:
-        self._messages: dict[Position, Message] = {}
+        self._messages: dict[Position, ExpectedMessage] = {}
         self._unsure: list[Position] = []
         """Those that need not be delivered: they are forgotten when their turn ends."""
         self._matches: dict[tuple[str, str], bool] = {}
@@ -60,10 +60,10 @@ class Owed:
         *,
         owed: bool,
     ) -> None:
-        """Take a message and one of the subscriptions that it matches."""
+        """Add a message and one of the subscriptions that it matches."""
         message = self._messages.get(ref)
         if message is None or message.at != at:
-            message = self._messages[ref] = Message(at, topic, time_ms, stream, qos)
+            message = self._messages[ref] = ExpectedMessage(at, topic, time_ms, stream, qos)
         level = min(qos, granted)
         message.allowed |= 1 << level
         if owed:
@@ -71,12 +71,12 @@ class Owed:
         elif not message.least:
             self._unsure.append(ref)
 
-    def pop(self, ref: Position) -> Message | None:
-        """Return the message of a position, of which something is told now; None: there is none."""
+    def pop(self, ref: Position) -> ExpectedMessage | None:
+        """Remove and return the message of a position; None when there is none."""
         return self._messages.pop(ref, None)
 
     def granted(self, filters: Mapping[str, int], turn: Position) -> None:
-        """Take note that filters were subscribed to, or at another QoS, in a turn.
+        """Apply filters that were subscribed to, or granted another QoS, in a turn.
 
         A message that waits to be delivered was to go to the subscription of the highest QoS, which
         may be one of these: then it goes at the QoS that is granted now.
@@ -107,7 +107,7 @@ class Owed:
                 del messages[ref]
         self._unsure = later
 
-    def overdue(self, before: Position) -> Iterator[tuple[Position, Message]]:
+    def overdue(self, before: Position) -> Iterator[tuple[Position, ExpectedMessage]]:
         """Yield what had to be delivered and took effect before a position."""
         for ref, message in self._messages.items():
             if message.least and message.at < before:

@@ -1,11 +1,11 @@
-"""The promises that a session's log is checked for, by name, and how a broken one is told."""
+"""The rules of the audit of a session, and the violation of one."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from eventstore.format.positions import Position
+    from eventstore.format import Position
 
 PACKET_ID_REUSE: Final = "packet_id_reuse"
 """A packet identifier was given to a message while another one had it, or is none."""

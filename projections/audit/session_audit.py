@@ -1,9 +1,9 @@
-"""Whether the log of one session keeps what MQTT and foldmq promise its client.
+"""Checks whether the log of one session keeps what MQTT and foldmq promise its client.
 
-Whoever has sorted the events of a log by session gives them to :class:`SessionAudit`, in order,
-and between them the messages that the session had to get. What is wrong comes out as violations,
-each with the position that shows it. It is pure, so that an auditor need not trust the broker:
-only the fold, which says what the events mean, is the broker's own. The rules are named in
+The caller sorts the events of a log by session and passes them to :class:`SessionAudit`, in order,
+and between them the messages that the session had to get. The result is violations, each with the
+position that shows it. The audit is pure, so that an auditor need not trust the broker: only the
+fold, which defines what the events mean, is shared with it. The rules are named in
 ``projections.audit.rules``.
 """
 
@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import orjson
 
-from eventstore.format.events import (
+from eventstore.format import (
+    INDEX_BITS,
     Acked,
     Completed,
     Delivered,
     Event,
     MessageDropped,
+    Position,
     Queued,
     Received,
     Redelivered,
@@ -29,11 +31,12 @@ from eventstore.format.events import (
     SessionSnapshot,
     Subscribed,
     Unsubscribed,
+    format_position,
+    from_runs,
 )
-from eventstore.format.positions import INDEX_BITS, Position, format_position, from_runs
 from projections.audit import checks
-from projections.audit.expected_messages import Message, Owed
-from projections.audit.ordering import Resending, TopicOrder
+from projections.audit.expected_messages import ExpectedMessage, ExpectedMessages
+from projections.audit.ordering import RedeliveryOrder, TopicOrder
 from projections.audit.rules import (
     ACKNOWLEDGEMENT,
     CHECKPOINT,
@@ -45,16 +48,13 @@ from projections.audit.rules import (
     UNEXPECTED,
     Violation,
 )
-from projections.audit.turn_subscriptions import InTurn
-from projections.state.misfits import MISFITS
-from projections.state.single_session import SessionFold
-from projections.state.snapshot import Part, encode
-from projections.state.waiting_queue import RETAIN_FLAG
+from projections.audit.turn_subscriptions import TurnSubscriptions
+from projections.state import MISFITS, RETAIN_FLAG, Part, SessionFold, encode_session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable
 
-    from projections.state.session import SessionState
+    from projections.state import SessionState
 
 BUCKETS: Final = 40
 """Latencies are counted by their bit length in milliseconds: 0, 1, 2-3, 4-7, ..."""
@@ -93,17 +93,17 @@ class SessionAudit:
         self._known = not whole
         """The state is that of the whole log."""
         self._broken = False
-        self._expected = Owed()
+        self._expected = ExpectedMessages()
         """Messages that took effect and of which the session's events do not tell yet."""
-        self._queue: dict[Position, Message] = {}
-        self._open: dict[Position, Message] = {}
+        self._queue: dict[Position, ExpectedMessage] = {}
+        self._open: dict[Position, ExpectedMessage] = {}
         """Messages in its queues, and on their way to its client."""
         self._order = TopicOrder()
-        self._resending: Resending | None = None
+        self._resending: RedeliveryOrder | None = None
         self._parts: list[Part] = []
         self._turn: Position = 0
         """Where the turn of the event that is looked at begins."""
-        self._in_turn = InTurn()
+        self._in_turn = TurnSubscriptions()
 
     def expect(
         self,
@@ -177,7 +177,7 @@ class SessionAudit:
             self._tell_all(pure(state, event, at))
 
     def finish(self) -> None:
-        """Say that no more events follow."""
+        """Check what is left at the end of the log."""
         if not self._broken and self.fold.state is not None:
             self._overdue(_BEYOND)
 
@@ -187,7 +187,7 @@ class SessionAudit:
         self._expected.begin_turn(turn)
         self._in_turn.clear()
 
-    # What is told.
+    # Reporting.
 
     def _tell(self, rule: str, at: Position, what: str, ref: Position | None = None) -> None:
         self._found(Violation(rule, at, what, ref))
@@ -202,7 +202,7 @@ class SessionAudit:
             self._tell(UNDELIVERED, message.at, what)
 
     def _forget(self) -> None:
-        """Take note that the session ended; what it was owed is owed no more."""
+        """Forget the session, which ended: it no longer has to get messages."""
         self._overdue(self._turn)  # what took effect in the turn in which it ended is not
         self._expected.clear()
         self._queue.clear()
@@ -220,7 +220,7 @@ class SessionAudit:
             self._forget()
             self._known = True
         elif self._known and state is not None and (state.inflight or state.releasing):
-            self._resending = Resending(state)
+            self._resending = RedeliveryOrder(state)
 
     def _ended(self, event: SessionClosed | SessionExpired, at: Position, _ms: int) -> None:
         self._resending = None
@@ -239,7 +239,7 @@ class SessionAudit:
             state = self.fold.state
             if state is None:
                 self._tell(CHECKPOINT, at, "a checkpoint repeats a session that there is not")
-            elif orjson.dumps(encode(state)) != orjson.dumps(parts):
+            elif orjson.dumps(encode_session(state)) != orjson.dumps(parts):
                 self._tell(CHECKPOINT, at, "a checkpoint repeats another state than the log tells")
 
     def _subscribed(self, event: Subscribed, _at: Position, _ms: int) -> None:
@@ -332,13 +332,13 @@ class SessionAudit:
             what = f"message {format_position(ref)} was not to be delivered to it"
             self._tell(UNEXPECTED, at, what, ref)
 
-    def _check_message(self, message: Message, qos: int, at: Position) -> None:
+    def _check_message(self, message: ExpectedMessage, qos: int, at: Position) -> None:
         """Check that what becomes of a message is on record together with it, and its QoS."""
         self._check_turn(message, at)
         if not message.may_be_at(qos):
             self._tell(QOS, at, f"at QoS {qos}, which is not the one of its subscriptions")
 
-    def _check_turn(self, message: Message, at: Position) -> None:
+    def _check_turn(self, message: ExpectedMessage, at: Position) -> None:
         if message.at < self._turn:
             self._tell(UNDELIVERED, at, "what became of a message was recorded in a later turn")
 

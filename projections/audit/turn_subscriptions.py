@@ -9,17 +9,16 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from eventstore.format.positions import format_position
+from eventstore.format import format_position
 from projections.audit.rules import NO_SUBSCRIPTION, QOS, UNEXPECTED, Violation
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from eventstore.format.events import Unsubscribed
-    from eventstore.format.positions import Position
+    from eventstore.format import Position, Unsubscribed
 
 
-class InTurn:
+class TurnSubscriptions:
     """Follows the subscriptions of one session through a turn."""
 
     __slots__ = ("_grants", "_left", "_replays")
@@ -38,12 +37,12 @@ class InTurn:
         return bool(self._grants)
 
     def subscribed(self, filters: Mapping[str, int]) -> None:
-        """Take filters and the QoS that was granted for each."""
+        """Record filters and the QoS that was granted for each."""
         for topic_filter, qos in filters.items():
             self._grants.setdefault(topic_filter, []).append(qos)
 
     def unsubscribed(self, event: Unsubscribed) -> None:
-        """Take filters that are subscribed to no more."""
+        """Record filters that are no longer subscribed to."""
         self._left.update(event.filters)
 
     def left(self, topic_filter: str) -> bool:
@@ -53,7 +52,7 @@ class InTurn:
     def replayed(
         self, topic_filter: str | None, refs: Iterable[Position], qos: int, at: Position
     ) -> Iterator[Violation]:
-        """Take retained messages that are sent; yield what is wrong.
+        """Record retained messages that are sent; yield violations.
 
         They are sent when their filter is subscribed to, each once each time. None: they are
         queued, which may be for another filter: behind what they must not overtake.

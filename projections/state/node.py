@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from eventstore.format.events import (
+from eventstore.format import (
+    INDEX_BITS,
     Bridged,
     BrokerStarted,
     BrokerStopped,
@@ -20,6 +21,7 @@ from eventstore.format.events import (
     MessagePublished,
     MessagesCarried,
     OperatorActed,
+    Position,
     Released,
     RetainedCleared,
     RetainedSnapshot,
@@ -27,27 +29,26 @@ from eventstore.format.events import (
     SessionExpired,
     SessionOpened,
     SessionSnapshot,
-    WebAccessed,
-    entries,
-)
-from eventstore.format.positions import INDEX_BITS, Position, from_runs, position
-from eventstore.format.turn_events import (
     TurnAcked,
     TurnDelivered,
     TurnEvent,
     TurnPublished,
     TurnReleased,
+    WebAccessed,
+    entries,
+    from_runs,
+    position,
 )
 from projections.state import turn_fold
 from projections.state.retained import RetainedIndex
 from projections.state.session import EVOLVE, SessionState
 from projections.state.session_table import SessionTable
-from projections.state.snapshot import Part, decode
+from projections.state.snapshot import Part, decode_session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from eventstore.format.records import Record
+    from eventstore.format import Record
 
 
 class Checkpoint(NamedTuple):
@@ -86,11 +87,11 @@ class NodeState:
         "checkpoint",
         "checkpoints",
         "cuts",
+        "dirty",
         "entries",
         "partial",
         "retained",
         "sessions",
-        "touched",
     )
 
     def __init__(self, begin: int = 1) -> None:
@@ -108,16 +109,16 @@ class NodeState:
         self.checkpoints: list[Checkpoint] = []
         """Those that are complete: where the log may begin."""
         self.cuts: list[LogCut] = []
-        """Where the log was cut, as far as it tells."""
+        """Where the log was cut, according to itself."""
         self.archived: Archived | None = None
-        """Up to where an archive has the log, as far as the log tells."""
+        """Up to where an archive has the log, according to the log."""
         self.bridged: Position | None = None
         """Up to where NATS has what was published; None: nothing was ever bridged."""
         self.carried: dict[int, list[int]] = {}
         """Records that were cut off -> the records that repeat what is needed of them."""
-        self.touched: dict[str, Position] | None = None
+        self.dirty: dict[str, Position] | None = None
         """Sessions that changed, with the version of their snapshot that the projections hold;
-        None while nobody wants to know."""
+        None while changes are not tracked."""
         self._begun: Checkpoint | None = None
         self._held: list[Record] = []
         self._parts: list[Part] = []
@@ -181,8 +182,8 @@ class NodeState:
         state = table.live.get(name)
         if state is None:
             state = table.get(name)
-        if self.touched is not None:
-            self.touched.setdefault(name, state.saved if state is not None else 0)
+        if self.dirty is not None:
+            self.dirty.setdefault(name, state.saved if state is not None else 0)
         if type(event) is SessionExpired:
             table.discard(name)
             self.retained.other(event)
@@ -214,7 +215,7 @@ class NodeState:
         self.sessions.put(frozen, state)
         self._newer[state.session] = bound
 
-    def where(self, sequence: int) -> list[int]:
+    def carriers_of(self, sequence: int) -> list[int]:
         """Return the records in which the messages of a record are to be found."""
         if sequence >= self.begin:
             return [sequence]
@@ -249,8 +250,8 @@ class NodeState:
         if archived is not None and archived[0] >> INDEX_BITS >= self.begin:
             self.archived = Archived(*archived)
 
-    def loaded_all(self) -> None:
-        """Take note that everything before what was loaded has been folded."""
+    def finish_loading(self) -> None:
+        """Record that everything before what was loaded has been folded."""
         self._newer = {}
 
     # Events of the node, not of a session.
@@ -281,7 +282,7 @@ class NodeState:
         if event.last:
             parts, self._parts = self._parts, []
             if at >= self._newer.get(event.session, 0):
-                self.sessions[event.session] = decode(event.session, parts)
+                self.sessions[event.session] = decode_session(event.session, parts)
 
     def _retained_snapshot(
         self, event: RetainedSnapshot, at: Position, _ms: int, payloads: Sequence[bytes]
@@ -299,7 +300,7 @@ class NodeState:
     def _cut(self, event: LogCut, _at: Position, _ms: int, _: Sequence[bytes]) -> None:
         self.cuts.append(event)
         if self.archived is not None and self.archived.at >> INDEX_BITS < event.first:
-            self.archived = None  # as for who reads what is left of the log
+            self.archived = None  # as for a reader of what is left of the log
 
     def _archived(self, event: LogArchived, at: Position, _ms: int, _: Sequence[bytes]) -> None:
         self.archived = Archived(at, event)
@@ -331,7 +332,7 @@ class NodeState:
         turn_fold.released(self._states(event), event)
 
     def _states(self, event: TurnEvent) -> list[SessionState]:
-        return turn_fold.states_of(self.sessions, event.sessions, self.touched)
+        return turn_fold.states_of(self.sessions, event.sessions, self.dirty)
 
     def _nothing(self, _event: LogEvent, _at: Position, _ms: int, _: Sequence[bytes]) -> None:
         """Nothing changes."""

@@ -1,7 +1,7 @@
 """The state of one session as a fold over its events.
 
 ``evolve(state, event, at, time_ms)`` changes the state in place; given the same events at the
-same positions it gives the same state, whoever calls it.
+same positions it yields the same state for every caller.
 
 What a session holds, in the words of MQTT 3.1.1 section 3.1.2.4: its subscriptions, QoS 1 and 2
 messages sent but not acknowledged (``inflight``, and ``releasing`` once PUBREC came), QoS 1 and
@@ -15,13 +15,14 @@ from dataclasses import dataclass, field
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from eventstore.format.events import (
+from eventstore.format import (
     Acked,
     Completed,
     Delivered,
     Event,
     MessageDropped,
     MessagePublished,
+    Position,
     Queued,
     Received,
     Redelivered,
@@ -34,8 +35,8 @@ from eventstore.format.events import (
     WillArmed,
     WillCancelled,
     WillFired,
+    from_runs,
 )
-from eventstore.format.positions import Position, from_runs
 from projections.state.filter_links import holds_links
 from projections.state.waiting_queue import WaitingQueue
 
@@ -108,7 +109,7 @@ class SessionState:
     waiting: dict[str, SubscriptionState] = field(default_factory=dict)
     """The subscriptions whose queue is not empty, by topic filter, in the order in which the queues
     began to fill."""
-    tangled: bool = False
+    all_linked: bool = False
     """A filter that may have linked others went while messages wait: see ``filter_links``."""
     links: dict[str, set[str]] | None = None
     """Filters that are linked with each, None when they must be looked for: a note, not state."""
@@ -141,7 +142,7 @@ def _reset(state: SessionState) -> None:
     state.inbound = {}
     state.waiting = {}
     state.last_pid = state.queued = state.queued_bytes = 0
-    state.tangled = False
+    state.all_linked = False
     state.links = None
 
 
@@ -177,7 +178,7 @@ def _forget_if_done(state: SessionState, held: SubscriptionState) -> None:
     if held.active or held.outstanding or held.queue:
         return
     if state.waiting and holds_links(state, held.filter):
-        state.tangled = True
+        state.all_linked = True
     state.subscriptions.pop(held.filter, None)
     state.links = None
 
@@ -207,7 +208,7 @@ def _leave_queue(state: SessionState, held: SubscriptionState, count: int, size:
     if not queue:
         state.waiting.pop(held.filter, None)
         if not state.waiting:
-            state.tangled = False
+            state.all_linked = False
             state.links = None
     state.queued -= count
     state.queued_bytes -= size
@@ -311,7 +312,7 @@ EVOLVE: dict[type, Callable[[SessionState, Any, Position, int], None]] = {
     WillCancelled: _will_gone,
     MessageDropped: _dropped,
 }
-"""What :func:`evolve` calls, for those who know the type of the event already."""
+"""What :func:`evolve` calls, for callers that know the type of the event already."""
 
 
 def evolve(state: SessionState, event: Event, at: Position, time_ms: int) -> None:

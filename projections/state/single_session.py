@@ -1,8 +1,7 @@
 """One session folded from its own events alone, wherever the log begins.
 
 ``projections.state.node.NodeState`` folds all of a node's log. Here are its rules for a single
-session: who sorts the events of a log by session (an audit, a query) gets the same states from
-this.
+session: callers that sort the events of a log by session (an audit, a query) get the same states.
 """
 
 from __future__ import annotations
@@ -10,21 +9,22 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING
 
-from eventstore.format.events import (
+from eventstore.format import (
     Event,
     MessagePublished,
+    Position,
     Released,
     RetainedSnapshot,
     SessionClosed,
     SessionExpired,
     SessionOpened,
     SessionSnapshot,
+    from_runs,
+    payload_bounds,
 )
-from eventstore.format.positions import Position, from_runs
-from eventstore.format.records import payload_bounds
 from projections.state.retained import RetainedMessage, messages_of
 from projections.state.session import EVOLVE, SessionState
-from projections.state.snapshot import Part, decode
+from projections.state.snapshot import Part, decode_session
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,7 +44,7 @@ class SessionFold:
         self.whole = whole
         self.state: SessionState | None = None
         self.pending: dict[Position, RetainedMessage] = {}
-        """What it sent at QoS 2, retained, and did not release: as far as payloads were given."""
+        """Retained QoS 2 messages that it sent and did not release, where payloads were given."""
         self._parts: list[Part] = []
 
     def take(self, event: Event, at: Position, time_ms: int, payload: bytes | None = None) -> None:
@@ -95,7 +95,7 @@ class SessionFold:
             self._parts.append(event.state)
             if event.last:
                 parts, self._parts = self._parts, []
-                self.state = decode(self.session, parts)
+                self.state = decode_session(self.session, parts)
         elif type(event) is RetainedSnapshot and payload is not None:
             columns = zip(
                 event.topics, _split(event, payload), event.qos, from_runs(event.refs), strict=True

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from eventstore.format.positions import Position, Run
+    from eventstore.format import Position, Run
 
 QOS_MASK = 0b011
 RETAIN_FLAG = 0b100
@@ -75,7 +75,7 @@ class WaitingQueue:
         self._length += other._length
 
     def discard(self, count: int) -> None:
-        """Take so many messages from the head, or all if there are fewer."""
+        """Remove ``count`` messages from the head, or all if there are fewer."""
         runs = self._runs
         if count >= self._length:
             runs.clear()

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from protocol.mqtt.topics import MAX_BYTES, split_levels
+from protocol.mqtt.topics import MAX_TOPIC_BYTES, split_levels
 
 CERTIFICATES: Final = "$sparkplug/certificates/"
 MAX_DEATH: Final = 65_535
@@ -38,15 +38,15 @@ _UINT64: Final = (1 << 64) - 1
 
 
 def certificate_topic(topic: str) -> str | None:
-    """Give the topic where a birth certificate is kept, None if ``topic`` is not that of one."""
+    """Return the topic where a birth certificate is kept, None if ``topic`` is not that of one."""
     if not _is_one_of(_BIRTHS, topic):
         return None
     certificate = CERTIFICATES + topic
-    return certificate if len(certificate.encode()) <= MAX_BYTES else None
+    return certificate if len(certificate.encode()) <= MAX_TOPIC_BYTES else None
 
 
 def is_death(topic: str) -> bool:
-    """Say whether death certificates are published to ``topic``."""
+    """Return whether death certificates are published to ``topic``."""
     return _is_one_of(_DEATHS, topic)
 
 
@@ -96,7 +96,7 @@ def _is_one_of(types: dict[str, int], topic: str) -> bool:
 
 
 def _field(data: bytes, at: int) -> tuple[int, int, int]:
-    """Give number and wire type of the field at ``at``, and where the next one begins."""
+    """Return number and wire type of the field at ``at``, and where the next one begins."""
     tag, at = _read_varint(data, at)
     number, kind = tag >> 3, tag & 7
     if kind == _VARINT:

@@ -17,7 +17,7 @@ from protocol.mqtt.topics import split_levels
 
 T = TypeVar("T")
 
-_Leaf: TypeAlias = tuple[str, Hashable, T]
+_TrieLeaf: TypeAlias = tuple[str, Hashable, T]
 """(rest, key, value): a name that has one value and nothing below it."""
 
 SHARED_STRINGS: Final = 1024
@@ -26,7 +26,7 @@ SHARED_LENGTH: Final = 64
 (characters). Bounded, as they come from clients."""
 
 
-class _Node(Generic[T]):
+class _TrieNode(Generic[T]):
     """A place where names branch, or where one ends that has several values."""
 
     __slots__ = ("children", "filed", "rest")
@@ -34,25 +34,25 @@ class _Node(Generic[T]):
     def __init__(self, rest: str) -> None:
         self.rest = rest
         """The levels after the one it is filed under, each with a ``/`` at its end."""
-        self.children: dict[str, _Node[T] | _Leaf[T]] | None = None
+        self.children: dict[str, _TrieNode[T] | _TrieLeaf[T]] | None = None
         """What goes on from here, by its first level; never empty."""
         self.filed: tuple[Hashable, T] | dict[Hashable, T] | None = None
         """The values of the name that ends here: none, (key, value), or two or more by key."""
 
     def values(self) -> Iterable[T]:
-        """Give the values of the name that ends here."""
+        """Return the values of the name that ends here."""
         if self.filed is None:
             return ()
         return self.filed[1:] if isinstance(self.filed, tuple) else self.filed.values()
 
     def get(self, key: Hashable) -> T | None:
-        """Give the value of the name that ends here and the key, None if there is none."""
+        """Return the value of the name that ends here and the key, None if there is none."""
         if isinstance(self.filed, dict):
             return self.filed.get(key)
         return self.filed[1] if self.filed is not None and self.filed[0] == key else None
 
     def file(self, key: Hashable, value: T) -> bool:
-        """Put a value in; says whether the key is new here."""
+        """Put a value in; return whether the key is new here."""
         if self.filed is None:
             self.filed = (key, value)
             return True
@@ -66,7 +66,7 @@ class _Node(Generic[T]):
         return new
 
     def unfile(self, key: Hashable) -> bool:
-        """Take a value out; says whether it was there."""
+        """Take a value out; return whether it was there."""
         if isinstance(self.filed, dict):
             if key not in self.filed:
                 return False
@@ -80,7 +80,7 @@ class _Node(Generic[T]):
         return True
 
 
-class _Radix(Generic[T]):
+class _RadixTrie(Generic[T]):
     """Values under (name, key). ``count`` is the number of values.
 
     Inside, a name has a ``/`` at its end, too, and a position in it is where a level begins.
@@ -89,12 +89,12 @@ class _Radix(Generic[T]):
     __slots__ = ("_shared", "count", "root")
 
     def __init__(self) -> None:
-        self.root: _Node[T] = _Node("")
+        self.root: _TrieNode[T] = _TrieNode("")
         self.count = 0
         self._shared: dict[str, str] = {}
 
     def get(self, name: str, key: Hashable) -> T | None:
-        """Give the value, None if there is none."""
+        """Return the value, None if there is none."""
         found = self.walk(name)
         if isinstance(found, tuple):
             return found[2] if found[1] == key else None
@@ -129,10 +129,10 @@ class _Radix(Generic[T]):
         self.count += node.file(key, value)
 
     def remove(self, name: str, key: Hashable) -> bool:
-        """Take a value out, and what is not needed any more; says whether it was there."""
-        path: list[tuple[_Node[T], str]] = []
+        """Take a value out, and what is not needed any more; return whether it was there."""
+        path: list[tuple[_TrieNode[T], str]] = []
         found = self.walk(name, path)
-        least: _Node[T] | _Leaf[T] | None = None
+        least: _TrieNode[T] | _TrieLeaf[T] | None = None
         if isinstance(found, tuple):
             if found[1] != key:
                 return False
@@ -153,9 +153,9 @@ class _Radix(Generic[T]):
         return True
 
     def walk(
-        self, name: str, path: list[tuple[_Node[T], str]] | None = None
-    ) -> _Node[T] | _Leaf[T] | None:
-        """Give what stands at the end of the name; adds each (parent, first level) to ``path``."""
+        self, name: str, path: list[tuple[_TrieNode[T], str]] | None = None
+    ) -> _TrieNode[T] | _TrieLeaf[T] | None:
+        """Return the entry at the end of the name; fill ``path`` with (parent, first level)."""
         name += "/"
         node, at = self.root, 0
         while node.children is not None:
@@ -179,23 +179,23 @@ class _Radix(Generic[T]):
         return None
 
     def _share(self, text: str) -> str:
-        """Give an equal string, the one that was filed lately if there was one."""
+        """Return an equal string, the one that was filed lately if there was one."""
         if len(text) > SHARED_LENGTH:
             return text
         if len(self._shared) == SHARED_STRINGS:
             self._shared.clear()
         return self._shared.setdefault(text, text)
 
-    def _split(self, lower: _Node[T], shared: int) -> _Node[T]:
-        """Give a new node for the first ``shared`` characters of the rest, ``lower`` below it."""
-        upper: _Node[T] = _Node(self._share(lower.rest[:shared]))
+    def _split(self, lower: _TrieNode[T], shared: int) -> _TrieNode[T]:
+        """Return a new node for the first ``shared`` characters of the rest, ``lower`` below it."""
+        upper: _TrieNode[T] = _TrieNode(self._share(lower.rest[:shared]))
         first, after = _level(lower.rest, shared)
         lower.rest = self._share(lower.rest[after:])
         upper.children = {self._share(first): self._least(lower) or lower}
         return upper
 
-    def _least(self, node: _Node[T]) -> _Node[T] | _Leaf[T] | None:
-        """Give the simplest thing that can stand in for the node, maybe the node itself."""
+    def _least(self, node: _TrieNode[T]) -> _TrieNode[T] | _TrieLeaf[T] | None:
+        """Return the simplest thing that can stand in for the node, maybe the node itself."""
         if not node.children:
             node.children = None
             if isinstance(node.filed, tuple):
@@ -211,21 +211,21 @@ class _Radix(Generic[T]):
         return child
 
 
-def _as_node(leaf: _Leaf[T]) -> _Node[T]:
+def _as_node(leaf: _TrieLeaf[T]) -> _TrieNode[T]:
     rest, key, value = leaf
-    node: _Node[T] = _Node(rest)
+    node: _TrieNode[T] = _TrieNode(rest)
     node.filed = (key, value)
     return node
 
 
 def _level(name: str, at: int) -> tuple[str, int]:
-    """Give the level at position ``at``, and the position behind it."""
+    """Return the level at position ``at``, and the position behind it."""
     end = name.index("/", at)
     return name[at:end], end + 1
 
 
 def _shared_length(rest: str, name: str, at: int) -> int:
-    """Give how many characters of ``rest``, in whole levels, stand in ``name`` at ``at``."""
+    """Return how many characters of ``rest``, in whole levels, stand in ``name`` at ``at``."""
     low, high = 0, len(rest)
     if name.startswith(rest, at):
         return high
@@ -248,7 +248,7 @@ class FilterTrie(Generic[T]):
     __slots__ = ("_tree",)
 
     def __init__(self) -> None:
-        self._tree: _Radix[T] = _Radix()
+        self._tree: _RadixTrie[T] = _RadixTrie()
 
     def __len__(self) -> int:
         return self._tree.count
@@ -258,15 +258,15 @@ class FilterTrie(Generic[T]):
         self._tree.insert(topic_filter, key, value)
 
     def get(self, topic_filter: str, key: Hashable) -> T | None:
-        """Give the value with this very filter and key, None if there is none."""
+        """Return the value with this very filter and key, None if there is none."""
         return self._tree.get(topic_filter, key)
 
     def remove(self, topic_filter: str, key: Hashable) -> bool:
-        """Take a value out; says whether it was there."""
+        """Take a value out; return whether it was there."""
         return self._tree.remove(topic_filter, key)
 
     def match(self, topic: str) -> list[T]:
-        """Give the values of all filters that match ``topic``, in no particular order.
+        """Return the values of all filters that match ``topic``, in no particular order.
 
         Wildcards in the first level do not match topics that begin with ``$`` [MQTT-4.7.2-1];
         ``#`` also matches the level above it (section 4.7.1.2).
@@ -340,7 +340,7 @@ class TopicTrie(Generic[T]):
     __slots__ = ("_tree",)
 
     def __init__(self) -> None:
-        self._tree: _Radix[T] = _Radix()
+        self._tree: _RadixTrie[T] = _RadixTrie()
         """All with the key None."""
 
     def __len__(self) -> int:
@@ -351,15 +351,15 @@ class TopicTrie(Generic[T]):
         self._tree.insert(topic, None, value)
 
     def get(self, topic: str) -> T | None:
-        """Give the value of ``topic``, None if it has none."""
+        """Return the value of ``topic``, None if it has none."""
         return self._tree.get(topic, None)
 
     def discard(self, topic: str) -> bool:
-        """Take the value of ``topic`` out; says whether there was one."""
+        """Take the value of ``topic`` out; return whether there was one."""
         return self._tree.remove(topic, None)
 
     def values(self) -> Iterator[T]:
-        """Give the values of all topics, those that begin with ``$`` included, in no order."""
+        """Yield the values of all topics, those that begin with ``$`` included, in no order."""
         stack = [self._tree.root]
         while stack:
             node = stack.pop()
@@ -371,7 +371,7 @@ class TopicTrie(Generic[T]):
                     stack.append(child)
 
     def match(self, topic_filter: str) -> Iterator[T]:
-        """Give the values of all topics that ``topic_filter`` matches, in no particular order.
+        """Yield the values of all topics that ``topic_filter`` matches, in no particular order.
 
         The trie must not change in the meantime. The rules are those of ``FilterTrie.match``.
         """
@@ -408,8 +408,8 @@ class TopicTrie(Generic[T]):
                 elif past >= 0:
                     stack.append((child, past))
 
-    def _followers(self, node: _Node[T], level: str) -> Iterable[_Node[T] | _Leaf[T]]:
-        """Give what is filed below the node under a level of a filter."""
+    def _followers(self, node: _TrieNode[T], level: str) -> Iterable[_TrieNode[T] | _TrieLeaf[T]]:
+        """Return what is filed below the node under a level of a filter."""
         children = node.children
         if children is None:
             return ()

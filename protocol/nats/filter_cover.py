@@ -5,7 +5,7 @@ Filters are lists of levels here, as ``protocol.mqtt.topics.split_levels`` gives
 
 
 def common_levels(one: list[str], other: list[str]) -> list[str] | None:
-    """Give the filter that matches what two filters both match, None if there is no such topic."""
+    """Return the filter for the topics that two filters both match, None if there are none."""
     for mine, yours in ((one[0], other[0]), (other[0], one[0])):
         if mine in ("+", "#") and yours.startswith("$"):  # [MQTT-4.7.2-1]
             return None
@@ -23,7 +23,7 @@ def common_levels(one: list[str], other: list[str]) -> list[str] | None:
 
 
 def levels_below(levels: list[str], above: tuple[str, ...]) -> list[str] | None:
-    """Give what a filter asks for below ``above``: ``[]`` for itself only, None for nothing."""
+    """Return what a filter asks for below ``above``: ``[]`` for itself only, None for nothing."""
     if above and above[0].startswith("$") and levels[0] in ("+", "#"):  # [MQTT-4.7.2-1]
         return None
     for wanted, level in zip(levels, above, strict=False):
@@ -36,30 +36,30 @@ def levels_below(levels: list[str], above: tuple[str, ...]) -> list[str] | None:
     return levels[len(above) :]
 
 
-def widest(patterns: list[str]) -> tuple[str, ...]:
+def without_covered(patterns: list[str]) -> tuple[str, ...]:
     """Leave out what another one of different patterns matches as well."""
-    root = _Node()
+    root = _PatternNode()
     for pattern in patterns:
         node = root
         for token in pattern.split("."):
-            node = node.below.setdefault(token, _Node())
+            node = node.below.setdefault(token, _PatternNode())
         node.pattern = pattern
     return tuple(pattern for pattern in patterns if not _is_covered(pattern, root))
 
 
-class _Node:
+class _PatternNode:
     """The patterns that begin with the same tokens."""
 
     __slots__ = ("below", "pattern")
 
     def __init__(self) -> None:
-        self.below: dict[str, _Node] = {}
+        self.below: dict[str, _PatternNode] = {}
         self.pattern: str | None = None
         """The pattern that ends here."""
 
 
-def _is_covered(pattern: str, root: _Node) -> bool:
-    """Say whether another pattern gets all that this one gets."""
+def _is_covered(pattern: str, root: _PatternNode) -> bool:
+    """Return whether another pattern gets all that this one gets."""
     nodes = [root]
     for token in pattern.split("."):
         for node in nodes:

@@ -6,13 +6,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
+from eventstore.display import escaped
 from eventstore.errors import CorruptLog
-from eventstore.format.records import Record, decode_record
-from eventstore.log.jetstream_log import read_stored
-from eventstore.nats.connection import disconnect
-from eventstore.nats.discovery import PREFIX
-from eventstore.paths import expanded
-from eventstore.shown import escaped
+from eventstore.format import Record, decode_record
+from eventstore.log import read_stored
+from eventstore.nats import LOG_STREAM_PREFIX, disconnect
+from eventstore.paths import expand_home
 from protocol.errors import FoldmqError
 from spark.datasource.discovery import find_with, in_nats
 from spark.datasource.options import Options
@@ -84,7 +83,7 @@ def unchanged(one: Due) -> Archived:
 
 def node_folder(stream: str) -> str:
     """Return the name of the directory that a log has in an archive."""
-    return NODE + quote(stream.removeprefix(PREFIX), safe="")
+    return NODE + quote(stream.removeprefix(LOG_STREAM_PREFIX), safe="")
 
 
 async def due(options: Mapping[str, str], directory: str) -> list[Due]:
@@ -114,7 +113,7 @@ def local_path(directory: str) -> Path:
             f"an archive is written to a directory, not to {shown(directory)}: one that all "
             "machines of the cluster have mounted; copy it from there, see docs/archive.md"
         )
-    path = expanded(place).absolute()
+    path = expand_home(place).absolute()
     if (path / NAME).exists():
         raise BadOption(
             f"{escaped(str(path), 4096)} is what an archive has of one node: give the directory "

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812 - the name that everybody knows it by
 
-from eventstore.format.events import Delivered, Queued
-from eventstore.format.positions import format_position, from_runs
+from eventstore.format import Delivered, Queued, format_position, from_runs
 from spark.audit.facts.event_packing import unpack
 from spark.audit.facts.fact_schema import EVENTS
 from spark.audit.facts.outcome import DELIVERED_TWICE, NO_SUBSCRIPTION
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
-    from eventstore.format.positions import Position
+    from eventstore.format import Position
     from spark.audit.facts.fact_tables import Facts
 
 _DDL: Final = "node string, session string, ref bigint, at bigint"

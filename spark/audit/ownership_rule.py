@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - the name that everybody knows it by
 
-from eventstore.format.events import NATS_SESSION
+from eventstore.format import NATS_SESSION
 from spark.audit.facts.outcome import OWNERSHIP
 from spark.audit.results import CONNECTED
 from spark.audit.retained_rules import place, violations

@@ -15,8 +15,8 @@ from pyspark import StorageLevel
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - the name that everybody knows it by
 
-from eventstore.shown import name as shown
-from projections.audit.rules import UNEXPECTED
+from eventstore.display import name as shown
+from projections.audit import UNEXPECTED
 from spark.audit import claims as claimed
 from spark.audit import retained_rules, statistics
 from spark.audit.checkpoint_rules import carried_otherwise, not_carried
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from eventstore.format.positions import Position
+    from eventstore.format import Position
     from spark.audit.expected_deliveries import Sent
     from spark.audit.facts.log_summary import Whole
     from spark.audit.facts.outcome import Claim, Compared

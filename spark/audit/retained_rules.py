@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - the name that everybody knows it by
 
-from protocol.mqtt.topics import matches
+from protocol.mqtt import matches
 from spark.audit.expected_deliveries import position_of, topics_to_filters
 from spark.audit.facts.fact_schema import GRANT, REPEATED_SO, REPLAY, RETAINED, SET
 from spark.audit.facts.log_summary import BEYOND
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame
 
-    from eventstore.format.positions import Position
+    from eventstore.format import Position
     from spark.audit.facts.fact_tables import Facts
     from spark.audit.facts.log_summary import Whole
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from projections.audit.session_audit import BUCKETS
+from projections.audit import BUCKETS
 from spark.audit.facts.fact_schema import REPLAY
 from spark.audit.facts.outcome import (
     ACKNOWLEDGEMENT,

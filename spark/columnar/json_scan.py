@@ -13,7 +13,7 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
-from eventstore.format.records import HEADER_FROM
+from eventstore.format import HEADER_FROM
 from spark.columnar.arrays import cut, of_joined, of_texts
 from spark.columnar.integers import PAD, parse, words_of
 from spark.columnar.run_columns import Integers, Misfit
@@ -21,7 +21,7 @@ from spark.columnar.run_columns import Integers, Misfit
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from eventstore.format.records import Record
+    from eventstore.format import Record
     from spark.columnar.integers import Flags
 
 _EVENTS: Final = b',"events":['

@@ -13,7 +13,7 @@ from spark.columnar.run_columns import Integers, Misfit, before
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from eventstore.format.records import Record
+    from eventstore.format import Record
 
 
 class Areas:

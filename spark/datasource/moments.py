@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
-from eventstore.format.positions import MAX_INDEX, Position, parse_position, position
+from eventstore.format import MAX_INDEX, Position, parse_position, position
 from spark.runtime.marked_errors import BadOption
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from eventstore.display import escaped
 from eventstore.errors import CorruptLog
-from eventstore.format.positions import MAX_INDEX, index_of, sequence_of
-from eventstore.shown import escaped
+from eventstore.format import MAX_INDEX, index_of, sequence_of
 from spark.runtime.marked_errors import BadOption, CutOff, of_log
 from spark.storage.record_frames import frame_of
 from spark.storage.stored_log import Range, opened

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from eventstore.errors import CorruptLog
-from eventstore.format.events import UnknownEvent, UnreadableEvent
-from eventstore.format.positions import position
-from eventstore.nats.discovery import PREFIX
+from eventstore.format import UnknownEvent, UnreadableEvent, position
+from eventstore.nats import LOG_STREAM_PREFIX
 from spark.datasource.options import DROPMALFORMED, FAILFAST
 from spark.rows.decoder import Decoder, rows_of
 from spark.rows.records import record_rows
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from eventstore.format.records import Record
+    from eventstore.format import Record
     from spark.columnar.row_filter import Pushed
     from spark.schema.columns import Columns
     from spark.storage.stored_log import Range
@@ -110,7 +109,7 @@ class Reading:
 
 
 def _node(part: Range) -> str:
-    return part.stored.stream.removeprefix(PREFIX)
+    return part.stored.stream.removeprefix(LOG_STREAM_PREFIX)
 
 
 def _wanted(

@@ -19,7 +19,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from eventstore.shown import escaped
+from eventstore.display import escaped
 from spark.datasource.offsets import whole_end, within
 from spark.datasource.partitions import LogPartition, read
 from spark.datasource.planning import check_named, split

@@ -13,11 +13,9 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
+from eventstore.display import name as shown
 from eventstore.errors import CorruptLog
-from eventstore.format.events import CheckpointCompleted
-from eventstore.format.positions import position
-from eventstore.format.turn_parts import Turns
-from eventstore.shown import name as shown
+from eventstore.format import CheckpointCompleted, TurnAssembler, position
 from spark.datasource.discovery import find
 from spark.datasource.moments import Moments
 from spark.datasource.options import Options
@@ -31,7 +29,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column
 
-    from eventstore.format.positions import Position
+    from eventstore.format import Position
     from spark.datasource.log import Log
     from spark.storage.stored_log import Stored
 
@@ -96,7 +94,7 @@ def _known_from(stored: Stored) -> tuple[Position, int]:
     """Return where the first checkpoint that begins in a log is complete, and its turn."""
     begin = position(stored.first, 0)
     open_record = opener([CheckpointCompleted.__name__], None)
-    turns = Turns()
+    turns = TurnAssembler()
     for sequence, data in stored.read(stored.first, stored.last):
         for record in turns.take(open_record(sequence, data))[1]:
             for index, event in record.events():

@@ -20,8 +20,8 @@ from pyspark import StorageLevel
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
-from eventstore.format.positions import format_position, index_of, position, sequence_of
-from eventstore.shown import name as shown
+from eventstore.display import name as shown
+from eventstore.format import format_position, index_of, position, sequence_of
 from spark.audit.facts.outcome import (
     ALL_CLAIM,
     BROKER,
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from eventstore.format.positions import Position
+    from eventstore.format import Position
     from spark.audit.facts.outcome import Claim
     from spark.datasource.log import Bounds, Log
     from spark.rebuild.beginning import Beginnings

@@ -13,8 +13,8 @@ from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
-from eventstore.format.positions import format_position
-from eventstore.shown import counted, escaped, name
+from eventstore.display import counted, escaped, name
+from eventstore.format import format_position
 from spark.audit.facts.outcome import CHAIN, RULES, STATE, TURN
 
 if TYPE_CHECKING:

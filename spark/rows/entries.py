@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from eventstore.format.positions import INDEX_BITS
+from eventstore.format import INDEX_BITS
 from spark.columnar.arrays import indices, joined, of_numbers
 from spark.columnar.batch_layout import KIND_NAMES, KIND_VERSIONS, Layout, Made
 from spark.columnar.event_groups import MESSAGES
@@ -25,7 +25,7 @@ from spark.schema.arrow_types import ENTRIES, schema_of
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from eventstore.format.records import Record
+    from eventstore.format import Record
     from spark.columnar.event_groups import Group
     from spark.columnar.row_filter import Wanted
     from spark.columnar.run_columns import Integers

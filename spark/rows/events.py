@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from eventstore.format.positions import INDEX_BITS
+from eventstore.format import INDEX_BITS
 from spark.columnar.arrays import indices, of_numbers
 from spark.columnar.batch_layout import KIND_NAMES, KIND_VERSIONS, Layout
 from spark.columnar.event_groups import MESSAGES
@@ -19,7 +19,7 @@ from spark.schema.arrow_types import EVENTS, schema_of
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from eventstore.format.records import Record
+    from eventstore.format import Record
     from spark.columnar.row_filter import Wanted
 
 

@@ -16,7 +16,7 @@ from spark.schema.arrow_types import RECORDS, schema_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from eventstore.format.records import Record
+    from eventstore.format import Record
     from spark.storage.record_checks import Checked
 
 NEED_EVENTS: Final = frozenset({"events", "entries"})

@@ -6,9 +6,9 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from eventstore.errors import CorruptLog, LostLog
-from eventstore.log.jetstream_log import LogUnavailable, ask, read_bounds, read_stored
-from eventstore.nats.connection import disconnect
+from eventstore.errors import CorruptLog, LogUnavailable, LostLog
+from eventstore.log import read_stored
+from eventstore.nats import disconnect, read_bounds, read_info
 from spark.runtime.marked_errors import CutMeanwhile
 from spark.runtime.sync_calls import run
 from spark.storage.read_ahead import read_ahead
@@ -97,7 +97,7 @@ class NatsStored:
 async def look_up(client: Client, access: Access, stream: str) -> NatsStored | None:
     """Return a log as it is now, None when there is none; raises CorruptLog if it was emptied."""
     try:
-        answer = await ask(client, stream, f"STREAM.INFO.{stream}", None, _SECONDS)
+        answer = await read_info(client, stream, _SECONDS)
     except LostLog:
         return None
     state = answer["state"]

@@ -2,7 +2,7 @@
 
 import random
 
-from eventstore.format.positions import position
+from eventstore.format import position
 from spark.audit.facts.outcome import (
     PACKET_ID_REUSE,
     RULES,

@@ -9,7 +9,7 @@ from brokenlogs import at, closed, opened
 from harness.logs import LogBuilder
 from harness.nats import access
 
-from eventstore.format.events import BrokerStarted
+from eventstore.format import BrokerStarted
 from spark.audit.facts.outcome import OWNERSHIP
 from spark.audit.pipeline import audit
 from spark.datasource.log import Log

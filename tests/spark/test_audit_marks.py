@@ -18,7 +18,7 @@ from spark.audit.facts.outcome import CHECKPOINT
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from eventstore.format.positions import Position
+    from eventstore.format import Position
 
 SEEDS = range(20)
 Row = tuple[Any, ...]

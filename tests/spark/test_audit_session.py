@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from brokenlogs import at, closed, delivered, opened
 
-from eventstore.format.events import Subscribed, Unsubscribed
-from projections.audit.rules import UNDELIVERED, UNEXPECTED
+from eventstore.format import Subscribed, Unsubscribed
+from projections.audit import UNDELIVERED, UNEXPECTED
 from spark.audit.expected_deliveries import OWED_FLAG
 from spark.audit.facts.event_packing import item, pack
 from spark.audit.facts.log_summary import BEYOND, Whole
@@ -17,8 +17,7 @@ from spark.audit.session_rules import BEGUN, COMPLETED, Mark, SessionRun
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from eventstore.format.events import Event
-    from eventstore.format.positions import Position
+    from eventstore.format import Event, Position
 
 LOG = Whole("n", at(1), at(100_000), 0, 0, BEYOND, BEYOND)
 

@@ -17,15 +17,17 @@ from harness.proxy import Proxy
 from pyspark.sql.datasource import EqualTo
 
 import eventstore.log.jetstream_log
-from eventstore.format.events import (
+from eventstore.format import (
+    MAX_INDEX,
     Acked,
     BrokerStarted,
     Completed,
     MessagePublished,
     WillFired,
+    decode_record,
+    link_of,
+    position,
 )
-from eventstore.format.positions import MAX_INDEX, position
-from eventstore.format.records import decode_record, link_of
 from protocol.errors import FoldmqError
 from spark.archiving.archive_job import archive
 from spark.archiving.archive_plan import node_folder
@@ -533,7 +535,7 @@ def test_records_that_are_cut_off_before_they_are_read_are_told(
 def test_a_connection_that_breaks_is_made_again_and_nothing_is_lost_or_twice(
     nats: Nats, new_log: NewLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(eventstore.log.jetstream_log, "_READ_TIMEOUT", 1.0)
+    monkeypatch.setattr(eventstore.log.jetstream_log, "REQUEST_SECONDS", 1.0)
     log = new_log()
     payload = bytes(100_000)
     for number in range(60):

@@ -19,7 +19,8 @@ from harness.nats import PASSWORD, USER
 from harness.plans import compiled
 from harness.staterows import assert_same, rebuilt_rows
 
-from eventstore.format.events import (
+from eventstore.format import (
+    MAX_INDEX,
     Acked,
     BrokerStopped,
     CheckpointBegun,
@@ -27,8 +28,8 @@ from eventstore.format.events import (
     MessagesCarried,
     RetainedSnapshot,
     WillArmed,
+    position,
 )
-from eventstore.format.positions import MAX_INDEX, position
 from spark.datasource.log import Log
 from spark.rebuild import JOBS, rebuild
 from spark.runtime.marked_errors import CutOff

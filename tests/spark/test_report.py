@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from outcomes import BEGINS_MS, HOSTILE, broken, kept, nothing, silent
 
-from eventstore.shown import json_line
+from eventstore.display import json_line
 from spark.audit.facts.outcome import RULES, Drops, Latency, Outcome, RatePoint, Violation
 from spark.report import findings, json_report, text
 from spark.report.series import by_reason, histogram, powers, rates, ticks

@@ -13,8 +13,16 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from eventstore.format.events import Acked, Event, MessagePublished, SessionClosed
-from eventstore.format.records import GENESIS, Record, decode_record, encode_record
+from eventstore.format import (
+    GENESIS,
+    Acked,
+    Event,
+    MessagePublished,
+    Record,
+    SessionClosed,
+    decode_record,
+    encode_record,
+)
 from spark.columnar.integers import PAD, parse
 from spark.columnar.json_scan import Scan
 from spark.columnar.row_filter import Wanted

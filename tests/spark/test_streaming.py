@@ -18,8 +18,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 from randomlogs import expected, random_log, without
 
-from eventstore.format.events import Acked, WillFired
-from eventstore.format.records import decode_record
+from eventstore.format import Acked, WillFired, decode_record
 from protocol.errors import FoldmqError
 from spark.datasource.options import Options
 from spark.datasource.streaming import LogStreamReader

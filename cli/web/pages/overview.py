@@ -13,7 +13,7 @@ from cli.web.pages.log import find_page
 from cli.web.pages.middleware import viewer
 from cli.web.pages.site import Site, asked, choice, is_fragment, number
 from eventstore.errors import UsageError
-from eventstore.format.positions import Position, format_position
+from eventstore.format import Position, format_position
 from projections.replay import EVENT_TYPES
 
 if TYPE_CHECKING:

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
-from eventstore.format.positions import Position, position
-from eventstore.format.records import GENESIS
+from eventstore.format import GENESIS, Position, position
 from spark.audit.facts.outcome import CHAIN, TURN
 
 if TYPE_CHECKING:

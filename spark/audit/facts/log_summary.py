@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from eventstore.format.positions import INDEX_BITS, Position, format_position, position
+from eventstore.format import INDEX_BITS, Position, format_position, position
 from spark.audit.facts.chain import (
     BEGUN,
     COMPLETED,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from eventstore.format.positions import Position
+    from eventstore.format import Position
 
 CHAIN = "chain"
 TURN = "turn"

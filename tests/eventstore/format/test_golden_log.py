@@ -1,0 +1,54 @@
+"""Logs that earlier versions wrote (see golden/make.py) are read as what they meant then."""
+
+from pathlib import Path
+from typing import Any, get_args
+
+import orjson
+import pytest
+
+from eventstore.format import ChainChecker, Event, Record, TurnEvent, decode_record
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+
+
+def read(file: Path) -> list[Record]:
+    data = file.read_bytes()
+    records, at = [], 0
+    while at < len(data):
+        size = int.from_bytes(data[at : at + 4], "big")
+        records.append(decode_record(len(records) + 1, data[at + 4 : at + 4 + size]))
+        at += 4 + size
+    return records
+
+
+def described(record: Record) -> dict[str, Any]:
+    return {
+        "sequence": record.sequence,
+        "link": record.link.hex(),
+        "node": record.node,
+        "time_ms": record.time_ms,
+        "part": record.part,
+        "last": record.last,
+        "payload": bytes(record.payload).hex(),
+        "events": [orjson.loads(orjson.dumps(event)) for _, event in record.events()],
+    }
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in GOLDEN.glob("*.records")))
+def test_a_golden_log_is_read_as_it_was_written(name: str) -> None:
+    records = read(GOLDEN / f"{name}.records")
+    checker = ChainChecker()
+    for record in records:
+        checker.check(record)
+    assert [described(record) for record in records] == orjson.loads(
+        (GOLDEN / f"{name}.json").read_bytes()
+    )
+
+
+@pytest.mark.parametrize(
+    "kind", [kind.__name__ for union in (Event, TurnEvent) for kind in get_args(union)]
+)
+def test_every_event_type_is_in_a_golden_log(kind: str) -> None:
+    files = sorted(GOLDEN.glob("*.records"))
+    written = any(b'"e":"%s"' % kind.encode() in file.read_bytes() for file in files)
+    assert written, "write a new golden log: see golden/make.py"

@@ -1,0 +1,614 @@
+"""The log over a real NATS server that is killed, paused, cut off and tampered with."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import time
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import pytest_asyncio
+from harness.waiting import happens
+
+from eventstore.errors import CorruptLog, EventStoreError, Fenced, LogUnavailable, LostLog, NodeBusy
+from eventstore.format import (
+    GENESIS,
+    BrokerStarted,
+    ChainChecker,
+    MessagePublished,
+    encode_record,
+    link_of,
+)
+from eventstore.log import (
+    EventLog,
+    GatedOutput,
+    Journal,
+    KeyedStore,
+    Watermark,
+    read_records,
+    read_some,
+    read_tail,
+)
+from eventstore.log import jetstream_log as log_module
+from eventstore.nats import (
+    ConnectionOptions,
+    claim_node,
+    connect,
+    disconnect,
+    ensure_stream,
+    jetstream,
+    node_claim,
+)
+from eventstore.server import EmbeddedServer
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from nats.aio.client import Client
+
+    from eventstore.datadir import DataDir
+
+pytestmark = pytest.mark.system
+
+STREAM, SUBJECT = "FOLDMQ_LOG_a", "foldmq.log.a"
+PATIENCE = 40.0
+
+
+class RealClock:
+    def time_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+
+class Acknowledged:
+    """Where effects go: what was acknowledged, in order."""
+
+    def __init__(self) -> None:
+        self.waits_for: GatedOutput | None = None
+        self.gated = 0
+        self.numbers: list[int] = []
+
+    def write(self, data: bytes) -> None:
+        self.numbers += [int(word) for word in data.split()]
+
+
+class Writing:
+    """A journal that writes numbered events to a real stream."""
+
+    def __init__(self, nc: Client, journal: Journal, log: EventLog, fatal: list[Any]) -> None:
+        self.nc = nc
+        self.journal = journal
+        self.log = log
+        self.fatal = fatal
+        self.sink = Acknowledged()
+        self.next = 0
+
+    def put(self, count: int = 1, padding: int = 0) -> None:
+        """One turn with so many numbered events, each acknowledged by an effect."""
+        for _ in range(count):
+            body = b"%d " % self.next + b"x" * padding
+            event = MessagePublished("c", 1, False, ["t"], [], [1], len(body), 0, 1)
+            self.journal.append(event, 1, [body], len(body))
+            self.journal.send_when_durable(self.sink, b"%d " % self.next)
+            self.next += 1
+        self.journal.end_turn()
+
+    async def settled(self) -> None:
+        await happens(lambda: self.journal.idle or self.fatal)
+        assert self.fatal == []
+
+    async def stored(self) -> list[int]:
+        """The numbers in the log; its chain is checked."""
+        found, checker = [], ChainChecker()
+        tail = await read_tail(self.nc, STREAM, SUBJECT)
+        async for record in read_records(self.nc, STREAM, 1, tail.sequence):
+            checker.check(record)
+            found += [
+                int(bytes(record.payload[e.at : e.at + e.sizes]).split()[0])
+                for _, e in record.events()
+                if isinstance(e, MessagePublished)
+            ]
+        assert (checker.sequence, checker.link) == (tail.sequence, tail.link)
+        return found
+
+    async def load(self, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            self.put(3)
+            await asyncio.sleep(0.002)
+
+
+@asynccontextmanager
+async def client_of(server: EmbeddedServer, **notices: Any) -> AsyncIterator[Client]:
+    options = ConnectionOptions(urls=(server.url,), user=server.user, password=server.password)
+    client = await connect(options, **notices)
+    try:
+        yield client
+    finally:
+        await disconnect(client)
+
+
+@asynccontextmanager
+async def writing(
+    server: EmbeddedServer, *, watermark: Watermark | None = None, **options: int
+) -> AsyncIterator[Writing]:
+    logs: list[EventLog] = []
+    fatal: list[EventStoreError] = []
+    async with client_of(
+        server, on_disconnect=lambda: [held.connection_lost() for held in logs]
+    ) as nc:
+        await ensure_stream(nc, STREAM, [SUBJECT])
+        log = EventLog(
+            nc,
+            STREAM,
+            SUBJECT,
+            projections=KeyedStore(nc, "STATE", "state."),
+            watermark=watermark,
+        )
+        tail = await log.tail()
+        writer = log.writer(RealClock(), fatal.append)
+        journal = Journal(
+            writer,
+            RealClock(),
+            node="a",
+            sequence=tail.sequence,
+            link=tail.link,
+            max_record=options.pop("max_record", 1 << 20),
+            **options,
+        )
+        await writer.start(journal)
+        logs.append(log)
+        try:
+            yield Writing(nc, journal, log, fatal)
+        finally:
+            logs.clear()
+            await writer.stop()
+
+
+@pytest_asyncio.fixture
+async def own(server: EmbeddedServer) -> AsyncIterator[Writing]:
+    async with writing(server) as made:
+        yield made
+
+
+async def api(nc: Client, method: str, body: object = None) -> dict[str, Any]:
+    data = b"" if body is None else json.dumps(body).encode()
+    reply = await nc.request(f"$JS.API.{method}", data, timeout=10)
+    answer: dict[str, Any] = json.loads(reply.data)
+    assert "error" not in answer, answer
+    return answer
+
+
+# ------------------------------------------------------------------ writing
+
+
+async def test_what_is_appended_is_acknowledged_and_read_back(own: Writing) -> None:
+    for _ in range(50):
+        own.put(4)
+        await asyncio.sleep(0)
+    await own.settled()
+    assert own.sink.numbers == list(range(200))
+    assert await own.stored() == list(range(200))
+
+
+async def test_a_second_life_goes_on_where_the_first_ended(server: EmbeddedServer) -> None:
+    async with writing(server) as first:
+        first.put(3)
+        await first.settled()
+    async with writing(server) as second:
+        assert second.journal.durable == 1
+        second.next = 3
+        second.put(2)
+        await second.settled()
+        assert await second.stored() == [0, 1, 2, 3, 4]
+
+
+async def test_a_turn_over_several_records(server: EmbeddedServer) -> None:
+    async with writing(server, max_record=5000) as own:
+        own.put(20, padding=1000)
+        await own.settled()
+        assert own.sink.numbers == list(range(20))
+        assert await own.stored() == list(range(20))
+        records = [record async for record in own.log.read(1, own.journal.durable)]
+    assert [record.part for record in records] == list(range(len(records)))
+    assert [record.last for record in records] == [False] * (len(records) - 1) + [True]
+
+
+@pytest.mark.parametrize("times", [1, 3])
+async def test_server_killed_with_records_on_their_way(
+    own: Writing, server: EmbeddedServer, times: int
+) -> None:
+    """All that was appended is there once, whatever of it had been stored before the kill."""
+    for _ in range(times):
+        await own.load(0.2)
+        pid = server.pid
+        own.put(3)
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        await own.load(0.1)
+        await happens(lambda: server.pid not in (None, pid))  # noqa: B023 - awaited at once
+    await own.settled()
+    assert own.sink.numbers == list(range(own.next))
+    assert await own.stored() == list(range(own.next))
+
+
+async def test_connection_cut(own: Writing) -> None:
+    for _ in range(3):
+        await own.load(0.1)
+        transport = own.nc._transport
+        assert transport is not None
+        own.put(3)
+        transport._io_writer.transport.abort()  # type: ignore[attr-defined] # nats-py's TCP one
+        await own.load(0.1)
+    await own.settled()
+    assert own.sink.numbers == list(range(own.next))
+    assert await own.stored() == list(range(own.next))
+
+
+async def test_server_paused(
+    own: Writing, server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No answer comes: appends are looked into and repeated, and stored once all the same."""
+    monkeypatch.setattr(log_module, "ACK_TIMEOUT", 0.5)
+    await own.load(0.1)
+    await own.settled()
+    assert server.pid is not None
+    before = own.next
+    os.kill(server.pid, signal.SIGSTOP)
+    try:
+        # Until a signal arrives a process goes on for a moment.
+        status = Path(f"/proc/{server.pid}/stat")
+        await happens(lambda: not status.exists() or status.read_text().rsplit(") ")[-1][0] == "T")
+        await own.load(0.3)
+        writer = own.log._writer
+        assert writer is not None
+        await happens(lambda: writer.outage)
+        assert writer.outage == "no answer from JetStream for more than 0.5 s"
+        await asyncio.sleep(1)
+        assert own.sink.numbers == list(range(before)), "nothing is acknowledged meanwhile"
+    finally:
+        os.kill(server.pid, signal.SIGCONT)
+    await own.settled()
+    await happens(lambda: writer.outage is None)
+    assert own.sink.numbers == list(range(own.next))
+    assert await own.stored() == list(range(own.next))
+
+
+async def test_answers_that_never_come(own: Writing, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The record is stored but its acknowledgement is lost."""
+    monkeypatch.setattr(log_module, "ACK_TIMEOUT", 0.2)
+    writer = own.log._writer
+    assert writer is not None
+    with monkeypatch.context() as deaf:
+        deaf.setattr(writer, "_committed", lambda _sequence: None)
+        own.put(3)
+        await happens(lambda: writer.outage)
+    own.put(3)
+    await own.settled()
+    assert own.sink.numbers == list(range(6))
+    assert await own.stored() == list(range(6))
+
+
+# --------------------------------------------- what can never be put right
+
+
+async def given_up(own: Writing) -> EventStoreError:
+    """The error with which writing ends; nothing is acknowledged or told afterwards."""
+    await happens(lambda: own.fatal)
+    acknowledged = list(own.sink.numbers)
+    own.put(1)
+    await asyncio.sleep(1)
+    (error,) = own.fatal
+    assert own.sink.numbers == acknowledged
+    assert isinstance(error, EventStoreError)
+    return error
+
+
+async def test_second_writer_is_fenced_off(server: EmbeddedServer, own: Writing) -> None:
+    own.put(3)
+    await own.settled()
+    async with writing(server) as other:
+        other.put(2)
+        await other.settled()
+        own.put(2)
+        error = await given_up(own)
+        assert isinstance(error, Fenced)
+        assert own.sink.numbers == [0, 1, 2]
+        other.put(2)
+        await other.settled()
+        assert await other.stored() == [0, 1, 2, 0, 1, 2, 3]
+
+
+async def test_two_writers_at_once(server: EmbeddedServer, own: Writing) -> None:
+    """Whoever loses, what was acknowledged by either is there."""
+    async with writing(server) as other:
+        other.next = 1000
+        own.put(3)
+        other.put(3)
+        await happens(lambda: own.fatal or other.fatal)
+        loser, winner = (own, other) if own.fatal else (other, own)
+        assert isinstance(await given_up(loser), Fenced)
+        await winner.settled()
+        stored = await winner.stored()
+        assert sorted(stored) == sorted(own.sink.numbers + other.sink.numbers)
+
+
+async def test_stream_deleted_underneath(own: Writing) -> None:
+    own.put(3)
+    await own.settled()
+    await api(own.nc, f"STREAM.DELETE.{STREAM}")
+    own.put(3)
+    assert isinstance(await given_up(own), LostLog)
+    assert own.sink.numbers == [0, 1, 2]
+
+
+async def test_stream_made_anew_underneath(own: Writing) -> None:
+    for _ in range(3):
+        own.put()
+        await own.settled()
+    await api(own.nc, f"STREAM.DELETE.{STREAM}")
+    await ensure_stream(own.nc, STREAM, [SUBJECT])
+    own.put(3)
+    error = await given_up(own)
+    assert isinstance(error, CorruptLog)
+    assert error.sequence == 1
+
+
+async def test_another_log_of_the_same_length(own: Writing) -> None:
+    """An append would be accepted, and the log would be no chain."""
+    own.put()
+    await own.settled()
+    await api(own.nc, f"STREAM.DELETE.{STREAM}")
+    await ensure_stream(own.nc, STREAM, [SUBJECT])
+    await own.nc.request(SUBJECT, record(GENESIS, "other"))
+    own.log.connection_lost()
+    error = await given_up(own)
+    assert str(error).startswith("the log is damaged: record 1 is not the one that was stored")
+
+
+async def test_stream_emptied_underneath(own: Writing, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Appends go on well, as the last sequence stays: somebody must look."""
+    monkeypatch.setattr(log_module, "_INSPECT_EVERY", 0.2)
+    own.put(3)
+    await own.settled()
+    await api(own.nc, f"STREAM.PURGE.{STREAM}")
+    error = await given_up(own)
+    assert isinstance(error, CorruptLog)
+    assert error.sequence == 1
+
+
+async def test_stream_deleted_while_nothing_is_written(
+    own: Writing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_module, "_INSPECT_EVERY", 0.2)
+    own.put(3)
+    await own.settled()
+    await api(own.nc, f"STREAM.DELETE.{STREAM}")
+    assert isinstance(await given_up(own), LostLog)
+
+
+async def test_connection_closed_for_good(own: Writing) -> None:
+    own.put(3)
+    await own.settled()
+    await own.nc.close()
+    error = await given_up(own)
+    assert "closed the connection for good" in str(error)
+
+
+# ------------------------------------------------------------------ reading
+
+
+def record(previous: bytes, software: str, payload: bytes = b"") -> bytes:
+    return encode_record(
+        previous=previous, node="a", time_ms=1, events=[BrokerStarted(software)], payloads=[payload]
+    )
+
+
+async def filled(nc: Client, sizes: list[int]) -> list[bytes]:
+    """A stream with records of about these sizes; returns them."""
+    await ensure_stream(nc, STREAM, [SUBJECT])
+    made, link = [], GENESIS
+    for number, size in enumerate(sizes):
+        made.append(record(link, str(number), b"x" * size))
+        link = link_of(made[-1])
+        await nc.request(SUBJECT, made[-1], timeout=20)
+    return made
+
+
+async def test_an_empty_stream_ends_at_the_beginning(server: EmbeddedServer) -> None:
+    async with client_of(server) as nc:
+        await filled(nc, [])
+        tail = await read_tail(nc, STREAM, SUBJECT)
+        assert (tail.sequence, tail.link) == (0, GENESIS)
+        assert [one async for one in read_records(nc, STREAM, 1, 10)] == []
+
+
+async def test_an_emptied_stream_is_not_a_new_one(server: EmbeddedServer) -> None:
+    async with client_of(server) as nc:
+        await filled(nc, [1, 1])
+        await api(nc, f"STREAM.PURGE.{STREAM}")
+        with pytest.raises(CorruptLog, match="record 1 is gone with all others"):
+            await read_tail(nc, STREAM, SUBJECT)
+
+
+async def test_large_records_are_read_in_order(server: EmbeddedServer) -> None:
+    mib = 1 << 20
+    sizes = [10, 20 * mib, 10, 3 * mib, 12 * mib, 9 * mib, 10]
+    async with client_of(server) as nc:
+        made = await filled(nc, sizes)
+        found = [one async for one in read_records(nc, STREAM, 1, 7)]
+        assert [len(one.payload) for one in found] == sizes
+        assert [one.link for one in found] == [link_of(data) for data in made]
+        some = await read_some(nc, STREAM, [2, 4, 5])
+        assert {2, 4, 5} <= {one.sequence for one in some}
+
+
+async def test_more_records_than_one_batch(server: EmbeddedServer) -> None:
+    async with client_of(server) as nc:
+        await filled(nc, [1] * 1100)
+        found = [one.sequence async for one in read_records(nc, STREAM, 3, 1099)]
+        assert found == list(range(3, 1100))
+        assert [one.sequence async for one in read_records(nc, STREAM, 1100, 1100)] == [1100]
+
+
+async def test_gaps_are_skipped_by_reading_and_found_by_the_chain(server: EmbeddedServer) -> None:
+    async with client_of(server) as nc:
+        await filled(nc, [1] * 6)
+        for sequence in (3, 6):
+            await api(nc, f"STREAM.MSG.DELETE.{STREAM}", {"seq": sequence})
+        found = [one async for one in read_records(nc, STREAM, 1, 6)]
+        assert [one.sequence for one in found] == [1, 2, 4, 5]
+        checker = ChainChecker()
+        checker.check(found[0])
+        checker.check(found[1])
+        with pytest.raises(CorruptLog, match="record 3 is missing"):
+            checker.check(found[2])
+
+
+@pytest.mark.parametrize("wanted", [[3], [2, 3], [1, 4, 6]])
+async def test_wanted_records_that_are_not_there(server: EmbeddedServer, wanted: list[int]) -> None:
+    async with client_of(server) as nc:
+        await filled(nc, [1] * 6)
+        for sequence in (3, 6):
+            await api(nc, f"STREAM.MSG.DELETE.{STREAM}", {"seq": sequence})
+        with pytest.raises(CorruptLog) as caught:
+            await read_some(nc, STREAM, wanted)
+        assert caught.value.sequence in (3, 6)
+
+
+async def test_some_records_far_apart(server: EmbeddedServer) -> None:
+    async with client_of(server) as nc:
+        await filled(nc, [1] * 30)
+        some = await read_some(nc, STREAM, [30, 2, 4, 17, 2])
+        assert {2, 4, 17, 30} <= {one.sequence for one in some}
+        assert len(some) == len({one.sequence for one in some})
+        assert await read_some(nc, STREAM, []) == []
+
+
+async def test_what_is_no_record_is_named(server: EmbeddedServer) -> None:
+    async with client_of(server) as nc:
+        await filled(nc, [1, 1])
+        await nc.request(SUBJECT, b"something else")
+        for read in (read_some(nc, STREAM, [3]), read_tail(nc, STREAM, SUBJECT)):
+            with pytest.raises(CorruptLog, match="record 3 is not a foldmq record"):
+                await read
+
+
+async def test_a_stream_that_is_not_there(server: EmbeddedServer) -> None:
+    async with client_of(server) as nc:
+        with pytest.raises(LostLog, match="was there before and is not now"):
+            await read_tail(nc, STREAM, SUBJECT)
+        with pytest.raises(LogUnavailable):
+            await read_some(nc, STREAM, [1])
+        with pytest.raises(LogUnavailable, match="answers 503"):
+            [one async for one in read_records(nc, STREAM, 1, 3)]
+
+
+async def test_reading_while_the_server_is_away(
+    datadir: DataDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (jetstream, log_module):
+        monkeypatch.setattr(module, "REQUEST_SECONDS", 0.5)
+    server = EmbeddedServer(datadir)
+    await server.start()
+    async with client_of(server) as nc:
+        await filled(nc, [1, 1])
+        await server.stop()
+        for read in (read_some(nc, STREAM, [1, 2]), read_some(nc, STREAM, [1])):
+            with pytest.raises(LogUnavailable):
+                await read
+
+
+async def test_reading_on_a_closed_connection(server: EmbeddedServer) -> None:
+    async with client_of(server) as nc:
+        await filled(nc, [1, 1])
+        store = KeyedStore(nc, "STATE", "state.")
+        await store.open()
+        reading = store.read()
+        await nc.close()
+        for read in (read_some(nc, STREAM, [1, 2]), read_some(nc, STREAM, [1]), anext(reading)):
+            with pytest.raises(LogUnavailable):
+                await read
+
+
+async def test_the_log_must_reach_its_watermark(server: EmbeddedServer, tmp_path: Path) -> None:
+    mark = Watermark(tmp_path / "log.mark", STREAM)
+    async with writing(server, watermark=mark) as own:
+        own.put()
+        await own.settled()
+        mark.write(own.journal.durable, own.journal.durable_link)
+        assert (await own.log.tail()).sequence == 1
+        mark.write(5, GENESIS)
+        with pytest.raises(CorruptLog, match="had reached record 5"):
+            await own.log.tail()
+
+
+# ------------------------------------------------------------------- limits
+
+
+async def test_no_event_is_larger_than_the_server_takes(datadir: DataDir) -> None:
+    server = EmbeddedServer(datadir, max_payload=64 * 1024)
+    await server.start()
+    try:
+        async with writing(server, max_record=32 * 1024) as own:
+            largest = own.journal.max_event
+            assert 60 * 1024 < largest < 64 * 1024
+            own.put(1, padding=largest - 1000)
+            own.put(5, padding=10_000)
+            await own.settled()
+            with pytest.raises(EventStoreError, match="does not fit into a record"):
+                own.put(1, padding=largest)
+            own.put(1)
+            await own.settled()
+    finally:
+        await server.stop()
+
+
+# -------------------------------------------------------- one broker per node
+
+
+async def test_a_node_is_claimed_once(
+    server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node_claim, "_ANSWER_SECONDS", 20)
+    async with client_of(server) as second:
+        async with client_of(server) as first:
+            await claim_node(first, "n1", "here")
+            await claim_node(first, "n2", "here")
+            with pytest.raises(NodeBusy, match=rf"node n1 runs already .*process {os.getpid()}"):
+                await claim_node(second, "n1", "here")
+            monkeypatch.setattr(node_claim, "_ANSWER_SECONDS", 2)
+        await claim_node(second, "n1", "here")
+
+
+async def test_an_answer_of_somebody_else_counts_as_well(
+    server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node_claim, "_ANSWER_SECONDS", 20)
+    async with client_of(server) as first, client_of(server) as second:
+
+        async def answer(message: Any) -> None:
+            await message.respond(b"?")
+
+        await first.subscribe("foldmq.node.n1", cb=answer)
+        await first.flush()
+        with pytest.raises(NodeBusy, match="a broker that does not tell its process"):
+            await claim_node(second, "n1", "here")
+
+
+async def test_a_broker_that_does_not_answer_is_not_waited_for(server: EmbeddedServer) -> None:
+    async with client_of(server) as first, client_of(server) as second:
+
+        async def ignore(_message: Any) -> None:
+            return
+
+        await first.subscribe("foldmq.node.n1", cb=ignore)
+        await first.flush()
+        await claim_node(second, "n1", "here")

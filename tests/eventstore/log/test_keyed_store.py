@@ -1,0 +1,127 @@
+"""One message for each key, on a real server."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import AsyncIterator
+
+import orjson
+import pytest
+import pytest_asyncio
+from nats.aio.client import Client
+
+from eventstore.errors import LogUnavailable
+from eventstore.log import KeyedStore
+from eventstore.nats import ConnectionOptions, connect, disconnect
+from eventstore.server import EmbeddedServer
+
+pytestmark = pytest.mark.system
+
+
+@pytest_asyncio.fixture
+async def client(server: EmbeddedServer) -> AsyncIterator[Client]:
+    options = ConnectionOptions(urls=(server.url,), user=server.user, password=server.password)
+    client = await connect(options)
+    yield client
+    await disconnect(client)
+
+
+@pytest_asyncio.fixture
+async def store(client: Client) -> KeyedStore:
+    store = KeyedStore(client, "STATE", "state.")
+    await store.open()
+    return store
+
+
+async def contents(store: KeyedStore) -> list[bytes]:
+    return [data async for data in store.read()]
+
+
+async def test_the_latest_message_of_each_key_stays(store: KeyedStore) -> None:
+    assert (await contents(store), await store.last()) == ([], 0)
+    for number in range(1500):
+        await store.put(f"key.{number % 700}", b"%d" % number)
+    assert await store.confirm("mark", b"the mark", 1500)
+    assert await contents(store) == [*(b"%d" % number for number in range(800, 1500)), b"the mark"]
+    assert await store.last() == 1501
+
+
+async def test_many_messages_are_read(store: KeyedStore) -> None:
+    for number in range(3456):
+        await store.put(f"key.{number}", b"%d" % number)
+    assert await store.confirm("mark", b"m", 3456)
+    assert await contents(store) == [*(b"%d" % number for number in range(3456)), b"m"]
+
+
+async def test_large_messages_are_read_a_few_at_a_time(store: KeyedStore) -> None:
+    """A server drops who lets more bytes wait than it keeps for a client."""
+    for number in range(40):
+        await store.put(f"key.{number}", bytes([number]) * 1_000_000)
+    assert await store.confirm("mark", b"m", 40)
+    found = await contents(store)
+    assert [(one[0], len(one)) for one in found[:-1]] == [(at, 1_000_000) for at in range(40)]
+
+
+async def test_without_a_stream_there_is_nothing(client: Client) -> None:
+    assert await contents(KeyedStore(client, "NONE", "none.")) == []
+
+
+async def test_a_message_that_did_not_arrive_is_noticed(store: KeyedStore) -> None:
+    await store.put("a", b"1")
+    assert not await store.confirm("mark", b"no", 2)
+    assert await contents(store) == [b"1"]
+    assert await store.confirm("mark", b"yes", 1)
+
+
+async def test_a_key_that_is_gone_may_be_forgotten(store: KeyedStore, client: Client) -> None:
+    await store.put("a", b"1")
+    await store.put("a", b"", gone=True)
+    assert await store.confirm("mark", b"m", 2)
+    reply = await client.request("$JS.API.DIRECT.GET.STATE.state.a", b"")
+    assert (reply.headers or {})["Nats-TTL"] == "24h"
+
+
+async def test_after_clearing_the_sequences_go_on(store: KeyedStore) -> None:
+    await store.put("a", b"1")
+    assert await store.confirm("mark", b"m", 1)
+    await store.clear()
+    assert (await contents(store), await store.last()) == ([], 2)
+    assert await store.confirm("mark", b"again", 2)
+    assert await contents(store) == [b"again"]
+
+
+async def test_it_is_opened_again_as_it_is(store: KeyedStore, client: Client) -> None:
+    await store.put("a", b"1")
+    assert await store.confirm("mark", b"m", 1)
+    other = KeyedStore(client, "STATE", "state.")
+    await other.open()
+    assert await contents(other) == [b"1", b"m"]
+
+
+async def test_it_is_compacted_and_does_not_wait_for_the_disk(
+    store: KeyedStore, client: Client
+) -> None:
+    del store
+    reply = await client.request("$JS.API.STREAM.INFO.STATE", b"")
+    config = orjson.loads(reply.data)["config"]
+    assert (config["max_msgs_per_subject"], config["storage"]) == (1, "file")
+    assert config["persist_mode"] == "async"
+
+
+async def test_a_server_that_does_not_answer(
+    store: KeyedStore, server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("eventstore.nats.jetstream.REQUEST_SECONDS", 0.3)
+    assert server.pid is not None
+    os.kill(server.pid, signal.SIGSTOP)
+    os.waitpid(server.pid, os.WUNTRACED)  # noqa: ASYNC222 - until it stands still, at once
+    try:
+        with pytest.raises(LogUnavailable, match="does not answer"):
+            await store.last()
+        with pytest.raises(LogUnavailable, match="does not answer"):
+            await store.confirm("mark", b"m", 0)
+        with pytest.raises(LogUnavailable, match="does not answer"):
+            await store.clear()
+    finally:
+        os.kill(server.pid, signal.SIGCONT)

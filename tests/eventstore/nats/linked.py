@@ -1,0 +1,111 @@
+"""A NATS server that tests configure, kill and stop, and links to it that keep what they get."""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from harness.broker import free_port, nats_server
+from harness.waiting import happens
+
+from eventstore.nats import BatchClient, ConnectionOptions, NatsMessage, encode_pub
+
+PATIENCE = 30
+"""Seconds after which what is awaited will not come any more."""
+
+
+def render_hpub(subject: bytes, reply: bytes, headers: bytes, payload: bytes) -> bytes:
+    """Return the lines that publish a message; `reply` and `headers` (a block) may be empty."""
+    where = b"%b %b" % (subject, reply) if reply else subject
+    if not headers:
+        return encode_pub(where, payload)
+    length = len(headers)
+    return b"HPUB %b %d %d\r\n%b%b\r\n" % (where, length, length + len(payload), headers, payload)
+
+
+class Nats:
+    """A server with JSON configuration in `folder`; it keeps its port."""
+
+    def __init__(self, folder: Path, **settings: Any) -> None:
+        self.port = free_port()
+        self.settings = settings
+        self.file = folder / f"nats-{self.port}.conf"
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"nats://127.0.0.1:{self.port}"
+
+    async def start(self) -> None:
+        self.file.write_text(json.dumps({"host": "127.0.0.1", "port": self.port, **self.settings}))
+        self.run()
+        await happens(self._greets)
+
+    def run(self) -> None:
+        self.process = subprocess.Popen(
+            [nats_server(), "-c", str(self.file)], stderr=subprocess.DEVNULL
+        )
+
+    def _greets(self) -> bool:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1):
+            return True
+        return False
+
+    def kill(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+    def signal(self, number: signal.Signals) -> None:
+        assert self.process is not None
+        os.kill(self.process.pid, number)
+
+
+class Linked:
+    """A link and what it told."""
+
+    def __init__(self) -> None:
+        self.messages: list[NatsMessage] = []
+        self.batches: list[int] = []
+        self.notices: list[str] = []
+        self.problems: list[str] = []
+        self.refused: list[str] = []
+        self.link: BatchClient
+
+    @classmethod
+    async def to(cls, *urls: str, **access: Any) -> "Linked":
+        self = cls()
+        self.link = await BatchClient.open(
+            ConnectionOptions(urls=urls, **access),
+            on_messages=self._take,
+            on_up=lambda: self.notices.append("up"),
+            on_down=lambda: self.notices.append("down"),
+            on_error=self.problems.append,
+            on_refused=self.refused.append,
+            timeout=PATIENCE,
+        )
+        return self
+
+    def _take(self, messages: list[NatsMessage]) -> None:
+        self.messages += messages
+        self.batches.append(len(messages))
+
+    @property
+    def payloads(self) -> list[bytes]:
+        return [message.payload for message in self.messages]
+
+    async def settled(self) -> None:
+        """Wait until the server has processed all that was written."""
+        done = asyncio.Event()
+        self.link.fence(done.set)
+        async with asyncio.timeout(PATIENCE):
+            await done.wait()
+
+    async def came(self, count: int) -> None:
+        await happens(lambda: len(self.messages) >= count)

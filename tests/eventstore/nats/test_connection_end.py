@@ -1,0 +1,120 @@
+"""Connections that are given up while they are made, or closed when the server has gone."""
+
+import asyncio
+import socket
+from typing import Any
+
+import pytest
+from harness.waiting import happens
+from nats.aio.client import Client
+
+from eventstore.datadir import DataDir
+from eventstore.nats import ConnectionOptions, connect, disconnect
+from eventstore.server import EmbeddedServer
+
+pytestmark = pytest.mark.system
+
+
+def unused_url() -> str:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"nats://127.0.0.1:{probe.getsockname()[1]}"
+
+
+async def test_giving_up_does_not_depend_on_one_cancellation(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    heard: list[int] = []
+
+    real = Client.connect
+
+    async def dial(*arguments: Any, **options: Any) -> None:
+        inner = asyncio.ensure_future(real(*arguments, **options))
+        while len(heard) < 3:
+            try:
+                await asyncio.shield(inner)
+            except asyncio.CancelledError:
+                heard.append(1)
+        inner.cancel()
+        await inner
+
+    monkeypatch.setattr(Client, "connect", dial)
+    opening = asyncio.create_task(connect(ConnectionOptions(urls=(unused_url(),)), timeout=60))
+    await asyncio.sleep(0.01)
+    opening.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(opening, 20)
+    assert len(heard) == 3
+
+
+async def test_giving_up_at_any_moment() -> None:
+    options = ConnectionOptions(urls=(unused_url(),))
+    for step in range(60):
+        opening = asyncio.create_task(connect(options))
+        await asyncio.sleep(step / 1000)
+        opening.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.wait_for(opening, 20)
+
+
+async def test_closing_when_the_server_has_gone(datadir: DataDir) -> None:
+    server = EmbeddedServer(datadir)
+    await server.start()
+    client = await connect(
+        ConnectionOptions(urls=(server.url,), user=server.user, password=server.password)
+    )
+    await server.stop()
+    await disconnect(client)
+    assert client.is_closed
+
+
+async def serve_hurriedly(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Be a NATS server until the client has pinged once."""
+    writer.write(b'INFO {"server_id": "S", "version": "2.15.0", "max_payload": 1048576}\r\n')
+    while b"PING" not in await reader.readline():
+        pass
+    writer.write(b"PONG\r\n")
+    writer.close()
+
+
+async def test_closing_at_any_moment_of_a_reconnect() -> None:
+    server = await asyncio.start_server(serve_hurriedly, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    for turns in range(40):
+        client = await connect(ConnectionOptions(urls=(f"nats://127.0.0.1:{port}",)))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await disconnect(client)
+        assert client.is_closed
+    server.close()
+
+
+async def test_nothing_reconnects_after_closing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even if the attempt that was cancelled fails instead, as in Python 3.11 it may."""
+    attempts: list[asyncio.Task[Any] | None] = []
+
+    async def dial(_client: Client, _server: object) -> None:
+        attempts.append(asyncio.current_task())
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise ConnectionRefusedError from None
+
+    server = await asyncio.start_server(serve_hurriedly, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    client = await connect(ConnectionOptions(urls=(f"nats://127.0.0.1:{port}",)))
+    monkeypatch.setattr(Client, "_connect_to_server", dial)
+    await happens(lambda: attempts)
+    await disconnect(client)
+    await happens(lambda: all(task is not None and task.done() for task in attempts))
+    assert len(attempts) == 1
+    server.close()
+
+
+async def test_closing_is_cancelled_with_who_closes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Client, "close", lambda _: asyncio.Event().wait())
+    closing = asyncio.create_task(disconnect(Client()))
+    await asyncio.sleep(0)
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing

@@ -1,0 +1,151 @@
+"""The short way past nats-py's tasks, over a real NATS server."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import signal
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from harness.broker import free_port
+from harness.waiting import happens
+from linked import Nats
+from nats.aio.client import Client
+from nats.aio.subscription import Subscription
+
+from eventstore.nats import ConnectionOptions, DirectClient, connect, disconnect
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.system
+
+Heard = list[tuple[str, bytes]]
+
+
+@asynccontextmanager
+async def prompt(folder: Path, **notices: Any) -> AsyncIterator[tuple[Nats, DirectClient]]:
+    server = Nats(folder)
+    await server.start()
+    try:
+        client = await connect(ConnectionOptions(urls=(server.url,)), **notices)
+        try:
+            yield server, client
+        finally:
+            await disconnect(client)
+    finally:
+        server.kill()
+
+
+def send(client: DirectClient, subject: str, payload: bytes, reply: str = "r") -> bool:
+    return client.send_now(subject, payload, reply=reply, headers={"Name": "value", "Other": "2"})
+
+
+async def test_what_is_sent_is_what_nats_py_would_send(tmp_path: Path) -> None:
+    async with prompt(tmp_path) as (_, client):
+        subscription = await client.subscribe("a.b")
+        await client.flush()
+        payload = bytes(range(256)) * 40
+        assert send(client, "a.b", payload, "answers.to.this")
+        assert send(client, "a.b", b"")
+        message = await subscription.next_msg(5)
+        assert (message.data, message.reply) == (payload, "answers.to.this")
+        assert message.headers == {"Name": "value", "Other": "2"}
+        assert (await subscription.next_msg(5)).data == b""
+
+
+async def test_what_is_listened_to_comes_in_order_and_past_no_task(tmp_path: Path) -> None:
+    async with prompt(tmp_path) as (_, client):
+        heard: Heard = []
+        tasks = len(asyncio.all_tasks())
+        await client.listen("in.*.*", lambda subject, data: heard.append((subject, data)))
+        assert len(asyncio.all_tasks()) == tasks
+        for number in range(100):
+            assert send(client, f"in.x.{number}", b"%d" % number)
+        await happens(lambda: len(heard) == 100)
+        assert heard == [(f"in.x.{number}", b"%d" % number) for number in range(100)]
+        # What nats-py is asked for goes on as ever beside it.
+        inbox = client.new_inbox()
+        answers = await client.subscribe(inbox)
+        await client.publish(inbox, b"as ever")
+        assert (await answers.next_msg(5)).data == b"as ever"
+
+
+async def test_who_listens_badly_is_reported_and_the_rest_is_read(tmp_path: Path) -> None:
+    problems: list[str] = []
+    heard: Heard = []
+
+    def listen(subject: str, data: bytes) -> None:
+        if data == b"bad":
+            raise ValueError("cannot take that")
+        heard.append((subject, data))
+
+    async with prompt(tmp_path, on_error=problems.append) as (_, client):
+        await client.listen("in", listen)
+        for data in (b"bad", b"good"):
+            assert send(client, "in", data)
+        await happens(lambda: heard == [("in", b"good")])
+        assert any("cannot take that" in line for line in problems)
+
+
+async def test_without_a_connection_nothing_is_taken_and_nothing_kept(tmp_path: Path) -> None:
+    lost: list[bool] = []
+    async with prompt(tmp_path, on_disconnect=lambda: lost.append(True)) as (server, client):
+        heard: Heard = []
+        await client.listen("in", lambda subject, data: heard.append((subject, data)))
+        server.kill()
+        await happens(lambda: lost)
+        assert not send(client, "in", b"lost")
+        server.run()
+        await happens(lambda: client.is_connected)
+        assert send(client, "in", b"found")  # the subscription was renewed before
+        await happens(lambda: heard)
+        assert heard == [("in", b"found")]
+
+
+async def test_a_server_that_stands_still_blocks_nobody(tmp_path: Path) -> None:
+    async with prompt(tmp_path) as (server, client):
+        heard: Heard = []
+        await client.listen("in", lambda subject, data: heard.append((subject, data[:1])))
+        server.signal(signal.SIGSTOP)
+        try:
+            for number in range(20):
+                assert send(client, "in", b"%d" % (number % 10) + bytes(500_000))
+        finally:
+            server.signal(signal.SIGCONT)
+        await happens(lambda: len(heard) == 20)
+        assert [data for _, data in heard] == [b"%d" % (number % 10) for number in range(20)]
+
+
+async def test_over_a_websocket_nats_py_s_task_sends(tmp_path: Path) -> None:
+    port = free_port()
+    server = Nats(tmp_path, websocket={"host": "127.0.0.1", "port": port, "no_tls": True})
+    await server.start()
+    try:
+        client = await connect(ConnectionOptions(urls=(f"ws://127.0.0.1:{port}",)))
+        try:
+            heard: Heard = []
+            await client.listen("in", lambda subject, data: heard.append((subject, data)))
+            for number in range(100):
+                assert send(client, "in", b"%d" % number)
+                if number % 10 == 0:
+                    await asyncio.sleep(0)
+            await happens(lambda: len(heard) == 100)
+            assert [data for _, data in heard] == [b"%d" % number for number in range(100)]
+        finally:
+            await disconnect(client)
+    finally:
+        server.kill()
+
+
+def test_nats_py_is_as_this_needs_it() -> None:
+    """What eventstore.nats.direct_client touches or replaces in nats-py."""
+    advice = "nats-py has changed: read eventstore/nats/direct_client.py again"
+    ours = list(inspect.signature(DirectClient._process_msg).parameters)
+    assert list(inspect.signature(Client._process_msg).parameters) == ours, advice
+    touched = {"_transport", "_pending", "_pending_data_size", "_flush_queue", "_error_cb"}
+    assert touched <= vars(Client()).keys(), advice
+    assert "_id" in vars(Subscription(Client(), 1)), advice

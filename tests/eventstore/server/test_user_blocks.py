@@ -1,0 +1,235 @@
+"""Users of NATS as nats-server's configuration has them, each with what it may do."""
+
+import contextlib
+import json
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+from harness.broker import nats_server
+from hypothesis import given
+from hypothesis import strategies as st
+
+from eventstore.server import NatsPermissions, NatsUser, NatsUsersError, SubjectRules, read_users
+from eventstore.server.config_parser import NatsConfError, parse
+
+NKEY = "UAB2CB576PHBBPQ5ODORRZ2LYCMWPZGWGCN2KDK7DXOIMZASKUY3RLKK"
+HASH = "$2a$04$abcdefghijklmnopqrstuu5vI3ZRTjKCPRqBc8t0Ueb2foafP8H66"
+
+BLOCK = f"""
+# as in nats-server.conf
+authorization {{
+  default_permissions = {{ subscribe: ["hall.>", "_INBOX.>"] }}  // who has none
+  users = [
+    {{ user: plant, password: "a: b",
+      permissions: {{
+        publish: {{ allow: ["plant.>", 'a"b'], deny: plant.secret }}
+        subscribe = "jobs workers"
+        allow_responses: {{ max: 5, expires: "1m" }}
+      }}
+    }}
+    {{ user = "d e"; pass = {HASH} }},
+    {{ nkey: {NKEY}, permissions: {{ pub: {{ deny: ">" }}, allow_responses: true }} }}
+  ]
+}}
+"""
+USERS = (
+    NatsUser(
+        "plant",
+        "a: b",
+        permissions=NatsPermissions(
+            SubjectRules(("plant.>", 'a"b'), ("plant.secret",)),
+            SubjectRules(("jobs workers",)),
+            {"max": 5, "expires": "1m"},
+        ),
+    ),
+    NatsUser(
+        "d e", HASH, permissions=NatsPermissions(subscribe=SubjectRules(("hall.>", "_INBOX.>")))
+    ),
+    NatsUser(nkey=NKEY, permissions=NatsPermissions(SubjectRules(deny=(">",)), responses=True)),
+)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "users.conf"
+
+
+def refusal(file: Path, text: str) -> str:
+    file.write_text(text)
+    with pytest.raises(NatsUsersError) as caught:
+        read_users(file)
+    said = str(caught.value)
+    assert said.isprintable()
+    assert said.startswith(f"{file}:")
+    return said.removeprefix(f"{file}:")
+
+
+def test_users_with_permissions(file: Path) -> None:
+    file.write_text(BLOCK)
+    assert read_users(file) == USERS
+    assert [user.entry() for user in USERS] == [
+        {
+            "user": "plant",
+            "password": "a: b",
+            "permissions": {
+                "publish": {"allow": ["plant.>", 'a"b'], "deny": ["plant.secret"]},
+                "subscribe": {"allow": ["jobs workers"]},
+                "allow_responses": {"max": 5, "expires": "1m"},
+            },
+        },
+        {
+            "user": "d e",
+            "password": HASH,
+            "permissions": {"subscribe": {"allow": ["hall.>", "_INBOX.>"]}},
+        },
+        {
+            "nkey": NKEY,
+            "permissions": {"publish": {"deny": [">"]}, "allow_responses": True},
+        },
+    ]
+
+
+def test_more_can_be_denied_than_the_file_says() -> None:
+    plant, _, nkey = (user.entry(("foldmq.>",))["permissions"] for user in USERS)
+    assert isinstance(plant, dict)
+    assert plant["publish"] == {"allow": ["plant.>", 'a"b'], "deny": ["plant.secret", "foldmq.>"]}
+    assert plant["subscribe"] == {"allow": ["jobs workers"], "deny": ["foldmq.>"]}
+    assert nkey == {
+        "publish": {"deny": [">", "foldmq.>"]},
+        "subscribe": {"deny": ["foldmq.>"]},
+        "allow_responses": True,
+    }
+
+
+def test_the_manual_shows_what_can_be_read(file: Path) -> None:
+    manual = (Path(__file__).parents[3] / "docs" / "operations.md").read_text()
+    (shown,) = re.findall(r"```\n(users = \[.*?)```", manual, re.DOTALL)
+    file.write_text(shown.replace("$2y$10$...", HASH).replace("UDXU4R...", NKEY))
+    users = read_users(file)
+    assert [user.identity for user in users] == ["plant", "panel", NKEY]
+    assert users[0].permissions.publish == SubjectRules(
+        ("plant.>", "_INBOX.>"), ("plant.secret.>",)
+    )
+    assert users[2].permissions.subscribe == SubjectRules(("hall.>",))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'users = [{user: ann, password: "x"}]',
+        'users: [ {"user": "ann", "password": "x"} ]',
+        '{"users": [{"user": "ann", "password": "x"}]}',
+        '{"authorization": {"users": [{"username": "ann", "pass": "x"}]}}',
+        "# first\n\nusers [\n{\nuser ann\npassword x\n}\n]\n",
+    ],
+)
+def test_ways_to_write_it(file: Path, text: str) -> None:
+    file.write_text(text)
+    assert read_users(file) == (NatsUser("ann", "x"),)
+
+
+@pytest.mark.system
+def test_a_nats_server_reads_the_same(file: Path, tmp_path: Path) -> None:
+    """What is read here nats-server takes as well, and what is made of it too."""
+    made = tmp_path / "made.conf"
+    file.write_text(BLOCK)
+    made.write_text(
+        json.dumps({"authorization": {"users": [user.entry() for user in read_users(file)]}})
+    )
+    for config in (file, made):
+        checked = subprocess.run(
+            [nats_server(), "-t", "-c", str(config)], capture_output=True, text=True, check=False
+        )
+        assert checked.returncode == 0, checked.stderr
+
+
+ANN = '{ user: ann, password: "secret" '
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("users = [\n" + ANN + "\n", "3: a brace { is not closed"),
+        ("users = [\n" + ANN + "}\n", "3: a bracket [ is not closed"),
+        ("users = []\n", " names no user of NATS"),
+        ("users = {}\n", "1: users must be a list in brackets [ ]"),
+        ("users = [ ann ]\n", "1: a user must be a map in braces { }"),
+        ("users = [\n{ user: 1, password: secret } ]", "2: user must be text: put it in quotes"),
+        ("users = [ { user: ann } ]", "1: the password of user ann is empty"),
+        ("users = [ { user: foldmq, password: secret } ]", "1: user foldmq is the broker's own"),
+        (f"users = [ {{ nkey: {NKEY[:-1]}L }} ]", "1: this nkey has a slip"),
+        (f"users = [ {{ nkey: {NKEY}, user: a, password: b }} ]", "1: a user has an nkey, or"),
+        (f"users = [ {ANN}, user: bob }} ]", "1: the same name stands twice in a map"),
+        (f"users = [ {ANN}, username: bob }} ]", "1: user stands twice in a map"),
+        (f"users = [ {ANN}}}\n{ANN}}} ]", "2: user ann appears twice"),
+        (f"users = [ {ANN}, account: A }} ]", "1: account is not known here, but user, password,"),
+        (f"users = [ {ANN}}} ]\naccounts {{}}", "2: accounts is not known here, but users,"),
+        (
+            f"authorization {{ users = [ {ANN}}} ] }}\nport: 4222",
+            "2: nothing stands beside authorization in this file",
+        ),
+        ("users = [ { user: ann, password: $SECRET } ]", "1: variables are not read here"),
+        ("users = [\n include ./more.conf\n]", "2: a user must be a map in braces"),
+        ("users = [ { include 'more.conf' } ]", "1: include is not read here"),
+        ("users = [ { user: ann, password: (secret) } ]", "1: blocks in parentheses are not"),
+        ('users = [ { user: ann, password: "secret } ]', "1: a quotation mark is not closed"),
+        (r'users = [ { user: "a\q", password: "secret" } ]', r"1: after \ in quotes there can be"),
+        (f"{{users = [ {ANN}}} ]}} more", "1: nothing can follow the brace that closes"),
+        ("users = [ { user: ann, password: } ]", "1: a value is missing"),
+        (f"users = {'[' * 30}", "1: nested too deeply"),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_line(file: Path, text: str, problem: str) -> None:
+    said = refusal(file, text)
+    assert said.startswith(problem)
+    assert "secret" not in said
+
+
+@pytest.mark.parametrize(
+    ("permissions", "problem"),
+    [
+        ("{ publish: [] }", "an empty list of subjects means all of them to a NATS server"),
+        ("{ publish: { allow: [] } }", "an empty list of subjects means all of them"),
+        ('{ publish: "a b" }', '"a b" is no subject'),
+        ('{ subscribe: "a b c" }', '"a b c" is no subject'),
+        ('{ publish: "a..b" }', '"a..b" is no subject'),
+        ('{ publish: "a.>.b" }', '"a.>.b" is no subject'),
+        ('{ publish: "" }', '"" is no subject'),
+        ("{ publish: [1] }", "a subject must be text: put it in quotes"),
+        ("{ publish: { allowed: a } }", "allowed is not known here, but allow, deny"),
+        ("{ publsh: a }", "publsh is not known here, but publish, subscribe, allow_responses"),
+        ("{ publish: a, pub: b }", "publish stands twice in a map"),
+        ("all", "permissions must be a map in braces { }"),
+        ("{ allow_responses: 5 }", "allow_responses, unless it is true or false, must be a map"),
+        ("{ allow_responses: { max: yes } }", "max of allow_responses must be a whole number"),
+        ("{ allow_responses: { ttl: soon } }", "expires of allow_responses must be a time"),
+    ],
+)
+def test_permissions_that_would_not_hold_are_refused(
+    file: Path, permissions: str, problem: str
+) -> None:
+    said = refusal(file, f"users = [\n{ANN}, permissions: {permissions} }} ]")
+    assert said.startswith(f"2: {problem}")
+
+
+def test_the_old_form_stays_as_it_was(file: Path) -> None:
+    file.write_text("users:secret\nauthorization:x\n# {\nbob:{ }\n")
+    assert [user.name for user in read_users(file)] == ["users", "authorization", "bob"]
+
+
+def test_reading_takes_time_in_proportion(file: Path) -> None:
+    """Comments and blanks without an end make no work that grows faster than they do."""
+    for text in ("#" * 100_000, " " * 100_000, "//" * 100_000, "users = [" + "#" * 100_000):
+        file.write_text(text)
+        with pytest.raises(NatsUsersError):
+            read_users(file)
+    with pytest.raises(NatsConfError):
+        parse('"' + "\\x" * 50_000)
+
+
+@given(st.text(alphabet=" \n{}[]()\"'\\:=,;#/$au1x", max_size=40) | st.text(max_size=40))
+def test_any_text_is_read_or_refused(text: str) -> None:
+    with contextlib.suppress(NatsConfError):
+        parse(text)

@@ -1,0 +1,157 @@
+"""The messages of the projections: read back whole, or not at all."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import orjson
+import pytest
+from specification import snapshot
+
+from eventstore.format import LogArchived, LogCut, SessionOpened, Subscribed, position
+from projections.state import NodeState, RetainedMessage, SessionState, text_of
+from projections.state.session_table import freeze
+from projections.storage import (
+    GONE,
+    MARK,
+    RETAINED,
+    SESSION,
+    BadProjection,
+    LoadedProjections,
+    ProjectionLoader,
+    ProjectionMark,
+    StoredEntry,
+    decode_entry,
+    key_of,
+    mark_of,
+    retained_body,
+    version_tag,
+)
+
+LIMIT = position(100, 0)
+NAMES = ["ann", "b\u00f6b", "c" * 70_000]
+CUT = LogCut(3, "ab" * 32, 99, "keep")
+ARCHIVED = LogArchived(4, "cd" * 32, "ann@desk", "/archive")
+
+
+def state_of(name: str) -> SessionState:
+    node = NodeState()
+    node.apply(SessionOpened(name, resumed=False, clean=False, level=4), position(1, 0), 1)
+    node.apply(Subscribed(name, [("a/+", 1)]), position(1, 1), 1)
+    node.sessions[name].connected = False
+    return node.sessions[name]
+
+
+def messages() -> Iterator[bytes]:
+    """Three sessions, a topic that is gone, a topic, a newer version of a session, the mark."""
+    digest = 0
+    for number, name in enumerate([*NAMES, "ann"], 2):
+        version = position(number, 1)
+        if number == 5:
+            digest ^= version_tag(key_of(SESSION, "ann"), position(2, 1))
+        digest ^= version_tag(key_of(SESSION, name), version)
+        frozen = freeze(state_of(name), version)
+        assert frozen is not None
+        yield StoredEntry(SESSION, name, version, digest, text_of(frozen)).encode()
+    yield StoredEntry(GONE, "old", 0, digest, b"").encode()
+    message = RetainedMessage("t", b"payload", 1, position(7, 3))
+    digest ^= version_tag(key_of(RETAINED, "t"), message.ref)
+    yield StoredEntry(RETAINED, "t", message.ref, digest, retained_body(message)).encode()
+    mark = ProjectionMark(
+        6, "ab" * 32, 3, 1, [4], [(1, position(3, 0), 99)], CUT, (position(5, 1), ARCHIVED)
+    )
+    yield StoredEntry(MARK, "", position(6, 0), digest, mark.body()).encode()
+
+
+def stored() -> list[bytes]:
+    """As JetStream keeps them: the older version of the session is gone."""
+    return list(messages())[1:]
+
+
+def load(data: list[bytes], limit: int = LIMIT) -> tuple[NodeState, LoadedProjections]:
+    node = NodeState()
+    loader = ProjectionLoader(node, lambda state, *, frozen: None, limit)
+    for one in data:
+        loader.take(one)
+    return node, loader.finish(7)
+
+
+def test_what_was_stored_is_loaded() -> None:
+    node, loaded = load(stored())
+    assert sorted(node.sessions) == sorted(NAMES)
+    assert not node.sessions.live
+    for name in NAMES:
+        assert snapshot(node.sessions[name]) == snapshot(state_of(name))
+    assert node.retained.all() == [RetainedMessage("t", b"payload", 1, position(7, 3))]
+    assert (loaded.mark.sequence, loaded.mark.checkpoints) == (6, [(1, position(3, 0), 99)])
+    assert (loaded.mark.cut, loaded.mark.archived) == (CUT, (position(5, 1), ARCHIVED))
+    assert loaded.last == 7
+
+
+def test_a_mark_of_before_there_were_archives_is_read() -> None:
+    mark = ProjectionMark(6, "ab" * 32, 3, 1, [4], [], CUT)
+    raw = orjson.loads(mark.body())
+    del raw["archived"]
+    assert mark_of(StoredEntry(MARK, "", 0, 0, orjson.dumps(raw))) == mark
+
+
+def test_what_the_snapshot_holds_is_not_applied_again() -> None:
+    node, _ = load(stored())
+    again = SessionOpened("ann", resumed=False, clean=True, level=3, generation=9)
+    node.apply(again, position(4, 0), 5)
+    assert node.sessions["ann"].generation == 1
+    node.apply(again, position(5, 1), 5)
+    assert node.sessions["ann"].generation == 9
+
+
+@pytest.mark.parametrize("missing", range(6))
+def test_a_missing_message_is_found(missing: int) -> None:
+    data = stored()
+    assert len(data) == 6
+    gone = decode_entry(data.pop(missing))
+    if gone.kind == GONE:
+        load(data)
+    else:
+        with pytest.raises(BadProjection, match=r"not whole|no mark"):
+            load(data)
+
+
+def test_an_older_version_that_came_back_is_found() -> None:
+    old, *rest = messages()
+    newest = [one for one in rest if decode_entry(one).name != "ann"]
+    with pytest.raises(BadProjection, match="not whole"):
+        load([old, *newest])
+
+
+def test_an_end_that_was_lost_takes_the_mark_with_it() -> None:
+    with pytest.raises(BadProjection, match="no mark"):
+        load(list(messages())[:3])
+
+
+def test_more_than_the_log_holds_is_refused() -> None:
+    with pytest.raises(BadProjection, match="more than the log"):
+        load(stored(), position(5, 0))
+
+
+def test_any_changed_byte_is_found() -> None:
+    chance = random.Random(1)
+    data = stored()
+    for _ in range(300):
+        at = chance.randrange(len(data))
+        one = bytearray(data[at])
+        one[chance.randrange(len(one))] ^= 1 << chance.randrange(8)
+        with pytest.raises(BadProjection):
+            load([*data[:at], bytes(one), *data[at + 1 :]])
+
+
+@pytest.mark.parametrize("body", [b"", b"{}", b"[]", b'{"cut": null}', b"\xff"])
+def test_a_mark_that_is_none(body: bytes) -> None:
+    with pytest.raises(BadProjection):
+        mark_of(StoredEntry(MARK, "", 0, 0, body))
+
+
+def test_names_of_any_length_have_keys_of_one_length() -> None:
+    assert len({len(key_of(SESSION, name)) for name in ("", *NAMES)}) == 1
+    assert key_of(SESSION, "a") != key_of(RETAINED, "a")
+    assert key_of(SESSION, "a", 3) == key_of(SESSION, "a") + ".3"

@@ -1,0 +1,85 @@
+"""What the codec tests share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from harness.client_packets import (
+    encode_connect,
+    encode_publish,
+    encode_subscribe,
+    encode_unsubscribe,
+)
+
+from protocol.mqtt import (
+    DISCONNECT,
+    PINGREQ,
+    Acks,
+    Connect,
+    Decoder,
+    Disconnect,
+    Packet,
+    Pingreq,
+    Publish,
+    Publishes,
+    Subscribe,
+    Unsubscribe,
+    acks,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from protocol.mqtt import ProtocolError
+
+
+def flat(packets: Iterable[Packet]) -> list[Packet | Publish]:
+    """One item per packet, however the packets were put into batches."""
+    items: list[Packet | Publish] = []
+    for packet in packets:
+        if isinstance(packet, Publishes):
+            items += packet
+        elif isinstance(packet, Acks):
+            items += [Acks(packet.kind, [packet_id]) for packet_id in packet.packet_ids]
+        else:
+            items.append(packet)
+    return items
+
+
+def decode(
+    pieces: Iterable[bytes], max_packet_size: int
+) -> tuple[list[Packet | Publish], ProtocolError | None]:
+    decoder = Decoder(max_packet_size)
+    items: list[Packet | Publish] = []
+    for piece in pieces:
+        failed = decoder.error is not None
+        packets = decoder.feed(piece)
+        assert not (failed and packets)
+        assert all(len(packet) for packet in packets if isinstance(packet, Publishes | Acks))
+        items += flat(packets)
+    return items, decoder.error
+
+
+def encode(packet: Packet | Publish) -> bytes:
+    """What a client sends for this packet."""
+    match packet:
+        case Connect():
+            return encode_connect(packet)
+        case Publish(topic, payload, qos, retain, dup, packet_id):
+            return encode_publish(topic, payload, qos, packet_id, retain=retain, dup=dup)
+        case Publishes():
+            return b"".join(map(encode, packet))
+        case Acks(kind, packet_ids):
+            return acks(kind, packet_ids)
+        case Subscribe():
+            return encode_subscribe(packet)
+        case Unsubscribe():
+            return encode_unsubscribe(packet)
+        case Pingreq():
+            return PINGREQ
+        case Disconnect():
+            return DISCONNECT
+
+
+def bytewise(data: bytes) -> list[bytes]:
+    return [data[at : at + 1] for at in range(len(data))]
