@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F  # noqa: N812 - the name that everybody knows it by
 
+from projections.audit.rules import Rule
 from spark.audit.facts.fact_schema import CARRIED, EFFECT, SENT, WILL
 from spark.audit.facts.marks import cuts_behind, cuts_within, with_marks
-from spark.audit.facts.outcome import CHECKPOINT
 from spark.audit.results import NEEDED
 from spark.audit.retained_rules import place, violations
 
@@ -33,7 +33,7 @@ def carried_otherwise(facts: Facts) -> DataFrame:
         (F.col("topic") != F.col("was_topic")) | (F.col("check") != F.col("was"))
     )
     what = F.concat(F.lit("repeats message "), place("ref"), F.lit(" with another content"))
-    return violations(other.dropDuplicates(["node", "at"]), CHECKPOINT, "at", what)
+    return violations(other.dropDuplicates(["node", "at"]), Rule.CHECKPOINT, "at", what)
 
 
 def not_carried(
@@ -71,4 +71,4 @@ def not_carried(
     )
     lost = needed.join(kept, ["node", "cut", "ref"], "left_anti")
     what = F.concat(F.lit("cuts off message "), place("ref"), F.lit(", which is still needed"))
-    return violations(lost, CHECKPOINT, "cut", what)
+    return violations(lost, Rule.CHECKPOINT, "cut", what)

@@ -10,9 +10,9 @@ from pyspark.sql import functions as F  # noqa: N812 - the name that everybody k
 
 from eventstore.format.events import Delivered, Queued
 from eventstore.format.positions import format_position, from_runs
+from projections.audit.rules import Rule
 from spark.audit.facts.event_packing import unpack
 from spark.audit.facts.fact_schema import EVENTS
-from spark.audit.facts.outcome import DELIVERED_TWICE, NO_SUBSCRIPTION
 from spark.runtime.marked_errors import marked
 
 if TYPE_CHECKING:
@@ -55,8 +55,11 @@ def _told(ref: Position, at: Position, first: Position) -> tuple[str, str]:
     message = f"message {format_position(ref)}"
     if first < at:
         before = format_position(first)
-        return DELIVERED_TWICE, f"{message} was delivered again, after it was at {before}"
-    return NO_SUBSCRIPTION, f"{message} was delivered, but matches no subscription of QoS 1 or 2"
+        return Rule.DELIVERED_TWICE, f"{message} was delivered again, after it was at {before}"
+    return (
+        Rule.NO_SUBSCRIPTION,
+        f"{message} was delivered, but matches no subscription of QoS 1 or 2",
+    )
 
 
 def _earlier(

@@ -8,7 +8,7 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - the name that everybody knows it by
 
 from eventstore.format.events import NATS_SESSION
-from spark.audit.facts.outcome import OWNERSHIP
+from projections.audit.rules import Rule
 from spark.audit.results import CONNECTED
 from spark.audit.retained_rules import place, violations
 
@@ -43,4 +43,4 @@ def owned_twice(results: DataFrame) -> DataFrame:
         place("other.ref"),
     )
     found = twice.withColumn("ref", F.lit(None).cast("bigint"))
-    return violations(found, OWNERSHIP, "at", what)
+    return violations(found, Rule.OWNERSHIP, "at", what)

@@ -16,7 +16,7 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - the name that everybody knows it by
 
 from eventstore.shown import name as shown
-from projections.audit.rules import UNEXPECTED
+from projections.audit.rules import RULES, UNEXPECTED, Violation
 from spark.audit import claims as claimed
 from spark.audit import retained_rules, statistics
 from spark.audit.checkpoint_rules import carried_otherwise, not_carried
@@ -28,7 +28,7 @@ from spark.audit.facts.fact_source import facts_of
 from spark.audit.facts.fact_tables import Facts
 from spark.audit.facts.histogram import merged
 from spark.audit.facts.log_summary import BEYOND, Found, wholes
-from spark.audit.facts.outcome import MOST, RULES, SESSION_CLAIM, Outcome, Violation
+from spark.audit.facts.outcome import MOST, SESSION_CLAIM, Outcome
 from spark.audit.ownership_rule import owned_twice
 from spark.audit.results import DDL as OF_RESULTS
 from spark.audit.results import TOTALS, VIOLATION, Totals
@@ -94,7 +94,7 @@ class _Wrong:
 
     def first(self) -> tuple[Violation, ...]:
         """Return at most so many of each rule, in order."""
-        order = {rule: number for number, rule in enumerate(RULES)}
+        order: dict[str, int] = {rule: number for number, rule in enumerate(RULES)}
         found: list[Violation] = []
         seen: Counter[str] = Counter()
         for one in sorted(self.kept, key=lambda one: (order[one.rule], one.node, one.at)):
@@ -148,7 +148,7 @@ class _Audit:
                 counts.update({int(kind): count for kind, count in note.values.items()})
         found = wholes(notes)
         for node, (rule, at, what) in found.breaks:
-            self._wrong.add(Violation(rule, node, at, None, what))
+            self._wrong.add(Violation(rule, at, what, node=node))
         if found.logs:
             if any(log.trusted < BEYOND for log in found.logs.values()):
                 trusted = F.col("at") < position_of("trusted", found.logs)
@@ -215,7 +215,9 @@ class _Audit:
             elif row["rule"] == UNEXPECTED:
                 unexpected.append(row)
             else:
-                one = Violation(row["rule"], row["node"], row["at"], row["session"], row["what"])
+                one = Violation(
+                    row["rule"], row["at"], row["what"], session=row["session"], node=row["node"]
+                )
                 self._wrong.add(one, 0)
         self._count_wrong()
         if unexpected:
@@ -251,7 +253,9 @@ class _Audit:
         rules: Counter[str] = Counter()
         for row, (rule, what) in zip(some, classified(facts, some), strict=True):
             rules[rule] += 1
-            self._wrong.add(Violation(rule, row["node"], row["at"], row["session"], what))
+            self._wrong.add(
+                Violation(rule, row["at"], what, session=row["session"], node=row["node"])
+            )
         usual = rules.most_common(1)[0][0]
         self._wrong.counts[usual] += self._totals.counts[f"wrong {UNEXPECTED}"] - len(some)
 
@@ -291,7 +295,7 @@ class _Audit:
             what = row["what"]
             if row["topic"] is not None:
                 what += f": topic {shown(row['topic'])}"
-            one = Violation(row["rule"], row["node"], row["at"], row["session"], what)
+            one = Violation(row["rule"], row["at"], what, session=row["session"], node=row["node"])
             self._wrong.add(one, row["count"] if row["number"] == 1 else 0)
 
     # What is told.

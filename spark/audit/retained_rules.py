@@ -11,20 +11,13 @@ import pyarrow as pa
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - the name that everybody knows it by
 
+from projections.audit.rules import Rule
 from protocol.mqtt.topics import matches
 from spark.audit.expected_deliveries import position_of, topics_to_filters
 from spark.audit.facts.fact_schema import GRANT, REPEATED_SO, REPLAY, RETAINED, SET
 from spark.audit.facts.log_summary import BEYOND
 from spark.audit.facts.marks import next_checkpoint, with_marks
-from spark.audit.facts.outcome import (
-    BROKER,
-    CHECKPOINT,
-    NO_SUBSCRIPTION,
-    PROJECTIONS,
-    RETAINED_CLAIM,
-    STATE,
-)
-from spark.audit.facts.outcome import RETAINED as RULE
+from spark.audit.facts.outcome import BROKER, PROJECTIONS, RETAINED_CLAIM
 from spark.runtime.marked_errors import marked
 
 if TYPE_CHECKING:
@@ -119,7 +112,7 @@ def repeated(held: DataFrame, logs: Mapping[str, Whole]) -> DataFrame:
             place("previous"),
         )
     )
-    return violations(wrong.withColumn("ref", F.col("old")), RULE, "at", what)
+    return violations(wrong.withColumn("ref", F.col("old")), Rule.RETAINED, "at", what)
 
 
 def not_repeated(held: DataFrame, logs: Mapping[str, Whole]) -> DataFrame | None:
@@ -140,7 +133,7 @@ def not_repeated(held: DataFrame, logs: Mapping[str, Whole]) -> DataFrame | None
         F.col("until") > F.col("completed")
     )
     what = F.concat(F.lit("the checkpoint does not repeat the retained message "), place("ref"))
-    return violations(left, CHECKPOINT, "completed", what)
+    return violations(left, Rule.CHECKPOINT, "completed", what)
 
 
 # ------------------------------------------------------------------------------------ replays
@@ -171,7 +164,7 @@ def replays(facts: Facts, held: DataFrame, logs: Mapping[str, Whole]) -> DataFra
     matched = both.where(F.col("at").isNotNull())
     lost = told.join(matched, ["node", "session", "ref", "place"], "left_anti")
     what = F.concat(F.lit("message "), place("ref"), F.lit(" was sent as retained, but is not"))
-    wrong = violations(lost, RULE, "place", what)
+    wrong = violations(lost, Rule.RETAINED, "place", what)
     # What is queued may wait for another filter, behind what it must not overtake.
     sent = matched.where("sent")
     pairs = sent.select("filter", "topic").distinct().mapInArrow(_unlike, _PAIRS)
@@ -181,7 +174,7 @@ def replays(facts: Facts, held: DataFrame, logs: Mapping[str, Whole]) -> DataFra
         place("ref"),
         F.lit(" does not match the filter it was sent for"),
     )
-    return wrong.unionByName(violations(strange, NO_SUBSCRIPTION, "place", what))
+    return wrong.unionByName(violations(strange, Rule.NO_SUBSCRIPTION, "place", what))
 
 
 _PAIRS: Final = "filter string, topic string"
@@ -330,7 +323,7 @@ def claims(
         .otherwise(F.lit(" has another retained message than the log tells of"))
     )
     told = F.concat(F.lit("the "), F.col("where"), what, as_of)
-    different = violations(wrong, STATE, "bound", told)
+    different = violations(wrong, Rule.STATE, "bound", told)
     missing = _unclaimed(named, known, logs, complete)
     return different if missing is None else different.unionByName(missing)
 
@@ -365,4 +358,4 @@ def _unclaimed(
         F.lit(" does not have a retained message that the log tells of, as of "),
         place("bound"),
     )
-    return violations(left, STATE, "bound", what)
+    return violations(left, Rule.STATE, "bound", what)

@@ -29,14 +29,14 @@ from eventstore.format.events import (
     WillArmed,
 )
 from eventstore.format.positions import INDEX_BITS, format_position, from_runs
-from projections.audit.rules import UNDELIVERED
+from projections.audit.rules import Rule
 from projections.audit.session_audit import SessionAudit
 from projections.state.digests import digest
 from projections.state.snapshot import encode, expanded, reference_runs
 from spark.audit.expected_deliveries import OWED_FLAG
 from spark.audit.facts.event_packing import unpack
 from spark.audit.facts.log_summary import BEYOND
-from spark.audit.facts.outcome import BROKER, CHECKPOINT, OWNERSHIP, PROJECTIONS, STATE
+from spark.audit.facts.outcome import BROKER, PROJECTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -171,7 +171,7 @@ class SessionRun:
             what = f"the {where} has a session that the log does not tell of"
         else:
             what = f"the {where} has another state of the session than the log tells of"
-        self._tell(STATE, bound, f"{what}, as of {format_position(bound)}")
+        self._tell(Rule.STATE, bound, f"{what}, as of {format_position(bound)}")
 
     def finish(self) -> None:
         """Take note that nothing more comes."""
@@ -186,7 +186,7 @@ class SessionRun:
             # A session that ended meanwhile may have gone before the projections were read.
             if where not in self._claimed and not (where == PROJECTIONS and state is None):
                 what = f"the {where} does not have the session that the log tells of"
-                self._tell(STATE, bound, f"{what}, as of {format_position(bound)}")
+                self._tell(Rule.STATE, bound, f"{what}, as of {format_position(bound)}")
         if self._connection is not None:
             self._disconnected(None)
         if audit.latencies:
@@ -219,7 +219,7 @@ class SessionRun:
                 and kind in _OF_CONNECTIONS
                 and not (kind is MessagePublished and event.will)  # type: ignore[union-attr]
             ):
-                self._tell(OWNERSHIP, at, f"{kind.__name__} without a connection")
+                self._tell(Rule.OWNERSHIP, at, f"{kind.__name__} without a connection")
             elif kind is SessionSnapshot:
                 self._repeating = False
                 self._counts["snapshots"] += at >= log.whole
@@ -263,11 +263,11 @@ class SessionRun:
                 del self._owed[ref]
             if late and late[0] < self._log.unsure:
                 what = f"retained message {format_position(ref)} was not sent for a filter"
-                self._tell(UNDELIVERED, late[0], what)
+                self._tell(Rule.UNDELIVERED, late[0], what)
 
     def _found(self, violation: Violation) -> None:
-        rule, at, what, ref = violation
-        if rule != UNDELIVERED or at < self._log.unsure:
+        rule, at, what, ref, *_ = violation
+        if rule != Rule.UNDELIVERED or at < self._log.unsure:
             self._tell(rule, at, what, ref)
 
     def _tell(self, rule: str, at: Position, what: str, ref: Position | None = None) -> None:
@@ -290,10 +290,10 @@ class SessionRun:
             if state is not None:
                 if state.connected:
                     what = "a connection was accepted while the one before it was not closed"
-                    self._tell(OWNERSHIP, at, what)
+                    self._tell(Rule.OWNERSHIP, at, what)
                 if event.generation != state.generation + 1:
                     what = f"connection {event.generation} follows connection {state.generation}"
-                    self._tell(OWNERSHIP, at, what)
+                    self._tell(Rule.OWNERSHIP, at, what)
                 if not event.resumed:
                     self._repeating = False
             self._disconnected(time_ms)
@@ -301,10 +301,10 @@ class SessionRun:
             return
         if state is not None:
             if not state.connected:
-                self._tell(OWNERSHIP, at, "a connection ended that there was not")
+                self._tell(Rule.OWNERSHIP, at, "a connection ended that there was not")
             elif event.generation != state.generation:
                 what = f"connection {event.generation} ended, but it was {state.generation}"
-                self._tell(OWNERSHIP, at, what)
+                self._tell(Rule.OWNERSHIP, at, what)
         if kind is SessionClosed:
             self._disconnected(time_ms)
 
@@ -334,7 +334,7 @@ class SessionRun:
             self._repeating = state is not None
         elif mark.kind == COMPLETED:
             if self._repeating and state is not None:
-                self._tell(CHECKPOINT, mark.at, "the checkpoint does not repeat the session")
+                self._tell(Rule.CHECKPOINT, mark.at, "the checkpoint does not repeat the session")
             self._repeating = False
         elif mark.kind == CUT:
             if state is not None:

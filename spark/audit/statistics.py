@@ -3,33 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
+from projections.audit.rules import RULES, Rule
 from projections.audit.session_audit import BUCKETS
 from spark.audit.facts.fact_schema import REPLAY
-from spark.audit.facts.outcome import (
-    ACKNOWLEDGEMENT,
-    CHAIN,
-    CHECKPOINT,
-    DELIVERED_TWICE,
-    EVENT,
-    NO_SUBSCRIPTION,
-    ORDER,
-    OWNERSHIP,
-    PACKET_ID_REUSE,
-    QOS,
-    QUEUE,
-    RULES,
-    SESSION,
-    STATE,
-    TURN,
-    UNDELIVERED,
-    Drops,
-    Latency,
-    RuleResult,
-    SlowSession,
-)
-from spark.audit.facts.outcome import RETAINED as RETAINED_RULE
+from spark.audit.facts.outcome import Drops, Latency, RuleResult, SlowSession
 from spark.audit.results import bounded, quantile
 
 if TYPE_CHECKING:
@@ -37,20 +16,6 @@ if TYPE_CHECKING:
 
     from spark.audit.facts.outcome import NodeSummary, RatePoint
     from spark.audit.results import Totals
-
-_UNITS: Final = {
-    CHAIN: "records",
-    TURN: "records",
-    CHECKPOINT: "checkpoints and cuts",
-    UNDELIVERED: "messages owed to sessions",
-    ACKNOWLEDGEMENT: "acknowledgements",
-    RETAINED_RULE: "retained messages",
-    SESSION: "sessions",
-    OWNERSHIP: "connections",
-    EVENT: "events",
-    STATE: "claims",
-}
-_DELIVERIES: Final = (PACKET_ID_REUSE, DELIVERED_TWICE, QOS, ORDER, NO_SUBSCRIPTION, QUEUE)
 
 
 def rule_results(
@@ -76,23 +41,22 @@ def rule_results(
         completed += point.completed
     records = sum(one.records for one in nodes)
     counts = totals.counts
-    checked = {
-        **dict.fromkeys(_DELIVERIES, delivered),
-        CHAIN: records,
-        TURN: records,
-        CHECKPOINT: checkpoints,
-        UNDELIVERED: counts["expected"] + counts["owed"],
-        ACKNOWLEDGEMENT: completed,
-        RETAINED_RULE: retained + facts.get(REPLAY, 0),
-        SESSION: counts["sessions"],
-        OWNERSHIP: counts["opened"],
-        EVENT: sum(one.events for one in nodes),
-        STATE: counts["claims"] + retained_claims,
+    figures = {
+        "deliveries": delivered,
+        "records": records,
+        "checkpoints and cuts": checkpoints,
+        "messages owed to sessions": counts["expected"] + counts["owed"],
+        "acknowledgements": completed,
+        "retained messages": retained + facts.get(REPLAY, 0),
+        "sessions": counts["sessions"],
+        "connections": counts["opened"],
+        "events": sum(one.events for one in nodes),
+        "claims": counts["claims"] + retained_claims,
     }
     return tuple(
-        RuleResult(rule, checked[rule], _UNITS.get(rule, "deliveries"), violations.get(rule, 0))
+        RuleResult(rule, figures[rule.checked], rule.checked, violations.get(rule, 0))
         for rule in RULES
-        if claims or rule != STATE
+        if claims or rule != Rule.STATE
     )
 
 

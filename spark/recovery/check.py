@@ -22,16 +22,14 @@ from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 from eventstore.format.positions import format_position, index_of, position, sequence_of
 from eventstore.shown import name as shown
+from projections.audit.rules import Rule, Violation
 from spark.audit.facts.outcome import (
     ALL_CLAIM,
     BROKER,
-    CHAIN,
     MOST,
     RETAINED_CLAIM,
     SESSION_CLAIM,
-    STATE,
     Compared,
-    Violation,
 )
 from spark.rebuild.arrow_batches import batches, ddl
 from spark.rebuild.beginning import beginnings
@@ -56,9 +54,9 @@ if TYPE_CHECKING:
 RECOVERY: Final = "recovery"
 """The rule for all that a broker must do when it is started again."""
 RULES: Final[Mapping[str, str]] = {
-    CHAIN: "the log goes on with a turn of its own, and what was not finished counts for nothing",
+    Rule.CHAIN: "the log goes on with a turn of its own, and an unfinished turn counts for nothing",
     RECOVERY: "connections end, their wills are published once, sessions go on where they were",
-    STATE: "the broker has the state that the log tells of",
+    Rule.STATE: Rule.STATE.promise,
 }
 """Rule -> what it promises, in the order in which they are told."""
 
@@ -215,7 +213,7 @@ def _look_at_turns(
         before, record = records.get((node, sequence - 1)), records[node, sequence]
         if record["part"] or index_of(start.at):
             what = "the broker was started in the middle of a turn"
-            wrong.append(Violation(CHAIN, node, start.at, None, what))
+            wrong.append(Violation(Rule.CHAIN, start.at, what, node=node))
         interrupted = not record["part"] and before is not None and not before["last"]
         looked[node] = replace(start, interrupted=interrupted)
     return looked, wrong
@@ -298,7 +296,8 @@ def _sessions(
         for node in sorted(bounds)
     ]
     violations = [
-        Violation(row["rule"], row["node"], row["at"], row["session"], row["what"]) for row in first
+        Violation(row["rule"], row["at"], row["what"], session=row["session"], node=row["node"])
+        for row in first
     ]
     return nodes, violations, Counter({row["rule"]: row["count"] for row in counts})
 
@@ -325,7 +324,7 @@ def _checked(plan: _Plan, group: Group) -> dict[str, Any]:
     claims.finish()
     before = recovery.before
     findings = [(RECOVERY, one.at, one.what) for one in recovery.findings]
-    findings += [(STATE, at, what) for at, what in claims.findings]
+    findings += [(Rule.STATE, at, what) for at, what in claims.findings]
     return {
         "node": group.node,
         "session": group.session,
@@ -363,7 +362,7 @@ def _otherwise(row: Any) -> Violation:
         what = "the broker has another retained message than the log tells of"
     bound = row["bound"]
     what += f", as of {format_position(bound)}: topic {shown(row['topic'])}"
-    return Violation(STATE, row["node"], bound, None, what)
+    return Violation(Rule.STATE, bound, what, node=row["node"])
 
 
 def _compared(claims: Sequence[Claim]) -> Iterator[Compared]:

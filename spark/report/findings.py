@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Final
 
 from eventstore.format.positions import format_position
 from eventstore.shown import counted, escaped, name
-from spark.audit.facts.outcome import CHAIN, RULES, STATE, TURN
+from projections.audit.rules import Rule
 
 if TYPE_CHECKING:
-    from spark.audit.facts.outcome import Latency, Outcome, RuleResult, Violation
+    from projections.audit.rules import Violation
+    from spark.audit.facts.outcome import Latency, Outcome, RuleResult
 
 _MESSAGE = re.compile(r"\bmessage (\d+\.\d+)\b")
 _WHAT_LIMIT: Final = 500
@@ -119,7 +120,7 @@ def broken(outcome: Outcome, most: int) -> list[Broken]:
         )
     }
     return [
-        Broken(result, RULES.get(result.rule, ""), by_rule.get(result.rule, ())[:most])
+        Broken(result, result.rule.promise, by_rule.get(result.rule, ())[:most])
         for result in outcome.rules
         if result.violations
     ]
@@ -138,14 +139,14 @@ def next_step(violation: Violation, *, several: bool) -> str:
     """
     at = format_position(violation.at)
     node = f" --node {shlex.quote(violation.node)}" if several else ""
-    if violation.rule in (CHAIN, TURN):
+    if violation.rule in (Rule.CHAIN, Rule.TURN):
         return f"foldmq log verify{node}"
     session = violation.session
     if session is None or not session.isprintable() or not 0 < len(session) <= _TYPED_LIMIT:
         return f"foldmq log{node} --from {at} -n 1"
     typed = "=" + shlex.quote(session) if session.startswith("-") else " " + shlex.quote(session)
     message = _MESSAGE.search(violation.what)
-    if violation.rule == STATE:
+    if violation.rule == Rule.STATE:
         return f"foldmq replay{node} --session{typed} --at {at}"
     if message is not None:
         return f"foldmq why{node} --position {message[1]} --client{typed}"

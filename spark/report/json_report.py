@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from eventstore.format.positions import format_position
 from eventstore.shown import iso
-from spark.audit.facts.outcome import RULES
 from spark.report import findings
 
 if TYPE_CHECKING:
@@ -33,10 +32,14 @@ def report(outcome: Outcome) -> dict[str, Any]:
             }
             for node in outcome.nodes
         ],
-        "rules": [{**asdict(rule), "promise": RULES.get(rule.rule, "")} for rule in outcome.rules],
+        "rules": [{**asdict(rule), "promise": rule.rule.promise} for rule in outcome.rules],
         "violations": [
             {
-                **asdict(one),
+                "rule": one.rule,
+                "node": one.node,
+                "at": one.at,
+                "session": one.session,
+                "what": one.what,
                 "position": format_position(one.at),
                 "next": findings.next_step(one, several=several),
             }

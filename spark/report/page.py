@@ -11,7 +11,6 @@ from markupsafe import Markup
 
 from eventstore import shown
 from eventstore.format.positions import format_position
-from spark.audit.facts.outcome import RULES
 from spark.report import findings
 from spark.report.plots import plots
 from spark.report.svg import check
@@ -45,7 +44,6 @@ def page(outcome: Outcome) -> str:
             plots=plots(outcome),
             dropped=sum(drop.count for drop in outcome.drops),
             slowest=outcome.slowest[:SLOWEST],
-            promises=RULES,
             version=_version(),
         )
     )

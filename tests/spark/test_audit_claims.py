@@ -11,6 +11,7 @@ from harness.nats import access
 
 from eventstore.format.events import Acked, Released, RetainedCleared, SessionExpired, Subscribed
 from eventstore.format.records import decode_record
+from projections.audit.rules import Rule
 from projections.state.digests import NO_DIGEST, retained_digest, session_digest
 from projections.state.node import NodeState
 from spark.audit.facts.outcome import (
@@ -19,7 +20,6 @@ from spark.audit.facts.outcome import (
     PROJECTIONS,
     RETAINED_CLAIM,
     SESSION_CLAIM,
-    STATE,
     Claim,
 )
 from spark.audit.pipeline import audit
@@ -226,7 +226,7 @@ def outcome(spark: SparkSession, nats: Nats, made: dict[str, Made]) -> Outcome:
 def test_claims(name: str, made: dict[str, Made], outcome: Outcome) -> None:
     found = [one for one in outcome.violations if one.node == name]
     _, _, expected = made[name]
-    assert {one.rule for one in found} <= {STATE}
+    assert {one.rule for one in found} <= {Rule.STATE}
     assert len(found) == len(expected), found
     for place, session, words in expected:
         assert any(
@@ -249,5 +249,5 @@ def test_how_much_was_compared(made: dict[str, Made], outcome: Outcome) -> None:
     (compared,) = (one for one in outcome.compared if one.node == "another_session")
     assert (compared.where, compared.sessions, compared.retained) == (BROKER, 2, 2)
     assert compared.as_of == at(7)
-    (result,) = (one for one in outcome.rules if one.rule == STATE)
+    (result,) = (one for one in outcome.rules if one.rule == Rule.STATE)
     assert result.violations == sum(len(expected) for _, _, expected in made.values())

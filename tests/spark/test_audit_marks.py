@@ -10,10 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from projections.audit.rules import Rule
 from spark.audit.facts.chain import BEGUN, COMPLETED, CUT, PIECE, REPEATED, Link, Note, Piece
 from spark.audit.facts.log_summary import _completions, _cuts, wholes
 from spark.audit.facts.marks import _marked, cuts_behind, cuts_within, next_checkpoint
-from spark.audit.facts.outcome import CHECKPOINT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -207,5 +207,5 @@ def test_a_checkpoint_that_is_said_to_begin_behind_its_end() -> None:
         Note("n", 300, COMPLETED, {"begun": 900, "checkpoint": 1, "sessions": 1, "retained": 1}),
     ]
     ((_, wrong),) = wholes(notes).breaks
-    assert wrong.rule == CHECKPOINT
+    assert wrong.rule == Rule.CHECKPOINT
     assert wrong.what.endswith("but it has 0 and 0")

@@ -15,6 +15,7 @@ from harness.logs import HeldLog, LogBuilder
 
 from eventstore.format.events import Acked, BrokerStarted, Delivered, MessagePublished, entries
 from eventstore.format.records import GENESIS, decode_record
+from projections.audit.rules import Rule
 from projections.audit.session_audit import BUCKETS
 from spark.audit import statistics
 from spark.audit.facts.chain import COUNTS, PIECE, PROBLEM, RATES, Link, Note, Piece, follow, joined
@@ -23,7 +24,7 @@ from spark.audit.facts.fact_schema import EFFECT, EVENTS, NODE, RELEASED, SENT, 
 from spark.audit.facts.fact_source import FactsPartition, FactsReader, Part
 from spark.audit.facts.histogram import LEAST_MS, Rates, interval_ms, merged
 from spark.audit.facts.log_summary import BEYOND, wholes
-from spark.audit.facts.outcome import CHAIN, EVENT, MOST, TURN
+from spark.audit.facts.outcome import MOST
 from spark.audit.results import SLOWEST, TOTALS, VIOLATION, Results, Totals, bounded, quantile
 from spark.datasource.options import Options
 from spark.storage.stored_log import Range
@@ -71,10 +72,10 @@ def link(sequence: int, part: int = 0, *, last: bool = True, **given: Any) -> Li
         (link(1, link=""), link(2), None),
         (link(1, -1), link(2, 7), None),
         (link(1), link(3), None),
-        (link(1), link(2, previous="00"), CHAIN),
-        (link(1, last=False), link(2), TURN),
-        (link(1), link(2, 1), TURN),
-        (link(1, 1, last=False), link(2, 1), TURN),
+        (link(1), link(2, previous="00"), Rule.CHAIN),
+        (link(1, last=False), link(2), Rule.TURN),
+        (link(1), link(2, 1), Rule.TURN),
+        (link(1, 1, last=False), link(2, 1), Rule.TURN),
     ],
 )
 def test_what_may_follow(one: Link, other: Link, rule: str | None) -> None:
@@ -105,7 +106,7 @@ def test_what_is_missing_is_found_once(gone: set[int], splits: tuple[int, ...]) 
     rows = scanned(log, *splits, gone=gone)
     found = wholes(notes(rows))
     broken = [one.at for _, one in found.breaks]
-    assert all(one.rule == CHAIN for _, one in found.breaks)
+    assert all(one.rule == Rule.CHAIN for _, one in found.breaks)
     assert min(broken) == at(min(gone)) == found.logs["n"].trusted
     assert {place >> 20 for place in broken} <= gone
     assert found.nodes[0].records == 9 - len(gone)
@@ -113,7 +114,7 @@ def test_what_is_missing_is_found_once(gone: set[int], splits: tuple[int, ...]) 
 
 def test_the_first_record_continues_nothing() -> None:
     (broken,) = joined([Piece(link(1, previous="1" * 64), link(1), 0, 0)])[1]
-    assert (broken.rule, broken.at) == (CHAIN, at(1))
+    assert (broken.rule, broken.at) == (Rule.CHAIN, at(1))
 
 
 # --------------------------------------------------------------------------------- scan
@@ -186,7 +187,7 @@ def test_an_event_that_cannot_be_is_a_violation_and_costs_no_memory(event: dict[
     log = LogBuilder("n")
     log.record(BrokerStarted("0.1"), event, Acked("s", [1]))
     (problem,) = (note for note in notes(scanned(log)) if note.about == PROBLEM)
-    assert (problem.values["rule"], problem.at) == (EVENT, at(1, 1))
+    assert (problem.values["rule"], problem.at) == (Rule.EVENT, at(1, 1))
 
 
 def test_positions_beyond_the_end_are_not_looked_at() -> None:
@@ -206,7 +207,7 @@ def test_a_damaged_record_ends_what_is_judged_at_the_turn_before_it() -> None:
     found = wholes(notes(scanned(story.log)))
     log = found.logs["n"]
     assert (log.trusted, log.unsure) == (at(3), at(2))
-    assert [one.rule for _, one in found.breaks] == [CHAIN]
+    assert [one.rule for _, one in found.breaks] == [Rule.CHAIN]
     assert "from 3.0 on is not judged" in found.remarks[0]
 
 

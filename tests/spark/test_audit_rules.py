@@ -10,10 +10,10 @@ from brokenlogs import BROKEN, KEPT, Case, at
 from harness.nats import access
 from harness.plans import compiled
 
+from projections.audit.rules import RULES, Rule
 from spark.audit.expected_deliveries import sent
 from spark.audit.facts.fact_schema import CARRIED, DDL, RELEASED, SCHEMA, SENT
 from spark.audit.facts.fact_tables import Facts
-from spark.audit.facts.outcome import RULES, STATE
 from spark.audit.pipeline import audit
 from spark.datasource.log import Log
 
@@ -52,7 +52,7 @@ def test_what_is_broken_is_found(name: str, cases: dict[str, Case], outcome: Out
 def test_every_rule_is_broken_by_some_log() -> None:
     made = {make.__name__: make(make.__name__) for make in BROKEN}
     broken = {rule for case in made.values() for rule, _, _ in case.expected}
-    assert broken == {*RULES} - {STATE}
+    assert broken == {*RULES} - {Rule.STATE}
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])

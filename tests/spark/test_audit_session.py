@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from brokenlogs import at, closed, delivered, opened
 
 from eventstore.format.events import Subscribed, Unsubscribed
-from projections.audit.rules import UNDELIVERED, UNEXPECTED
+from projections.audit.rules import UNEXPECTED, Rule
 from spark.audit.expected_deliveries import OWED_FLAG
 from spark.audit.facts.event_packing import item, pack
 from spark.audit.facts.log_summary import BEYOND, Whole
@@ -54,13 +54,15 @@ def test_retained_messages_are_owed_until_the_filter_changes() -> None:
     begin = [(opened(), at(1)), grant]
     owed = [(at(3), at(2), "r/#")]
     later = (Subscribed("s", [("x", 1)]), at(4))
-    assert run([*begin, later], owed) == {UNDELIVERED: 1}
-    assert run([*begin, (Unsubscribed("s", ["r/+"]), at(3, 1)), later], owed) == {UNDELIVERED: 1}
+    assert run([*begin, later], owed) == {Rule.UNDELIVERED: 1}
+    assert run([*begin, (Unsubscribed("s", ["r/+"]), at(3, 1)), later], owed) == {
+        Rule.UNDELIVERED: 1
+    }
     assert run([*begin, (Unsubscribed("s", ["r/#"]), at(3, 1)), later], owed) == {}
     assert run([*begin, (Subscribed("s", [("r/#", 0)]), at(3, 1)), later], owed) == {}
     again = [*begin, (Subscribed("s", [("r/#", 1)]), at(3, 1)), later]
-    assert run(again, [*owed, (at(3, 1), at(2), "r/#")]) == {UNDELIVERED: 1}
-    assert run([*begin, (Unsubscribed("s", ["r/#"]), at(4))], owed) == {UNDELIVERED: 1}
+    assert run(again, [*owed, (at(3, 1), at(2), "r/#")]) == {Rule.UNDELIVERED: 1}
+    assert run([*begin, (Unsubscribed("s", ["r/#"]), at(4))], owed) == {Rule.UNDELIVERED: 1}
 
 
 def test_a_message_of_two_subscriptions_is_expected_once() -> None:

@@ -10,7 +10,8 @@ import pytest
 from outcomes import BEGINS_MS, HOSTILE, broken, kept, nothing, silent
 
 from eventstore.shown import json_line
-from spark.audit.facts.outcome import RULES, Drops, Latency, Outcome, RatePoint, Violation
+from projections.audit.rules import RULES, Violation
+from spark.audit.facts.outcome import Drops, Latency, Outcome, RatePoint
 from spark.report import findings, json_report, text
 from spark.report.series import by_reason, histogram, powers, rates, ticks
 from spark.report.table import table
@@ -57,7 +58,7 @@ def test_a_broken_log_that_holds_nothing_is_broken() -> None:
     bad = replace(
         outcome,
         rules=(first, *outcome.rules[1:]),
-        violations=(Violation("chain", "n1", 0, None, "record 1 is missing"),),
+        violations=(Violation("chain", 0, "record 1 is missing", node="n1"),),
     )
     found = text.text(bad)
     assert found.startswith("BROKEN: 1 of 15 promises, 1 violation, in an empty log")
@@ -80,7 +81,7 @@ def test_violations_say_where_and_what_to_run_next() -> None:
 @pytest.mark.parametrize("session", [*HOSTILE, "plain", "", None])
 def test_a_proposed_command_is_one_command_and_means_the_session(session: str | None) -> None:
     found = findings.next_step(
-        Violation("order", "n1", (12 << 20) + 3, session, "came late"), several=False
+        Violation("order", (12 << 20) + 3, "came late", session=session, node="n1"), several=False
     )
     assert found.isprintable()
     words = shlex.split(found)
@@ -95,7 +96,9 @@ def test_a_proposed_command_is_one_command_and_means_the_session(session: str | 
 
 def test_the_next_step_depends_on_what_was_broken() -> None:
     def step(rule: str, what: str = "") -> str:
-        return findings.next_step(Violation(rule, "n1", 7 << 20, "s", what), several=True)
+        return findings.next_step(
+            Violation(rule, 7 << 20, what, session="s", node="n1"), several=True
+        )
 
     assert step("chain") == step("turn") == "foldmq log verify --node n1"
     assert step("state") == "foldmq replay --node n1 --session s --at 7.0"

@@ -14,7 +14,7 @@ import orjson
 
 from eventstore.format.positions import Position, position
 from eventstore.format.records import GENESIS
-from spark.audit.facts.outcome import CHAIN, TURN
+from projections.audit.rules import Rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -78,17 +78,17 @@ def follow(one: Link, other: Link) -> Iterator[Break]:
     if other.sequence != one.sequence + 1:
         return
     if one.link and other.previous and other.previous != one.link:
-        yield Break(CHAIN, at, f"does not continue record {one.sequence}")
+        yield Break(Rule.CHAIN, at, f"does not continue record {one.sequence}")
         return
     if one.part < 0 or other.part < 0:
         return
     if other.part == 0:
         if not one.last and not other.starts:
             what = "begins a turn, but the one before it was not ended and no broker started"
-            yield Break(TURN, at, what)
+            yield Break(Rule.TURN, at, what)
     elif one.last or other.part != one.part + 1:
         before = f"part {one.part}" + (", the last one" if one.last else "")
-        yield Break(TURN, at, f"is part {other.part} of a turn, behind {before}")
+        yield Break(Rule.TURN, at, f"is part {other.part} of a turn, behind {before}")
 
 
 @dataclass(slots=True)
@@ -142,7 +142,7 @@ def joined(pieces: Iterable[Piece]) -> tuple[Piece, list[Break]]:
     first = whole.first
     at = position(first.sequence, 0)
     if first.sequence == 1 and first.previous not in ("", GENESIS.hex()):
-        breaks.insert(0, Break(CHAIN, at, "is the first record, but continues another one"))
+        breaks.insert(0, Break(Rule.CHAIN, at, "is the first record, but continues another one"))
     if first.part > 0:
-        breaks.insert(0, Break(TURN, at, f"begins the log with part {first.part} of a turn"))
+        breaks.insert(0, Break(Rule.TURN, at, f"begins the log with part {first.part} of a turn"))
     return whole, breaks

@@ -19,6 +19,7 @@ from eventstore.format.events import (
 from eventstore.format.fast_parse import frequent
 from eventstore.format.positions import MAX_INDEX, position
 from eventstore.format.records import HEADER_FROM, link_of
+from projections.audit.rules import Rule
 from spark.audit.facts.chain import (
     COUNTS,
     DROPS,
@@ -37,7 +38,6 @@ from spark.audit.facts.event_packs import Packs
 from spark.audit.facts.fact_schema import Facts
 from spark.audit.facts.histogram import LEAST_MS, Rates
 from spark.audit.facts.log_summary import BEYOND
-from spark.audit.facts.outcome import CHAIN, EVENT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -89,7 +89,7 @@ class Scan:
         """Take the next record. Raises UnknownEvent for what a later foldmq wrote."""
         record, data = found.record, found.data
         if record is None:
-            self._problem(position(found.sequence, 0), CHAIN, f"record {found.damage}")
+            self._problem(position(found.sequence, 0), Rule.CHAIN, f"record {found.damage}")
             if data is not None:
                 known = link_of(data).hex() if len(data) > HEADER_FROM else ""
                 damaged = Link(found.sequence, known, "", -1, last=True, starts=False)
@@ -156,7 +156,7 @@ class Scan:
         except (UnreadableEvent, *_MISFITS) as error:
             readable = isinstance(error, UnreadableEvent)
             what = str(error) if readable else f"an event does not fit: {error!r:.100}"
-            self._problem(base + index, EVENT, what, part)
+            self._problem(base + index, Rule.EVENT, what, part)
         if self._piece is not None:
             self._piece.events += count
             self._piece.entries += index

@@ -9,6 +9,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from eventstore.format.positions import INDEX_BITS, Position, format_position, position
+from projections.audit.rules import Rule
 from spark.audit.facts.chain import (
     BEGUN,
     COMPLETED,
@@ -22,7 +23,7 @@ from spark.audit.facts.chain import (
     Piece,
     joined,
 )
-from spark.audit.facts.outcome import CHAIN, CHECKPOINT, TURN, NodeSummary
+from spark.audit.facts.outcome import NodeSummary
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -97,7 +98,7 @@ def _add(found: Found, node: str, notes: dict[str, list[Note]]) -> None:
     pieces = [Piece.read(note.values) for note in notes[PIECE]]
     piece, breaks = joined(pieces)
     breaks += [Break(note.values["rule"], note.at, note.values["what"]) for note in notes[PROBLEM]]
-    trusted = min((one.at for one in breaks if one.rule != TURN), default=BEYOND)
+    trusted = min((one.at for one in breaks if one.rule != Rule.TURN), default=BEYOND)
     begin = position(piece.first.sequence, 0)
     end = position(piece.last.sequence + 1, 0)
     cuts = sorted(notes[CUT], key=_at)
@@ -179,9 +180,9 @@ def _beginning(piece: Piece, cuts: list[Note]) -> list[Break]:
     here = [note.values for note in cuts if note.values["first"] == first.sequence]
     at = position(first.sequence, 0)
     if not any(note.values["first"] >= first.sequence for note in cuts):
-        return [Break(CHAIN, at, "begins the log, and no cut before it is on record")]
+        return [Break(Rule.CHAIN, at, "begins the log, and no cut before it is on record")]
     if here and first.previous and here[0]["link"] != first.previous:
-        return [Break(CHAIN, at, "does not continue the record that was cut off before it")]
+        return [Break(Rule.CHAIN, at, "does not continue the record that was cut off before it")]
     return []
 
 
@@ -201,10 +202,12 @@ def _completions(
         if said["begun"] not in begun:
             if said["begun"] >= begin:
                 what = f"completes checkpoint {said['checkpoint']}, which was not begun"
-                breaks.append(Break(CHECKPOINT, note.at, what))
+                breaks.append(Break(Rule.CHECKPOINT, note.at, what))
             continue
         if begun[said["begun"]].values["checkpoint"] != said["checkpoint"]:
-            breaks.append(Break(CHECKPOINT, note.at, "completes a checkpoint of another number"))
+            breaks.append(
+                Break(Rule.CHECKPOINT, note.at, "completes a checkpoint of another number")
+            )
         last = bisect_right(places, note.at)
         first = min(bisect_right(places, said["begun"]), last)
         sessions, retained = (some[last] - some[first] for some in sums.values())
@@ -213,7 +216,7 @@ def _completions(
                 f"says that checkpoint {said['checkpoint']} has {said['sessions']:,} sessions and "
                 f"{said['retained']:,} retained messages, but it has {sessions:,} and {retained:,}"
             )
-            breaks.append(Break(CHECKPOINT, note.at, what))
+            breaks.append(Break(Rule.CHECKPOINT, note.at, what))
     return breaks
 
 
@@ -231,10 +234,10 @@ def _cuts(
         beginning = by_record.get(said["first"])
         if beginning is None:
             what = f"cuts the log before record {said['first']}, where no whole checkpoint begins"
-            breaks.append(Break(CHECKPOINT, note.at, what))
+            breaks.append(Break(Rule.CHECKPOINT, note.at, what))
             continue
         record = begun[beginning].values
         if (said["link"], said["begins_ms"]) != (record["previous"], record["time_ms"]):
             what = f"cuts the log before record {said['first']}, but describes another one"
-            breaks.append(Break(CHECKPOINT, note.at, what))
+            breaks.append(Break(Rule.CHECKPOINT, note.at, what))
     return breaks

@@ -11,49 +11,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from eventstore.format.positions import Position
-
-CHAIN = "chain"
-TURN = "turn"
-CHECKPOINT = "checkpoint"
-PACKET_ID_REUSE = "packet_id_reuse"
-UNDELIVERED = "undelivered"
-DELIVERED_TWICE = "delivered_twice"
-QOS = "qos"
-ORDER = "order"
-NO_SUBSCRIPTION = "no_subscription"
-ACKNOWLEDGEMENT = "acknowledgement"
-QUEUE = "queue"
-RETAINED = "retained"
-SESSION = "session"
-OWNERSHIP = "ownership"
-EVENT = "event"
-STATE = "state"
-
-RULES: Mapping[str, str] = {
-    CHAIN: "the records follow each other without a gap, each linked to the one before",
-    TURN: "a turn is whole: its events are in one record, or in parts that follow each other",
-    CHECKPOINT: "what checkpoints repeat, and what cuts carry over, is what there was",
-    PACKET_ID_REUSE: "no packet identifier is given out while it is in flight",
-    UNDELIVERED: "every QoS 1 or 2 message is delivered, queued or dropped with a reason for "
-    "every session that subscribed",
-    DELIVERED_TWICE: "no message is delivered to a session under two packet identifiers",
-    QOS: "a message is delivered at its own QoS or at the granted one, whichever is lower",
-    ORDER: "messages of a publisher on a topic are delivered in the order in which they took "
-    "effect, and again in that order after a reconnect",
-    NO_SUBSCRIPTION: "nothing is delivered without a subscription that matches",
-    ACKNOWLEDGEMENT: "acknowledgements only for what was delivered, releases only for what came",
-    QUEUE: "what leaves a queue is what stood at its head",
-    RETAINED: "the retained message of a topic is the one that was retained last",
-    SESSION: "a session is resumed when it was to be kept, and only then, and expires only while "
-    "its client is away",
-    OWNERSHIP: "a session has one connection at a time, and one node that owns it",
-    EVENT: "events fit what was before",
-    STATE: "the broker has the state that the log tells of",
-}
-"""Rule -> what it promises, in the order in which they are told."""
+    from projections.audit.rules import Rule, Violation
 
 MOST = 1000
 """Violations of a rule that are kept; more are counted."""
@@ -84,18 +43,6 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
-class Violation:
-    """A place in the log where a promise was broken."""
-
-    rule: str
-    node: str
-    at: Position
-    session: str | None
-    what: str
-    """For a person; names that clients chose stand in it escaped and shortened."""
-
-
-@dataclass(frozen=True, slots=True)
 class NodeSummary:
     """How much of the log of a node was audited."""
 
@@ -116,7 +63,7 @@ class NodeSummary:
 class RuleResult:
     """What became of one rule."""
 
-    rule: str
+    rule: Rule
     checked: int
     """How many things were looked at: see :attr:`unit`."""
     unit: str
