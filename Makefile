@@ -1,5 +1,6 @@
 # make run: serve MQTT on 127.0.0.1:1883; make check: at every save; make test: everything CI runs.
-PYTHON ?= python3
+# Empty: an optimised build where there is one, as tools/choose_python.sh finds it.
+PYTHON ?=
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
@@ -13,7 +14,8 @@ help:
 	@echo "make check   ruff, mypy and the tests that need no process and no Spark: at every save"
 	@echo "make test    ruff, mypy and all tests"
 	@echo "make drills  kill, stop, cut and damage for longer (FOLDMQ_DRILL_ROUNDS, FOLDMQ_DRILL_SEED)"
-	@echo "make bench   load foldmq, Mosquitto and NATS Server, compare (ARGS=--quick, ARGS=--help)"
+	@echo "make bench   compare foldmq with Mosquitto, NATS Server and its last release"
+	@echo "             (ARGS='--rows pairs,cmd --rounds 3', ARGS=--write, ARGS=--help)"
 	@echo "make abuse   attack foldmq beside good clients (ARGS='filter-bombs --nice --busy', ARGS=--help)"
 	@echo "make fuzz    feed what reads bytes or files with inputs made up (SECONDS=600 TARGETS='decoder tls')"
 	@echo "make clean   remove what these made; foldmq-data stays"
@@ -23,11 +25,7 @@ install: $(VENV)/installed
 spark: $(VENV)/installed-spark
 
 $(VENV)/python:
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-	  { echo "foldmq needs Python 3.11 or newer, $(PYTHON) is not: make PYTHON=python3.x" >&2; exit 1; }
-	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || \
-	  { echo "$(PYTHON) has no venv module (on Debian: apt install python3-venv)" >&2; exit 1; }
-	$(PYTHON) -m venv $(VENV)
+	python=$$(sh tools/choose_python.sh $(PYTHON)) && $$python -m venv $(VENV)
 	@touch $@
 
 $(VENV)/installed: $(VENV)/python pyproject.toml

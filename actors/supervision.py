@@ -28,7 +28,7 @@ from protocol.errors import FoldmqError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from actors.broker import Broker
+    from actors.session.context import NodeContext
     from projections.state.session import SessionState
 
 _log = structlog.get_logger("foldmq")
@@ -38,32 +38,34 @@ MAX_ATTEMPTS = 3
 """How often a session may fail on the end of its connection before that is given up."""
 
 
-def succeed(broker: Broker, broken: Session) -> None:
+def succeed(node: NodeContext, broken: Session) -> None:
     """Put a successor in the place of a session that has just failed."""
-    fresh = Session(broker, broken.name, None)
+    fresh = Session(node, broken.name, None)
     fresh.begin_rebuild()
-    broker.rebuilding.add(broken.name)
-    node = broker.node
-    if node.touched is not None:
+    node.rebuilding.add(broken.name)
+    node_state = node.state
+    if node_state.touched is not None:
         # What is recorded for it until then is in no state: the projections must wait for it.
-        before = node.sessions.live.get(broken.name)
-        node.touched.setdefault(broken.name, before.saved if before is not None else 0)
-    broker.install(fresh)
-    broker.kernel.spawn(fresh, broker)
+        before = node_state.sessions.live.get(broken.name)
+        node_state.touched.setdefault(broken.name, before.saved if before is not None else 0)
+    node.directory.install(fresh)
+    node.kernel.spawn(fresh, node.root)
     connection, broken.connection = broken.connection, None
     if connection is not None:
         connection.session = None
         connection.abort("session_failed")
-    for subscriber in broker.router.subscribers(broken.name):
+    actors = []
+    for subscriber in node.router.subscribers(broken.name):
         actor, subscriber.actor = subscriber.actor, None
-        broker.router.stopped(subscriber)
+        node.router.stopped(subscriber)
         if actor is not None and not actor.stopped:
-            actor.stop()
+            actors.append(actor)
+    node.directory.stop_all(actors)
 
 
-def inherit(broker: Broker, broken: Session, failed: Failed) -> list[Any]:
+def inherit(node: NodeContext, broken: Session, failed: Failed) -> list[Any]:
     """Record what the failed session owed; return the other messages that it had been told."""
-    fresh = broker.session(broken.name)
+    fresh = node.directory.session(broken.name)
     others: list[Any] = []
     for message in (failed.message, *broken.unfinished(), *failed.unseen):
         if isinstance(message, Outgoing):
@@ -85,45 +87,45 @@ def _left(broken: Session, failed: Failed) -> list[Outgoing]:
     return failed.actor.outgoings(failed) if isinstance(failed.actor, Subscription) else []
 
 
-async def replace(broker: Broker, fresh: Session, failing: Any, others: list[Any]) -> None:
+async def replace(node: NodeContext, fresh: Session, failing: Any, others: list[Any]) -> None:
     """Rebuild the state and let the successor go on."""
     try:
-        last, state = await _rebuild(broker, fresh.name)
+        last, state = await _rebuild(node, fresh.name)
     except FoldmqError as error:
-        broker.fail(error)
+        node.fail(error)
         return
     except Exception as error:  # noqa: BLE001 - only this session stays out of order
         _log.error("session cannot be rebuilt: it stays closed", client=fresh.name, exc_info=error)
         return
-    node = broker.node
-    before = node.sessions.live.get(fresh.name)
+    node_state = node.state
+    before = node_state.sessions.live.get(fresh.name)
     saved = before.saved if before is not None else 0
-    if node.touched is not None:
-        node.touched.setdefault(fresh.name, saved)
+    if node_state.touched is not None:
+        node_state.touched.setdefault(fresh.name, saved)
     if state is not None:
         state.saved = saved
-        node.sessions[fresh.name] = state
-        broker.router.restore(state)
+        node_state.sessions[fresh.name] = state
+        node.router.restore(state)
     else:
-        node.sessions.discard(fresh.name)
-        broker.router.remove_session(fresh.name)
-    fresh.end_rebuild(state, last, list(_again(broker, fresh, state, failing, others)))
-    broker.rebuilding.discard(fresh.name)
-    broker.went_offline(fresh)
+        node_state.sessions.discard(fresh.name)
+        node.router.remove_session(fresh.name)
+    fresh.end_rebuild(state, last, list(_again(node, fresh, state, failing, others)))
+    node.rebuilding.discard(fresh.name)
+    node.directory.went_offline(fresh)
 
 
-async def _rebuild(broker: Broker, name: str) -> tuple[int, SessionState | None]:
+async def _rebuild(node: NodeContext, name: str) -> tuple[int, SessionState | None]:
     """Rebuild a session's state, as soon as the log can be read."""
     while True:
         try:
-            return await rebuild_session(broker, name)
+            return await rebuild_session(node, name)
         except LogUnavailable as error:
             _log.warning("session cannot be rebuilt yet", client=name, error=str(error))
             await asyncio.sleep(_RETRY)
 
 
 def _again(
-    broker: Broker, fresh: Session, state: SessionState | None, failing: Any, others: list[Any]
+    node: NodeContext, fresh: Session, state: SessionState | None, failing: Any, others: list[Any]
 ) -> Iterator[Any]:
     """Yield what the successor is to do first."""
     attempts = failing.attempts if isinstance(failing, Retry) else 0
@@ -133,9 +135,9 @@ def _again(
         if attempts < MAX_ATTEMPTS:
             yield Retry(Detached(None, "session_failed", orderly=False), attempts)
         else:
-            broker.emit(SessionClosed(fresh.name, "session_failed", state.generation))
+            node.emit(SessionClosed(fresh.name, "session_failed", state.generation))
             if state.clean:
-                broker.router.remove_session(fresh.name)
+                node.router.remove_session(fresh.name)
     for message in others:
         if isinstance(message, (Kick, Remove)) and message is failing:
             message.order.refuse("failed: see the broker's messages")

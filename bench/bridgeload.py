@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from brokers import Foldmq, Running, free_port, running
-from loads import Metric, Target
-from measuring import HERE, Row, cpu, own_rows, report, run_load, say, value
+from loads import Metric, Target, value
+from measuring import HERE, Row, cpu, own_rows, report, run_load, say
 
 PAIRS = 5
 QOS0_MESSAGES, QOS1_MESSAGES = 8_000_000, 1_500_000
@@ -71,7 +71,7 @@ class Unbridged(Bridged):
 def measure_bridge(options: argparse.Namespace) -> list[Row]:
     """Measure, and give the rows of the table."""
     small = 10 if options.quick else 1
-    pairs = 2 if options.quick else max(PAIRS, options.repeat)
+    pairs = 2 if options.quick else max(PAIRS, options.rounds)
     found: dict[str, list[dict[str, float]]] = {"on": [], "off": []}
     for pair in range(pairs):
         for how in ("on", "off") if pair % 2 else ("off", "on"):
@@ -85,7 +85,7 @@ def measure_bridge(options: argparse.Namespace) -> list[Row]:
         ratios = [on[qos] / off[qos] for on, off in zip(found["on"], found["off"], strict=True)]
         cost[f"ratio_{qos}"] = statistics.median(ratios)
     report("bridge", f"{pairs} pairs", COST, cost)
-    carried = [_carry(options, small) for _ in range(options.repeat)]
+    carried = [_carry(options, small) for _ in range(options.rounds)]
     for one in carried:
         report("bridge", "carried", CARRY, one)
     return [

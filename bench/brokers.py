@@ -3,6 +3,7 @@
 import contextlib
 import http.client
 import json
+import os
 import shutil
 import signal
 import socket
@@ -14,6 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
+
+from eventstore.errors import NatsUnavailable
+from eventstore.server.binary import find_binary
 
 ROOT = Path(__file__).resolve().parent.parent
 START_TIMEOUT = 600  # seconds; a restart replays a long log first
@@ -35,26 +39,49 @@ class Running:
     def pid(self) -> int:
         return self.process.pid
 
+    def nats_pid(self) -> int | None:
+        """Return the process of the NATS server that the broker has started; None: it has none."""
+        for stat in Path("/proc").glob("[0-9]*/stat"):
+            with contextlib.suppress(OSError):
+                head, _, rest = stat.read_text("utf-8", "replace").rpartition(")")
+                if head.endswith("(nats-server") and int(rest.split()[1]) == self.pid:
+                    return int(stat.parent.name)
+        return None
+
 
 class Foldmq:
     name = "foldmq"
     title = "foldmq"
     watching: ClassVar[tuple[str, ...]] = ("--metrics", "127.0.0.1:0", "--web", "127.0.0.1:0")
     """What shows the broker is on, as it is for users, on free ports."""
+    root: ClassVar[Path] = ROOT
+    """Where its source is."""
 
     @staticmethod
     def installed() -> bool:
         return True
 
-    @staticmethod
-    def version() -> str:
-        command = [sys.executable, "-m", "cli.main", "version"]
-        return output(command).removeprefix("foldmq ")
+    @classmethod
+    def version(cls) -> str:
+        version = output([sys.executable, "-m", "cli.main", "version"]).removeprefix("foldmq ")
+        return f"{version} ({revision(cls.root)})"
 
     @classmethod
     def command(cls, port: int, work: Path) -> list[str]:
         serve = [sys.executable, "-m", "cli.main", "serve", "--log-format", "json", *cls.watching]
         return [*serve, "--listen", f"127.0.0.1:{port}", "--data-dir", str(work / "data")]
+
+
+class Released(Foldmq):
+    """The released version that foldmq must not be slower than; ``root`` is set by released.py."""
+
+    name = "released"
+    title = "last release"
+    commit: ClassVar[str] = ""
+
+    @classmethod
+    def version(cls) -> str:
+        return f"({cls.commit})"
 
 
 class Mosquitto:
@@ -92,8 +119,10 @@ class NatsServer:
 
     @classmethod
     def program(cls) -> str | None:
-        beside = str(Path(sys.executable).parent)
-        return shutil.which("nats-server", path=beside) or shutil.which("nats-server")
+        try:
+            return str(find_binary())
+        except NatsUnavailable:
+            return None
 
     @classmethod
     def installed(cls) -> bool:
@@ -110,6 +139,7 @@ class NatsServer:
             "server_name": "bench",
             "listen": f"127.0.0.1:{free_port()}",
             "jetstream": {"store_dir": str(work / "jetstream"), "sync_interval": "always"},
+            "max_payload": 8 * 1024 * 1024,
             "mqtt": {"listen": f"127.0.0.1:{port}", "max_ack_pending": 1000},
         }
         config.write_text(json.dumps(settings))
@@ -117,7 +147,14 @@ class NatsServer:
 
 
 Broker = type[Foldmq] | type[Mosquitto] | type[NatsServer]
-BROKERS: list[Broker] = [Foldmq, Mosquitto, NatsServer]
+BROKERS: list[Broker] = [Foldmq, Released, Mosquitto, NatsServer]
+
+
+def revision(root: Path) -> str:
+    """Return the commit of a checkout, marked when files differ from it; or that there is none."""
+    command = ["git", "describe", "--always", "--dirty", "--tags"]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+    return "no commit" if done.returncode else done.stdout.strip()
 
 
 def output(command: list[str]) -> str:
@@ -136,10 +173,15 @@ def running(broker: Broker, work: Path) -> Iterator[Running]:
     """Run ``broker`` in the directory ``work`` until the block ends."""
     port = free_port()
     log = work / f"{broker.name}.log"
+    root = broker.root if issubclass(broker, Foldmq) else ROOT
     started = time.monotonic()
     with log.open("wb") as sink:
         process = subprocess.Popen(
-            broker.command(port, work), cwd=ROOT, stdout=sink, stderr=subprocess.STDOUT
+            broker.command(port, work),
+            cwd=root,
+            env={**os.environ, "PYTHONPATH": str(root)},
+            stdout=sink,
+            stderr=subprocess.STDOUT,
         )
     try:
         _wait_listening(broker, process, port, log)

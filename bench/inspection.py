@@ -16,8 +16,8 @@ from typing import Any, ClassVar
 
 from brokers import Foldmq, Running, running
 from client import session_name
-from loads import LOADS, Metric, Target
-from measuring import HERE, Row, cpu, number, own_rows, report, run_load, say, value
+from loads import LOADS, Metric, Target, value
+from measuring import HERE, Row, cpu, number, own_rows, report, run_load, say
 from timemachine import SETTLED, workplace
 from watchers import Asker, Speaker, Tail, Top, idle_clients
 
@@ -121,7 +121,7 @@ def _measure(
     name: str, metrics: tuple[Metric, ...], run: Run, options: argparse.Namespace
 ) -> list[Row]:
     """Measure in pairs and give the rows of the table."""
-    pairs = 2 if options.quick else max(PAIRS, options.repeat)
+    pairs = 2 if options.quick else max(PAIRS, options.rounds)
     runs: dict[bool, list[dict[str, Any]]] = {True: [], False: []}
     for pair in range(pairs):
         for how in (True, False) if pair % 2 else (False, True):

@@ -6,8 +6,8 @@ import shutil
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,10 @@ HERE = Path(__file__).resolve().parent
 LOADER = HERE / "mqttload"
 
 
+Cost = tuple[float, float]
+"""Microseconds of processor time for each message: of the broker, of the NATS beneath it."""
+
+
 @dataclass
 class Row:
     """One metric of one load with the median of every broker."""
@@ -26,6 +30,19 @@ class Row:
     metric: Metric
     values: Values
     targets: tuple[Target, ...]
+    group: str = "own"
+    ratios: Values = field(default_factory=dict)
+    """foldmq's value through the other broker's: the median of those of the pairs."""
+    costs: Mapping[str, Cost] = field(default_factory=dict)
+    problems: Mapping[str, str] = field(default_factory=dict)
+    """Why a broker has no value."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.load}: {self.metric.label} {self.metric.unit}".rstrip()
+
+    def met(self, target: Target) -> bool | None:
+        return target.met(self.values.get("foldmq"), self.ratios)
 
 
 def own_rows(
@@ -49,9 +66,13 @@ def compile_loader() -> None:
     subprocess.run([compiler, "-O2", "-Wall", "-Wextra", "-o", LOADER, source], check=True)
 
 
-def run_load(arguments: list[str], port: int, pid: int) -> dict[str, Any]:
+def run_load(
+    arguments: list[str], port: int, pid: int, nats_pid: int | None = None
+) -> dict[str, Any]:
     """Run mqttload; the result has a key ``problem`` when something was lost or did not end."""
     command = [str(LOADER), *arguments, "-P", str(port), "--pid", str(pid)]
+    if nats_pid is not None:
+        command += ["--apart", str(nats_pid)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     try:
         result: dict[str, Any] = json.loads(done.stdout)
@@ -60,7 +81,8 @@ def run_load(arguments: list[str], port: int, pid: int) -> dict[str, Any]:
     if done.returncode:
         faults = ("lost", "dup", "misordered", "corrupt", "refused", "failed", "disconnects")
         seen = [f"{fault} {result[fault]}" for fault in faults if result.get(fault)]
-        result["problem"] = ", ".join([*seen, f"status {result.get('status')}"])
+        status = result.get("error") or f"status {result.get('status')}"
+        result["problem"] = ", ".join([*seen, status])
     return result
 
 
@@ -68,11 +90,6 @@ def cpu(pid: int) -> float:
     """Give the CPU seconds that a process has used, without its children."""
     fields = Path(f"/proc/{pid}/stat").read_text("ascii", "replace").rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def value(key: str) -> Callable[[dict[str, Any]], float | None]:
-    """Give what reads a field of a result."""
-    return lambda result: result.get(key)
 
 
 def median(metric: Metric, runs: list[dict[str, Any]]) -> float | None:

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from brokers import ROOT, BenchError, NatsServer, free_port
-from loads import Metric, Target
-from measuring import HERE, Row, number, own_rows, report, say, value
+from loads import Metric, Target, value
+from measuring import HERE, Row, number, own_rows, report, say
 from timemachine import workplace
 
 ENTRIES = 5_000_000
@@ -45,10 +45,10 @@ def measure_spark(options: argparse.Namespace) -> list[Row]:
     runs: list[dict[str, Any]] = []
     with workplace(options) as work, nats_server(work) as url:
         written = _generate(url, entries)
-        for repetition in range(options.repeat):
+        for repetition in range(options.rounds):
             result = _measure(url, written)
             runs.append(result)
-            report("spark", f"{repetition + 1}/{options.repeat}", SPARK, result)
+            report("spark", f"{repetition + 1}/{options.rounds}", SPARK, result)
     return own_rows("spark", SPARK, runs, quick=options.quick)
 
 

@@ -18,8 +18,8 @@ from typing import Any
 
 from brokers import ROOT, BenchError, Foldmq, Running, logged, running
 from client import fill_queue, first_message, make_sessions, present, session_name
-from loads import Metric, Target
-from measuring import HERE, Row, cpu, number, own_rows, report, run_load, say, value
+from loads import Metric, Target, value
+from measuring import HERE, Row, cpu, number, own_rows, report, run_load, say
 
 RESTART_ENTRIES = 5_000_000
 SESSIONS = 100_000
@@ -184,7 +184,7 @@ def measure_restart(options: argparse.Namespace) -> list[Row]:
             drop_projections(work)
             with running(Foldmq, work) as server:
                 entries = replayed(server.log)["entries"]
-        for repetition in range(options.repeat):
+        for repetition in range(options.rounds):
             drop_projections(work)
             with running(Foldmq, work) as server:
                 line = replayed(server.log)
@@ -192,7 +192,7 @@ def measure_restart(options: argparse.Namespace) -> list[Row]:
             if line["entries"] < wanted:
                 line["problem"] = "not the whole log was folded"
             runs.append(line)
-            report("restart", f"{repetition + 1}/{options.repeat}", RESTART, line)
+            report("restart", f"{repetition + 1}/{options.rounds}", RESTART, line)
     return own_rows("restart", RESTART, runs, quick=options.quick)
 
 
@@ -212,12 +212,12 @@ def measure_recovery(options: argparse.Namespace) -> list[Row]:
         with running(Foldmq, work) as server:
             fill(server, f"{_SINGLE} {messages}")
             kill(server, work)
-        for repetition in range(options.repeat):
+        for repetition in range(options.rounds):
             shutil.rmtree(stored)
             shutil.copytree(kept, stored)
             result = _recover(work, sessions, messages * ENTRIES_EACH)
             runs.append(result)
-            report("recovery", f"{repetition + 1}/{options.repeat}", RECOVERY, result)
+            report("recovery", f"{repetition + 1}/{options.rounds}", RECOVERY, result)
     return own_rows("recovery", RECOVERY, runs, quick=options.quick)
 
 
@@ -246,11 +246,11 @@ def measure_passive(options: argparse.Namespace) -> list[Row]:
         with running(Foldmq, work) as server:
             fill_sessions(server, count)
         settle(work)
-        for repetition in range(options.repeat):
+        for repetition in range(options.rounds):
             bare, full = _memory_after_start(empty), _memory_after_start(work, count)
             result = {**full, "sessions": count, "bytes_each": (full["rss"] - bare["rss"]) / count}
             runs.append(result)
-            report("passive", f"{repetition + 1}/{options.repeat}", PASSIVE, result)
+            report("passive", f"{repetition + 1}/{options.rounds}", PASSIVE, result)
     return own_rows("passive", PASSIVE, runs, quick=options.quick)
 
 
@@ -310,10 +310,10 @@ def measure_log(options: argparse.Namespace) -> list[Row]:
     with workplace(options) as work:
         with running(Foldmq, work) as server:
             fill(server, f"{_SINGLE} {messages}")
-        for repetition in range(options.repeat):
+        for repetition in range(options.rounds):
             result = _read_log(work, messages * ENTRIES_EACH)
             runs.append(result)
-            report("log", f"{repetition + 1}/{options.repeat}", LOG, result)
+            report("log", f"{repetition + 1}/{options.rounds}", LOG, result)
     return own_rows("log", LOG, runs, quick=options.quick)
 
 
@@ -364,7 +364,7 @@ def measure_projections(options: argparse.Namespace) -> list[Row]:
     messages = PAIR_MESSAGES // 10 if options.quick else PAIR_MESSAGES
     brokers: list[type[Foldmq]] = [Foldmq, WithoutProjections]
     runs: dict[str, list[dict[str, Any]]] = {broker.name: [] for broker in brokers}
-    pairs = max(2 if options.quick else PAIRS, options.repeat)
+    pairs = max(2 if options.quick else PAIRS, options.rounds)
     for pair in range(pairs):
         for broker in brokers if pair % 2 else reversed(brokers):
             with workplace(options) as work, running(broker, work) as server:

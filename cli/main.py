@@ -8,11 +8,10 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from cli.common import argv_secrets
-from cli.common.version import version
+from cli.common import argv_secrets, version
 from cli.history import log_commands
 from cli.operator import operator_commands as operatorcommands
-from cli.settings.setting_flags import with_settings_flags
+from cli.settings import with_settings_flags
 from cli.sparkjobs import spark_commands as sparkcommands
 from cli.users import acl_command, passwd_command
 from cli.web import web_command as webcommand
@@ -76,7 +75,7 @@ def main() -> NoReturn:
     except KeyboardInterrupt:
         sys.exit(130)
     except BrokenPipeError:
-        # Whoever read our output has gone; nothing is left to be flushed at exit.
+        # The reader of the output has gone; nothing is left to be flushed at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     sys.exit(0)
@@ -211,11 +210,11 @@ def _sub(
     ],
     qos: Qos = 0,
     count: Annotated[
-        int | None, typer.Option("-C", "--count", min=1, help="End after so many messages.")
+        int | None, typer.Option("-C", "--count", min=1, help="End after this many messages.")
     ] = None,
     timeout: Annotated[
         float | None,
-        typer.Option("-W", "--timeout", min=0, help="End after so many seconds (exit code 27)."),
+        typer.Option("-W", "--timeout", min=0, help="End after this many seconds (exit code 27)."),
     ] = None,
     only_subscribe: Annotated[
         bool, typer.Option("-E", "--only-subscribe", help="End when the broker has subscribed it.")

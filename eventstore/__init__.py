@@ -12,6 +12,8 @@ From the bottom up:
     is on disk: the gate. ``jetstream_log``: reading records back, in order with their chain
     checked, or one message at a time. ``message_store``: the published messages that events refer
     to, from memory or from the log.
+``reading``
+    Reading a log without its broker, in a data directory or on a NATS server.
 ``nats``, ``server``
     Connections to a NATS server: the one that foldmq brings, or one that already runs.
 ``datadir``

@@ -6,7 +6,9 @@ those of BSD's ``sysexits.h``, which service managers and scripts already tell a
 ====  ===========================================================================
 code  meaning
 ====  ===========================================================================
+2     what was asked for makes no sense, or not for this log
 65    the log itself is damaged
+66    there is no log to read, or what was asked for was cut off
 69    a service that is needed (NATS) is not available or too old
 73    the data directory cannot be made or written, or is another user's
 74    reading or writing failed: the disk is full
@@ -225,3 +227,33 @@ class Fenced(EventStoreError):
         self.stream = stream
         self.expected = expected
         self.found = found
+
+
+class NoLog(FoldmqError):
+    """There is no log to read."""
+
+    exit_code = 66
+
+
+class CutOff(NoLog):
+    """What was asked for was in a part of the log that was cut off."""
+
+
+class CutMeanwhile(FoldmqError):
+    """The broker cut off what was being read.
+
+    ``first`` is the record with which the log begins now.
+    """
+
+    exit_code = 75
+
+    def __init__(self, first: int) -> None:
+        super().__init__(
+            f"the log was cut while it was read, it begins with record {first} now: ask again"
+        )
+
+
+class UsageError(FoldmqError):
+    """What was asked for makes no sense, or not for this log."""
+
+    exit_code = 2

@@ -17,6 +17,7 @@ import pytest
 
 from cli.settings.settings import Settings
 from eventstore.format.events import Event
+from eventstore.format.turn_events import TurnEvent
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -147,8 +148,8 @@ def test_a_page_that_is_old_is_noticed(
 
 def test_every_event_is_described_with_all_its_fields() -> None:
     described = {row.name: row for row in _tool("events_table").events()}
-    assert set(described) == {kind.__name__ for kind in get_args(Event)}
-    for kind in get_args(Event):
+    assert set(described) == {kind.__name__ for kind in (*get_args(Event), *get_args(TurnEvent))}
+    for kind in (*get_args(Event), *get_args(TurnEvent)):
         fields = [name for name in kind.__dataclass_fields__ if name not in {"e", "v"}]
         assert [field.name for field in described[kind.__name__].fields] == fields
         assert all(field.meaning for field in described[kind.__name__].fields), kind

@@ -7,7 +7,10 @@ packages form no cycle, imports for types included.
 
 import ast
 import functools
+import importlib
 import re
+import subprocess
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -23,7 +26,7 @@ CLOCK_AND_CHANCE = {"datetime", "random", "secrets", "time", "uuid"}
 IMPURE = {"os", "pykka", "pyspark", "structlog", "threading"}
 FORBIDDEN = {
     "protocol": NETWORK | CLOCK_AND_CHANCE | IMPURE,
-    "projections": NETWORK | CLOCK_AND_CHANCE | IMPURE,
+    "projections": NETWORK | CLOCK_AND_CHANCE | IMPURE | {"typer"},
     "eventstore": {"pykka", "paho", "pyspark", "typer"},
     "spark": {"pykka", "paho", "structlog", "typer"},
     "actors": {"nats", "paho", "pyspark", "spark", "typer"},
@@ -156,48 +159,6 @@ def test_every_package_is_typed() -> None:
 MOST_MODULES = 12
 """Modules of one package, besides its ``__init__``."""
 
-AGAINST_THE_ORDER: list[tuple[str, str]] = [
-    ("actors.bridge.arrivals", "actors.broker"),
-    ("actors.bridge.bridge", "actors.broker"),
-    ("actors.bridge.host", "actors.broker"),
-    ("actors.bridge.outbox", "actors.broker"),
-    ("actors.connection.admission", "actors.broker"),
-    ("actors.connection.connect_handshake", "actors.broker"),
-    ("actors.connection.connection", "actors.broker"),
-    ("actors.connection.listener", "actors.broker"),
-    ("actors.inspection.busiest_topics", "actors.broker"),
-    ("actors.inspection.inspector", "actors.broker"),
-    ("actors.inspection.log_storage", "actors.broker"),
-    ("actors.inspection.operations", "actors.broker"),
-    ("actors.inspection.queries", "actors.broker"),
-    ("actors.inspection.status", "actors.broker"),
-    ("actors.inspection.sys_topics", "actors.broker"),
-    ("actors.inspection.views", "actors.broker"),
-    ("actors.kernel.tap", "actors.tracing.recorder"),
-    ("actors.kernel.tap", "actors.tracing.trace"),
-    ("actors.maintenance.archive_hold", "actors.broker"),
-    ("actors.maintenance.attestation", "actors.broker"),
-    ("actors.maintenance.background_verify", "actors.broker"),
-    ("actors.maintenance.log_quota", "actors.broker"),
-    ("actors.maintenance.projector", "actors.broker"),
-    ("actors.maintenance.recovery", "actors.broker"),
-    ("actors.maintenance.retention", "actors.broker"),
-    ("actors.node.counters", "actors.connection.connection"),
-    ("actors.session.authorization", "actors.broker"),
-    ("actors.session.authorization", "actors.connection.connection"),
-    ("actors.session.backpressure", "actors.connection.connection"),
-    ("actors.session.delivery", "actors.broker"),
-    ("actors.session.delivery", "actors.connection.connection"),
-    ("actors.session.messages", "actors.connection.connection"),
-    ("actors.session.operator_commands", "actors.broker"),
-    ("actors.session.publisher", "actors.broker"),
-    ("actors.session.publisher", "actors.connection.connection"),
-    ("actors.session.router", "actors.bridge.host"),
-    ("actors.session.session", "actors.broker"),
-    ("actors.session.session", "actors.connection.connection"),
-]
-"""Imports that close cycles of packages: to be removed, never added to."""
-
 Edge = tuple[str, str]
 
 
@@ -285,19 +246,86 @@ def test_a_module_name_is_unique_in_its_top_level_package(top: str) -> None:
 
 
 def test_packages_form_no_cycle() -> None:
-    assert in_cycles(_imports() - set(AGAINST_THE_ORDER)) == []
+    assert in_cycles(_imports()) == []
 
 
-@pytest.mark.parametrize("edge", AGAINST_THE_ORDER, ids="{0[0]}-{0[1]}".format)
-def test_an_exception_is_still_needed(edge: Edge) -> None:
-    """Without the exception there is a cycle; an import that is gone leaves the list."""
-    assert edge in _imports(), "nothing imports this any more: remove it from the list"
-    rest = _imports() - set(AGAINST_THE_ORDER)
-    assert in_cycles([*rest, edge]), "this closes no cycle any more: remove it from the list"
+def test_the_broker_is_imported_where_it_is_put_together() -> None:
+    """Nobody else knows the root: what actors share is in ``actors.session.context``."""
+    assert {name for name, target in _imports() if target == "actors.broker"} == {
+        "cli.serve.service"
+    }
 
 
-def test_exceptions_are_listed_once_and_in_order() -> None:
-    assert sorted(set(AGAINST_THE_ORDER)) == AGAINST_THE_ORDER
+# --------------------------------------------------------------- front doors
+
+BEHIND_DOORS = ("cli", "eventstore.reading", "projections.comparison", "projections.replay")
+"""Packages, with all below them, of which others import only what their ``__init__`` names."""
+THE_DOOR = "cli.common.front_door"
+"""What an ``__init__`` is made with."""
+
+
+def past_the_door(name: str, source: str) -> list[str]:
+    """Return which modules of another package a module imports past its front door."""
+    doors = [
+        one for one in _packages() if f"{one}.".startswith(tuple(f"{top}." for top in BEHIND_DOORS))
+    ]
+    found = []
+    for line, module in imported(source):
+        package = module.rpartition(".")[0]
+        if module == THE_DOOR or package in ("cli", _package(name)):
+            continue
+        if package in doors and module in _files() and module not in _packages():
+            found.append(f"{line}: {name} imports {module}: import from {package}")
+    return found
+
+
+def test_packages_are_entered_by_the_front_door() -> None:
+    found = [
+        problem
+        for name, file in _files().items()
+        if name.startswith("cli.")
+        for problem in past_the_door(name, file.read_text("utf-8"))
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    ("name", "source", "wrong"),
+    [
+        ("cli.web.child", "from cli.live.broker_client import LiveBroker", True),
+        ("cli.web.child", "from projections.replay.replay import Replay", True),
+        ("cli.web.child", "from cli.live import LiveBroker", False),
+        ("cli.live.broker_link", "from cli.live.broker_client import LiveBroker", False),
+        ("cli.sparkjobs.claims", "from spark.audit.facts.outcome import Claim", False),
+    ],
+)
+def test_an_import_past_the_door_is_found(name: str, source: str, wrong: bool) -> None:
+    assert bool(past_the_door(name, source)) == wrong
+
+
+def test_front_doors_hold_what_they_name() -> None:
+    doors = [
+        one
+        for one in sorted(_packages())
+        if f"{one}.".startswith(tuple(f"{top}." for top in BEHIND_DOORS))
+        and not one.startswith("cli.sparkjobs")
+    ]
+    for door in doors:
+        package = importlib.import_module(door)
+        for name in getattr(package, "__all__", ()):
+            assert getattr(package, name) is not None, f"{door}.{name}"
+        with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+            package.nothing  # noqa: B018
+
+
+@pytest.mark.system
+def test_help_loads_neither_nats_nor_numbers() -> None:
+    heavy = ("aiohttp", "nats", "numpy", "pyarrow", "pykka", "pyspark", "textual")
+    code = f"import sys, cli.main\nprint([name for name in {heavy!r} if name in sys.modules])"
+    found = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert found.stdout.strip() == "[]"
 
 
 def test_a_cycle_is_found() -> None:

@@ -1,7 +1,7 @@
-"""Draw the chart of the README from the table of ``docs/benchmarks.md``.
+"""Draw the chart of the README from the tables of ``docs/benchmarks.md``, and fill in its table.
 
-``python tools/benchmark_chart.py`` writes ``docs/benchmarks.svg``; with ``--check`` it only says
-whether that file is up to date.
+``python tools/benchmark_chart.py`` writes ``docs/benchmarks.svg`` and the part of ``README.md``
+that shows it; with ``--check`` it only says whether both are up to date.
 """
 
 from __future__ import annotations
@@ -15,14 +15,54 @@ ROOT = Path(__file__).resolve().parent.parent
 TABLE = ROOT / "docs" / "benchmarks.md"
 PAGE = ROOT / "docs" / "benchmarks.svg"
 
+README = ROOT / "README.md"
+
 PANELS = (
-    ("qos1: delivered /s", "Messages per second at QoS 1", "more is better", "{:,.0f}", 3),
-    ("latency: p50 ms", "The price: median latency at QoS 1", "less is better", "{:.2f} ms", 2),
+    (
+        "pairs: delivered /s",
+        "Devices, one packet at a time: messages per second at QoS 1",
+        "500 to 500, more is better",
+        "{:,.0f}",
+        3,
+    ),
+    (
+        "one: p50 ms",
+        "One client, one message at a time: median latency at QoS 1",
+        "less is better",
+        "{:.2f} ms",
+        3,
+    ),
+    (
+        "qos1: delivered /s",
+        "Bulk: messages per second at QoS 1",
+        "4 to 4, more is better",
+        "{:,.0f}",
+        3,
+    ),
+    (
+        "latency: p50 ms",
+        "Median latency at QoS 1 and 5,000 messages per second",
+        "less is better",
+        "{:.2f} ms",
+        2,
+    ),
 )
 """The rows that are drawn: load, heading, how to read it, how a value is written, columns.
 
-NATS Server does not keep up with the load of the second one: what it shows is its queue.
+A row that was not measured is left out. NATS Server does not keep up with the load of the last
+one: what it shows is its queue.
 """
+
+LINES = (
+    ("pairs: delivered /s", "500 publishers to 500 subscribers, QoS 1, messages/s"),
+    ("fanin: delivered /s", "1,000 publishers to one subscriber, QoS 1, messages/s"),
+    ("cmd: delivered /s", "one publisher commands 1,000 devices, QoS 1, messages/s"),
+    ("conn: connected /s", "clients that connect and subscribe, /s"),
+    ("one: p50 ms", "one message at a time, median latency in ms"),
+    ("qos1: delivered /s", "bulk: 4 to 4, window 200, QoS 1, messages/s"),
+    ("qos0: delivered /s", "bulk: 4 to 4, QoS 0 (no promise), messages/s"),
+)
+"""The rows of the README's table, and what it calls them; those not measured are left out."""
 
 BROKERS = (
     ("foldmq", "on disk", "#2563eb"),
@@ -41,39 +81,77 @@ class Panel:
     heading: str
     reading: str
     pattern: str
-    values: tuple[float, ...]
+    values: tuple[float | None, ...]
+    """None: the broker lost something, or did not end."""
 
 
 def read(text: str) -> list[Panel]:
-    """Return the rows that are drawn; raises ValueError if one is missing."""
-    panels = []
-    for load, heading, reading, pattern, columns in PANELS:
-        found = re.search(rf"(?m)^\| {re.escape(load)} +\|(.+)$", text)
-        if found is None:
-            raise ValueError(f"{TABLE.name} has no row {load!r}")
-        cells = [cell.strip().replace(",", "") for cell in found[1].split("|")]
-        values = tuple(float(cells[column]) for column in (0, 1, 3)[:columns])
-        panels.append(Panel(heading, reading, pattern, values))
+    """Return the rows that are drawn; raises ValueError if there is none."""
+    panels = [
+        Panel(heading, reading, pattern, tuple(map(_value, cells[:columns])))
+        for load, heading, reading, pattern, columns in PANELS
+        if (cells := _cells(text, load)) is not None and _value(cells[0]) is not None
+    ]
+    if not panels:
+        raise ValueError(f"{TABLE.name} has none of the rows that are drawn")
     return panels
+
+
+def _cells(text: str, load: str) -> tuple[str, str, str] | None:
+    """Return what the table says of foldmq, Mosquitto and NATS Server; None: there is no row."""
+    found = re.search(rf"(?m)^\| {re.escape(load)} +\|(.+)$", text)
+    if found is None:
+        return None
+    cells = [cell.strip() for cell in found[1].split("|")]
+    return cells[0], cells[1], cells[3]
+
+
+def _value(cell: str) -> float | None:
+    return None if cell == "-" else float(cell.replace(",", ""))
+
+
+def _said(panel: Panel, value: float | None) -> str:
+    return "fails" if value is None else panel.pattern.format(value)
+
+
+def told(text: str) -> str:
+    """Return what the chart shows in words."""
+    return "; ".join(
+        f"{panel.heading}: "
+        + ", ".join(
+            f"{name} {_said(panel, value)}"
+            for (name, _, _), value in zip(BROKERS, panel.values, strict=False)
+        )
+        for panel in read(text)
+    )
+
+
+def readme(old: str, text: str) -> str:
+    """Return the README with the chart and the table that belong to the tables ``text``."""
+    head = ["load", *(f"{name}, {where}" for name, where, _ in BROKERS)]
+    lines = [f"| {' | '.join(head)} |", f"|---{'|---:' * len(BROKERS)}|"]
+    for load, meaning in LINES:
+        cells = _cells(text, load)
+        if cells is not None:
+            lines.append(f"| {' | '.join([meaning, *cells])} |")
+    content = "\n".join([f"![{told(text)}](docs/benchmarks.svg)", "", *lines])
+    begin, end = "<!-- tools/benchmark_chart.py -->", "<!-- end of the chart -->"
+    marked = re.compile(f"({re.escape(begin)}\n).*?({re.escape(end)})", re.DOTALL)
+    if len(marked.findall(old)) != 1:
+        raise ValueError(f"{README.name} has not once what stands between {begin} and {end}")
+    return marked.sub(lambda found: f"{found[1]}{content}\n{found[2]}", old)
 
 
 def page() -> str:
     """Return the chart."""
-    panels = read(TABLE.read_text("utf-8"))
+    text = TABLE.read_text("utf-8")
+    panels = read(text)
     tops = [sum(map(_height, panels[:number])) for number in range(len(panels) + 1)]
     height = tops.pop() + 12
-    told = "; ".join(
-        f"{panel.heading}: "
-        + ", ".join(
-            f"{name} {panel.pattern.format(value)}"
-            for (name, _, _), value in zip(BROKERS, panel.values, strict=False)
-        )
-        for panel in panels
-    )
     lines = [
         (
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" '
-            f'width="{WIDTH}" height="{height}" role="img" aria-label="{told}">'
+            f'width="{WIDTH}" height="{height}" role="img" aria-label="{told(text)}">'
         ),
         (
             "<style>text{font:14px system-ui,sans-serif;fill:#1f2937}"
@@ -101,27 +179,31 @@ def _panel(panel: Panel, top: int) -> list[str]:
         zip(BROKERS, panel.values, strict=False)
     ):
         y = top + HEAD + number * STEP
-        said = panel.pattern.format(value)
-        length = max(2.0, BAR * value / max(panel.values))
+        longest = max(known for known in panel.values if known is not None)
+        length = max(2.0, BAR * (value or 0) / longest)
         lines += [
             f'<text x="20" y="{y + 18}">{name} <tspan class="small">{where}</tspan></text>',
             (
                 f'<rect x="{LABELS}" y="{y + 3}" width="{length:.1f}" height="22" rx="2" '
                 f'fill="{colour}"/>'
             ),
-            f'<text x="{LABELS + length + 8:.1f}" y="{y + 19}">{said}</text>',
+            f'<text x="{LABELS + length + 8:.1f}" y="{y + 19}">{_said(panel, value)}</text>',
         ]
     return lines
 
 
 def main(arguments: list[str]) -> int:
-    """Write the chart, or say whether it is up to date."""
+    """Write the chart and the README's part, or say whether they are up to date."""
+    made = {PAGE: page(), README: readme(README.read_text("utf-8"), TABLE.read_text("utf-8"))}
+    old = [
+        path for path, text in made.items() if not path.is_file() or path.read_text("utf-8") != text
+    ]
     if arguments == ["--check"]:
-        if PAGE.is_file() and PAGE.read_text("utf-8") == page():
-            return 0
-        sys.stderr.write(f"{PAGE.name} is old: run python tools/{Path(__file__).name}\n")
-        return 1
-    PAGE.write_text(page(), "utf-8")
+        for path in old:
+            sys.stderr.write(f"{path.name} is old: run python tools/{Path(__file__).name}\n")
+        return 1 if old else 0
+    for path in old:
+        path.write_text(made[path], "utf-8")
     return 0
 
 

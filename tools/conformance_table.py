@@ -29,9 +29,9 @@ INTRODUCTION = """\
 
 Written by `tools/conformance_table.py` from the marks in `tests/`; do not edit.
 
-Each row is a normative statement of the OASIS standard, in our own words. *Binds* says whom it
-obliges. Statements that bind clients are tested where the server must notice that a client breaks
-them. The tests speak to a running broker over real sockets.
+Each row is a normative statement of the OASIS standard, paraphrased. *Binds* names the side that
+must fulfil it. Statements that bind clients are tested where the server must detect a violation.
+The tests connect to a running broker over real sockets.
 
 """
 

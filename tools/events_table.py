@@ -1,4 +1,4 @@
-"""Writes docs/events.md: the events of the log, from the docstrings of eventstore/format/events.py.
+"""Writes docs/events.md: the events of the log, from the docstrings of their classes.
 
 What a field of the same name means everywhere is said once, in ``COMMON``.
 
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "events.md"
-SOURCE = ROOT / "eventstore" / "format" / "events.py"
+SOURCES = [ROOT / "eventstore" / "format" / name for name in ("events.py", "turn_events.py")]
 
 INTRODUCTION = """\
 # Events
 
-Written by `tools/events_table.py` from the docstrings in `eventstore/format/events.py`; do not
-edit.
+Written by `tools/events_table.py` from the docstrings in `eventstore/format/events.py` and
+`turn_events.py`; do not edit.
 
 The log of a node is the JetStream stream `FOLDMQ_LOG_<node>` on the subject `foldmq.log.<node>`.
-Each JetStream message is a *record*: the events of one or more turns of the event loop and the
-payloads they brought. One broker writes it; nothing in it is ever changed.
+Each JetStream message is a *record*: the events of one or more turns of the event loop and their
+payloads. One broker writes the log; records are never changed.
 
 ## Record
 
@@ -44,8 +44,8 @@ In this order, integers big-endian:
 | bytes | what |
 |---|---|
 | 4 | the letters `FMQ` and the format version, 1 |
-| 32 | SHA-256 of everything behind it: the checksum, and the record's *link* |
-| 32 | link of the record before it; zeros in the first record |
+| 32 | SHA-256 of everything after it: the checksum, and the record's *link* |
+| 32 | link of the previous record; zeros in the first record |
 | 4 | length of the JSON header |
 | n | the JSON header, UTF-8 |
 | rest | the payload area: payloads one after the other, raw |
@@ -56,15 +56,15 @@ The JSON header is an object:
 |---|---|
 | `node` | name of the node that wrote the record |
 | `time` | Unix time in milliseconds at which the first event of the record was appended |
-| `part` | 0, or how many records of the same turn stand before it |
-| `last` | `false` when the turn goes on in the next record |
+| `part` | number of earlier records of the same turn |
+| `last` | `false` if the turn continues in the next record |
 | `events` | the events, each an object |
 
 A changed byte breaks the checksum; a missing, repeated or moved record breaks the chain of links.
 
-A turn that does not fit into one record is spread over several, with `part` 0, 1, 2 and so on and
-`last` only on the final one. Parts that have no final one are void: their turn never finished and
-no client was told of it.
+A turn that does not fit into one record is split into several, with `part` 0, 1, 2 and so on;
+`last` is `true` only in the final one. Parts without a final one are void: their turn never
+finished, and none of its output was sent.
 
 Code: `eventstore.format.records.encode_record`, `eventstore.format.records.decode_record`,
 `eventstore.format.records.ChainChecker`.
@@ -72,17 +72,17 @@ Code: `eventstore.format.records.encode_record`, `eventstore.format.records.deco
 ## Positions and runs
 
 A *position* names one entry of the log: the stream sequence of the record, and the index of the
-entry in it. It is one integer, `sequence << 20 | index`; people see `sequence.index`. The index
-counts entries, not events: an event about 50 messages has 50 entries, so each message has a
-position of its own.
+entry in it. It is one integer, `sequence << 20 | index`, displayed as `sequence.index`. The index
+counts entries, not events: an event about 50 messages has 50 entries, so each message has its own
+position.
 
 - `MessagePublished`, `MessagesCarried` and `RetainedSnapshot` have `count` entries.
 - `Delivered`, `Queued` and `Released` have one entry for each position in `refs`.
 - `Acked`, `Received`, `Completed` and `Redelivered` have one for each identifier in `pids`.
 - Every other event has one entry.
 
-A column of integers is written as *runs*: an integer stands for itself, `[first, count, step]` for
-`count` integers from `first` on. `[1, 3, 1]` is 1, 2, 3.
+A column of integers is written as *runs*: each element is an integer, or `[first, count, step]`,
+which stands for `count` integers from `first` on. `[1, 3, 1]` is 1, 2, 3.
 
 Code: `eventstore.format.positions.to_runs`, `eventstore.format.positions.from_runs`,
 `eventstore.format.events.entries`.
@@ -100,11 +100,11 @@ versions are refused. The JSON Schema of all events is [events.schema.json](even
 COMMON = {
     "address": "Address and port of the client.",
     "count": "Number of messages.",
-    "filter": "Topic filter of the subscription; empty when there is none.",
+    "filter": "Topic filter of the subscription; empty if there is none.",
     "filters": "Topic filters.",
     "generation": "Generation of the connection, see SessionOpened.",
     "pids": "Packet identifiers.",
-    "properties": "Room for properties of MQTT 5.",
+    "properties": "Reserved for properties of MQTT 5.",
     "qos": "Quality of service.",
     "refs": "Positions of the messages.",
     "retain": "The RETAIN flag.",
@@ -116,12 +116,12 @@ COMMON = {
 """Meaning of a field that has no docstring of its own."""
 
 DROPPED = {
-    "queue_messages": "the session's queue holds `max_queued_messages`",
-    "queue_bytes": "the session's queue holds `max_queued_bytes`",
-    "slow_reader": "QoS 0 messages, and the client has `max_outbound_bytes` to read first",
-    "unsubscribed": "the messages still waited in the queue when the client unsubscribed",
-    "reserved_topic": "a client published below a topic that belongs to the broker",
-    "not_permitted": "the permissions do not allow the client to publish it, or to have it",
+    "queue_messages": "the session's queue has reached `max_queued_messages`",
+    "queue_bytes": "the session's queue has reached `max_queued_bytes`",
+    "slow_reader": "QoS 0 messages to a client with `max_outbound_bytes` of unread output",
+    "unsubscribed": "the messages were still queued when the client unsubscribed",
+    "reserved_topic": "a client published to a topic reserved for the broker",
+    "not_permitted": "the permissions do not allow the client to publish or to receive it",
     "topic_levels": "the topic has more than `max_topic_levels` levels",
     "other_prefix": "it came from NATS on a subject of other users (`bridge_user_map`)",
 }
@@ -130,23 +130,24 @@ DROPPED = {
 CLOSED = {
     "disconnect": "the client sent DISCONNECT: its will is discarded",
     "closed": "the client closed the connection without a DISCONNECT",
-    "error": "the network broke it",
-    "keep_alive": "no packet came for one and a half times the keep alive",
-    "protocol_error": "the client broke the standard",
-    "qos2_rejected": "it published at QoS 2 and `reject_qos2_publish` is set",
-    "not_permitted": "it published what it may not and `denied_publish` is `close`",
-    "login_expired": "what it had shown to log in is good no longer",
-    "login_revoked": "its user was taken out of the password file, or has another password there",
-    "publish_rate": "it was slowed down to its publish rate for `rate_patience`",
-    "slow_reader": "it took nothing of what waited for it for `slow_reader_time`",
-    "unread_bytes": "too much waited for clients that are too slow (`max_unread_bytes`)",
-    "kicked": "an operator closed it",
-    "taken_over": "another connection came with the same client identifier",
+    "error": "the network connection failed",
+    "keep_alive": "the client sent no packet for one and a half times its keep alive",
+    "protocol_error": "the client violated the protocol",
+    "message_too_large": "the client published a message that fits into no record of the log",
+    "qos2_rejected": "the client published at QoS 2 and `reject_qos2_publish` is set",
+    "not_permitted": "the permissions denied a publication and `denied_publish` is `close`",
+    "login_expired": "the client's credentials expired",
+    "login_revoked": "the user was removed from the password file, or the password changed",
+    "publish_rate": "the client was paused at its publish rate for `rate_patience` without a break",
+    "slow_reader": "the client read none of its pending output for `slow_reader_time`",
+    "unread_bytes": "slow clients had too much unread output in total (`max_unread_bytes`)",
+    "kicked": "an operator disconnected the client",
+    "taken_over": "another connection used the same client identifier",
     "log_unavailable": "the log could not be written for `commit_timeout`",
     "failed": "the actor of the connection failed",
     "session_failed": "the actor of the session failed",
-    "broker_stopped": "the broker was told to end",
-    "broker_restarted": "found connected at start: the broker before this one had crashed",
+    "broker_stopped": "the broker was stopped",
+    "broker_restarted": "found connected at the start: the previous broker crashed",
 }
 """Values of SessionClosed.reason."""
 
@@ -154,22 +155,22 @@ EXAMPLE_TIME = 1_763_640_000_000
 EXAMPLE = """\
 ## An example
 
-A client `sensor` published three messages at QoS 1. They match a subscription of `screen`, which
-is connected, and one of `archive`, which is away. This is record 1 of a log of node `n1`, {size}
-bytes, as it is stored:
+The client `sensor` published three messages at QoS 1. They match a subscription of `screen`,
+which is connected, and one of `archive`, which is offline. This is record 1 of the log of node
+`n1`, {size} bytes, as stored:
 
     {head}
 
-The JSON header, laid out for reading (it is stored without white space):
+The JSON header, formatted here (it is stored without white space):
 
 ```json
 {json}
 ```
 
 The payload area, {area} bytes, holds the three payloads one after the other, `{payload}`. The
-`sizes` of the first event cut it: two bytes each. The messages have the positions
-{positions}, which people see as 1.0, 1.1 and 1.2; the other two events refer to
-them by these numbers. `screen` got them under the packet identifiers 1, 2 and 3.
+`sizes` of the first event split it: two bytes each. The messages have the positions
+{positions}, displayed as 1.0, 1.1 and 1.2; the other two events refer to
+them by these numbers. `screen` got them with the packet identifiers 1, 2 and 3.
 """
 
 
@@ -194,9 +195,9 @@ class EventRow:
 
 
 def events() -> list[EventRow]:
-    """Return the event types, in the order of the module."""
-    tree = ast.parse(SOURCE.read_text("utf-8"))
-    return [_event(node) for node in tree.body if isinstance(node, ast.ClassDef) and _tagged(node)]
+    """Return the event types, in the order of the modules."""
+    nodes = [node for source in SOURCES for node in ast.parse(source.read_text("utf-8")).body]
+    return [_event(node) for node in nodes if isinstance(node, ast.ClassDef) and _tagged(node)]
 
 
 def _tagged(node: ast.ClassDef) -> bool:
@@ -264,7 +265,10 @@ def _reasons() -> str:
         parts += [f"`{name}.reason` is one of:\n", "| reason | what happened |", "|---|---|"]
         parts += [f"| `{reason}` | {meaning} |" for reason, meaning in reasons.items()]
         parts.append("")
-    return "\n".join(parts) + "\n`SessionExpired.reason` is `expired`.\n\n"
+    return (
+        "\n".join(parts)
+        + "\n`SessionExpired.reason` is `expired`, or `removed` by an operator.\n\n"
+    )
 
 
 def _example() -> str:
@@ -293,7 +297,7 @@ def _example() -> str:
             (
                 f"{data[:4].hex(' ')}  FMQ, format 1",
                 f"{link_of(data).hex()}  checksum and link",
-                f"{GENESIS.hex()}  link of the record before: none",
+                f"{GENESIS.hex()}  link of the previous record: none",
                 f"{data[68:72].hex(' ')}  {len(header)} bytes of JSON follow",
             )
         ),

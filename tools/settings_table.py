@@ -58,8 +58,8 @@ OUTLOOK = """\
   logged. A `max_packet_size` that was set explicitly, for all listeners or for one, and does not
   fit is rejected instead, with the largest value that fits. A record is as large as the smallest of
   `max_payload` of the NATS server, `max_msg_size` of the stream and 32 MiB, which is what JetStream
-  stores. A packet may take all of it but 772 KiB, or half of it where that is more: 31.2 MiB with
-  the embedded server, 512 KiB with a foreign one that has NATS's default, 1 MiB.
+  stores. A packet may take all of it but 772 KiB, or half of it if that is more: 31.2 MiB with
+  the embedded server, 512 KiB with a foreign one that has NATS's default of 1 MiB.
 - **Reload.** A smaller `max_ack_pending` or queue limit does not affect messages that are already
   in flight or queued. `max_packet_size`, `min_packet_rate`, `proxy_protocol`, `tls_*` and `ws_*`
   apply to connections made after the reload.
@@ -77,34 +77,33 @@ OUTLOOK = """\
   `nats_listen` without either of these two is refused where other machines can reach it, and where
   `password_file`, `jwt_keys`, `auth_subject`, `tls_identity` or `tls_client_certs = "required"`
   require MQTT clients to authenticate.
-- **The bridge** leads to one NATS: that of `bridge_url`; without it, that of `nats_url`; with
-  neither, the server for NATS clients that `nats_listen` starts. With none of the three there is
-  no bridge. `nats_ca`, `nats_cert` and `nats_key` hold for `bridge_url` too;
+- **The bridge** connects to one NATS server: that of `bridge_url`; without it, that of
+  `nats_url`; with neither, the server for NATS clients that `nats_listen` starts. With none of
+  the three there is no bridge. `nats_ca`, `nats_cert` and `nats_key` apply to `bridge_url` too;
   `nats_tls_*` are for clients of `nats_listen`, and SIGHUP rereads these files.
 - **`keep_bytes` is a limit.** Near it the broker spends more of its time on cutting the log. When
   the log reaches it, the broker pauses reading from publishing connections until the log is cut, so
   that the log exceeds the limit by at most a quarter. Data that sessions and retained messages need
   is never cut: if that alone exceeds the limit, the log grows beyond it, input is not paused, and a
   warning names the cause. See [operations.md](operations.md#a-log-that-is-full).
-- **`keep`, `keep_bytes` and `keep_until_archived`.** The first two say when something is to be cut
-  off, the third that only what is archived may be. With all three the log is what was written in
-  the last 7 days, or less if that is more than `keep_bytes`, and always what no archive has yet. So
-  `keep = "1h"` is enough where `foldmq spark archive` runs every hour. If archiving stops the log
-  grows beyond its bounds, which is logged as a warning every hour: at once for `keep_bytes`, after
-  8 days for `keep`. It never gives way: if the disk is full, nothing is acknowledged. See
-  [archive.md](archive.md).
-- **`metrics` and `web`** are for this machine alone unless another address is given. If one that
-  was asked for cannot be listened on, the broker does not start; if a default one is taken, by a
-  second broker for example, it says so and serves without it. What they answer is in
-  [operations.md](operations.md).
-- **What `sync` costs and promises** is in [durability.md](durability.md).
+- **`keep`, `keep_bytes` and `keep_until_archived`.** The first two limit the log; with the third,
+  only archived records are cut. With all three the log has the records of the last 7 days, fewer
+  if they exceed `keep_bytes`, and always those that are not archived yet. So `keep = "1h"` is
+  enough if `foldmq spark archive` runs every hour. If archiving stops, the log grows beyond its
+  limits, and the broker logs a warning every hour, starting when `keep_bytes` is exceeded or when
+  the log is 8 days older than `keep`. Records that are not archived are never cut: if the disk is
+  full, nothing is acknowledged. See [archive.md](archive.md).
+- **`metrics` and `web`** are reachable only from this machine by default. If a configured address
+  cannot be used, the broker does not start; if a default one is taken, for example by a second
+  broker, it logs a warning and runs without it. See [operations.md](operations.md).
+- **`sync`**: [durability.md](durability.md) describes its guarantees.
 
-## Variables that are no settings
+## Other environment variables
 
-| variable | what |
+| variable | meaning |
 |---|---|
-| `FOLDMQ_CONFIG` | the TOML file, when there is no `--config` |
-| `FOLDMQ_NATS_SERVER` | the nats-server program to use in place of the installed one |
+| `FOLDMQ_CONFIG` | the TOML file, if there is no `--config` |
+| `FOLDMQ_NATS_SERVER` | the nats-server program to use instead of the installed one |
 | `FOLDMQ_PASSWORD` | the password of `foldmq pub` and `foldmq sub` |
 | `FOLDMQ_URL` | their `--url` |
 """

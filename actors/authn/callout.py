@@ -17,7 +17,7 @@ import orjson
 import structlog
 
 from actors.authn.credentials import AuthResult, Verdict
-from actors.authn.fair_queue import Lanes, Once
+from actors.authn.fair_queue import FairQueue, Once
 from actors.authn.verdict_cache import Remembered
 from actors.authz.filter_index import FilterError, parse_filter
 from actors.authz.rules import Rule
@@ -102,7 +102,7 @@ class Callout:
         self._options = options
         self._asker = asker
         self._time_ms = time_ms
-        self._lanes = Lanes(options.at_once)
+        self._lanes = FairQueue(options.at_once)
         self._once: Once[Verdict] = Once()
         self._remembered = Remembered(_REMEMBERED_BYTES)
         self._last_problem = ""

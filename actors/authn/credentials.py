@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import enum
-from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
+    from collections import Counter
     from collections.abc import Callable
 
     from actors.authz.rules import Rule
@@ -99,25 +99,3 @@ def suspects(authenticator: object, shown: Credentials) -> bool:
     """
     ask = getattr(authenticator, "suspects", None)
     return ask is not None and bool(ask(shown))
-
-
-class Anonymous:
-    """Everybody may connect; a user name and password are accepted unseen."""
-
-    def __init__(self) -> None:
-        self.counts: Counter[tuple[str, str]] = Counter()
-
-    def check_now(self, shown: Credentials) -> Verdict | None:
-        """Accept."""
-        return Verdict(AuthResult.ACCEPTED, shown.username, claimed=True)
-
-    async def check(self, shown: Credentials) -> Verdict:
-        """Accept."""
-        return Verdict(AuthResult.ACCEPTED, shown.username, claimed=True)
-
-    def holds(self, verdict: Verdict) -> bool:  # noqa: ARG002 - everybody may connect
-        """Say yes."""
-        return True
-
-    def close(self) -> None:
-        """Do nothing: there are no threads."""

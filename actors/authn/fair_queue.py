@@ -3,24 +3,33 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 from collections import OrderedDict
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
+
+from actors.authn.login_backoff import network
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
 T = TypeVar("T")
 
-_Queue: TypeAlias = "OrderedDict[str, dict[asyncio.Future[None], Callable[[], bool] | None]]"
-"""Those who wait, by lane, and what says whether they come last; the next lane is the first."""
+_IPV6_SITE = 48
+
+_Lane: TypeAlias = "dict[asyncio.Future[None], Callable[[], bool] | None]"
+"""Those who wait, and what says whether they come last."""
+_Queue: TypeAlias = "OrderedDict[str, OrderedDict[str, _Lane]]"
+"""The lanes of addresses, by network; the next network is the first, and in it the next lane."""
 
 
-class Lanes:
+class FairQueue:
     """At most ``at_once`` have their turn; all others wait, each address in a lane of its own.
 
-    Lanes are served in rotation. Whoever sends a thousand logins from one address waits for
-    them; the one login of another address is next. Work that is to come ``last`` waits in lanes
-    of its own, which are served when the others are empty.
+    Networks (:func:`site`) are served in rotation, and so are the addresses of each. Whoever sends
+    a thousand logins from one address, or one from each of a network's, waits for them; the one
+    login from elsewhere is next. Work that is to come ``last`` waits in lanes of its own, which
+    are served when the others are empty.
     """
 
     def __init__(self, at_once: int) -> None:
@@ -30,51 +39,88 @@ class Lanes:
     @property
     def waiting(self) -> int:
         """How many wait for their turn."""
-        return sum(len(lane) for lanes in self._lanes for lane in lanes.values())
+        return sum(
+            len(lane)
+            for queue in self._lanes
+            for lanes in queue.values()
+            for lane in lanes.values()
+        )
 
     async def enter(self, lane: str, *, last: Callable[[], bool] | None = None) -> None:
         """Wait for a turn; :meth:`leave` must follow, unless this is cancelled.
 
-        ``last`` says, whenever the turn would come, whether it comes last.
+        ``lane`` is an address, or a name for what has none. ``last`` says, whenever the turn would
+        come, whether it comes last.
         """
         if self._free:
             self._free -= 1
             return
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._lanes[last is not None and last()].setdefault(lane, {})[turn] = last
+        _add(self._lanes[last is not None and last()], lane, turn, last)
         try:
             await turn
         except asyncio.CancelledError:
             if turn.cancelled():
-                for lanes in self._lanes:
-                    _forget(lanes, lane, turn)
+                for queue in self._lanes:
+                    _forget(queue, lane, turn)
             else:  # the turn came in the moment in which nobody wanted it any more
                 self.leave()
             raise
 
     def leave(self) -> None:
-        """End a turn: the next lane has one."""
-        for lanes in self._lanes:
-            while lanes:
-                name, lane = lanes.popitem(last=False)
-                turn = next(iter(lane))
-                last = lane.pop(turn)
-                if lane:
-                    lanes[name] = lane
-                if lanes is self._lanes[0] and last is not None and last():
-                    self._lanes[1].setdefault(name, {})[turn] = last
+        """End a turn: the next lane of the next network has one."""
+        for queue in self._lanes:
+            while queue:
+                name, turn, last = _next(queue)
+                if queue is self._lanes[0] and last is not None and last():
+                    _add(self._lanes[1], name, turn, last)
                 elif not turn.done():
                     turn.set_result(None)
                     return
         self._free += 1
 
 
-def _forget(lanes: _Queue, name: str, turn: asyncio.Future[None]) -> None:
+@lru_cache(maxsize=4096)
+def site(address: str) -> str:
+    """Return the network whose addresses one attacker easily has all: an IPv4 /24, an IPv6 /48.
+
+    What is no address is a network of its own.
+    """
+    where = network(address)
+    if "." in where:
+        return where.rpartition(".")[0]
+    return str(ipaddress.ip_network(where).supernet(new_prefix=_IPV6_SITE)) if where else address
+
+
+def _add(
+    queue: _Queue, name: str, turn: asyncio.Future[None], last: Callable[[], bool] | None
+) -> None:
+    queue.setdefault(site(name), OrderedDict()).setdefault(name, {})[turn] = last
+
+
+def _next(queue: _Queue) -> tuple[str, asyncio.Future[None], Callable[[], bool] | None]:
+    """Take out who is next; its network and its lane are the last ones from now on."""
+    where, lanes = queue.popitem(last=False)
+    name, lane = lanes.popitem(last=False)
+    turn = next(iter(lane))
+    last = lane.pop(turn)
+    if lane:
+        lanes[name] = lane
+    if lanes:
+        queue[where] = lanes
+    return name, turn, last
+
+
+def _forget(queue: _Queue, name: str, turn: asyncio.Future[None]) -> None:
+    where = site(name)
+    lanes = queue.get(where, OrderedDict())
     lane = lanes.get(name)
     if lane is not None:
         lane.pop(turn, None)
         if not lane:
             del lanes[name]
+        if not lanes:
+            del queue[where]
 
 
 class Once(Generic[T]):

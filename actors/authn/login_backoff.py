@@ -50,7 +50,7 @@ class _Record:
         self.until = 0.0
 
 
-class Jail:
+class LoginBackoff:
     """Counts failed logins; ``clock`` gives seconds that never go back."""
 
     def __init__(self, options: JailOptions, clock: Callable[[], float]) -> None:

@@ -6,7 +6,7 @@ import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from actors.authn.fair_queue import Lanes
+from actors.authn.fair_queue import FairQueue
 from actors.kernel.os_priority import give_way
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ class Workers:
 
     def __init__(self, threads: int) -> None:
         self._count = threads
-        self._lanes = Lanes(threads)
+        self._lanes = FairQueue(threads)
         self._threads: ThreadPoolExecutor | None = None
         self._running = 0
         self._closing = False

@@ -28,10 +28,10 @@ BRIDGE: Final = "$nats"
 """The user, and the client identifier, as which the bridge to NATS acts."""
 
 _MOST_VISITED: Final = 1000
-"""Entries of the rules that one question of :meth:`Access.guards` may look at."""
+"""Entries of the rules that one question of :meth:`TopicAcl.guards` may look at."""
 _REMEMBERED: Final = 16_384
 _LONGEST: Final = 512
-"""Topics that are remembered for one Access, and how long they may be (bytes)."""
+"""Topics that are remembered for one ACL, and how long they may be (bytes)."""
 _REMEMBERED_BYTES: Final = 64 * 1024 * 1024
 """What all topics that are remembered may take, about."""
 _ENTRY: Final = 150
@@ -133,7 +133,7 @@ class _Memory:
     __slots__ = ("_size", "holders")
 
     def __init__(self) -> None:
-        self.holders: WeakSet[Access] = WeakSet()
+        self.holders: WeakSet[TopicAcl] = WeakSet()
         self._size = 0
 
     def grow(self, size: int) -> None:
@@ -146,7 +146,7 @@ class _Memory:
                 access.read.clear()
 
 
-class Access:
+class TopicAcl:
     """What one client may do; clients that may do the same share one."""
 
     __slots__ = (
@@ -285,7 +285,7 @@ class Permissions:
             if members.patterned:
                 self._like.append((members, group))
         self._memory = _Memory()
-        self._accesses: WeakValueDictionary[object, Access] = WeakValueDictionary()
+        self._accesses: WeakValueDictionary[object, TopicAcl] = WeakValueDictionary()
         self._own: OrderedDict[int, tuple[tuple[Rule, ...], Sections]] = OrderedDict()
 
     def groups_of(self, user: str | None) -> frozenset[str]:
@@ -301,7 +301,7 @@ class Permissions:
         groups: Iterable[str],
         client_id: str,
         own_rules: tuple[Rule, ...] | None = None,
-    ) -> Access:
+    ) -> TopicAcl:
         """Return what a client may do; None as the user means that it has none.
 
         ``groups`` are those that the user is in beside those given here. ``own_rules`` count in
@@ -317,7 +317,7 @@ class Permissions:
         found = self._accesses.get(key)
         if found is None:
             is_open = own_rules is None and not rules
-            found = Access(rules, sections, names, None if is_open else self._memory)
+            found = TopicAcl(rules, sections, names, None if is_open else self._memory)
             self._accesses[key] = found
         return found
 

@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from actors.bridge.bridge_stats import BridgeStats
     from actors.bridge.interest import Interest
     from actors.bridge.replies import Replies
-    from actors.broker import Broker
     from actors.options.bridge_options import BridgeOptions
-    from actors.session.router import Subscriber
+    from actors.routing.router import Subscriber
+    from actors.session.context import NodeContext
     from eventstore.format.positions import Position
     from eventstore.log.journal import Sink
     from eventstore.nats.batch_client import Arrived
@@ -64,7 +64,7 @@ class Arrivals:
 
     def __init__(
         self,
-        broker: Broker,
+        node: NodeContext,
         options: BridgeOptions,
         interest: Interest,
         replies: Replies,
@@ -78,7 +78,7 @@ class Arrivals:
 
         ``answers`` takes protocol lines for NATS when the gate lets them go.
         """
-        self._broker = broker
+        self._node = node
         self._options = options
         self._interest = interest
         self._replies = replies
@@ -86,7 +86,7 @@ class Arrivals:
         self._stream = stream
         self._prefix_of = prefix_of
         self._answers = answers
-        self._publisher = Publisher(broker, NATS_SESSION)
+        self._publisher = Publisher(node, NATS_SESSION)
         self._seen: OrderedDict[bytes, tuple[float, int]] = OrderedDict()
         self._pid = 0
 
@@ -100,13 +100,13 @@ class Arrivals:
                 continue
             self._stats.received += 1
             payload = message.payload
-            large = len(payload) > self._broker.options.max_packet_size
+            large = len(payload) > self._node.options.max_packet_size
             if large or not self._publisher.fits(place.topic, payload):
-                self._broker.count_dropped("bridge_too_large", 1)
+                self._node.count_dropped("bridge_too_large", 1)
                 continue
             qos, retain, key, reply = self._about(message, place.prefix)
-            if not self._broker.permissions.from_nats(place.topic):
-                self._broker.count_dropped("bridge_not_permitted", 1)
+            if not self._node.permissions.from_nats(place.topic):
+                self._node.count_dropped("bridge_not_permitted", 1)
                 if reply:
                     self._refuse(reply)
                 continue
@@ -130,9 +130,9 @@ class Arrivals:
 
     def end(self, reason: str) -> None:
         """End the session under which messages from NATS are recorded, if it was begun."""
-        state = self._broker.node.sessions.live.get(NATS_SESSION)
+        state = self._node.state.sessions.live.get(NATS_SESSION)
         if state is not None and state.connected:
-            self._broker.emit(SessionClosed(NATS_SESSION, reason, state.generation))
+            self._node.emit(SessionClosed(NATS_SESSION, reason, state.generation))
 
     def _about(self, message: Arrived, prefix: str) -> tuple[int, bool, bytes | None, bytes]:
         """Return QoS and retain flag, what a message is known by if it comes again, and the reply.
@@ -193,7 +193,7 @@ class Arrivals:
         refs: list[Position] = []
         for first, count in self._publisher.bring(packet, wanted):
             refs += range(first, first + count)
-        now = self._broker.clock.monotonic()
+        now = self._node.clock.monotonic()
         for at, key in run.keys:
             self._seen[key] = (now, refs[at] >> INDEX_BITS)
         if run.asked:
@@ -219,7 +219,7 @@ class Arrivals:
         about = topic.decode()
         targets = [
             found
-            for found in self._broker.router.match_system(f"{REQUESTS}{_ANY}/{about}")
+            for found in self._node.router.match_system(f"{REQUESTS}{_ANY}/{about}")
             if found.actor is not None and self._prefix_of(found.session) == prefix
         ]
         if not targets:
@@ -232,7 +232,7 @@ class Arrivals:
     def _refuse(self, reply: bytes) -> None:
         """Tell a sender that waits that its message may not be published, as JetStream says it."""
         said = {"stream": self._stream, "seq": 0, "error": _NOT_PERMITTED}
-        self._broker.journal.after(self._answers, render_pub(reply, orjson.dumps(said)))
+        self._node.journal.after(self._answers, render_pub(reply, orjson.dumps(said)))
 
     def _acknowledge(self, asked: Sequence[tuple[int, bytes]], *, duplicate: bool = False) -> None:
         """Tell senders, when all of this turn is on disk, in which record their messages are."""
@@ -247,11 +247,11 @@ class Arrivals:
             lines.append(render_pub(reply, body))
         if lines:
             self._stats.acknowledged += len(lines)
-            self._broker.journal.after(self._answers, b"".join(lines))
+            self._node.journal.after(self._answers, b"".join(lines))
 
     def _known(self, key: bytes) -> int | None:
         """Return the record that has a message already, 0 if it has none yet; None: it is new."""
-        seen, now = self._seen, self._broker.clock.monotonic()
+        seen, now = self._seen, self._node.clock.monotonic()
         while seen:
             at, _ = seen[next(iter(seen))]
             if len(seen) < _REMEMBERED and (not at or at + _REMEMBERED_FOR > now):
@@ -262,11 +262,11 @@ class Arrivals:
 
     def _open(self) -> None:
         """Begin the session under which messages from NATS are recorded."""
-        known = self._broker.node.sessions.get(NATS_SESSION)
+        known = self._node.state.sessions.get(NATS_SESSION)
         if known is not None and known.connected:
             return
         generation = known.generation + 1 if known is not None else 1
-        self._broker.emit(SessionOpened(NATS_SESSION, False, True, _LEVEL, generation=generation))
+        self._node.emit(SessionOpened(NATS_SESSION, False, True, _LEVEL, generation=generation))
 
 
 class _Run:

@@ -20,11 +20,11 @@ from actors.bridge.arrivals import Arrivals
 from actors.bridge.departures import Departures
 from actors.bridge.flow import Leaving
 from actors.bridge.flows import Flows
-from actors.bridge.nats_backpressure import Brake
+from actors.bridge.nats_backpressure import NatsBackpressure
 from actors.bridge.outbox import Outbox
 from actors.bridge.replies import Replies
 from actors.kernel.kernel import LoopActor
-from actors.node.read_pause import Pause
+from actors.node.read_pause import ReadPause
 from eventstore.format.events import NATS_SESSION, Bridged
 from eventstore.nats.batch_client import render_pub
 
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 
     from actors.bridge.bridge_stats import BridgeStats
     from actors.bridge.interest import Interest
-    from actors.broker import Broker
-    from actors.connection.connection import Connection
     from actors.options.bridge_options import BridgeOptions
+    from actors.session.context import NodeContext
+    from actors.session.ports import ClientConnection
     from eventstore.format.positions import Position
     from eventstore.log.journal import Effects
     from eventstore.log.message_store import Stored
@@ -107,39 +107,43 @@ class Bridge(LoopActor):
 
     def __init__(
         self,
-        broker: Broker,
+        node: NodeContext,
         options: BridgeOptions,
         interest: Interest,
         link: Link,
         wire: InOrder,
         stats: BridgeStats,
+        prefix_of: Callable[[str], str],
+        failed: Callable[[BaseException], None],
     ) -> None:
+        """``failed`` puts another bridge in the place of this one."""
         super().__init__()
-        self._broker = broker
+        self._prefix_of = prefix_of
+        self._failed = failed
+        self._node = node
         self._options = options
         self._link = link
         self._wire = wire
         self._interest = interest
         self.stats = stats
-        clock = broker.clock
-        node = broker.options.node
-        self._flows = Flows(wire, node, clock.monotonic, broker.timers.after, stats)
+        clock, name = node.clock, node.options.node
+        self._flows = Flows(wire, name, clock.monotonic, node.timers.after, stats)
         self._replies = Replies(clock.monotonic, secrets.token_hex)
-        permits = broker.permissions.to_nats
+        permits = node.permissions.to_nats
         self._departures = Departures(self._flows, options, self._answer, permits)
-        self._outbox = Outbox(broker, options, self._flows, self._send, self._room)
+        self._outbox = Outbox(node, options, self._flows, self._send, self._room, failed)
         self._departures.let_go = self._outbox.let_go
         self._arrivals = Arrivals(
-            broker,
+            node,
             options,
             interest,
             self._replies,
             stats,
-            stream=f"FOLDMQ_LOG_{node}",
-            prefix_of=broker.prefix_of,
+            stream=f"FOLDMQ_LOG_{name}",
+            prefix_of=prefix_of,
             answers=_Answers(link),
         )
-        self._brake = Brake(self._much_room, broker.timers.after)
+        self._brake = NatsBackpressure(self._much_room, node.timers.after)
         self._paused = False
         self._ended = False
         self._confirmed: Position = 0
@@ -184,20 +188,20 @@ class Bridge(LoopActor):
     def _connected(self) -> None:
         self.stats.connected = True
         self._interest.reconnected()
-        self._outbox.catch_up(self._broker.node.bridged or 0, _GRACE)
+        self._outbox.catch_up(self._node.state.bridged or 0, _GRACE)
 
     def _disconnected(self) -> None:
         self.stats.connected = False
         self._confirmed = 0
         self._paused = False
         self._outbox.stop()
-        self._outbox.last = self._broker.node.bridged or 0
+        self._outbox.last = self._node.state.bridged or 0
         self._interest.disconnected()
         self._lost(self._flows.lose(), "bridge_unavailable")
 
     def on_failure(self, *exc_info: Any) -> None:
         """Have another one put in place."""
-        self._broker.bridge_failed(exc_info[1])
+        self._failed(exc_info[1])
 
     def on_receive(self, message: Any) -> None:
         """Handle what arrived, or what has become of the connection."""
@@ -214,10 +218,10 @@ class Bridge(LoopActor):
 
     # From MQTT.
 
-    def packets(self, client: str, packet: Publishes, origin: Connection | None) -> None:
+    def packets(self, client: str, packet: Publishes, origin: ClientConnection | None) -> None:
         """Send messages at QoS 0 that are not retained, in whole packets; ``origin`` has them."""
         if self._can(len(packet)):
-            prefix = self._broker.prefix_of(client)
+            prefix = self._prefix_of(client)
             leaving = Leaving(client, prefix, 0, False, packet, packet.size)
             self._send(leaving)
             self._flush()
@@ -240,18 +244,18 @@ class Bridge(LoopActor):
             return
         if not qos and not gated:
             if self._can(len(content.topics)):
-                prefix = self._broker.prefix_of(client)
+                prefix = self._prefix_of(client)
                 leaving = Leaving(client, prefix, 0, retain, content, content.size)
                 self._send(leaving)
                 self._flush()
             return
-        journal = self._broker.journal
+        journal = self._node.journal
         first, last = took_effect
         if not self._outbox.takes(last):
             if not qos:
                 self._lost(len(content.topics), "bridge_unavailable")
             return
-        prefix = self._broker.prefix_of(client)
+        prefix = self._prefix_of(client)
         named = refs if qos else ()  # a will at QoS 0 has no message identifier
         leaving = Leaving(client, prefix, qos, retain, content, content.size, named, first, last)
         self._departures.put_off(leaving)
@@ -285,7 +289,7 @@ class Bridge(LoopActor):
 
     def _lost(self, count: int, reason: str) -> None:
         if count:
-            self._broker.count_dropped(reason, count)
+            self._node.count_dropped(reason, count)
 
     def _answer(self, token: str, payload: bytes) -> None:
         subject = self._replies.subject(token)
@@ -304,17 +308,17 @@ class Bridge(LoopActor):
             messages = [message for message in messages if message.sid != inbox]
         if messages:
             self._arrivals.take(messages)
-            if self._broker.journal.congested:
-                self.pause(Pause.LOG)
-                self._broker.paused.add(self)
+            if self._node.journal.congested:
+                self.pause(ReadPause.LOG)
+                self._node.paused.add(self)
 
-    def pause(self, _reason: Pause) -> None:
+    def pause(self, _reason: ReadPause) -> None:
         """Read nothing more from NATS: too much waits for the disk."""
         if not self._paused:
             self._paused = True
             self._link.pause_reading()
 
-    def resume(self, _reason: Pause) -> None:
+    def resume(self, _reason: ReadPause) -> None:
         """Read again."""
         if self._paused:
             self._paused = False
@@ -323,7 +327,7 @@ class Bridge(LoopActor):
     # How far NATS has it.
 
     def _settle_later(self) -> None:
-        self._broker.timers.after(_SETTLE, self._settle)
+        self._node.timers.after(_SETTLE, self._settle)
 
     def _settle(self) -> None:
         """Ask the server to confirm what it was given, if that is news."""
@@ -335,13 +339,13 @@ class Bridge(LoopActor):
         self._note(self._confirmed)
         through = self._outbox.settled()
         # Before this actor is told of a new connection, "settled" is about the one before.
-        if through > (self._broker.node.bridged or 0) and self.stats.connected:
+        if through > (self._node.state.bridged or 0) and self.stats.connected:
             self._wire.fence(lambda: self._confirm(through))
 
     def _confirm(self, through: Position) -> None:
         self._confirmed = through
 
     def _note(self, through: Position) -> None:
-        if through > (self._broker.node.bridged or 0):
-            self._broker.emit(Bridged(through))
-            self._broker.kernel.wake()
+        if through > (self._node.state.bridged or 0):
+            self._node.emit(Bridged(through))
+            self._node.kernel.wake()

@@ -22,9 +22,9 @@ from protocol.errors import FoldmqError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from actors.broker import Broker
-    from actors.connection.connection import Connection
     from actors.options.bridge_options import BridgeOptions
+    from actors.session.context import NodeContext
+    from actors.session.ports import ClientConnection
     from eventstore.format.positions import Position
     from eventstore.log.message_store import Stored
     from eventstore.nats.batch_client import Arrived
@@ -46,11 +46,11 @@ _QUIET = 60.0
 class BridgeHost:
     """Keeps one bridge going."""
 
-    def __init__(self, broker: Broker, options: BridgeOptions) -> None:
+    def __init__(self, node: NodeContext, options: BridgeOptions) -> None:
         self.options = options
-        self.interest = Interest(options, broker.prefix_of)
+        self.interest = Interest(options, self.prefix_of)
         self.stats = BridgeStats()
-        self._broker = broker
+        self._node = node
         self._link: Link | None = None
         self._wire: InOrder | None = None
         self._actor: Bridge | None = None
@@ -68,12 +68,12 @@ class BridgeHost:
         Raises BadNatsOptions when it can never be reached so.
         """
         self._starting = True
-        broker = self._broker
+        node = self._node
         for topic_filter in self.options.always:
             self.interest.added("", topic_filter)
-        if broker.node.bridged is None:
-            broker.emit(Bridged(broker.journal.last))
-            broker.kernel.wake()
+        if node.state.bridged is None:
+            node.emit(Bridged(node.journal.last))
+            node.kernel.wake()
         self._dialling = dialling = asyncio.get_running_loop().create_task(self._dial(access))
         await asyncio.wait({dialling}, timeout=_AT_ONCE)
         self._starting = False
@@ -92,6 +92,13 @@ class BridgeHost:
         if self._link is not None:
             await self._link.close()
 
+    def prefix_of(self, session: str) -> str:
+        """Return what the subjects of a session's user begin with."""
+        if not self.options.prefixes:
+            return ""
+        state = self._node.state.sessions.peek(session)
+        return self.options.prefix(state.user if state is not None else None)
+
     def permissions_changed(self) -> None:
         """Have the bridge look anew at what it may exchange."""
         if self._actor is not None:
@@ -107,11 +114,11 @@ class BridgeHost:
         """Take note of the end of a subscription."""
         self._try(self.interest.removed, session, topic_filter)
 
-    def packets(self, client: str, packet: Publishes, origin: Connection | None) -> None:
+    def packets(self, client: str, packet: Publishes, origin: ClientConnection | None) -> None:
         """Send messages at QoS 0 that are not retained, in whole packets; ``origin`` has them."""
         actor = self._actor
         if actor is None:
-            self._broker.count_dropped("bridge_unavailable", len(packet))
+            self._node.count_dropped("bridge_unavailable", len(packet))
             return
         self._try(actor.packets, client, packet, origin)
 
@@ -130,7 +137,7 @@ class BridgeHost:
         actor = self._actor
         if actor is None:
             if not qos and client != NATS_SESSION:
-                self._broker.count_dropped("bridge_unavailable", len(content.topics))
+                self._node.count_dropped("bridge_unavailable", len(content.topics))
             return
         try:
             actor.published(client, qos, content, refs, took_effect, retain=retain, gated=gated)
@@ -152,11 +159,11 @@ class BridgeHost:
         if actor is None:  # another is on its way already
             _log.error("the bridge failed", **_cause(error))
             return
-        if self._broker.clock.monotonic() - self._began >= _QUIET:
+        if self._node.clock.monotonic() - self._began >= _QUIET:
             self._pause = 0.0
         self._pause = min(max(2 * self._pause, _BEGIN_AGAIN), _BEGIN_AGAIN_AT_MOST)
         _log.error(f"the bridge failed: it begins again in {self._pause:g} s", **_cause(error))
-        self._broker.timers.after(self._pause, self._begin)
+        self._node.timers.after(self._pause, self._begin)
         self.stats.connected = False
         try:
             actor.end("failed")
@@ -210,10 +217,19 @@ class BridgeHost:
         if link is None or wire is None or self._ended or self._actor is not None:
             return
         again = self._began > 0
-        self._began = self._broker.clock.monotonic()
-        self._actor = Bridge(self._broker, self.options, self.interest, link, wire, self.stats)
+        self._began = self._node.clock.monotonic()
+        self._actor = Bridge(
+            self._node,
+            self.options,
+            self.interest,
+            link,
+            wire,
+            self.stats,
+            self.prefix_of,
+            self.failed,
+        )
         try:
-            self._broker.kernel.spawn(self._actor, self._broker)
+            self._node.kernel.spawn(self._actor, self._node.root)
             self.interest.attach(wire)
             self._actor.begin()
         except Exception as error:  # noqa: BLE001 - the connection is not to blame
@@ -238,7 +254,7 @@ class BridgeHost:
     def _tell(self, message: object) -> None:
         actor = self._actor
         if actor is not None and not actor.stopped:
-            self._broker.kernel.tell(actor, message)
+            self._node.kernel.tell(actor, message)
 
 
 def _cause(error: BaseException) -> dict[str, Any]:

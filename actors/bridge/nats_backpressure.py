@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from actors.node.read_pause import Pause
+from actors.node.read_pause import ReadPause
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from actors.connection.connection import Connection
+    from actors.session.ports import ClientConnection
 
 _LOOK = 0.005
 """Seconds between two looks whether there is room."""
@@ -17,7 +17,7 @@ _LONGEST = 0.25
 """Seconds for which publishers may wait for NATS; MQTT clients are not to notice more of it."""
 
 
-class Brake:
+class NatsBackpressure:
     """Holds publishers up until there is room, or until that takes too long.
 
     From then on what they publish is dropped instead, until there has been room again. ``room``
@@ -29,11 +29,11 @@ class Brake:
     ) -> None:
         self._room = room
         self._later = later
-        self._held: set[Connection] = set()
+        self._held: set[ClientConnection] = set()
         self._gave_up = False
         self._looks = 0
 
-    def hold(self, publisher: Connection) -> None:
+    def hold(self, publisher: ClientConnection) -> None:
         """Read nothing more from a client for a moment."""
         if self._gave_up or publisher.ended:
             return
@@ -41,7 +41,7 @@ class Brake:
             self._looks = 0
             self._later(_LOOK, self._look)
         self._held.add(publisher)
-        publisher.pause(Pause.NATS)
+        publisher.pause(ReadPause.NATS)
 
     def _look(self) -> None:
         self._looks += 1
@@ -50,6 +50,6 @@ class Brake:
             self._gave_up = not room
             held, self._held = self._held, set()
             for publisher in held:
-                publisher.resume(Pause.NATS)
+                publisher.resume(ReadPause.NATS)
         if not room:
             self._later(_LOOK, self._look)

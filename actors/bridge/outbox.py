@@ -26,16 +26,16 @@ from eventstore.format.events import (
     entries,
 )
 from eventstore.format.positions import INDEX_BITS, Position, format_position, from_runs, position
+from eventstore.format.turn_parts import Turns
 from eventstore.log.jetstream_log import LogUnavailable
 from eventstore.log.message_store import MessageStore, Stored, messages_of
-from projections.state.turns import Turns
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from actors.bridge.flows import Flows
-    from actors.broker import Broker
     from actors.options.bridge_options import BridgeOptions
+    from actors.session.context import NodeContext
     from eventstore.format.records import Record
 
 _log = structlog.get_logger("foldmq")
@@ -56,19 +56,21 @@ class Outbox:
 
     def __init__(
         self,
-        broker: Broker,
+        node: NodeContext,
         options: BridgeOptions,
         flows: Flows,
         send: Callable[[Leaving], None],
         room: Callable[[], bool],
+        failed: Callable[[BaseException], None],
     ) -> None:
         """``room`` says whether NATS takes more at present."""
+        self._failed = failed
         self._users: dict[str, str | None] = {}
         """Users of sessions at the record that is read, where users have prefixes."""
         self._not_before = 0.0
         self._owed_until: Position = 0
         """What was owed when there was a connection again; it waits until ``_not_before``."""
-        self._broker = broker
+        self._node = node
         self._options = options
         self._flows = flows
         self._send = send
@@ -108,7 +110,7 @@ class Outbox:
                 self._send(leaving)
                 self._flows.flush()
             except Exception as error:  # noqa: BLE001 - the gate goes on; the log has it
-                self._broker.bridge_failed(error)
+                self._failed(error)
                 return
             self.last = leaving.through
         else:
@@ -128,8 +130,8 @@ class Outbox:
         What is owed is not sent before ``grace`` seconds have passed: whoever subscribed, streams
         included, may not be back yet either.
         """
-        self._not_before = self._broker.clock.monotonic() + grace
-        self._owed_until = self._broker.journal.last
+        self._not_before = self._node.clock.monotonic() + grace
+        self._owed_until = self._node.journal.last
         self.last = through
         work = self._catch_up(through)
         self._task = asyncio.get_running_loop().create_task(work, name="bridge")
@@ -149,21 +151,21 @@ class Outbox:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
-            self._broker.bridge_failed(error)
+            self._failed(error)
 
     async def _catch_up(self, through: Position) -> None:
-        broker, journal = self._broker, self._broker.journal
+        node, journal = self._node, self._node.journal
         sequence = self._read_from(through)
         turns = Turns(anywhere=True)
         while True:
-            if sequence < broker.node.begin:
-                if sequence + 1 < broker.node.begin:
+            if sequence < node.state.begin:
+                if sequence + 1 < node.state.begin:
                     _log.warning(
                         "what NATS did not get was cut from the log",
                         position=format_position(through),
-                        begins=broker.node.begin,
+                        begins=node.state.begin,
                     )
-                sequence, turns = broker.node.begin, Turns(anywhere=True)
+                sequence, turns = node.state.begin, Turns(anywhere=True)
             last = min(journal.whole, sequence + _RECORDS_AT_ONCE - 1)
             stop = self._live_from
             if stop is not None:  # but what ends a turn that began before it is read
@@ -174,10 +176,10 @@ class Outbox:
                 await asyncio.sleep(_PAUSE)
                 continue
             try:
-                with broker.retention.holding_still():
-                    if sequence < broker.node.begin:
+                with node.retention.holding_still():
+                    if sequence < node.state.begin:
                         continue
-                    records = [record async for record in broker.log.read(sequence, last)]
+                    records = [record async for record in node.log.read(sequence, last)]
             except LogUnavailable:
                 records = []
             if not records:
@@ -191,7 +193,7 @@ class Outbox:
     def _go_live(self, read: int) -> bool:
         """Switch over to what the gate lets pass; all before record ``read`` was sent."""
         if self._live_from is None:
-            self._live_from = self._broker.journal.end + 1
+            self._live_from = self._node.journal.end + 1
             self._early = []
         if read < self._live_from:
             return False
@@ -206,14 +208,14 @@ class Outbox:
         """Send what takes effect with the events of a record, behind a position."""
         base = position(record.sequence, 0)
         messages: dict[Position, Stored] | None = None
-        begun = self._broker.clock.monotonic()
+        begun = self._node.clock.monotonic()
         for index, event in record.events():
             at = base + index
             if self._options.prefixes:
                 self._learn_user(event)
-            if self._broker.clock.monotonic() - begun > _SLICE:
+            if self._node.clock.monotonic() - begun > _SLICE:
                 await asyncio.sleep(0)
-                begun = self._broker.clock.monotonic()
+                begun = self._node.clock.monotonic()
             if at + entries(event) - 1 <= through:
                 continue
             if isinstance(event, MessagePublished) and event.qos and event.session != NATS_SESSION:
@@ -228,7 +230,7 @@ class Outbox:
     async def _published(self, event: MessagePublished, at: Position, stored: Stored) -> None:
         prefix = self._prefix(event.session)
         if prefix is None:
-            self._broker.count_dropped("bridge_unknown_user", event.count, client=event.session)
+            self._node.count_dropped("bridge_unknown_user", event.count, client=event.session)
             return
         await self._when_room(
             Leaving(
@@ -258,10 +260,10 @@ class Outbox:
                     retained.update(range(first, first + published.count))
         found = [(ref, message) for ref in refs if (message := store.get(ref)) is not None]
         if prefix is None:
-            self._broker.count_dropped("bridge_unknown_user", len(refs), client=event.session)
+            self._node.count_dropped("bridge_unknown_user", len(refs), client=event.session)
             return
         if len(found) < len(refs):
-            self._broker.count_dropped("bridge_cut", len(refs) - len(found), client=event.session)
+            self._node.count_dropped("bridge_cut", len(refs) - len(found), client=event.session)
         for number, (ref, message) in enumerate(found, 1):
             await self._when_room(
                 Leaving(
@@ -283,23 +285,23 @@ class Outbox:
 
         Without those that were cut off: nobody but the bridge needed them any more.
         """
-        node, log = self._broker.node, self._broker.log
+        node_state, log = self._node.state, self._node.log
         while True:
             try:
-                with self._broker.retention.holding_still():
+                with self._node.retention.holding_still():
                     return await log.read_some(
                         {
                             at
                             for ref in refs
-                            for at in node.where(ref >> INDEX_BITS)
-                            if at >= node.begin
+                            for at in node_state.where(ref >> INDEX_BITS)
+                            if at >= node_state.begin
                         }
                     )
             except LogUnavailable:
                 await asyncio.sleep(_RETRY)
 
     async def _when_room(self, leaving: Leaving) -> None:
-        clock = self._broker.clock
+        clock = self._node.clock
         if leaving.since <= self._owed_until and (wait := self._not_before - clock.monotonic()) > 0:
             await asyncio.sleep(wait)
         while not self._room():  # noqa: ASYNC110 - the server sets the pace
@@ -316,9 +318,9 @@ class Outbox:
         sequence = through >> INDEX_BITS
         if not self._options.prefixes:
             return sequence
-        node = self._broker.node
-        before = [one.begun for one in node.checkpoints if one.begun <= through]
-        return max(before, default=0) >> INDEX_BITS or node.begin
+        node_state = self._node.state
+        before = [one.begun for one in node_state.checkpoints if one.begun <= through]
+        return max(before, default=0) >> INDEX_BITS or node_state.begin
 
     def _learn_user(self, event: Event) -> None:
         if isinstance(event, SessionOpened):

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING
 import structlog
 
 from actors.authn.credentials import suspects
-from actors.authn.pseudonyms import pseudonym
 from actors.connection.acceptor import Acceptor
 from actors.connection.listener import Listener
-from actors.limits.addresses import network_of
-from actors.limits.client_limits import Guard
+from actors.connection.pseudonyms import pseudonym
+from actors.limits.client_limits import ClientLimits
 from actors.session.messages import Authenticated, Close
 from eventstore.format.events import NATS_SESSION
 from protocol.mqtt.packets import ConnectCode
@@ -23,15 +22,16 @@ from protocol.mqtt.packets import ConnectCode
 if TYPE_CHECKING:
     import asyncio
     import socket
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
-    from actors.authn.credentials import Credentials, Verdict
-    from actors.broker import Broker
+    from actors.authn.credentials import Authenticator, Credentials, Verdict
     from actors.connection.connection import Connection
     from actors.connection.listener import ListenerOptions
     from actors.options.broker_options import Options
     from actors.options.limit_options import Quota
-    from protocol.mqtt.packets import Connect
+    from actors.session.context import NodeContext
+    from actors.session.ports import ClientConnection
+    from protocol.mqtt.packets import Connect, Packet
 
 _log = structlog.get_logger("foldmq")
 
@@ -41,22 +41,27 @@ _REVOKED = "login_revoked"
 """Why a connection ends whose user is no longer in the password file as it was."""
 
 
-class Door:
+class Admission:
     """Where connections come in to a broker."""
 
-    def __init__(self, broker: Broker) -> None:
-        self.guard: Guard[Connection] = Guard(broker.options.bounds, {})
+    def __init__(self, node: NodeContext, authenticator: Authenticator) -> None:
+        self.guard: ClientLimits[Connection] = ClientLimits(node.options.bounds, {})
+        self.authenticator = authenticator
+        self.connections: set[Connection] = set()
+        """All that are open."""
+        self.on_connect: Callable[[Connection, list[Packet]], None] | None = None
+        """Called with each CONNECT, while a trace wants to know."""
         self.listeners: dict[str, Listener] = {}
         """By name."""
         self.acceptors: list[Acceptor] = []
-        self._broker = broker
+        self._node = node
         self._logins = 0
 
     def listen(self, options: ListenerOptions, sockets: Sequence[socket.socket]) -> None:
         """Accept connections at sockets that are bound and listening."""
-        listener = Listener(self._broker, options)
+        listener = Listener(self._node, self, options)
         self.listeners[options.name] = listener
-        kernel = self._broker.kernel
+        kernel = self._node.kernel
         if options.stack.handshakes is not None:
             options.stack.handshakes.at_work = lambda: kernel.at_work
         for bound in sockets:
@@ -65,7 +70,7 @@ class Door:
             )
             acceptor.start()
             self.acceptors.append(acceptor)
-        self.guard.change(self._broker.options.bounds, self._quotas())
+        self.guard.change(self._node.options.bounds, self._quotas())
 
     def close(self) -> None:
         """Accept nothing more."""
@@ -77,7 +82,7 @@ class Door:
         for own in listeners:
             self.listeners[own.name].options = own
         self.guard.change(options.bounds, self._quotas())
-        for connection in self._broker.connections:
+        for connection in self.connections:
             if connection.identity is not None:
                 self._meter(connection)
 
@@ -86,19 +91,19 @@ class Door:
 
         Their sessions are as after any end that the client did not ask for.
         """
-        broker, count = self._broker, 0
-        for connection in broker.connections:
+        node, count = self._node, 0
+        for connection in self.connections:
             verdict = connection.identity
             if verdict is None or self._still_good(verdict) or connection.ended:
                 continue
             count += 1
             # There may be thousands, if the file is another one: clients that stay go first.
-            broker.kernel.put_off(connection, Close(_REVOKED))
+            node.kernel.put_off(connection, Close(_REVOKED))
         if count:
             _log.info("logins revoked: users or passwords changed", connections=count)
 
     def _still_good(self, verdict: Verdict) -> bool:
-        return verdict.proof is None or self._broker.authenticator.holds(verdict)
+        return verdict.proof is None or self.authenticator.holds(verdict)
 
     def _quotas(self) -> dict[str, Quota]:
         return {name: one.options.quota for name, one in self.listeners.items()}
@@ -112,11 +117,11 @@ class Door:
             return False
         if self.guard.arrive(listener, connection.host, now) is not None:
             return False
-        broker = self._broker
-        broker.connections.add(connection)
-        broker.meters.accepted += 1
-        most = max(broker.meters.most_connections, len(broker.connections))
-        broker.meters.most_connections = most
+        node = self._node
+        self.connections.add(connection)
+        node.counters.accepted += 1
+        most = max(node.counters.most_connections, len(self.connections))
+        node.counters.most_connections = most
         self._make_room(self.guard.unauthenticated.join(connection, connection.host))
         return True
 
@@ -125,8 +130,8 @@ class Door:
         return self._full(host) or self.guard.refuses(listener, host, self._now())
 
     def _full(self, address: str) -> bool:
-        broker = self._broker
-        if not broker.draining and len(broker.connections) < broker.options.max_connections:
+        node = self._node
+        if not node.draining and len(self.connections) < node.options.max_connections:
             return False
         self.guard.refused.add("connections", self._now(), address=address)
         return True
@@ -145,10 +150,10 @@ class Door:
     def sample(self, lag: float) -> None:
         """Take note of how late the event loop is, in seconds; to be called often."""
         now = self._now()
-        kernel = self._broker.kernel
-        self._broker.meters.longest_turn.observe(kernel.longest, now)
+        kernel = self._node.kernel
+        self._node.counters.longest_turn.observe(kernel.longest, now)
         kernel.longest = 0.0
-        oldest = self._broker.journal.oldest
+        oldest = self._node.journal.oldest
         self.guard.overload.sample(lag, 0.0 if oldest is None else now - oldest, now)
 
     def hold(self, connection: Connection, size: int) -> None:
@@ -181,7 +186,7 @@ class Door:
         if guard.owes(host, user, now):
             connection.refuse(ConnectCode.SERVER_UNAVAILABLE, "publish_rate")
             return False
-        session = self._broker.find_session(name)
+        session = self._node.directory.find_session(name)
         old = session.connection if session is not None else None
         if old is not None and user is not None and old.counted_user == user:
             old.counted_user = None  # it is about to be taken over
@@ -199,32 +204,32 @@ class Door:
 
     def forget(self, connection: Connection) -> None:
         """Count a connection out."""
-        broker = self._broker
-        if connection in broker.connections:
+        node = self._node
+        if connection in self.connections:
             guard, host = self.guard, connection.host
             guard.unauthenticated.leave(connection, host)
             guard.leave(connection.listener.options.name, host, connection.counted_user)
             guard.slow.forget(connection)
-        broker.connections.discard(connection)
-        broker.paused.discard(connection)
+        self.connections.discard(connection)
+        node.paused.discard(connection)
 
     def sweep(self) -> None:
         """Close clients that take nothing, and forget what no longer matters; once a second."""
         now = self._now()
-        for slow in self.guard.sweep(self._broker.connections, now):
+        for slow in self.guard.sweep(self.connections, now):
             client = slow.reader.client_id
             self.guard.refused.add(slow.reason, now, client=client, unread=slow.unread)
             self.guard.fault(slow.reader.host, now)
             slow.reader.abort(slow.reason)
 
     def _now(self) -> float:
-        return self._broker.clock.monotonic()
+        return self._node.clock.monotonic()
 
     # Whose it is.
 
     def known_as(self, client_id: str) -> str:
         """Return what stands for a client identifier in the log and wherever else it is seen."""
-        key = self._broker.options.pseudonym_key
+        key = self._node.options.pseudonym_key
         return pseudonym(client_id, key) if key and client_id else client_id
 
     def authenticate(
@@ -236,7 +241,7 @@ class Door:
         waits already: the connection was refused.
         """
         most = _MAX_LOGINS
-        if self._logins >= most // 2 and suspects(self._broker.authenticator, shown):
+        if self._logins >= most // 2 and suspects(self.authenticator, shown):
             most //= 2  # the rest is for clients of which nothing is known against them
         if self._logins >= most:
             self.guard.refused.add(
@@ -248,7 +253,7 @@ class Door:
             connection.refuse(ConnectCode.SERVER_UNAVAILABLE, "too_many_logins")
             return None
         self._logins += 1
-        task = self._broker.work(self._authenticate(connection, connect, shown))
+        task = self._node.spawn_task(self._authenticate(connection, connect, shown))
         # Not in the task: one that is cancelled before its first step never runs.
         task.add_done_callback(self._login_over)
         return task
@@ -259,22 +264,20 @@ class Door:
     async def _authenticate(
         self, connection: Connection, connect: Connect, shown: Credentials
     ) -> None:
-        broker, asked, verdict = self._broker, None, None
-        while verdict is None or asked is not broker.authenticator:  # a reload came meanwhile
-            asked = broker.authenticator
+        node, asked, verdict = self._node, None, None
+        while verdict is None or asked is not self.authenticator:  # a reload came meanwhile
+            asked = self.authenticator
             verdict = await asked.check(shown)
         if not connection.stopped:
             # The client is as good as in: it does not wait behind all who have said nothing yet.
-            broker.kernel.put_off(
-                connection, Authenticated(connect, verdict), first=verdict.accepted
-            )
+            node.kernel.put_off(connection, Authenticated(connect, verdict), first=verdict.accepted)
 
-    def refuses_stranger(self, connection: Connection, name: str) -> bool:
+    def refuses_stranger(self, connection: ClientConnection, name: str) -> bool:
         """Refuse who is another user than the one whose session it is; say whether it is so.
 
         Only where users are looked at: what a client says of itself proves nothing.
         """
-        state, verdict = self._broker.node.sessions.peek(name), connection.identity
+        state, verdict = self._node.state.sessions.peek(name), connection.identity
         if state is None or state.user is None or verdict is None or verdict.claimed:
             return False
         if state.user == verdict.user:
@@ -283,25 +286,3 @@ class Door:
         self.guard.refused.add("other_user", now, client=name, user=verdict.user)
         connection.refuse(ConnectCode.IDENTIFIER_REJECTED, "other_user")
         return True
-
-    def allows_pattern(
-        self, session: str, connection: Connection, topic_filter: str, fresh: set[int]
-    ) -> bool:
-        """Return whether a session may have a filter with this pattern of wildcards.
-
-        ``fresh`` are patterns that are granted to it and not in the index yet.
-        """
-        topics, verdict = self.guard.topics, connection.identity
-        owner = network_of(connection.host)
-        if verdict is not None and verdict.user is not None and not verdict.claimed:
-            owner = f"user {verdict.user}"
-        return self._broker.router.patterns.allows(
-            session, owner, topic_filter, fresh, topics.patterns, topics.patterns_in_all
-        )
-
-    def too_deep(self, topic: bytes) -> bool:
-        """Say whether a topic has more levels than there may be."""
-        reason = self.guard.topics.refuses_topic(topic)
-        if reason is not None:
-            self.guard.refused.add(reason, self._now())
-        return reason is not None

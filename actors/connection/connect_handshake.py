@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from actors.authn.chain import JAILED
 from actors.authn.credentials import Credentials
-from actors.node.read_pause import Pause
+from actors.node.read_pause import ReadPause
 from actors.session.messages import ConnectRequest
 from actors.transports.certificate import identity
 from eventstore.shown import escaped
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     import asyncio
 
     from actors.authn.credentials import Verdict
-    from actors.broker import Broker
     from actors.connection.connection import Connection
+    from actors.session.context import NodeContext
     from protocol.mqtt.packets import Packet
 
 _SHOWN = 200
@@ -26,14 +26,14 @@ _MAX_UNREAD = 1024 * 1024
 """Bytes that may come in before the CONNECT is answered."""
 
 
-class Login:
+class ConnectHandshake:
     """What a connection has until its CONNECT is accepted: nobody knows whose it is."""
 
     __slots__ = (
         "_below",
-        "_broker",
         "_connection",
         "_early",
+        "_node",
         "_seen",
         "_size",
         "_task",
@@ -41,8 +41,8 @@ class Login:
         "looking",
     )
 
-    def __init__(self, broker: Broker, connection: Connection) -> None:
-        self._broker = broker
+    def __init__(self, node: NodeContext, connection: Connection) -> None:
+        self._node = node
         self._connection = connection
         self._below = 0
         """Bytes that stages below read."""
@@ -52,7 +52,7 @@ class Login:
         self._size = 0
         """Bytes of that which are not packets yet."""
         self._task: asyncio.Task[None] | None = None
-        self.began = broker.clock.monotonic()
+        self.began = node.clock.monotonic()
         """When the connection was accepted, seconds of the broker's clock."""
         self.looking = False
         """The CONNECT has come, and is being looked at."""
@@ -71,7 +71,7 @@ class Login:
 
     def hold(self) -> None:
         """Count what is kept among that of all who are not known yet; it may end the connection."""
-        self._broker.door.hold(self._connection, max(self._below, self._seen))
+        self._connection.listener.admission.hold(self._connection, max(self._below, self._seen))
 
     def keep(self, part: bytes | list[Packet]) -> None:
         """Keep what a client sends before its CONNECT is answered; it may, within bounds."""
@@ -79,7 +79,7 @@ class Login:
         if isinstance(part, bytes):
             self._size += len(part)
             if self._size > _MAX_UNREAD:
-                self._connection.pause(Pause.CONNECT)
+                self._connection.pause(ReadPause.CONNECT)
 
     def early(self) -> tuple[list[list[Packet]], bytes]:
         """Return what was kept: packets, and behind them bytes."""
@@ -100,21 +100,22 @@ class Login:
         connect = packets[0]
         if not isinstance(connect, Connect):
             return
-        broker, connection = self._broker, self._connection
+        node, connection = self._node, self._connection
+        admission = connection.listener.admission
         self.looking = True
         if len(packets) > 1:
             self.keep(packets[1:])
         connection.given_id = connect.client_id
         shown = self._credentials(connect)
-        connect.client_id = connection.client_id = broker.door.known_as(connect.client_id)
-        if broker.on_connect is not None:
-            broker.on_connect(connection, packets)
-        broker.meters.packets_in += 1
-        broker.meters.connects += 1
+        connect.client_id = connection.client_id = admission.known_as(connect.client_id)
+        if admission.on_connect is not None:
+            admission.on_connect(connection, packets)
+        node.counters.packets_in += 1
+        node.counters.connects += 1
         connect.password = None
-        verdict = broker.authenticator.check_now(shown)
+        verdict = admission.authenticator.check_now(shown)
         if verdict is None:
-            self._task = broker.door.authenticate(connection, connect, shown)
+            self._task = admission.authenticate(connection, connect, shown)
         else:
             self.decided(connect, verdict)
 
@@ -143,12 +144,12 @@ class Login:
             connection.refuse(ConnectCode(int(verdict.result)), "not_authorised")
             return
         connection.identify(verdict)
-        if self._broker.door.identified(connection, connect):
-            connection.kernel.tell(self._broker, ConnectRequest(connection, connect))
+        if connection.listener.admission.identified(connection, connect):
+            connection.kernel.tell(self._node.root, ConnectRequest(connection, connect))
 
     def _tell_unwelcome(self, connect: Connect, verdict: Verdict) -> None:
         """Log who is not let in, but for those who try again and again."""
-        guard, now = self._broker.guard, self._connection.now
+        guard, now = self._node.limits, self._connection.now
         user = None if connect.username is None else escaped(connect.username, _SHOWN)
         client = escaped(connect.client_id, _SHOWN)
         where = self._connection.address

@@ -1,11 +1,10 @@
 """One actor for each socket: bytes to packets, and bytes out when the gate allows.
 
 It knows framing, the keep alive and back-pressure, and no rule of a session. Who the client is,
-its :class:`~actors.connection.connect_handshake.Login` finds out; what may not be taken at once
-waits in
-:class:`~actors.connection.input_throttle.Bites`. It is also the asyncio protocol of its transport;
-what the transport calls is told to the actor like any other message, so that a failure in it is
-supervised like any other.
+its :class:`~actors.connection.connect_handshake.ConnectHandshake` finds out; what may not be taken
+at once waits in :class:`~actors.connection.input_throttle.InputThrottle`. It is also the asyncio
+protocol of its transport; what the transport calls is told to the actor like any other message, so
+that a failure in it is supervised like any other.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 import structlog
 
-from actors.connection.connect_handshake import Login
-from actors.connection.input_throttle import GO_ON, Bites
+from actors.connection.connect_handshake import ConnectHandshake
+from actors.connection.input_throttle import GO_ON, InputThrottle
 from actors.connection.keep_alive import KeepAlive
-from actors.kernel.kernel import LATER_SLICE, LoopActor
-from actors.node.read_pause import Pause
-from actors.session.backpressure import Brake
+from actors.kernel.kernel import LATER_SLICE, LoopActor, Read
+from actors.node.read_pause import ReadPause
+from actors.session.backpressure import SlowReaderBackpressure
 from actors.session.messages import Authenticated, Close, Detached, Packets, Writable
 from actors.transports.handshakes import HandshakeError
 from actors.transports.peer import keep_alive_in_tcp, local_peer
@@ -34,11 +33,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from actors.authn.credentials import Verdict
-    from actors.authz.rules import Access
-    from actors.broker import Broker
+    from actors.authz.rules import TopicAcl
     from actors.connection.listener import Listener
     from actors.kernel.clock import Timers
-    from actors.limits.publish_rates import Meter
+    from actors.limits.publish_rates import RateLimiter
+    from actors.session.context import NodeContext
+    from actors.session.ports import ClientConnection
     from actors.session.session import Session
     from eventstore.log.journal import Effects
 
@@ -62,6 +62,10 @@ _HEAVY, _DELIVERED, _HEAVY_TIME = 1000, 10, 0.1
 count as one more; seconds between two looks at them."""
 _LEAST_AT_ONCE = 512
 """The same while light clients are about, at least."""
+_UNHURRIED = frozenset({b"\x40", b"\x50", b"\x70", b"\xc0"})
+"""First bytes of PUBACK, PUBREC, PUBCOMP and PINGREQ. A light client that sends nothing else does
+not notice whether others are served in long or short turns: the receivers of a client in bulk are
+no reason to serve that one in small parts."""
 _SLOWEST = 1 / 64
 """The least of the usual work that a client may cause in one turn."""
 _LINGER = 5.0
@@ -77,18 +81,6 @@ class _Lost:
         self.error = error
         self.waited = False
         """It was put off until the broker has seen the CONNECT."""
-
-
-class _Large:
-    """A read that comes behind those of clients that send less."""
-
-    __slots__ = ("data",)
-
-    def __init__(self, data: bytes) -> None:
-        self.data = data
-
-    def __repr__(self) -> str:
-        return f"{len(self.data)} bytes"
 
 
 _PING = object()
@@ -123,13 +115,13 @@ class Connection(LoopActor, asyncio.Protocol):
         "_behind",
         "_bites",
         "_brake",
-        "_broker",
         "_closed",
         "_counted",
         "_counted_at",
         "_decoder",
         "_ended",
         "_login",
+        "_node",
         "_paused",
         "_settles",
         "_transport",
@@ -152,6 +144,7 @@ class Connection(LoopActor, asyncio.Protocol):
         "keep_alive",
         "last_read",
         "listener",
+        "max_packet",
         "messages_in",
         "messages_out",
         "pace",
@@ -161,16 +154,16 @@ class Connection(LoopActor, asyncio.Protocol):
         "writable",
     )
 
-    def __init__(self, broker: Broker, listener: Listener) -> None:
+    def __init__(self, node: NodeContext, listener: Listener) -> None:
         super().__init__()
-        self._broker = broker
+        self._node = node
         self._decoder = Decoder(listener.options.max_packet_size, _PACKETS_AT_ONCE)
         self._transport: asyncio.Transport | None = None
         self._behind = 0
         """Reads that are handled behind those of clients that send little."""
-        self._bites: Bites | None = Bites(self)
+        self._bites: InputThrottle | None = InputThrottle(self)
         """What is not taken at once; None for a client that is not new and has no rate."""
-        self._brake: Brake | None = None
+        self._brake: SlowReaderBackpressure | None = None
         """Who waits until this client reads; None for most."""
         self._closed = False
         self._counted = 0
@@ -179,12 +172,12 @@ class Connection(LoopActor, asyncio.Protocol):
         self._ended = False
         self._alive: KeepAlive | None = None
         """None without a keep alive."""
-        self._login: Login | None = Login(broker, self)
+        self._login: ConnectHandshake | None = ConnectHandshake(node, self)
         """None once the CONNECT is accepted."""
-        self._paused = Pause(0)
+        self._paused = ReadPause(0)
         self._settles: float | None = math.inf
         """Monotonic time from which it is a client like others; None once it is."""
-        self.access: Access | None = None
+        self.access: TopicAcl | None = None
         """What the client may publish and subscribe to; None: everything."""
         self.address = ""
         self.bytes_in = 0
@@ -203,6 +196,8 @@ class Connection(LoopActor, asyncio.Protocol):
         self.identity: Verdict | None = None
         """Who the client is, once that is known."""
         self.listener = listener
+        self.max_packet = listener.options.max_packet_size
+        """Bytes of the largest packet that the client may send."""
         self.deaf = False
         """It is about to be closed: what it sent and nobody has handled yet does not count."""
         self.connected_ms = 0
@@ -233,18 +228,18 @@ class Connection(LoopActor, asyncio.Protocol):
         self._look_for_peer()
         self._transport.set_write_buffer_limits(high=_WRITE_HIGH)
         keep_alive_in_tcp(transport)
-        broker = self._broker
-        if not broker.door.admit(self):
+        node = self._node
+        if not self.listener.admission.admit(self):
             self._ended = self._closed = True
             self._transport.abort()
             return
-        broker.timers.remind(self.listener.options.connect_timeout, self._connect_deadline)
+        node.timers.remind(self.listener.options.connect_timeout, self._connect_deadline)
 
     def peer_known(self) -> None:
         """Take note of where the client really is, as a proxy says."""
         if not self._ended:
             self._look_for_peer()
-            self._broker.door.locate(self)
+            self.listener.admission.locate(self)
 
     def _look_for_peer(self) -> None:
         transport = self._transport
@@ -263,32 +258,33 @@ class Connection(LoopActor, asyncio.Protocol):
             return
         if self.kernel.between:
             # No client has more than one read in the next turn, however long this one is.
-            self.pause(Pause.TURN)
+            self.pause(ReadPause.TURN)
         if self._settles is not None and self._settles <= self.now:
             self._settles = None
             self._spare_bites()
         if self._settles is None:
-            if self._behind or len(data) > _LARGE or self._sends_much():
+            now = self.kernel.clock()
+            if self._behind or len(data) > _LARGE or self._sends_much(now):
                 # Those who send little come first.
                 if self._behind:
-                    self.pause(Pause.TURN)
+                    self.pause(ReadPause.TURN)
                 self._behind += 1
-                self.kernel.later(self, _Large(data))
+                self.kernel.later(self, Read(data))
             else:
-                self.kernel.light += 1
+                if data[:1] not in _UNHURRIED:
+                    self.kernel.light_at = now
                 if self.pace < 1:
                     self._go_at(min(1.0, self.pace * 1.5))
-                self.kernel.tell(self, data)
+                self.kernel.gather(self, data)
         else:
             if self._login is not None and not self._ended:
                 self._login.saw(len(data))
             if self.mailbox_depth or len(data) > _SMALL:
-                self.pause(Pause.TURN)
+                self.pause(ReadPause.TURN)
             self.kernel.put_off(self, data, first=self.identity is not None)
 
-    def _sends_much(self) -> bool:
+    def _sends_much(self, now: float) -> bool:
         """Return whether the client sends so many packets that others come first."""
-        now = self.kernel.clock()
         if now - self._counted_at >= _HEAVY_TIME:
             count = self.packets_in + self.caused // _DELIVERED
             self.heavy = count - self._counted > _HEAVY * (now - self._counted_at)
@@ -335,10 +331,6 @@ class Connection(LoopActor, asyncio.Protocol):
         if type(message) is bytes:
             self._on_bytes(message)
             self._resume_turn()
-        elif type(message) is _Large:
-            self._behind -= 1
-            self._on_bytes(message.data)
-            self._resume_turn()
         elif message is _TAKE_MORE:
             if self._decoder.more and not self._ended:
                 self.take(b"")
@@ -359,10 +351,47 @@ class Connection(LoopActor, asyncio.Protocol):
         elif type(message) is Close:
             self.close(message.reason)
 
+    # What is handled for many connections in one pass, see ``actors.connection.turn``.
+
+    @property
+    def plain(self) -> bool:
+        """True while what the client sends may be read without a look at anything else."""
+        return (
+            self._bites is None
+            and self._login is None
+            and self.tap is None
+            and not self.deaf
+            and not self._ended
+            and not self.stopped
+            and self._decoder.empty
+        )
+
+    def put_behind(self) -> None:
+        """Take note that a read is left for later."""
+        self._behind += 1
+
+    def began_part(self) -> None:
+        """Take note that a read which was left for later is handled now."""
+        self._behind -= 1
+
+    def took(self, size: int, packets: int) -> None:
+        """Count packets that were read, and their bytes."""
+        node = self._node
+        self.handled += 1
+        self.last_read = node.clock.monotonic()
+        self.bytes_in += size
+        self.packets_in += packets
+        node.counters.bytes_in += size
+        node.counters.packets_in += packets
+        if self._alive is not None:
+            self._alive.took(size, packets=True)
+        if self._paused & ReadPause.TURN:
+            self._resume_turn()
+
     def _resume_turn(self) -> None:
         """Read again when nothing that was read is left for another turn."""
-        if self._paused & Pause.TURN and not self._behind and not self.untaken:
-            self.resume(Pause.TURN)
+        if self._paused & ReadPause.TURN and not self._behind and not self.untaken:
+            self.resume(ReadPause.TURN)
 
     def _lost(self, message: _Lost) -> None:
         """Handle what came before, then the end."""
@@ -393,11 +422,11 @@ class Connection(LoopActor, asyncio.Protocol):
         self._alive = None
         self._login = None
         self._bites = None
-        self._broker.door.forget(self)
+        self.listener.admission.forget(self)
 
     def on_stop(self) -> None:
         """Forget the connection, and what refers to it in a circle."""
-        self._broker.door.forget(self)
+        self.listener.admission.forget(self)
         self._release_brake()
         self._transport = None
         self._alive = None
@@ -410,7 +439,7 @@ class Connection(LoopActor, asyncio.Protocol):
         transport = self._transport
         if transport is not None and not self._closed and not transport.is_closing():
             self.bytes_out += len(data)
-            self._broker.meters.bytes_out += len(data)
+            self._node.counters.bytes_out += len(data)
             transport.write(data)
             if self.tap is not None:
                 self.tap.wrote(self, data)
@@ -426,12 +455,12 @@ class Connection(LoopActor, asyncio.Protocol):
     @property
     def now(self) -> float:
         """Seconds of the broker's clock."""
-        return self._broker.clock.monotonic()
+        return self._node.clock.monotonic()
 
     @property
     def timers(self) -> Timers:
         """Timers of the broker."""
-        return self._broker.timers
+        return self._node.timers
 
     @property
     def peer_certificate(self) -> Mapping[str, Any] | None:
@@ -452,7 +481,7 @@ class Connection(LoopActor, asyncio.Protocol):
         return self.gated + (transport.get_write_buffer_size() if transport is not None else 0)
 
     @property
-    def paused(self) -> Pause:
+    def paused(self) -> ReadPause:
         """Why nothing is read at present; 0 when it is read."""
         return self._paused
 
@@ -467,6 +496,11 @@ class Connection(LoopActor, asyncio.Protocol):
         return self._decoder.more
 
     @property
+    def settled(self) -> bool:
+        """True once it is a client like others."""
+        return self._settles is None or self._settles <= self.now
+
+    @property
     def looking(self) -> bool:
         """True while it is found out whose connection it is."""
         return self._login is not None and self._login.looking
@@ -479,12 +513,12 @@ class Connection(LoopActor, asyncio.Protocol):
     def attached(self, session: Session, keep_alive: int) -> None:
         """Begin to pass packets on to a session; it accepted the CONNECT."""
         self.session = session
-        self.connected_ms = self._broker.clock.time_ms()
+        self.connected_ms = self._node.clock.time_ms()
         self._settles = self.now + _NEW
         self.last_read = -math.inf
         self.keep_alive = keep_alive
         if keep_alive and self._transport is not None:
-            rate = self._broker.options.bounds.packet_rate
+            rate = self._node.options.bounds.packet_rate
             self._alive = KeepAlive(self, self._transport, keep_alive, rate)
         if isinstance(self._transport, WebSocketStage):
             # Until now its frames had no more room than a CONNECT needs.
@@ -495,7 +529,7 @@ class Connection(LoopActor, asyncio.Protocol):
         """Take what came behind the CONNECT while that was looked at."""
         login, self._login = self._login, None
         bites = self._bites
-        self.resume(Pause.CONNECT)
+        self.resume(ReadPause.CONNECT)
         if login is None or bites is None:
             return
         early, rest = login.early()
@@ -512,7 +546,7 @@ class Connection(LoopActor, asyncio.Protocol):
     def refuse(self, code: ConnectCode, reason: str) -> None:
         """Answer the CONNECT with a return code other than 0 and close [MQTT-3.2.2-5]."""
         self.write(connack(code))
-        self._broker.meters.packets_out += 1
+        self._node.counters.packets_out += 1
         self._end(reason)
         self.finish()
 
@@ -537,10 +571,14 @@ class Connection(LoopActor, asyncio.Protocol):
         self._end(reason)
         self._close_now()
 
+    def close_soon(self, reason: str) -> None:
+        """Close the connection when what it was told before is done."""
+        self.kernel.tell(self, Close(reason))
+
     def close_behind(self) -> None:
         """Close the transport behind what was handed to the gate until now."""
         if not self._closed and not self.stopped:
-            self._broker.journal.after(_Closer(self), b"close")
+            self._node.journal.after(_Closer(self), b"close")
             self.kernel.wake()
 
     def _linger(self, session: Session | None) -> None:
@@ -554,7 +592,7 @@ class Connection(LoopActor, asyncio.Protocol):
             self._closed = True
             self._transport.abort()
 
-    def pause(self, reason: Pause) -> None:
+    def pause(self, reason: ReadPause) -> None:
         """Read nothing more until every reason to pause is gone."""
         transport = self._transport
         if not self._paused and transport is not None and not transport.is_closing():
@@ -563,7 +601,7 @@ class Connection(LoopActor, asyncio.Protocol):
             self._alive.pause()
         self._paused |= reason
 
-    def resume(self, reason: Pause) -> None:
+    def resume(self, reason: ReadPause) -> None:
         """Take back a reason to pause; read again if it was the last one."""
         if not self._paused & reason:
             return
@@ -574,11 +612,11 @@ class Connection(LoopActor, asyncio.Protocol):
         if not self._paused and self._alive is not None:
             self._alive.resume()
 
-    def brake(self, publisher: Connection, count: int) -> None:
+    def brake(self, publisher: ClientConnection, count: int) -> None:
         """Let a publisher wait until this client, which reads too slowly, has caught up."""
         if publisher is not self:
             if self._brake is None:
-                self._brake = Brake()
+                self._brake = SlowReaderBackpressure()
             self._brake.hold(publisher, count, self.timers)
 
     def _release_brake(self) -> None:
@@ -589,15 +627,15 @@ class Connection(LoopActor, asyncio.Protocol):
     def _tell_session(self, message: Any) -> None:
         session = self.session
         if session is not None:
-            self._broker.tell_session(session, message)
+            self._node.tell_session(session, message)
 
     def _on_bytes(self, data: bytes) -> None:
         if self._ended:
             return
-        broker = self._broker
-        self.last_read = broker.clock.monotonic()
+        node = self._node
+        self.last_read = node.clock.monotonic()
         self.bytes_in += len(data)
-        broker.meters.bytes_in += len(data)
+        node.counters.bytes_in += len(data)
         if self._bites is None or not self._bites.keeps(data):
             self.take(data)
 
@@ -619,7 +657,7 @@ class Connection(LoopActor, asyncio.Protocol):
 
     def take(self, data: bytes) -> None:
         """Read packets in bytes, and do what they ask for."""
-        broker, login = self._broker, self._login
+        node, login = self._node, self._login
         if login is not None and login.looking:
             if data:
                 login.keep(data)
@@ -646,13 +684,13 @@ class Connection(LoopActor, asyncio.Protocol):
         self._look_for_violation()
         if self._decoder.more and not self._ended and not self.looking:
             self._take_more_later()
-        if broker.journal.congested:
-            self.pause(Pause.LOG)
-            broker.paused.add(self)
+        if node.journal.congested:
+            self.pause(ReadPause.LOG)
+            node.paused.add(self)
 
     def _take_more_later(self) -> None:
         """Take the packets that are left in another turn; nothing more is read meanwhile."""
-        self.pause(Pause.TURN)
+        self.pause(ReadPause.TURN)
         if self._bites is not None:
             self._bites.again()
         else:
@@ -701,7 +739,7 @@ class Connection(LoopActor, asyncio.Protocol):
         if error is None or self._ended or self.looking:
             return
         now, about = self.now, str(error)
-        guard = self._broker.guard
+        guard = self._node.limits
         guard.broken.add(
             "protocol_error", now, client=self.client_id, address=self.address, error=about
         )
@@ -712,7 +750,7 @@ class Connection(LoopActor, asyncio.Protocol):
 
     def _pass_on(self, packets: list[Packet]) -> None:
         """Give packets to the session in one message; answer a lonely PINGREQ, see DISCONNECT."""
-        self._broker.meters.took(self, packets)
+        self._node.counters.took(self, packets)
         leaves = type(packets[-1]) is Disconnect
         if leaves:
             packets.pop()
@@ -736,17 +774,17 @@ class Connection(LoopActor, asyncio.Protocol):
 
         It need not wait for the disk: a client whose log is stuck still sees that the broker lives.
         """
-        self._broker.journal.pass_or_follow(self, PINGRESP)
-        self._broker.meters.packets_out += 1
+        self._node.journal.pass_or_follow(self, PINGRESP)
+        self._node.counters.packets_out += 1
 
     def _tell_refused(self, error: Exception | None) -> None:
         """Count what a stage below did not let through."""
         reason = {HandshakeError: "tls_handshake", ConnectionError: "framing"}.get(type(error))
         if reason is not None:
             now = self.now
-            self._broker.guard.refused.add(reason, now, address=self.address, error=str(error))
+            self._node.limits.refused.add(reason, now, address=self.address, error=str(error))
             if not (isinstance(error, HandshakeError) and error.kind in {"busy", "closed"}):
-                self._broker.guard.fault(self.host, now)
+                self._node.limits.fault(self.host, now)
 
     def identify(self, verdict: Verdict) -> None:
         """Take note of who the client is."""
@@ -755,14 +793,14 @@ class Connection(LoopActor, asyncio.Protocol):
 
     def blame(self, reason: str) -> None:
         """Count that the client is closed for what it did, and a fault of its address."""
-        guard, now = self._broker.guard, self.now
+        guard, now = self._node.limits, self.now
         guard.refused.add(reason, now, client=self.client_id)
         guard.fault(self.host, now)
 
-    def meter(self, meter: Meter | None) -> None:
+    def meter(self, meter: RateLimiter | None) -> None:
         """Have what the client publishes counted."""
         if self._bites is None and meter is not None:
-            self._bites = Bites(self)
+            self._bites = InputThrottle(self)
         if self._bites is not None:
             self._bites.meter = meter
             self._spare_bites()
@@ -771,10 +809,10 @@ class Connection(LoopActor, asyncio.Protocol):
         """End the connection when what the client showed is good no longer."""
         if self._ended or self.identity is None or not self.identity.expires_ms:
             return
-        left = (self.identity.expires_ms - self._broker.clock.time_ms()) / 1000
+        left = (self.identity.expires_ms - self._node.clock.time_ms()) / 1000
         if left <= 0:
             _log.info("login expired", client=self.client_id, address=self.address)
-            self.kernel.tell(self, Close("login_expired"))
+            self.close_soon("login_expired")
             return
         self.timers.remind(min(left, _LONGEST_TIMER), self._look_at_expiry)
 
@@ -808,7 +846,7 @@ class Connection(LoopActor, asyncio.Protocol):
         if left > 0:
             self.timers.remind(left, self._connect_deadline)
             return
-        guard = self._broker.guard
+        guard = self._node.limits
         guard.late.add("connect_timeout", now, client=self.client_id, address=self.address)
         if not login.looking and kept < allowed:
             guard.fault(self.host, now)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from actors.node.read_pause import Pause
+from actors.node.read_pause import ReadPause
 from actors.session.messages import Close
 from protocol.mqtt.packets import Publishes, Subscribe, Unsubscribe
 
 if TYPE_CHECKING:
     from actors.connection.connection import Connection
-    from actors.limits.publish_rates import Meter
+    from actors.limits.publish_rates import RateLimiter
     from protocol.mqtt.packets import Packet
 
 _BITE = 16 * 1024
@@ -20,7 +20,7 @@ GO_ON = object()
 """Told to itself by a connection that has not taken all of what it read."""
 
 
-class Bites:
+class InputThrottle:
     """The way into a connection of a client that is new, or may not send as fast as it likes.
 
     What it sends waits here between two bites, so that others come in between. ``meter`` is set
@@ -35,7 +35,7 @@ class Bites:
         self._read_from = 0.0
         """Monotonic time until which nothing is read, as it published too fast."""
         self._rest = b""
-        self.meter: Meter | None = None
+        self.meter: RateLimiter | None = None
 
     @property
     def waiting(self) -> bool:
@@ -45,17 +45,17 @@ class Bites:
     @property
     def idle(self) -> bool:
         """True while nothing waits, and nothing is counted."""
-        waits = self.waiting or self._going_on or self._connection.paused & Pause.RATE
+        waits = self.waiting or self._going_on or self._connection.paused & ReadPause.RATE
         return self.meter is None and not waits
 
     def keeps(self, data: bytes) -> bool:
         """Say whether what was read has to wait here; if not it is to be taken at once."""
         connection = self._connection
         free = not self._rest and not connection.decoding
-        if free and len(data) <= _BITE and not connection.paused & Pause.RATE:
+        if free and len(data) <= _BITE and not connection.paused & ReadPause.RATE:
             return False
         self._rest += data
-        connection.pause(Pause.TURN)
+        connection.pause(ReadPause.TURN)
         self.again()
         return True
 
@@ -69,19 +69,23 @@ class Bites:
         connection = self._connection
         if connection.looking:
             return  # it goes on when the CONNECT is accepted
-        if self.waiting and not connection.ended and not connection.paused & Pause.RATE:
+        if self.waiting and not connection.ended and not connection.paused & ReadPause.RATE:
             self.take_one()
             if self.waiting:
                 self.again()
             else:
-                connection.resume(Pause.TURN)
+                connection.resume(ReadPause.TURN)
 
     def go_on_later(self) -> None:
         """Take a bite when others have nothing to do; to be called when it may go on again."""
         if self.waiting and not self._going_on:
             self._going_on = True
-            self._connection.pause(Pause.TURN)
-            self._connection.kernel.put_off(self._connection, GO_ON)
+            connection = self._connection
+            connection.pause(ReadPause.TURN)
+            if connection.settled:
+                connection.kernel.later(connection, GO_ON)
+            else:
+                connection.kernel.put_off(connection, GO_ON)
 
     def take_all(self) -> None:
         """Take all that waits, whatever the rate: nothing more will come."""
@@ -103,7 +107,11 @@ class Bites:
         """Take a bite later. From within a run of the connection, behind which others come."""
         if not self._going_on:
             self._going_on = True
-            self._connection.kernel.again(self._connection, GO_ON)
+            connection = self._connection
+            if connection.settled:  # nobody is to take it for a stranger that waits
+                connection.kernel.later(connection, GO_ON)
+            else:
+                connection.kernel.again(connection, GO_ON)
 
     # As fast as it may send.
 
@@ -132,8 +140,8 @@ class Bites:
     def _wait(self, seconds: float) -> None:
         connection = self._connection
         self._read_from = max(self._read_from, connection.now + seconds)
-        if not connection.paused & Pause.RATE:
-            connection.pause(Pause.RATE)
+        if not connection.paused & ReadPause.RATE:
+            connection.pause(ReadPause.RATE)
             connection.timers.remind(seconds, self._rate_over)
 
     def _rate_over(self) -> None:
@@ -144,7 +152,7 @@ class Bites:
         if left > 0:
             connection.timers.remind(left, self._rate_over)
         else:
-            connection.resume(Pause.RATE)
+            connection.resume(ReadPause.RATE)
             self.go_on_later()
 
 

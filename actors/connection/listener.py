@@ -12,7 +12,8 @@ from actors.transports.stack import StackOptions, stack
 if TYPE_CHECKING:
     import asyncio
 
-    from actors.broker import Broker
+    from actors.connection.admission import Admission
+    from actors.session.context import NodeContext
     from actors.transports.certificate import IdentityKind
 
 
@@ -39,20 +40,22 @@ class ListenerOptions:
 class Listener:
     """One listener of a broker."""
 
-    __slots__ = ("_broker", "options")
+    __slots__ = ("_node", "admission", "options")
 
-    def __init__(self, broker: Broker, options: ListenerOptions) -> None:
-        self._broker = broker
+    def __init__(self, node: NodeContext, admission: Admission, options: ListenerOptions) -> None:
+        self._node = node
+        self.admission = admission
+        """Decides which connections come in."""
         self.options = options
         """May be replaced: what comes from then on has the new ones."""
 
     def admits(self, host: str) -> bool:
         """Say whether a socket from this host may become a connection; no host: not known yet."""
         name, proxied = self.options.name, self.options.stack.proxy is not None
-        return not self._broker.door.refuses(name, "" if proxied else host)
+        return not self.admission.refuses(name, "" if proxied else host)
 
     def accept(self) -> asyncio.Protocol:
         """Return the protocol of a new socket."""
-        connection = Connection(self._broker, self)
-        self._broker.kernel.spawn(connection, self._broker)
+        connection = Connection(self._node, self)
+        self._node.kernel.spawn(connection, self._node.root)
         return stack(connection, self.options.stack)

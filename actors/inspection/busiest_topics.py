@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from actors.broker import Broker
+    from actors.session.context import NodeContext
     from actors.session.messages import Publication
 
 _LEASE = 10.0
@@ -22,8 +22,8 @@ _TOLD = 50
 class BusiestTopics:
     """Counts messages by topic between one question and the next."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, node: NodeContext) -> None:
+        self._node = node
         self._counts: Counter[bytes] = Counter()
         self._began = 0.0
         self._asked = 0.0
@@ -36,13 +36,13 @@ class BusiestTopics:
         The first time nothing is known yet: counting begins with it. Who asks right after somebody
         else is told the same.
         """
-        now = self._broker.clock.monotonic()
+        now = self._node.clock.monotonic()
         self._asked = now
         if not self._watching:
             self._watching = True
             self._began, self._last = now, []
-            self._broker.add_watcher(self._watch)
-            self._broker.timers.after(_LEASE, self._look)
+            self._node.add_watcher(self._watch)
+            self._node.timers.after(_LEASE, self._look)
         elif now - self._began >= _SHORTEST:
             span, counts = now - self._began, self._counts
             self._counts, self._began = Counter(), now
@@ -62,10 +62,10 @@ class BusiestTopics:
             self._counts = Counter(dict(counts.most_common(_KEPT // 2)))
 
     def _look(self) -> None:
-        left = self._asked + _LEASE - self._broker.clock.monotonic()
+        left = self._asked + _LEASE - self._node.clock.monotonic()
         if left > 0:
-            self._broker.timers.after(left, self._look)
+            self._node.timers.after(left, self._look)
         else:
-            self._broker.remove_watcher(self._watch)
+            self._node.remove_watcher(self._watch)
             self._watching = False
             self._counts = Counter()

@@ -23,7 +23,7 @@ from actors.kernel.kernel import LoopActor
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 
-    from actors.broker import Broker
+    from actors.session.context import NodeContext
 
 _log = structlog.get_logger("foldmq")
 
@@ -116,9 +116,9 @@ class Inspector(LoopActor):
     making one, or a listing.
     """
 
-    def __init__(self, broker: Broker, handlers: Mapping[str, Handler]) -> None:
+    def __init__(self, node: NodeContext, handlers: Mapping[str, Handler]) -> None:
         super().__init__()
-        self._broker = broker
+        self._node = node
         self._handlers = handlers
         self._jobs: deque[_Job] = deque()
         self._parked: dict[int, _Job] = {}
@@ -204,7 +204,7 @@ class Inspector(LoopActor):
             return
         turns, self._turns = self.kernel.turns - self._turns, self.kernel.turns
         if turns > 1:
-            self._broker.timers.after((clock() - started) * _PAUSE_SHARE, self._go_on)
+            self._node.timers.after((clock() - started) * _PAUSE_SHARE, self._go_on)
         else:
             # Nobody else had anything to do since the last slice.
             asyncio.get_running_loop().call_soon(self._go_on)
@@ -248,7 +248,7 @@ class Inspector(LoopActor):
                 job.work.close()
 
         awaited.add_done_callback(go_on)
-        self._broker.timers.after(_PATIENCE, give_up)
+        self._node.timers.after(_PATIENCE, give_up)
 
     def _settle(self, job: _Job, found: Answer | Exception) -> None:
         if job.answer.done():
@@ -279,7 +279,7 @@ class Inspector(LoopActor):
         return {**page, "more": more, "cursor": cursor}
 
     def _keep(self, cursor: str, listing: Listing) -> None:
-        now = listing.used = self._broker.clock.monotonic()
+        now = listing.used = self._node.clock.monotonic()
         old = [key for key, one in self._cursors.items() if now - one.used > _CURSOR_LIFE]
         for key in old:
             del self._cursors[key]

@@ -10,17 +10,17 @@ from eventstore.errors import EventStoreError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from actors.broker import Broker
+    from actors.session.context import NodeContext
 
 _LIFE = 5.0
 """Seconds for which what is known is good enough."""
 
 
-class Storage:
+class LogStorage:
     """What was found when it was last looked."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, node: NodeContext) -> None:
+        self._node = node
         self._looked = -_LIFE
         self._looking: asyncio.Task[None] | None = None
         self.stream_bytes: int | None = None
@@ -32,7 +32,7 @@ class Storage:
 
     def refresh(self) -> asyncio.Task[None] | None:
         """Look again if that was some time ago; return what looks."""
-        now = self._broker.clock.monotonic()
+        now = self._node.clock.monotonic()
         if self._looking is None and now - self._looked >= _LIFE:
             self._looked = now
             self._looking = asyncio.get_running_loop().create_task(self._look())
@@ -42,7 +42,7 @@ class Storage:
         try:
             if self.free_bytes is not None:
                 self.disk_free = await asyncio.to_thread(self.free_bytes)
-            self.stream_bytes = await self._broker.log.size()
+            self.stream_bytes = await self._node.log.size()
         except (EventStoreError, OSError):
             # The log's own writer tells of it when there is trouble.
             self.stream_bytes = None

@@ -26,9 +26,9 @@ from protocol.errors import FoldmqError
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Mapping
 
-    from actors.broker import Broker
     from actors.inspection.inspector import Work
     from actors.kernel.kernel import LoopActor
+    from actors.session.context import NodeContext
 
 _log = structlog.get_logger("foldmq")
 
@@ -48,8 +48,8 @@ _LAST_RECORD = 1 << 43
 class Operations:
     """Does what an operator asks of one broker."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, node: NodeContext) -> None:
+        self._node = node
         self._actions: dict[str, Callable[[Mapping[str, Any], str], Work]] = {
             "kick": self._kick,
             "restart": self._restart,
@@ -67,24 +67,26 @@ class Operations:
         by = text(request, "by")
         if not 0 < len(by) <= _LONGEST_NAME:
             raise Refused(f"by must name who asks, in at most {_LONGEST_NAME} characters")
-        if self._broker.trouble():
-            raise Refused(f"nothing can be changed now: {'; '.join(self._broker.trouble())}")
+        if self._node.not_ready_reasons():
+            raise Refused(
+                f"nothing can be changed now: {'; '.join(self._node.not_ready_reasons())}"
+            )
         return action(request, by)
 
     def _kick(self, request: Mapping[str, Any], by: str) -> Work:
         """Close the connection of a client, or one that is no client's yet."""
-        broker = self._broker
+        node = self._node
         urn = optional(request, "actor")
         session: LoopActor | None
         if urn is None:
             name = text(request, "client")
-            session = broker.find_session(name)
+            session = node.directory.find_session(name)
         else:
-            actor = _actor(urn, broker)
+            actor = _actor(urn, node)
             if isinstance(actor, Connection) and actor.session is None and not actor.ended:
                 order = Order("kick", by, urn, None)
-                order.carry_out(broker)
-                broker.kernel.tell(actor, Close("kicked"))
+                order.carry_out(node)
+                node.kernel.tell(actor, Close("kicked"))
                 return (yield from _answer([(urn, order)]))
             session = actor.session if isinstance(actor, Connection) else actor
             if not isinstance(session, Session):
@@ -93,7 +95,7 @@ class Operations:
         if not isinstance(session, Session) or session.connection is None:
             raise Refused(f"{shown(name)} is not connected")
         order = Order("kick", by, name, name)
-        broker.tell_session(session, Kick(order))
+        node.tell_session(session, Kick(order))
         yield order.answer
         if order.refusal is not None:
             raise Refused(f"{shown(name)} {order.refusal}")
@@ -101,19 +103,19 @@ class Operations:
 
     def _restart(self, request: Mapping[str, Any], by: str) -> Work:
         """Let a session or subscription fail: its successor begins from the log."""
-        broker = self._broker
+        node = self._node
         urn = text(request, "actor")
-        actor = _actor(urn, broker)
+        actor = _actor(urn, node)
         if isinstance(actor, Connection):
             raise Refused("a connection cannot be restarted, only kicked: the client comes back")
-        if isinstance(actor, Session) and actor.name in broker.rebuilding:
+        if isinstance(actor, Session) and actor.name in node.rebuilding:
             raise Refused(f"{urn} is being rebuilt already")
         if not isinstance(actor, (Session, Subscription)):
             raise Refused(f"{urn} cannot be restarted alone: only sessions and subscriptions can")
         name = actor.name if isinstance(actor, Session) else actor.subscriber.session
         order = Order("restart", by, urn, name)
-        order.carry_out(broker)
-        answer = broker.kernel.restart(actor).future
+        order.carry_out(node)
+        answer = node.kernel.restart(actor).future
         yield answer
         if answer.exception() is not None:
             raise Refused(f"{urn} ended meanwhile")
@@ -121,7 +123,7 @@ class Operations:
 
     def _remove_sessions(self, request: Mapping[str, Any], by: str) -> Work:
         """Remove sessions with all they hold; those that are connected are closed first."""
-        broker = self._broker
+        node = self._node
         before = number(request, "offline_before_ms", 0, 1 << 53)
         orders: list[tuple[str, Order]] = []
         names = _names(request, "clients")
@@ -131,8 +133,8 @@ class Operations:
             orders.append((name, order))
             if name == NATS_SESSION:
                 order.refuse("is not a client's: it ends with the broker")
-            elif name in broker.node.sessions:
-                broker.tell_session(broker.session(name), Remove(order, before))
+            elif name in node.state.sessions:
+                node.tell_session(node.directory.session(name), Remove(order, before))
             else:
                 order.refuse("no such session")
             yield None
@@ -142,16 +144,16 @@ class Operations:
 
     def _clear_retained(self, request: Mapping[str, Any], by: str) -> Work:
         """Remove the retained messages of some topics."""
-        broker = self._broker
+        node = self._node
         topics = _names(request, "topics")
-        done = [topic for topic in topics if broker.node.retained.get(topic) is not None]
+        done = [topic for topic in topics if node.state.retained.get(topic) is not None]
         order = Order(
             "clear_retained", by, done[0] if len(done) == 1 else f"{len(done)} topics", None
         )
         if done:
-            order.carry_out(broker)
+            order.carry_out(node)
             for part in by_text(done, str):
-                broker.emit(RetainedCleared(part))
+                node.emit(RetainedCleared(part))
             yield order.answer
         missing = set(topics).difference(done)
         return {
@@ -162,12 +164,12 @@ class Operations:
 
     def _archived(self, request: Mapping[str, Any], by: str) -> Work:
         """Take note up to which record an archive has the log, if it is this log."""
-        broker = self._broker
+        node = self._node
         through = number(request, "through", 0, _LAST_RECORD)
         link, where = text(request, "link"), text(request, "where")
         if len(where) > _LONGEST_PLACE:
             raise Refused(f"where must have at most {_LONGEST_PLACE} characters")
-        known = broker.node.archived
+        known = node.state.archived
         if (
             known is not None
             and known.said.where == where
@@ -178,7 +180,7 @@ class Operations:
         if (yield from self._link_of(through)) != link:
             raise Refused(f"record {through} is another one here than in {shown(where)}")
         order = Order("archived", by, where, None)
-        at = order.put_on_record(broker, LogArchived(through, link, by, where))
+        at = order.put_on_record(node, LogArchived(through, link, by, where))
         _log.info("log archived", through=through, by=by, where=where)
         yield order.answer
         return {"through": through, "position": at}
@@ -197,22 +199,22 @@ class Operations:
         first_ms = number(request, "first_ms", 0, _LATEST_MS)
         order = Order("web_accessed", by, outcome, None)
         event = WebAccessed(outcome, address, name, role, reason, count, first_ms, expires)
-        at = order.put_on_record(self._broker, event)
+        at = order.put_on_record(self._node, event)
         yield order.answer
         return {"position": at}
 
     def _link_of(self, sequence: int) -> Generator[asyncio.Future[Any], None, str]:
         """Return the link of a record of the log, or of the last one that was cut off it."""
-        broker = self._broker
-        last, first = broker.journal.durable, broker.log.first
+        node = self._node
+        last, first = node.journal.durable, node.log.first
         if sequence > last:
             raise Refused(f"there is no record {sequence} here: the log ends with {last}")
-        cut = broker.node.cuts[-1] if broker.node.cuts else None
+        cut = node.state.cuts[-1] if node.state.cuts else None
         if cut is not None and sequence == cut.first - 1:
             return cut.link
         if sequence < first:
             raise Refused(f"record {sequence} is not here any more: the log begins with {first}")
-        reading = asyncio.get_running_loop().create_task(_read_link(broker, sequence))
+        reading = asyncio.get_running_loop().create_task(_read_link(node, sequence))
         yield reading
         found = reading.result()
         if isinstance(found, FoldmqError):
@@ -220,10 +222,10 @@ class Operations:
         return found
 
 
-async def _read_link(broker: Broker, sequence: int) -> str | FoldmqError:
+async def _read_link(node: NodeContext, sequence: int) -> str | FoldmqError:
     """Return the link of a record in hexadecimal, or why it cannot be read."""
     try:
-        (record,) = await broker.log.read_some([sequence])
+        (record,) = await node.log.read_some([sequence])
     except FoldmqError as error:
         return error
     return record.link.hex()
@@ -244,8 +246,8 @@ def _answer(orders: Iterable[tuple[str, Order]]) -> Work:
     return {"done": done, "refused": refused, "position": position}
 
 
-def _actor(urn: str, broker: Broker) -> LoopActor:
-    actor = broker.kernel.get(urn)
+def _actor(urn: str, node: NodeContext) -> LoopActor:
+    actor = node.kernel.get(urn)
     if actor is None:
         raise Refused(f"no actor {shown(urn)}")
     return actor

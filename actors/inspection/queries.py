@@ -27,9 +27,11 @@ from protocol.mqtt.topics import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from actors.broker import Broker
+    from actors.inspection.busiest_topics import BusiestTopics
     from actors.inspection.inspector import Answer, Handler, Work
+    from actors.inspection.status import StatusSources
     from actors.kernel.kernel import LoopActor
+    from actors.session.context import NodeContext
     from projections.state.session import SessionState
 
 _MOST_TOP = 500
@@ -68,8 +70,10 @@ class Top(NamedTuple):
 class Queries:
     """Answers questions about one broker."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, sources: StatusSources, busiest: BusiestTopics) -> None:
+        self._node = sources.node
+        self._sources = sources
+        self._busiest = busiest
         self._owed = Owed()
         self._counted = -_CENSUS_LIFE
         self._counted_ms = 0
@@ -91,13 +95,12 @@ class Queries:
 
     def status(self, request: Mapping[str, Any]) -> Work:
         """Counters and gauges; with ``topics`` those on which most is published."""
-        broker = self._broker
-        topics = broker.busiest.told() if flag(request, "topics") else None
+        topics = self._busiest.told() if flag(request, "topics") else None
         yield from self._count()
-        broker.storage.refresh()
+        self._sources.storage.refresh()
         owed = self._owed
         found = {
-            **status(broker),
+            **status(self._sources),
             "census": {
                 "at_ms": self._counted_ms,
                 "inflight": owed.inflight,
@@ -111,11 +114,11 @@ class Queries:
 
     def _count(self) -> Work:
         """Add up what sessions hold, unless that was done a moment ago."""
-        broker = self._broker
-        now = broker.clock.monotonic()
+        node = self._node
+        now = node.clock.monotonic()
         if now - self._counted < _CENSUS_LIFE:
             return {}
-        table, owed = broker.node.sessions, Owed()
+        table, owed = node.state.sessions, Owed()
         for name, pause in in_steps(chain.from_iterable(table.live_parts())):
             state = table.live.get(name)
             if state is not None:
@@ -124,26 +127,26 @@ class Queries:
                 yield None
         owed.plus(table.owed_frozen)
         self._owed, self._counted = owed, now
-        self._counted_ms = broker.clock.time_ms()
+        self._counted_ms = node.clock.time_ms()
         return {}
 
     # Actors.
 
     def actors(self, request: Mapping[str, Any]) -> Work | Listing:
         """Actors, oldest first, or the highest ones by some figure."""
-        broker = self._broker
-        wanted = _wanted_actors(request, broker)
+        node = self._node
+        wanted = _wanted_actors(request, node)
         top = _top(request, _ACTOR_KEYS)
         if top is None:
             return Listing(
-                broker.kernel,
-                lambda actor: views.actor_row(actor, broker) if wanted(actor) else None,
-                total=len(broker.kernel),
+                node.kernel,
+                lambda actor: views.actor_row(actor, node) if wanted(actor) else None,
+                total=len(node.kernel),
             )
         return self._top_actors(wanted, top)
 
     def _top_actors(self, wanted: Callable[[LoopActor], bool], top: Top) -> Work:
-        broker, kernel = self._broker, self._broker.kernel
+        node, kernel = self._node, self._node.kernel
         key = _ACTOR_KEYS[top.by]
         highest = _Highest(top.most)
         for actor, pause in in_steps(kernel):
@@ -154,7 +157,7 @@ class Queries:
         rows = []
         for actor, pause in in_steps(highest.items()):
             if not actor.stopped:
-                rows.append(views.actor_row(actor, broker))
+                rows.append(views.actor_row(actor, node))
             if pause:
                 yield None
         if kernel.clock() - kernel.epoch_began >= _EPOCH:
@@ -163,30 +166,30 @@ class Queries:
 
     def actor(self, request: Mapping[str, Any]) -> Answer:
         """One actor with all that is known of it."""
-        broker = self._broker
-        actor = _actor(request, broker)
-        row = views.actor_row(actor, broker)
+        node = self._node
+        actor = _actor(request, node)
+        row = views.actor_row(actor, node)
         detail: dict[str, Any] = {}
         if row["type"] == "session":
             detail = self.session({**request, "client": row["client"]})
         elif row["type"] == "connection":
             detail = views.connection_view(actor)  # type: ignore[arg-type]  # by its type
         elif row["type"] == "subscription":
-            detail = views.subscription_view(actor, broker)  # type: ignore[arg-type]  # as above
-        return {"actor": row, "detail": detail, "position": broker.journal.last}
+            detail = views.subscription_view(actor, node)  # type: ignore[arg-type]  # as above
+        return {"actor": row, "detail": detail, "position": node.journal.last}
 
     # Sessions.
 
     def sessions(self, request: Mapping[str, Any]) -> Work | Listing:
         """Sessions in no order, or the highest ones by some figure."""
-        broker = self._broker
-        table = broker.node.sessions
-        wanted = _wanted_sessions(request, broker)
+        node = self._node
+        table = node.state.sessions
+        wanted = _wanted_sessions(request, node)
         top = _top(request, _SESSION_KEYS)
 
         def row(name: str) -> dict[str, Any] | None:
             state = wanted(name)
-            return None if state is None else views.session_row(name, state, broker)
+            return None if state is None else views.session_row(name, state, node)
 
         if top is None:
             return Listing(chain.from_iterable(table.parts()), row, total=len(table))
@@ -198,7 +201,7 @@ class Queries:
         top: Top,
         row: Callable[[str], dict[str, Any] | None],
     ) -> Work:
-        table = self._broker.node.sessions
+        table = self._node.state.sessions
         key = _SESSION_KEYS[top.by]
         highest = _Highest(top.most)
         for name in chain.from_iterable(table.parts()):
@@ -211,18 +214,18 @@ class Queries:
     def session(self, request: Mapping[str, Any]) -> Answer:
         """One session in full."""
         name = text(request, "client")
-        state = self._broker.node.sessions.peek(name)
+        state = self._node.state.sessions.peek(name)
         if state is None:
             raise Refused(f"no session {shown(name)}")
         offset = number(request, "offset", 0, 1 << 31)
         most = number(request, "most", _PART, _MOST_PART)
-        return views.session_view(name, state, self._broker, offset, most)
+        return views.session_view(name, state, self._node, offset, most)
 
     # Messages.
 
     def retained(self, request: Mapping[str, Any]) -> Listing:
         """Retained messages on the topics that a filter matches."""
-        index = self._broker.node.retained
+        index = self._node.state.retained
         topic_filter = _filter(request)
         topics: Iterable[str] = chain.from_iterable(index.parts())
         if topic_filter != "#" and not {"#", "+"} & set(topic_filter.split("/")):
@@ -241,19 +244,19 @@ class Queries:
     def retained_message(self, request: Mapping[str, Any]) -> Answer:
         """Return the retained message of a topic."""
         topic = text(request, "topic")
-        message = self._broker.node.retained.get(topic)
+        message = self._node.state.retained.get(topic)
         if message is None:
             raise Refused(f"no retained message on {shown(topic)}")
         return views.retained_view(message)
 
     def subscriptions(self, request: Mapping[str, Any]) -> Work:
         """Who would get a message on a topic, and who would not although a filter matches."""
-        broker = self._broker
+        node = self._node
         topic = _topic(request)
         matching: dict[str, list[tuple[str, int]]] = {}
-        for found, pause in in_steps(broker.router.matching(topic)):
+        for found, pause in in_steps(node.router.matching(topic)):
             if isinstance(found, str):
-                matching.setdefault(found, _of_passive(found, topic, broker))
+                matching.setdefault(found, _of_passive(found, topic, node))
             else:
                 matching.setdefault(found.session, []).append((found.filter, found.qos))
             if pause:
@@ -261,9 +264,9 @@ class Queries:
 
         def rows() -> Iterable[dict[str, Any]]:
             for name, filters in matching.items():
-                yield from _receivers(name, filters, broker)
+                yield from _receivers(name, filters, node)
 
-        message = broker.node.retained.get(topic)
+        message = node.state.retained.get(topic)
         retained = None if message is None else views.retained_row(message)
         return Listing(rows(), lambda one: one, retained=retained, topic=topic)
 
@@ -291,10 +294,10 @@ class _Highest:
 
 
 def _receivers(
-    name: str, filters: list[tuple[str, int]], broker: Broker
+    name: str, filters: list[tuple[str, int]], node: NodeContext
 ) -> Iterable[dict[str, Any]]:
     """Yield a row for each of a session's subscriptions that match; one of them is chosen."""
-    actor = broker.find_session(name)
+    actor = node.directory.find_session(name)
     connected = actor is not None and actor.connection is not None
     best = max(range(len(filters)), key=lambda at: filters[at][1], default=0)
     for at, (topic_filter, qos) in enumerate(filters):
@@ -311,9 +314,9 @@ def _receivers(
         }
 
 
-def _of_passive(name: str, topic: str, broker: Broker) -> list[tuple[str, int]]:
+def _of_passive(name: str, topic: str, node: NodeContext) -> list[tuple[str, int]]:
     """Return filter and QoS of the subscriptions of a passive session that match a topic."""
-    state = broker.node.sessions.peek(name)
+    state = node.state.sessions.peek(name)
     if state is None:
         return []
     return [
@@ -327,7 +330,7 @@ def _of_passive(name: str, topic: str, broker: Broker) -> list[tuple[str, int]]:
 # ------------------------------------------------------------------------------- requests
 
 
-def _wanted_actors(request: Mapping[str, Any], broker: Broker) -> Callable[[LoopActor], bool]:
+def _wanted_actors(request: Mapping[str, Any], node: NodeContext) -> Callable[[LoopActor], bool]:
     kind, state, client = (optional(request, field) for field in ("type", "state", "client"))
     matches = _glob(request)
 
@@ -335,20 +338,18 @@ def _wanted_actors(request: Mapping[str, Any], broker: Broker) -> Callable[[Loop
         return (
             (kind is None or views.type_of(actor) == kind)
             and (client is None or views.client_of(actor) == client)
-            and (
-                matches is None or matches(actor.actor_urn) or matches(views.name_of(actor, broker))
-            )
-            and (state is None or views.state_of(actor, broker) == state)
+            and (matches is None or matches(actor.actor_urn) or matches(views.name_of(actor, node)))
+            and (state is None or views.state_of(actor, node) == state)
         )
 
     return wanted
 
 
 def _wanted_sessions(
-    request: Mapping[str, Any], broker: Broker
+    request: Mapping[str, Any], node: NodeContext
 ) -> Callable[[str], SessionState | None]:
     """Return what gives the state of a session that is wanted, None for the others."""
-    table = broker.node.sessions
+    table = node.state.sessions
     matches = _glob(request)
     connected = request.get("connected")
     if connected not in (None, True, False):
@@ -356,7 +357,7 @@ def _wanted_sessions(
     offline = request.get("offline_s")
     if offline is not None and (isinstance(offline, bool) or not isinstance(offline, int | float)):
         raise Refused("offline_s must be a number of seconds")
-    before = None if offline is None else broker.clock.time_ms() - offline * 1000
+    before = None if offline is None else node.clock.time_ms() - offline * 1000
 
     def wanted(name: str) -> SessionState | None:
         if matches is not None and not matches(name):
@@ -371,9 +372,9 @@ def _wanted_sessions(
     return wanted
 
 
-def _actor(request: Mapping[str, Any], broker: Broker) -> LoopActor:
+def _actor(request: Mapping[str, Any], node: NodeContext) -> LoopActor:
     name = text(request, "id")
-    actor = broker.kernel.get(name)
+    actor = node.kernel.get(name)
     if actor is None:
         raise Refused(f"no actor {shown(name)}")
     return actor

@@ -5,71 +5,88 @@ from __future__ import annotations
 import os
 import resource
 import sys
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from actors.transports.handshakes import TlsStats
 
 if TYPE_CHECKING:
-    from actors.broker import Broker
+    from actors.bridge.host import BridgeHost
+    from actors.connection.admission import Admission
+    from actors.inspection.log_storage import LogStorage
+    from actors.maintenance.projector import Projector
+    from actors.session.context import NodeContext
     from eventstore.log.journal_stats import Histogram
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
-def status(broker: Broker) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class StatusSources:
+    """What the status of a broker is read from."""
+
+    node: NodeContext
+    admission: Admission
+    projector: Projector
+    storage: LogStorage
+    bridge: BridgeHost | None
+
+
+def status(sources: StatusSources) -> dict[str, Any]:
     """Return what is known without looking at each session; see ``docs/inspector.md``.
 
     Times are Unix milliseconds, sizes bytes.
     """
-    meters, options, kernel = broker.meters, broker.options, broker.kernel
-    trouble = broker.trouble()
+    node, admission = sources.node, sources.admission
+    counters, options, kernel = node.counters, node.options, node.kernel
+    trouble = node.not_ready_reasons()
     return {
         "node": options.node,
-        "software": broker.software,
+        "software": node.software,
         "pid": os.getpid(),
-        "time_ms": broker.clock.time_ms(),
-        "started_ms": meters.started_ms,
+        "time_ms": node.clock.time_ms(),
+        "started_ms": counters.started_ms,
         "ready": not trouble,
         "trouble": trouble,
         "connections": {
-            "open": len(broker.connections),
-            "accepted": meters.accepted,
-            "most": meters.most_connections,
+            "open": len(admission.connections),
+            "accepted": counters.accepted,
+            "most": counters.most_connections,
             "limit": options.max_connections,
-            "paused": len(broker.paused),
-            "unauthenticated": len(broker.guard.unauthenticated),
-            "unauthenticated_bytes": broker.guard.unauthenticated.bytes,
+            "paused": len(node.paused),
+            "unauthenticated": len(node.limits.unauthenticated),
+            "unauthenticated_bytes": node.limits.unauthenticated.bytes,
         },
-        "listeners": {name: broker.guard.connections(name) for name in broker.door.listeners},
-        "accepting": not any(acceptor.paused for acceptor in broker.door.acceptors),
-        "accept_pauses": sum(acceptor.pauses for acceptor in broker.door.acceptors),
-        "overload": broker.guard.overload.reason,
-        "refused": dict(broker.guard.refused.counts),
-        "denied": dict(broker.permissions.refused.counts),
-        "logins": _logins(broker),
-        "tls": _tls(broker),
-        "sessions": _sessions(broker),
-        "subscriptions": broker.router.subscriptions,
-        "retained": {"count": len(broker.node.retained), "bytes": broker.node.retained.size},
-        "messages": {"in": [*meters.received], "out": [*meters.sent]},
-        "publish_bytes": {"in": meters.publish_bytes_in, "out": meters.publish_bytes_out},
-        "packets": {"in": meters.packets_in, "out": meters.packets_out},
-        "bytes": {"in": meters.bytes_in, "out": meters.bytes_out},
-        "dropped": dict(broker.dropped),
-        "log": _log(broker),
-        "bridge": _bridge(broker),
-        "lag": histogram(meters.lag),
-        "actors": {"total": len(kernel), "by_type": _by_type(broker)},
+        "listeners": {name: node.limits.connections(name) for name in admission.listeners},
+        "accepting": not any(acceptor.paused for acceptor in admission.acceptors),
+        "accept_pauses": sum(acceptor.pauses for acceptor in admission.acceptors),
+        "overload": node.limits.overload.reason,
+        "refused": dict(node.limits.refused.counts),
+        "denied": dict(node.permissions.refused.counts),
+        "logins": _logins(admission),
+        "tls": _tls(admission),
+        "sessions": _sessions(node),
+        "subscriptions": node.router.subscriptions,
+        "retained": {"count": len(node.state.retained), "bytes": node.state.retained.size},
+        "messages": {"in": [*counters.received], "out": [*counters.sent]},
+        "publish_bytes": {"in": counters.publish_bytes_in, "out": counters.publish_bytes_out},
+        "packets": {"in": counters.packets_in, "out": counters.packets_out},
+        "bytes": {"in": counters.bytes_in, "out": counters.bytes_out},
+        "dropped": dict(node.dropped),
+        "log": _log(sources),
+        "bridge": _bridge(sources),
+        "lag": histogram(counters.lag),
+        "actors": {"total": len(kernel), "by_type": _by_type(node)},
         "kernel": {
             "turns": kernel.turns,
             "handled": kernel.handled,
             "mailbox_high_water": kernel.high_water,
             "cuts": kernel.cuts,
             "parts": kernel.parts,
-            "longest_turn_s": round(meters.longest_turn.recent, 6),
+            "longest_turn_s": round(counters.longest_turn.recent, 6),
         },
         "process": process(),
-        **_journal(broker),
+        **_journal(node),
     }
 
 
@@ -94,60 +111,61 @@ def process() -> dict[str, Any]:
     return {"rss": rss, "cpu_s": round(used.ru_utime + used.ru_stime, 3)}
 
 
-def _sessions(broker: Broker) -> dict[str, int]:
-    table = broker.node.sessions
+def _sessions(node: NodeContext) -> dict[str, int]:
+    table = node.state.sessions
     return {
         "total": len(table),
-        "connected": broker.attached,
+        "connected": node.directory.attached,
         "passive": len(table) - len(table.live),
-        "expired": broker.meters.expired,
-        "limit": broker.options.max_sessions,
+        "expired": node.counters.expired,
+        "limit": node.options.max_sessions,
     }
 
 
-def _journal(broker: Broker) -> dict[str, Any]:
-    if not broker.recovered:
+def _journal(node: NodeContext) -> dict[str, Any]:
+    if not node.recovered:
         return {"position": None, "commit": None, "record_events": None}
-    stats = broker.journal.stats
+    stats = node.journal.stats
     return {
-        "position": broker.journal.last,
+        "position": node.journal.last,
         "commit": histogram(stats.commit),
         "record_events": histogram(stats.record_events),
     }
 
 
-def _log(broker: Broker) -> dict[str, Any] | None:
-    if not broker.recovered:
+def _log(sources: StatusSources) -> dict[str, Any] | None:
+    node = sources.node
+    if not node.recovered:
         return None
-    journal, stats, storage = broker.journal, broker.journal.stats, broker.storage
-    archived = broker.node.archived
+    journal, stats, storage = node.journal, node.journal.stats, sources.storage
+    archived = node.state.archived
     return {
         "records": stats.records,
         "events": stats.events,
         "entries": stats.entries,
         "bytes": stats.bytes,
         "durable": journal.durable,
-        "first": broker.log.first,
+        "first": node.log.first,
         "pending_records": len(journal.pending),
         "pending_bytes": journal.pending_bytes,
         "gated_bytes": journal.gated,
-        "trouble": broker.writer.trouble,
-        "projected": broker.projector.marked,
+        "trouble": node.writer.trouble,
+        "projected": sources.projector.marked,
         "archived": archived.said.through if archived is not None else 0,
         "stream_bytes": storage.stream_bytes,
         "disk_free": storage.disk_free,
     }
 
 
-def _logins(broker: Broker) -> list[tuple[str, str, int]]:
+def _logins(admission: Admission) -> list[tuple[str, str, int]]:
     """Return how many logins had which end: method, result, number."""
-    counts = broker.authenticator.counts
+    counts = admission.authenticator.counts
     return [(method, result, count) for (method, result), count in counts.items()]
 
 
-def _tls(broker: Broker) -> dict[str, Any]:
+def _tls(admission: Admission) -> dict[str, Any]:
     """Return what the TLS handshakes came to; one pool makes those of all listeners."""
-    stacks = (listener.options.stack for listener in broker.door.listeners.values())
+    stacks = (listener.options.stack for listener in admission.listeners.values())
     pool = next((one.handshakes for one in stacks if one.handshakes is not None), None)
     stats = pool.stats if pool is not None else TlsStats()
     return {
@@ -159,9 +177,9 @@ def _tls(broker: Broker) -> dict[str, Any]:
     }
 
 
-def _bridge(broker: Broker) -> dict[str, Any] | None:
+def _bridge(sources: StatusSources) -> dict[str, Any] | None:
     """Return how the bridge to NATS is; None if there is none."""
-    bridge = broker.bridge
+    bridge = sources.bridge
     if bridge is None:
         return None
     stats = bridge.stats
@@ -174,9 +192,9 @@ def _bridge(broker: Broker) -> dict[str, Any] | None:
         "probes": stats.probes,
         "received": stats.received,
         "acknowledged": stats.acknowledged,
-        "through": broker.node.bridged or 0,
+        "through": sources.node.state.bridged or 0,
     }
 
 
-def _by_type(broker: Broker) -> dict[str, int]:
-    return {kind.__name__.lower(): count for kind, count in broker.kernel.population.items()}
+def _by_type(node: NodeContext) -> dict[str, int]:
+    return {kind.__name__.lower(): count for kind, count in node.kernel.population.items()}

@@ -19,9 +19,9 @@ from protocol.mqtt.topic_trie import TopicTrie
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from actors.authz.rules import Access
-    from actors.broker import Broker
-    from actors.session.router import Subscriber
+    from actors.authz.rules import TopicAcl
+    from actors.routing.router import Subscriber
+    from actors.session.context import NodeContext
 
 ROOT = "$SYS/broker/"
 _MINUTE = 60.0
@@ -79,11 +79,11 @@ class Load:
                 yield f"load/{name}/{span}", f"{average:.2f}"
 
 
-class SysTree:
+class SysTopicTree:
     """Keeps those who subscribed to ``$SYS`` up to date."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, node: NodeContext) -> None:
+        self._node = node
         self._load = Load()
         self._told: dict[str, bytes] = {}
         """What subscribers know; empty while there are none."""
@@ -100,7 +100,7 @@ class SysTree:
 
     def begin(self) -> None:
         """Tell from now on, every ``sys_interval`` seconds; 0: no more."""
-        interval = self._broker.options.sys_interval
+        interval = self._node.options.sys_interval
         if interval == self._interval:
             return
         self._interval = interval
@@ -111,7 +111,7 @@ class SysTree:
             self._sample()
             self._arm(self._life)
 
-    def retained(self, topic_filter: str, guard: Access | None = None) -> Batch | None:
+    def retained(self, topic_filter: str, guard: TopicAcl | None = None, /) -> Batch | None:
         """Return what a new subscription gets at once; None if that is nothing.
 
         ``guard`` says of each topic whether the client may have it; None: of all.
@@ -127,14 +127,14 @@ class SysTree:
         return self._batch(topics, retain=True) if topics else None
 
     def _arm(self, life: int) -> None:
-        self._broker.timers.after(self._interval, lambda: self._update(life))
+        self._node.timers.after(self._interval, lambda: self._update(life))
 
     def _update(self, life: int) -> None:
         if life != self._life:
             return
         self._arm(life)
         self._sample()
-        if self._broker.router.system:
+        if self._node.router.system:
             self._count(self._values)
         else:
             self._told = {}
@@ -144,16 +144,16 @@ class SysTree:
         self._read = read
         if self._uncounted is None:
             self._counting = Owed()
-            self._uncounted = chain.from_iterable(self._broker.node.sessions.live_parts())
+            self._uncounted = chain.from_iterable(self._node.state.sessions.live_parts())
             self._go_on(self._life)
 
     def _go_on(self, life: int) -> None:
-        self._broker.timers.after(_PAUSE, lambda: self._count_some(life))
+        self._node.timers.after(_PAUSE, lambda: self._count_some(life))
 
     def _count_some(self, life: int) -> None:
         if life != self._life or self._uncounted is None:
             return
-        sessions = self._broker.node.sessions
+        sessions = self._node.state.sessions
         now = list(islice(self._uncounted, _COUNTED_AT_ONCE))
         for name in now:
             state = sessions.live.get(name)
@@ -171,68 +171,68 @@ class SysTree:
         self._tell(changed)
 
     def _tell(self, topics: Iterable[str]) -> None:
-        broker = self._broker
+        node = self._node
         groups: dict[tuple[Subscriber, ...], list[str]] = {}
         for topic in topics:
-            targets = broker.router.match_system(topic)
+            targets = node.router.match_system(topic)
             if targets:
                 groups.setdefault(targets, []).append(topic)
         for targets, chosen in groups.items():
             batch = self._batch(chosen, retain=False)
             for target in targets:
                 if target.actor is not None and not target.actor.stopped:
-                    broker.kernel.tell(target.actor, batch)
+                    node.kernel.tell(target.actor, batch)
 
     def _batch(self, topics: list[str], *, retain: bool) -> Batch:
         payloads = [self._told[topic] for topic in topics]
         return Batch(0, [topic.encode() for topic in topics], payloads, (), retain=retain)
 
     def _sample(self) -> None:
-        broker = self._broker
-        meters = broker.meters
+        node = self._node
+        counters = node.counters
         counts = Counts(
-            meters.packets_in,
-            meters.packets_out,
+            counters.packets_in,
+            counters.packets_out,
             self._dropped(),
-            sum(meters.received),
-            sum(meters.sent),
-            meters.bytes_in,
-            meters.bytes_out,
-            meters.accepted,
-            meters.connects,
+            sum(counters.received),
+            sum(counters.sent),
+            counters.bytes_in,
+            counters.bytes_out,
+            counters.accepted,
+            counters.connects,
         )
-        self._load.sample(broker.clock.monotonic(), counts)
+        self._load.sample(node.clock.monotonic(), counts)
 
     def _dropped(self) -> int:
-        return self._broker.dropped.total()
+        return self._node.dropped.total()
 
     def _values(self) -> dict[str, bytes]:
         """Return all topics and their payloads."""
-        broker, meters = self._broker, self._broker.meters
-        sessions, connected = len(broker.node.sessions), broker.attached
-        uptime = (broker.clock.time_ms() - meters.started_ms) // 1000
+        node, counters = self._node, self._node.counters
+        sessions, connected = len(node.state.sessions), node.directory.attached
+        uptime = (node.clock.time_ms() - counters.started_ms) // 1000
         values = {
-            "version": f"foldmq version {broker.software}",
+            "version": f"foldmq version {node.software}",
             "uptime": f"{uptime} seconds",
             "clients/total": sessions,
             "clients/connected": connected,
             "clients/active": connected,
             "clients/disconnected": sessions - connected,
             "clients/inactive": sessions - connected,
-            "clients/maximum": meters.most_clients,
-            "clients/expired": meters.expired,
-            "messages/received": meters.packets_in,
-            "messages/sent": meters.packets_out,
-            "publish/messages/received": sum(meters.received),
-            "publish/messages/sent": sum(meters.sent),
+            "clients/maximum": counters.most_clients,
+            "clients/expired": counters.expired,
+            "messages/received": counters.packets_in,
+            "messages/sent": counters.packets_out,
+            "publish/messages/received": sum(counters.received),
+            "publish/messages/sent": sum(counters.sent),
             "publish/messages/dropped": self._dropped(),
-            "publish/bytes/received": meters.publish_bytes_in,
-            "publish/bytes/sent": meters.publish_bytes_out,
-            "bytes/received": meters.bytes_in,
-            "bytes/sent": meters.bytes_out,
-            "subscriptions/count": broker.router.subscriptions,
+            "publish/bytes/received": counters.publish_bytes_in,
+            "publish/bytes/sent": counters.publish_bytes_out,
+            "bytes/received": counters.bytes_in,
+            "bytes/sent": counters.bytes_out,
+            "subscriptions/count": node.router.subscriptions,
             "shared_subscriptions/count": 0,
-            "retained messages/count": len(broker.node.retained),
+            "retained messages/count": len(node.state.retained),
         }
         values.update(self._load.values())
         found = dict(starmap(_payload, values.items())) | self._stored()
@@ -243,7 +243,7 @@ class SysTree:
 
     def _stored(self) -> dict[str, bytes]:
         """Return the topics and payloads for which sessions are counted."""
-        retained, owed = self._broker.node.retained, self._owed
+        retained, owed = self._node.state.retained, self._owed
         count = len(retained) + owed.queued
         values = {
             "messages/stored": count,

@@ -10,8 +10,9 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from actors.connection.connection import Connection
+from actors.inspection.inspector import Inspector
 from actors.inspection.requests import TooLarge
-from actors.node.read_pause import Pause
+from actors.node.read_pause import ReadPause
 from actors.session.session import Session
 from actors.session.subscription import Subscription
 from projections.state.waiting_queue import FLAG_BITS, QOS_MASK, RETAIN_FLAG
@@ -19,8 +20,8 @@ from projections.state.waiting_queue import FLAG_BITS, QOS_MASK, RETAIN_FLAG
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from actors.broker import Broker
     from actors.kernel.kernel import LoopActor
+    from actors.session.context import NodeContext
     from eventstore.format.positions import Position
     from projections.state.retained import RetainedMessage
     from projections.state.session import InFlight, SessionState, SubscriptionState
@@ -63,7 +64,7 @@ def client_of(actor: LoopActor) -> str | None:
     return None
 
 
-def name_of(actor: LoopActor, broker: Broker) -> str:
+def name_of(actor: LoopActor, node: NodeContext) -> str:
     """Return what an actor is known by: client identifier, address, filter or node."""
     if isinstance(actor, Session):
         return actor.name
@@ -71,15 +72,13 @@ def name_of(actor: LoopActor, broker: Broker) -> str:
         return actor.address
     if isinstance(actor, Subscription):
         return actor.subscriber.filter
-    return broker.options.node
+    return node.options.node
 
 
-def state_of(actor: LoopActor, broker: Broker) -> str:
+def state_of(actor: LoopActor, node: NodeContext) -> str:
     """Return in a word what an actor is about."""
-    if actor.suspended:
-        return "suspended"
     if isinstance(actor, Session):
-        if actor.name in broker.rebuilding:
+        if actor.name in node.rebuilding:
             return "rebuilding"
         if actor.loading:
             return "loading"
@@ -93,9 +92,9 @@ def state_of(actor: LoopActor, broker: Broker) -> str:
     return "running"
 
 
-def actor_row(actor: LoopActor, broker: Broker) -> dict[str, Any]:
+def actor_row(actor: LoopActor, node: NodeContext) -> dict[str, Any]:
     """Return an actor as a row of a list."""
-    kernel = broker.kernel
+    kernel = node.kernel
     now = kernel.clock()
     busy, handled = actor.recent
     span = max(now - kernel.epoch_began, 1e-3)
@@ -103,15 +102,15 @@ def actor_row(actor: LoopActor, broker: Broker) -> dict[str, Any]:
     return {
         "id": actor.actor_urn,
         "type": type_of(actor),
-        "name": name_of(actor, broker),
+        "name": name_of(actor, node),
         "client": client_of(actor),
         "parent": actor.parent.actor_urn if actor.parent is not None else None,
-        "state": state_of(actor, broker),
+        "state": state_of(actor, node),
         # What the inspector is handling right now does not wait.
-        "mailbox": actor.mailbox_depth if actor is not broker.inspector else 0,
+        "mailbox": actor.mailbox_depth if not isinstance(actor, Inspector) else 0,
         "high_water": actor.high_water,
         "handled": actor.handled,
-        "last_active_ms": broker.clock.time_ms() - round((now - last) * 1000) if last else None,
+        "last_active_ms": node.clock.time_ms() - round((now - last) * 1000) if last else None,
         "busy_us": round(actor.busy * 1e6),
         "recent_us_per_s": round(busy * 1e6 / span, 1),
         "recent_per_s": round(handled / span, 1),
@@ -138,16 +137,16 @@ def connection_view(connection: Connection) -> dict[str, Any]:
         "unsent": connection.unsent,
         "gated": connection.gated,
         "writable": connection.writable,
-        "paused": [(one.name or "").lower() for one in Pause if one & connection.paused],
+        "paused": [(one.name or "").lower() for one in ReadPause if one & connection.paused],
     }
 
 
-def subscription_view(actor: Subscription, broker: Broker) -> dict[str, Any]:
+def subscription_view(actor: Subscription, node: NodeContext) -> dict[str, Any]:
     """Return what there is to know of a subscription of a connected session."""
     subscriber = actor.subscriber
-    state = broker.node.sessions.peek(subscriber.session)
+    state = node.state.sessions.peek(subscriber.session)
     held = state.subscriptions.get(subscriber.filter) if state is not None else None
-    found = _subscription(held, broker) if held is not None else {"filter": subscriber.filter}
+    found = _subscription(held, node) if held is not None else {"filter": subscriber.filter}
     return {
         "client": subscriber.session,
         **found,
@@ -156,15 +155,15 @@ def subscription_view(actor: Subscription, broker: Broker) -> dict[str, Any]:
     }
 
 
-def session_row(name: str, state: SessionState, broker: Broker) -> dict[str, Any]:
+def session_row(name: str, state: SessionState, node: NodeContext) -> dict[str, Any]:
     """Return a session as a row of a list."""
-    actor = broker.find_session(name)
+    actor = node.directory.find_session(name)
     connection = actor.connection if actor is not None else None
     return {
         "client": name,
         "connected": state.connected,
         "clean": state.clean,
-        "passive": name not in broker.node.sessions.live,
+        "passive": name not in node.state.sessions.live,
         "subscriptions": len(state.subscriptions),
         "inflight": len(state.inflight) + len(state.releasing),
         "queued": state.queued,
@@ -172,18 +171,18 @@ def session_row(name: str, state: SessionState, broker: Broker) -> dict[str, Any
         "user": state.user,
         "address": connection.address if connection is not None else None,
         "closed_ms": None if state.connected else state.closed_ms,
-        "expires_ms": _expires(state, broker),
+        "expires_ms": _expires(state, node),
         "actor": actor.actor_urn if actor is not None else None,
     }
 
 
 def session_view(
-    name: str, state: SessionState, broker: Broker, offset: int, most: int
+    name: str, state: SessionState, node: NodeContext, offset: int, most: int
 ) -> dict[str, Any]:
     """Return all of a session; of its lists ``most`` items from ``offset`` on."""
-    actor = broker.find_session(name)
+    actor = node.directory.find_session(name)
     connection = actor.connection if actor is not None else None
-    topic = _topics(broker)
+    topic = _topics(node)
     oldest = min(
         (first for held in state.waiting.values() if (first := _oldest(held)) is not None),
         default=None,
@@ -191,8 +190,8 @@ def session_view(
     will = state.will
     room = _Room()
     return {
-        **session_row(name, state, broker),
-        "position": broker.journal.last,
+        **session_row(name, state, node),
+        "position": node.journal.last,
         "level": state.level,
         "generation": state.generation,
         "last_pid": state.last_pid,
@@ -205,7 +204,7 @@ def session_view(
             len(state.subscriptions),
             offset,
             most,
-            lambda held: room.taken(_subscription(held, broker)),
+            lambda held: room.taken(_subscription(held, node)),
         ),
         "inflight": _sent(state.inflight, offset, most, topic, room),
         "releasing": _sent(state.releasing, offset, most, topic, room),
@@ -216,9 +215,9 @@ def session_view(
             most,
             lambda item: room.taken({"pid": item[0], "ref": item[1], "topic": topic(item[1])}),
         ),
-        "connection": connection_view(connection) if connection is not None else None,
+        "connection": (connection_view(connection) if isinstance(connection, Connection) else None),
         "actors": [
-            room.taken(actor_row(one, broker)) for one in _actors_of(name, broker, offset, most)
+            room.taken(actor_row(one, node)) for one in _actors_of(name, node, offset, most)
         ],
     }
 
@@ -240,14 +239,14 @@ def retained_view(message: RetainedMessage) -> dict[str, Any]:
     return {**retained_row(message), "payload_base64": payload}
 
 
-def _actors_of(name: str, broker: Broker, offset: int, most: int) -> list[LoopActor]:
-    session = broker.find_session(name)
+def _actors_of(name: str, node: NodeContext, offset: int, most: int) -> list[LoopActor]:
+    session = node.directory.find_session(name)
     if session is None:
         return []
     found: list[LoopActor] = [session]
-    if session.connection is not None:
+    if isinstance(session.connection, Connection):
         found.append(session.connection)
-    chosen = islice(broker.router.subscribers(name), offset, offset + most)
+    chosen = islice(node.router.subscribers(name), offset, offset + most)
     return found + [one.actor for one in chosen if one.actor is not None]
 
 
@@ -287,13 +286,13 @@ def _sent(
     )
 
 
-def _subscription(held: SubscriptionState, broker: Broker) -> dict[str, Any]:
+def _subscription(held: SubscriptionState, node: NodeContext) -> dict[str, Any]:
     return {
         "filter": held.filter,
         "qos": held.qos,
         "active": held.active,
         "outstanding": held.outstanding,
-        "window": broker.options.max_ack_pending,
+        "window": node.options.max_ack_pending,
         "queued": len(held.queue) if held.queue is not None else 0,
         "queued_bytes": held.queued_bytes,
         "oldest": _oldest(held),
@@ -306,16 +305,16 @@ def _oldest(held: SubscriptionState) -> Position | None:
     return ends[0] >> FLAG_BITS if ends is not None else None
 
 
-def _expires(state: SessionState, broker: Broker) -> int | None:
-    delay = float("inf") if state.connected or state.clean else broker.expires_in(state)
+def _expires(state: SessionState, node: NodeContext) -> int | None:
+    delay = float("inf") if state.connected or state.clean else node.expires_in(state)
     if delay == float("inf"):
         return None
-    return broker.clock.time_ms() + round(delay * 1000)
+    return node.clock.time_ms() + round(delay * 1000)
 
 
-def _topics(broker: Broker) -> Callable[[Position], str | None]:
+def _topics(node: NodeContext) -> Callable[[Position], str | None]:
     """Return what gives the topic of a message that is at hand."""
-    get = broker.messages.get
+    get = node.messages.get
 
     def topic(ref: Position) -> str | None:
         message = get(ref)

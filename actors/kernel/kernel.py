@@ -21,8 +21,6 @@ life. What is different is what runs it:
 - Actors form a tree. An actor that fails is stopped and its parent gets a :class:`Failed` with
   the message that it failed on and those it had not seen yet: nothing that was told is lost
   silently. Messages that a stopped actor left are handed to its ``on_undelivered``.
-- Mailboxes are bounded. A mailbox can only fill while its actor is suspended (everything else is
-  handled within the turn); ``on_overflow`` tells who must slow down.
 - Refs are found by urn in a dict: starting and stopping take constant time for any number.
 - Each actor counts what it handled, for how long, and how full its mailbox was; one reading of
   the clock for each run of an actor pays for all of it.
@@ -46,18 +44,13 @@ import pykka
 import structlog
 from pykka.messages import _ActorStop
 
-from actors.kernel.tap import Watched
-
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from types import TracebackType
 
     from actors.kernel.tap import Tap
 
 _log = structlog.get_logger("foldmq")
-
-MAILBOX_LIMIT = 100_000
-"""Messages that a suspended actor may have waiting before ``on_overflow`` is called."""
 
 TURN_SLICE = 0.006
 """Seconds after which a turn is cut, so that the event loop comes in between."""
@@ -68,6 +61,8 @@ LATER_SLICE = 0.001
 further part is begun before the event loop comes."""
 _TOGETHER = 16
 """Parts of longer work that share a turn at most."""
+_READS_TOGETHER, _SMALL = 64, 2048
+"""Reads that share such a part at most, each of so many bytes at most."""
 _ABOUT = 0.5
 """Seconds for which a light client counts as being about after it has sent something."""
 SLICE = 0.0005
@@ -148,6 +143,17 @@ class Failed:
     """What it was handling."""
     unseen: list[Any]
     """What else was in its mailbox."""
+
+
+@dataclass(slots=True)
+class Read:
+    """What an actor read from outside; gathered with what others read, see ``Kernel.gather``."""
+
+    data: bytes
+
+    def __repr__(self) -> str:
+        """Return how much it is."""
+        return f"{len(self.data)} bytes"
 
 
 A = TypeVar("A", bound="LoopActor")
@@ -233,7 +239,6 @@ class LoopActor(pykka.Actor):
         "marked_handled",
         "parent",
         "stopped",
-        "suspended",
         "tap",
     )
 
@@ -258,7 +263,6 @@ class LoopActor(pykka.Actor):
         self.marked_busy = 0.0
         self.marked_handled = 0
         self.stopped = False
-        self.suspended = False
         self.tap: Tap | None = None
         """Sees what this actor does; None nearly always."""
 
@@ -301,6 +305,12 @@ class LoopActor(pykka.Actor):
         """Stop after the messages that are already in the mailbox."""
         self.kernel.tell(self, _STOP)
 
+    def put_behind(self) -> None:
+        """Hear that something that it read is left for later."""
+
+    def began_part(self) -> None:
+        """Hear that something that it read and left for later is handled now."""
+
     def on_part(self, seconds: float) -> None:
         """Hear how long a part of this actor's longer work took, with all that it caused."""
 
@@ -339,6 +349,11 @@ class Kernel:
         self._delay = delay
         self.clock = clock
         self._ready: list[LoopActor] = []
+        self._gathered: list[tuple[Any, bytes]] = []
+        """What actors have read."""
+        self.take_gathered: Callable[[Sequence[tuple[Any, bytes]]], int] = self._tell_gathered
+        """Handles what actors have read, all in one pass; returns how much of it. What it does not
+        handle it tells the actors."""
         self._rest: list[LoopActor] = []
         """What is left of a turn that was cut."""
         self._cut = False
@@ -358,11 +373,8 @@ class Kernel:
         """Parts have run since what came while a turn was cut was handed over."""
         self._put_off_had = False
         """The same of what was put off."""
-        self.light = 0
-        """How often clients that send little were heard; counted by who reads them."""
-        self._light_before = 0
-        self._light_until = -_ABOUT
-        """Until when such clients count as being about."""
+        self.light_at = -_ABOUT
+        """When a client that sends little was heard last; set by the connection that reads it."""
         self._put_off: deque[LoopActor] = deque()
         self._put_off_first: deque[LoopActor] = deque()
         """Those of them that come before the others."""
@@ -393,10 +405,10 @@ class Kernel:
         """How often a turn was cut."""
         self.parts = 0
         """Parts of longer work that had a turn of their own."""
-        self.on_overflow: Callable[[LoopActor], None] = _ignore
-        """Called for each message to a mailbox that is over its limit."""
         self.on_spawn: Callable[[LoopActor], None] | None = None
         """Called for each actor before it starts, while somebody wants to know."""
+        self.observer: Tap | None = None
+        """The tap of the actor that runs, which sees what it tells others; None nearly always."""
         self.turns = 0
         self.handled = 0
         self.high_water = 0
@@ -424,7 +436,7 @@ class Kernel:
     @property
     def busy(self) -> bool:
         """True while a turn is due."""
-        return self._scheduled or self._deferred or bool(self._later)
+        return self._scheduled or self._deferred or bool(self._later) or bool(self._gathered)
 
     @property
     def _deferred(self) -> bool:
@@ -459,6 +471,8 @@ class Kernel:
 
         Raises pykka.ActorDeadError when it has stopped.
         """
+        if self.observer is not None:
+            self.observer.sends(actor, message)
         waiting = actor._waiting
         if self._between:
             if actor.stopped:
@@ -467,17 +481,58 @@ class Kernel:
             return
         if waiting is not None:
             waiting.append(message)
-            if len(waiting) > MAILBOX_LIMIT:
-                self.on_overflow(actor)
             return
         if actor.stopped:
             raise pykka.ActorDeadError(f"{actor.actor_urn} has stopped")
         actor._waiting = [message]
-        if not actor.suspended:
-            self._ready.append(actor)
-            if not self._scheduled:
-                self._scheduled = True
-                self._schedule(self.run_turn)
+        self._ready.append(actor)
+        if not self._scheduled:
+            self._scheduled = True
+            self._schedule(self.run_turn)
+
+    def gather(self, actor: LoopActor, data: bytes) -> None:
+        """Have what an actor read handled together with what others read in this round.
+
+        Comes before what it is told from now on, and behind what it was told before.
+        """
+        if self._between and not actor.stopped:
+            self._came.append((actor, Read(data), None))
+            return
+        if actor._waiting is not None:
+            self.tell(actor, data)
+            return
+        self._gathered.append((actor, data))
+        self.wake()
+
+    def tell_first(self, actor: LoopActor, message: Any) -> None:
+        """Like :meth:`tell`, for what came before anything that waits in the mailbox."""
+        if actor._waiting is None:
+            self.tell(actor, message)
+        else:
+            actor._waiting.insert(0, message)
+
+    def _tell_gathered(self, reads: Sequence[tuple[Any, bytes]]) -> int:
+        for actor, data in reversed(reads):
+            if not actor.stopped:
+                self.tell_first(actor, data)
+        return len(reads)
+
+    def _run_gathered(self) -> None:
+        """Handle what was read."""
+        reads, self._gathered = self._gathered, []
+        taken = self.take_gathered(reads)
+        now = self.clock()
+        share = (now - self._read) / taken if taken else 0.0
+        for actor, _ in reads[:taken]:
+            if actor.epoch != self.epoch:
+                actor.epoch = self.epoch
+                actor.marked_busy, actor.marked_handled = actor.busy, actor.handled
+            actor.busy += share
+            actor.last_run = now
+        self._read = now
+        for actor, data in reversed(reads[taken:]):
+            actor.put_behind()
+            self._later.appendleft((actor, Read(data)))
 
     def put_off(self, actor: LoopActor, message: Any, *, first: bool = False) -> None:
         """Like :meth:`tell`, but let the actor run only when others have nothing to do.
@@ -489,7 +544,7 @@ class Kernel:
         if self._between and not actor.stopped:
             self._came.append((actor, message, first))
             return
-        if actor._waiting is not None or actor.suspended or actor.stopped:
+        if actor._waiting is not None or actor.stopped:
             self.tell(actor, message)
             return
         actor._waiting = [message]
@@ -523,18 +578,6 @@ class Kernel:
         self.tell(actor, _Ask(_RESTART, answer))
         return answer
 
-    def suspend(self, actor: LoopActor) -> None:
-        """Let an actor's messages wait until it is resumed."""
-        actor.suspended = True
-
-    def resume(self, actor: LoopActor) -> None:
-        """Let a suspended actor go on with what waited."""
-        if actor.suspended:
-            actor.suspended = False
-            if actor._waiting is not None:
-                self._ready.append(actor)
-                self.wake()
-
     def wake(self) -> None:
         """Make sure that a turn comes, also when only ``turn_ended`` has something to do."""
         if not self._scheduled:
@@ -552,8 +595,10 @@ class Kernel:
         self._between = False
         if self._cut:
             self._go_on()
-        elif self._ready:
+        elif self._ready or self._gathered:
             self._told = self._began
+            if self._gathered:
+                self._run_gathered()
             self._run_ready()
         # Each once before what came meanwhile is handed over, however often they are cut: none of
         # the three waits for ever.
@@ -576,7 +621,8 @@ class Kernel:
         if self._came:
             self._hand_over()
         self._note_length()
-        if self._ready or self._later or (self._deferred and not self._break):
+        waits = self._ready or self._gathered or self._later
+        if waits or (self._deferred and not self._break):
             self.wake()
 
     def _pause_turn(self) -> None:
@@ -608,7 +654,9 @@ class Kernel:
         came, self._came = self._came, []
         for actor, message, first in came:
             if actor.stopped:
-                self._return(actor, [message])
+                self._return(actor, [message.data if type(message) is Read else message])
+            elif type(message) is Read:
+                self.gather(actor, message.data)
             elif first is None:
                 self.tell(actor, message)
             else:
@@ -617,10 +665,7 @@ class Kernel:
     @property
     def shared(self) -> bool:
         """True while light clients are about, or strangers wait: parts of longer work are short."""
-        if self.light != self._light_before:
-            self._light_before = self.light
-            self._light_until = self._began + _ABOUT
-        return self._began < self._light_until or bool(self._put_off)
+        return self._began - self.light_at < _ABOUT or bool(self._put_off)
 
     def _run_parts(self) -> None:
         """Run parts of longer work, each as a turn, one after the other for a while."""
@@ -634,7 +679,9 @@ class Kernel:
             self.parts += 1
             if not actor.stopped:
                 begun = self._read
-                self.tell(actor, message)
+                self._begin_part(actor, message)
+                self._gather_small()
+                self._run_gathered()
                 self._run_ready()
                 if not self._cut:
                     self.turn_ended()
@@ -648,8 +695,30 @@ class Kernel:
             actor, message = self._later.popleft()
             self.parts += 1
             if not actor.stopped:
-                self.tell(actor, message)
+                self._begin_part(actor, message)
+        self._run_gathered()
         self._run_ready()
+
+    def _gather_small(self) -> None:
+        """Have small reads handled together."""
+        if self._gathered:
+            later = self._later
+            for _ in range(_READS_TOGETHER):
+                if not later or type(later[0][1]) is not Read or len(later[0][1].data) > _SMALL:
+                    break
+                actor, message = later.popleft()
+                if not actor.stopped:
+                    self._begin_part(actor, message)
+
+    def _begin_part(self, actor: LoopActor, message: Any) -> None:
+        if type(message) is Read:
+            actor.began_part()
+            if actor._waiting is None:
+                self._gathered.append((actor, message.data))
+            else:
+                self.tell(actor, message.data)
+        else:
+            self.tell(actor, message)
 
     def _run_put_off(self) -> None:
         """Run some of what was put off, unless it waits for a moment."""
@@ -690,7 +759,7 @@ class Kernel:
                     self._run_tapped(actor, actor.tap)
                 if self._read >= until:
                     # The turn goes on just where it is: nothing overtakes anything by that.
-                    first = [actor] if actor._waiting and not actor.suspended else []
+                    first = [actor] if actor._waiting else []
                     rest = first + ready[at:] + self._ready
                     # What has not begun need not be of this turn.
                     self._next += [one for one in rest if one.begins_turns]
@@ -708,22 +777,24 @@ class Kernel:
 
     def _run(self, actor: LoopActor) -> None:
         waiting = actor._waiting
-        if waiting is None or actor.suspended:
+        if waiting is None:
             return
-        handled = 0
+        handled, tap = 0, actor.tap
         message = None
         try:
             # A mailbox that grows while it is being emptied is emptied to its end.
             for message in waiting:
                 handled += 1
                 kind = type(message)
+                if tap is not None:
+                    tap.gets(actor, message.message if kind is _Ask else message)
                 if kind is _Ask:
                     self._answer(actor, cast("_Ask", message))
                 elif kind is _ActorStop:
                     self._stop(actor)
                 else:
                     actor.on_receive(message)
-                if actor.stopped or actor.suspended:
+                if actor.stopped:
                     break
                 if not handled % _LOOK_EVERY and self.clock() - self._began >= self.turn_slice:
                     break
@@ -756,17 +827,14 @@ class Kernel:
 
     def _run_tapped(self, actor: LoopActor, tap: Tap) -> None:
         """Run an actor while its tap looks on."""
-        waiting = actor._waiting
-        if waiting is None or actor.suspended:
+        if actor._waiting is None:
             return
-        actor._waiting = Watched(
-            waiting,
-            lambda message: tap.gets(actor, message.message if type(message) is _Ask else message),
-        )
         tap.begin(actor)
+        self.observer = tap
         try:
             self._run(actor)
         finally:
+            self.observer = None
             tap.end(actor)
 
     def _answer(self, actor: LoopActor, ask: _Ask) -> None:
@@ -869,8 +937,4 @@ def _refuse_asks(actor: LoopActor, messages: list[Any]) -> list[Any]:
 
 
 def _nothing() -> None:
-    """Do nothing."""
-
-
-def _ignore(_actor: LoopActor) -> None:
     """Do nothing."""

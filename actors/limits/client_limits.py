@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 import structlog
 
 from actors.limits.addresses import network_of
-from actors.limits.connection_quota import Admission
+from actors.limits.connection_quota import ConnectionQuotas
 from actors.limits.flapping import Flapping
 from actors.limits.overload import Overload
-from actors.limits.publish_rates import Meter, PublishRates
+from actors.limits.publish_rates import PublishRates, RateLimiter
 from actors.limits.rejection_log import Refusals
 from actors.limits.slow_readers import Reader, Slow, SlowReaders
 from actors.limits.topic_limits import TopicLimits
@@ -33,7 +33,7 @@ _LOGINS = 100
 """The same about logins that are refused: who comes in vain wants to know why."""
 
 
-class Guard(Generic[ReaderT]):
+class ClientLimits(Generic[ReaderT]):
     """Keeps the broker up; ``listeners`` has the quota of each listener by its name.
 
     A connection comes in with :meth:`arrive` and is over with :meth:`leave`. In between it is
@@ -61,7 +61,7 @@ class Guard(Generic[ReaderT]):
     def __init__(self, options: LimitOptions, listeners: Mapping[str, Quota]) -> None:
         self._options = options
         self._listeners = dict(listeners)
-        self._admission = Admission(listeners, options.address, options.user, options.burst)
+        self._admission = ConnectionQuotas(listeners, options.address, options.user, options.burst)
         self._flapping = Flapping(*_flapping_of(options))
         self._faulty = Flapping(*_faults_of(options))
         self._rates = PublishRates(self._listeners, *_rates_of(options))
@@ -81,7 +81,7 @@ class Guard(Generic[ReaderT]):
         )
 
     def change(self, options: LimitOptions, listeners: Mapping[str, Quota]) -> None:
-        """Take other bounds; who is in stays in. Meters given before go on as they were.
+        """Take other bounds; who is in stays in. Rate limiters given before go on as they were.
 
         Those who are jailed or in debt remain so unless the bounds in question changed.
         """
@@ -180,7 +180,9 @@ class Guard(Generic[ReaderT]):
         self.refused.add("publish_debt", now, address=address, user=user)
         return True
 
-    def meter(self, listener: str, address: str, user: str | None, now: float) -> Meter | None:
+    def meter(
+        self, listener: str, address: str, user: str | None, now: float
+    ) -> RateLimiter | None:
         """Return what counts for a connection that it publishes; None: nothing bounds it."""
         return self._rates.meter(listener, address, user, now)
 

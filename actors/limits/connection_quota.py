@@ -75,7 +75,7 @@ class Parties:
             self._rates.forget_full(now)
 
 
-class Admission:
+class ConnectionQuotas:
     """Who may come in at the listeners of a node; ``listeners`` has a quota for each by name.
 
     A connection goes through :meth:`arrive` when it is accepted, :meth:`locate` once a PROXY

@@ -28,7 +28,7 @@ _BREAK = 1.0
 """Seconds of sending nothing, though it might, after which a client is patient again."""
 
 
-class Meter:
+class RateLimiter:
     """What one connection is read of: by its own buckets, and by those that it shares."""
 
     __slots__ = (
@@ -162,7 +162,9 @@ class PublishRates:
             **{f"listener {name}": _Shared(quota, burst) for name, quota in listeners.items()},
         }
 
-    def meter(self, listener: str, address: str, user: str | None, now: float) -> Meter | None:
+    def meter(
+        self, listener: str, address: str, user: str | None, now: float
+    ) -> RateLimiter | None:
         """Return what counts for a connection; None when nothing bounds it."""
         client = self._client
         own = (
@@ -182,7 +184,7 @@ class PublishRates:
                 sizes.append(shared.bytes.share(who))
         if own == (None, None) and not messages and not sizes:
             return None
-        return Meter(own, (tuple(messages), tuple(sizes)), self._patience)
+        return RateLimiter(own, (tuple(messages), tuple(sizes)), self._patience)
 
     def debt(self, address: str, user: str | None, now: float) -> float:
         """Return for how many seconds an address and a user have published too much already."""

@@ -17,7 +17,7 @@ class TopicLimits:
         patterns_in_all: int = 0,
     ) -> None:
         self.patterns = patterns
-        """Wildcard patterns of one session, see ``actors.session.wildcard_patterns``."""
+        """Wildcard patterns of one session, see ``actors.routing.wildcard_patterns``."""
         self.patterns_in_all = patterns_in_all
         """Wildcard patterns of all sessions."""
         self._subscriptions = subscriptions

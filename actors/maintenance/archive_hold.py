@@ -14,7 +14,7 @@ import structlog
 from eventstore.format.positions import INDEX_BITS
 
 if TYPE_CHECKING:
-    from actors.broker import Broker
+    from actors.session.context import NodeContext
     from projections.state.node import Checkpoint
 
 _log = structlog.get_logger("foldmq")
@@ -31,27 +31,27 @@ Cut: TypeAlias = "tuple[Checkpoint, str]"
 class ArchiveGuard:
     """Says how much of what is to be cut off may go (``keep_until_archived``)."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, node: NodeContext) -> None:
+        self._node = node
         self._reminded: float | None = None
         """When it was last said that the log outgrows its bounds; None while it does not."""
 
     @property
     def through(self) -> int:
         """The last record that an archive has, 0 when none is known to have any."""
-        archived = self._broker.node.archived
+        archived = self._node.state.archived
         return archived.said.through if archived is not None else 0
 
     def lets_go(self, first: int) -> bool:
         """Return whether the log may begin with this record."""
-        return not self._broker.options.keep_until_archived or first - 1 <= self.through
+        return not self._node.options.keep_until_archived or first - 1 <= self.through
 
     def allowed(self, wanted: Cut | None, size: int, begins_ms: int) -> Cut | None:
         """Return the cut to be made in place of one that is wanted, None if there is none.
 
         ``size`` is that of the log in bytes, ``begins_ms`` the time of its first record.
         """
-        if wanted is None or not self._broker.options.keep_until_archived:
+        if wanted is None or not self._node.options.keep_until_archived:
             self._reminded = None
             return wanted
         checkpoint, _ = wanted
@@ -59,18 +59,18 @@ class ArchiveGuard:
             self._reminded = None
             return checkpoint, "archived"
         self._remind(size, begins_ms)
-        first = self._broker.log.first
+        first = self._node.log.first
         able = [
             one
-            for one in self._broker.node.checkpoints
+            for one in self._node.state.checkpoints
             if first < one.begun >> INDEX_BITS <= self.through + 1 and one.begun < checkpoint.begun
         ]
         return (able[-1], "archived") if able else None
 
     def _remind(self, size: int, begins_ms: int) -> None:
         """Warn, once in a while, when the log is larger than it is to be, or much older."""
-        broker, options = self._broker, self._broker.options
-        now, age = broker.clock.monotonic(), (broker.clock.time_ms() - begins_ms) / 1000
+        node, options = self._node, self._node.options
+        now, age = node.clock.monotonic(), (node.clock.time_ms() - begins_ms) / 1000
         if options.keep_bytes and size > options.keep_bytes:
             bound = "keep_bytes"
         elif options.keep and age > options.keep + _LATE:
@@ -83,7 +83,7 @@ class ArchiveGuard:
         _log.warning(
             f"the log outgrows {bound}: it is kept until it is archived",
             bytes=size,
-            first=broker.log.first,
+            first=node.log.first,
             archived=self.through,
-            last=broker.journal.durable,
+            last=node.journal.durable,
         )

@@ -43,7 +43,7 @@ from protocol.errors import FoldmqError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from actors.broker import Broker
+    from actors.session.context import NodeContext
     from projections.state.node import NodeState
 
 _log = structlog.get_logger("foldmq")
@@ -93,8 +93,8 @@ class _Begun:
 class Attestor:
     """Answers for a broker that has recovered."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, node: NodeContext) -> None:
+        self._node = node
         self._begun: dict[str, _Begun] = {}
         self._watched = False
         self._name = secrets.token_hex(8)
@@ -136,14 +136,14 @@ class Attestor:
         self._begun[key] = begun
         if not self._watched:
             self._watched = True
-            self._broker.timers.after(_LIFE, self._look)
+            self._node.timers.after(_LIFE, self._look)
         return said
 
     def _page(self, key: str, number: object) -> bytes:
         begun = self._begun.get(key)
         if begun is None:
             raise _Refused("unknown id: it was forgotten, or the broker was started anew")
-        begun.used = self._broker.clock.monotonic()
+        begun.used = self._node.clock.monotonic()
         if number == begun.number:
             return begun.last
         if type(number) is not int or number != begun.number + 1 or not begun.more:
@@ -154,7 +154,7 @@ class Attestor:
         page = next(begun.pages)
         begun.number += 1
         begun.more = page["more"]
-        begun.used = self._broker.clock.monotonic()
+        begun.used = self._node.clock.monotonic()
         begun.last = self._said({"id": key, **page})
         return begun.last
 
@@ -162,23 +162,23 @@ class Attestor:
         return orjson.dumps({"broker": self._name, **answer})
 
     def _forget(self) -> None:
-        before = self._broker.clock.monotonic() - _LIFE
+        before = self._node.clock.monotonic() - _LIFE
         self._begun = {key: one for key, one in self._begun.items() if one.used > before}
 
     def _look(self) -> None:
         self._forget()
         self._watched = bool(self._begun)
         if self._watched:
-            self._broker.timers.after(_LIFE, self._look)
+            self._node.timers.after(_LIFE, self._look)
 
     # What is told.
 
     def _state(self) -> Iterator[dict[str, Any]]:
-        broker = self._broker
-        names, topics = broker.node.sessions.names(), broker.node.retained.topics()
+        node = self._node
+        names, topics = node.state.sessions.names(), node.state.retained.topics()
         yield {
-            "position": broker.journal.here,
-            "node": broker.options.node,
+            "position": node.journal.here,
+            "node": node.options.node,
             "total": [len(names), len(topics)],
             "sessions": [],
             "retained": [],
@@ -186,32 +186,32 @@ class Attestor:
         }
         done, left = 0, len(names) + len(topics)
         while left:
-            node, end = broker.node, time.perf_counter() + _SLICE
+            node_state, end = node.state, time.perf_counter() + _SLICE
             sessions: list[Any] = []
             retained: list[Any] = []
             room = _PAGE_BYTES
             while left and room > 0:
                 if done < len(names):
                     key = names[done]
-                    sessions.append([key, _told(node, key)])
+                    sessions.append([key, _told(node_state, key)])
                 else:
                     key = topics[done - len(names)]
-                    message = node.retained.get(key)
+                    message = node_state.retained.get(key)
                     retained.append([key, None if message is None else retained_digest(message)])
                 done, left = done + 1, left - 1
                 room -= _TEXT_FACTOR * len(key) + _ENTRY_BYTES
                 if time.perf_counter() > end:
                     break
             yield {
-                "position": broker.journal.here,
+                "position": node.journal.here,
                 "sessions": sessions,
                 "retained": retained,
                 "more": bool(left),
             }
 
     def _session(self, name: str) -> Iterator[dict[str, Any]]:
-        node, here = self._broker.node, self._broker.journal.here
-        texts = session_texts(node, name)
+        node_state, here = self._node.state, self._node.journal.here
+        texts = session_texts(node_state, name)
         if texts is None:
             yield {
                 "position": here,
@@ -223,25 +223,25 @@ class Attestor:
             return
         about = {
             "position": here,
-            "digest": digest(texts, node.retained.pending(name)),
-            "pending": pending_of(node, name),
+            "digest": digest(texts, node_state.retained.pending(name)),
+            "pending": pending_of(node_state, name),
         }
         for number, text in enumerate(texts, 1):
             yield {**about, "parts": [orjson.Fragment(text)], "more": number < len(texts)}
 
     def _retained(self, topic: str) -> dict[str, Any]:
-        message = self._broker.node.retained.get(topic)
+        message = self._node.state.retained.get(topic)
         found = None
         if message is not None:
             size, short = len(message.payload), retained_digest(message)
             found = {"qos": message.qos, "ref": message.ref, "size": size, "digest": short}
-        return {"position": self._broker.journal.here, "message": found}
+        return {"position": self._node.journal.here, "message": found}
 
 
-def _told(node: NodeState, name: str) -> str | None:
+def _told(node_state: NodeState, name: str) -> str | None:
     """Return the digest of a session; one that no session has if its state is broken."""
     try:
-        return session_digest(node, name)
+        return session_digest(node_state, name)
     except Exception as error:  # noqa: BLE001 - all the others are to be told all the same
         _log.error("state of a session cannot be told", client=name, exc_info=error)
         return NO_DIGEST

@@ -17,7 +17,7 @@ from eventstore.format.records import ChainChecker
 from eventstore.log.jetstream_log import LogUnavailable
 
 if TYPE_CHECKING:
-    from actors.broker import Broker
+    from actors.session.context import NodeContext
 
 _log = structlog.get_logger("foldmq")
 
@@ -28,9 +28,9 @@ _SHARE = 9
 _RETRY = 5.0
 
 
-async def scrub(broker: Broker, last: int, link: bytes) -> None:
+async def verify_in_background(node: NodeContext, last: int, link: bytes) -> None:
     """Check the records of the log up to ``last``, which must have this link."""
-    log, now = broker.log, broker.clock.monotonic
+    log, now = node.log, node.clock.monotonic
     done = log.first - 1
     checker: ChainChecker | None = None
     while done < last:
@@ -50,8 +50,8 @@ async def scrub(broker: Broker, last: int, link: bytes) -> None:
             continue
         except CorruptLog as error:
             damage = error
-        if done + 1 < broker.node.begin:  # it was cut meanwhile
-            done, checker = broker.node.begin - 1, None
+        if done + 1 < node.state.begin:  # it was cut meanwhile
+            done, checker = node.state.begin - 1, None
         elif damage is not None:
             _tell(damage)
             return

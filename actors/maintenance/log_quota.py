@@ -15,7 +15,7 @@ import structlog
 from eventstore.format.record_size import STORED_AROUND
 
 if TYPE_CHECKING:
-    from actors.broker import Broker
+    from actors.session.context import NodeContext
 
 _log = structlog.get_logger("foldmq")
 
@@ -27,8 +27,8 @@ _REMIND = 60.0
 class LogRoom:
     """Knows how large the log is, and lets no more be appended than there is room for."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, node: NodeContext) -> None:
+        self._node = node
         self._before = 0
         """Bytes of the log when it was last asked for, less what was appended before."""
         self._left = 0
@@ -40,7 +40,7 @@ class LogRoom:
     @property
     def appended(self) -> int:
         """Bytes that were appended since the start, with what JetStream stores around them."""
-        stats = self._broker.journal.stats
+        stats = self._node.journal.stats
         return stats.bytes + STORED_AROUND * stats.records
 
     @property
@@ -51,7 +51,7 @@ class LogRoom:
     @property
     def pressed(self) -> bool:
         """True when the bound is near: cutting the log takes precedence."""
-        bound = self._broker.options.keep_bytes
+        bound = self._node.options.keep_bytes
         if not bound:
             return False
         return self.size > max(bound - bound // _EIGHTHS, self._left + self._more // 2)
@@ -59,13 +59,13 @@ class LogRoom:
     @property
     def full(self) -> bool:
         """True while input waits for the log to be cut."""
-        return self._broker.journal.full
+        return self._node.journal.full
 
     @property
     def _more(self) -> int:
         """Bytes that may be appended to what is left, whatever the bound is."""
         # By so much it has to grow for another checkpoint to be worth it.
-        return self._broker.options.keep_bytes // _EIGHTHS + self._repeated // 2
+        return self._node.options.keep_bytes // _EIGHTHS + self._repeated // 2
 
     def measured(self, size: int) -> None:
         """Take note of how large the log is in fact."""
@@ -80,7 +80,7 @@ class LogRoom:
         """Set how much may be appended; ``repeated`` bytes are what a checkpoint takes."""
         if repeated is not None:
             self._repeated = repeated
-        journal, bound = self._broker.journal, self._broker.options.keep_bytes
+        journal, bound = self._node.journal, self._node.options.keep_bytes
         if bound != self._bound:
             # At the start, or with other settings: nobody can have kept it until now.
             self._bound, self._left = bound, self.size
@@ -109,4 +109,4 @@ class LogRoom:
             self.settle()
 
     def _now(self) -> float:
-        return self._broker.clock.monotonic()
+        return self._node.clock.monotonic()

@@ -36,7 +36,7 @@ from projections.storage.format import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from actors.broker import Broker
+    from actors.session.context import NodeContext
     from eventstore.format.positions import Position
     from eventstore.log.keyed_store import KeyedStore
     from projections.storage.loading import Loaded
@@ -76,9 +76,9 @@ class _Sent(NamedTuple):
 class Projector:
     """Keeps the projections of a broker up to date: first ``go_on`` or ``begin``, then ``run``."""
 
-    def __init__(self, broker: Broker, store: KeyedStore) -> None:
-        self._broker = broker
-        self._now = broker.clock.monotonic
+    def __init__(self, node: NodeContext, store: KeyedStore) -> None:
+        self._node = node
+        self._now = node.clock.monotonic
         self._store = store
         self._digest = 0
         self._stored_digest = 0
@@ -108,9 +108,9 @@ class Projector:
 
     def go_on(self, loaded: Loaded) -> None:
         """Begin with what was loaded: it is what is stored."""
-        node = self._broker.node
-        node.touched = {}
-        node.retained.touched = {}
+        node_state = self._node.state
+        node_state.touched = {}
+        node_state.retained.touched = {}
         self._marked = loaded.mark
         self._parts = loaded.parts
         self._digest = self._stored_digest = loaded.digest
@@ -119,9 +119,9 @@ class Projector:
 
     def begin(self) -> None:
         """Begin anew: everything is to be written."""
-        node = self._broker.node
-        node.touched = dict.fromkeys(node.sessions.names(), 0)
-        node.retained.touched = dict.fromkeys(node.retained.topics(), 0)
+        node_state = self._node.state
+        node_state.touched = dict.fromkeys(node_state.sessions.names(), 0)
+        node_state.retained.touched = dict.fromkeys(node_state.retained.topics(), 0)
         self._marked = None
         self._parts = {}
         self._digest = self._stored_digest = 0
@@ -182,22 +182,22 @@ class Projector:
 
     async def round(self) -> None:
         """Write what changed, then the mark. Raises LogUnavailable."""
-        node, journal = self._broker.node, self._broker.journal
+        node_state, journal = self._node.state, self._node.journal
         self._busy = 0.0
         while (behind := journal.behind) is None:  # noqa: ASYNC110 - a turn goes on: rare
             await asyncio.sleep(_POLL)
         if self._marked is not None and behind[0] == self._marked.sequence:
             return
         # All that happened up to the last closed record is in these, or stored already.
-        topics, node.retained.touched = node.retained.touched or {}, {}
-        sessions, node.touched = node.touched or {}, {}
+        topics, node_state.retained.touched = node_state.retained.touched or {}, {}
+        sessions, node_state.touched = node_state.touched or {}, {}
         try:
             await self._in_slices(topics, RETAINED)
             await self._in_slices(sessions, SESSION)
         finally:
             # What was not reached is as it was before the round.
-            node.retained.touched = {**(node.retained.touched or {}), **topics}
-            node.touched = {**(node.touched or {}), **sessions}
+            node_state.retained.touched = {**(node_state.retained.touched or {}), **topics}
+            node_state.touched = {**(node_state.touched or {}), **sessions}
         await self._mark(*behind)
 
     async def _in_slices(self, changed: dict[str, Position], kind: int) -> None:
@@ -210,7 +210,7 @@ class Projector:
             size = 0
             while changed and self._now() - started < most and size < _SLICE_BYTES:
                 name = next(iter(changed))
-                if kind == SESSION and name in self._broker.rebuilding:
+                if kind == SESSION and name in self._node.rebuilding:
                     # What was recorded for it since it failed is not in its state.
                     changed[name] = changed.pop(name)
                     await asyncio.sleep(_POLL)
@@ -223,7 +223,7 @@ class Projector:
                     del taken[name]
             try:
                 spent = self._now() - started
-                await self._until_whole(self._broker.journal.here)
+                await self._until_whole(self._node.journal.here)
                 started = self._now()
                 for entry, before, whole in entries:
                     await self._put(entry, kind, before)
@@ -241,25 +241,25 @@ class Projector:
             await asyncio.sleep(spent * share)
 
     def _touched(self, kind: int) -> dict[str, Position]:
-        node = self._broker.node
-        touched = node.retained.touched if kind == RETAINED else node.touched
+        node_state = self._node.state
+        touched = node_state.retained.touched if kind == RETAINED else node_state.touched
         return touched if touched is not None else {}
 
     def _retained(self, topic: str) -> list[Entry]:
-        message = self._broker.node.retained.get(topic)
+        message = self._node.state.retained.get(topic)
         if message is None:
             return []
         return [Entry(RETAINED, topic, message.ref, 0, retained_body(message))]
 
     def _session(self, name: str) -> list[Entry]:
-        sessions = self._broker.node.sessions
+        sessions = self._node.state.sessions
         frozen = sessions.frozen(name)
         if frozen is not None:
             return [Entry(SESSION, name, bound_of(frozen), 0, text_of(frozen))]
         state = sessions.live.get(name)
         if state is None:
             return []
-        state.saved = self._broker.journal.here
+        state.saved = self._node.journal.here
         parts = [orjson.dumps(part) for part in encode(state)]
         return [
             Entry(SESSION, name, state.saved, 0, body, number, len(parts))
@@ -289,7 +289,7 @@ class Projector:
 
     async def _until_whole(self, bound: Position) -> None:
         """Wait until everything before a position is on disk, with all of its turn."""
-        journal = self._broker.journal
+        journal = self._node.journal
         while journal.whole < (bound - 1) >> INDEX_BITS:  # noqa: ASYNC110 - the disk sets the pace
             await asyncio.sleep(_POLL)
 
@@ -309,20 +309,22 @@ class Projector:
 
     async def _mark(self, sequence: int, link: bytes) -> None:
         """Say that everything up to a record is reflected, once all that was sent is stored."""
-        node = self._broker.node
+        node_state = self._node.state
         mark = Mark(
             sequence,
             link.hex(),
-            len(node.sessions),
-            len(node.retained),
-            sorted({new for carriers in node.carried.values() for new in carriers}),
-            [(one.number, one.begun, one.time_ms) for one in node.checkpoints],
-            node.cuts[-1] if node.cuts else None,
-            None if node.archived is None else (node.archived.at, node.archived.said),
-            node.bridged,
+            len(node_state.sessions),
+            len(node_state.retained),
+            sorted({new for carriers in node_state.carried.values() for new in carriers}),
+            [(one.number, one.begun, one.time_ms) for one in node_state.checkpoints],
+            node_state.cuts[-1] if node_state.cuts else None,
+            None
+            if node_state.archived is None
+            else (node_state.archived.at, node_state.archived.said),
+            node_state.bridged,
         )
         # It names checkpoints, cuts and repetitions that may be newer than the record.
-        await self._until_whole(self._broker.journal.here)
+        await self._until_whole(self._node.journal.here)
         await self._confirm(mark)
 
     async def _confirm(self, mark: Mark) -> None:

@@ -36,7 +36,8 @@ from projections.storage.loading import Loader
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from actors.broker import Broker
+    from actors.maintenance.projector import Projector
+    from actors.session.context import NodeContext
     from eventstore.format.positions import Position
     from eventstore.format.records import Record
     from eventstore.log.jetstream_log import EventLog, LogTail
@@ -53,63 +54,69 @@ _FREEZE_FROM = 50_000
 """Sessions in memory from which those that are offline are frozen while the log is folded."""
 
 
-async def recover(broker: Broker, progress: Callable[[int, int], None]) -> Mark | None:
+async def recover(
+    node: NodeContext,
+    projector: Projector,
+    reset: Callable[[], None],
+    progress: Callable[[int, int], None],
+) -> Mark | None:
     """Bring the broker's state up to date, open the journal, end what was connected.
 
-    Returns the mark of the projections if they were used: the log up to it was not read.
+    ``reset`` empties the state. Returns the mark of the projections if they were used: the log up
+    to it was not read.
     """
-    log = broker.log
+    log = node.log
     tail = await log.tail()
     loaded: Loaded | None = None
     try:
-        loaded = await _load(broker, tail)
-        await _fold(broker, tail, loaded, progress)
+        loaded = await _load(node, projector, tail)
+        await _fold(node, tail, loaded, progress)
     except BadProjection as error:
         _log.warning("the log is folded from its beginning", reason=str(error))
         loaded = None
-        broker.begin_anew()
-        await _fold(broker, tail, None, progress)
-    node = broker.node
-    node.loaded_all()
-    _check_begin(log, node, tail)
-    node.begin = log.first
-    broker.writer = log.writer(broker.clock, broker.fail)
-    broker.journal = Journal(
-        broker.writer,
-        broker.clock,
-        node=broker.options.node,
+        reset()
+        await _fold(node, tail, None, progress)
+    node_state = node.state
+    node_state.loaded_all()
+    _check_begin(log, node_state, tail)
+    node_state.begin = log.first
+    node.writer = log.writer(node.clock, node.fail)
+    node.journal = Journal(
+        node.writer,
+        node.clock,
+        node=node.options.node,
         sequence=tail.sequence,
         link=tail.link,
-        max_record=broker.options.max_record,
+        max_record=node.options.max_record,
     )
     if log.watermark is not None:
-        broker.journal.on_durable = log.watermark.write
-    await broker.writer.start(broker.journal)
-    _restore(broker, loaded)
+        node.journal.on_durable = log.watermark.write
+    await node.writer.start(node.journal)
+    _restore(node, loaded)
     if loaded is None:
-        broker.projector.begin()
-    broker.emit(BrokerStarted(software()))
-    _end_connections(broker)
-    for name in [name for name, state in node.sessions.live.items() if not state.connected]:
-        broker.passivate(name)
+        projector.begin()
+    node.emit(BrokerStarted(software()))
+    _end_connections(node)
+    for name in [name for name, state in node_state.sessions.live.items() if not state.connected]:
+        node.directory.passivate(name)
     return loaded.mark if loaded is not None else None
 
 
-async def _load(broker: Broker, tail: LogTail) -> Loaded | None:
+async def _load(node: NodeContext, projector: Projector, tail: LogTail) -> Loaded | None:
     """Read the projections into the broker's state; None when there are none.
 
     Raises BadProjection when they are of no use.
     """
-    log = broker.log
+    log = node.log
     inbound: dict[str, list[Position]] = {}
 
     def found(state: SessionState, *, frozen: bool) -> None:
         if frozen:
-            broker.take_passive(state)
+            node.directory.take_passive(state)
         if state.inbound:
             inbound[state.session] = list(state.inbound.values())
 
-    loader = Loader(broker.node, found, position(tail.sequence + 1, 0))
+    loader = Loader(node.state, found, position(tail.sequence + 1, 0))
     count = 0
     try:
         async for data in log.projections.read():
@@ -124,11 +131,11 @@ async def _load(broker: Broker, tail: LogTail) -> Loaded | None:
         # If the log does not answer either, that is told when it is read.
         raise BadProjection(f"the projections cannot be read: {error}") from None
     await _check_mark(log, loaded)
-    broker.node.begin = log.first
-    await _fill_carried(broker, loaded)
-    await _recall(broker, inbound)
-    broker.projector.go_on(loaded)
-    broker.node.sessions.on_thaw = broker.router.restore
+    node.state.begin = log.first
+    await _fill_carried(node, loaded)
+    await _recall(node, inbound)
+    projector.go_on(loaded)
+    node.state.sessions.on_thaw = node.router.restore
     return loaded
 
 
@@ -147,45 +154,45 @@ async def _check_mark(log: EventLog, loaded: Loaded) -> None:
         raise BadProjection("the projections are those of another log")
 
 
-async def _fill_carried(broker: Broker, loaded: Loaded) -> None:
+async def _fill_carried(node: NodeContext, loaded: Loaded) -> None:
     """Learn from the records that repeat messages which those are, and where the log was cut."""
-    node, mark = broker.node, loaded.mark
-    node.take_marks(mark.checkpoints, mark.cut, mark.archived, mark.bridged)
-    carriers = [sequence for sequence in mark.carriers if sequence >= broker.log.first]
+    node_state, mark = node.state, loaded.mark
+    node_state.take_marks(mark.checkpoints, mark.cut, mark.archived, mark.bridged)
+    carriers = [sequence for sequence in mark.carriers if sequence >= node.log.first]
     for start in range(0, len(carriers), _BREATHE_EVERY):
-        for record in await _read(broker, carriers[start : start + _BREATHE_EVERY]):
+        for record in await _read(node, carriers[start : start + _BREATHE_EVERY]):
             for index, event in record.events():
                 if isinstance(event, MessagesCarried):
-                    node.apply(event, position(record.sequence, index), record.time_ms)
+                    node_state.apply(event, position(record.sequence, index), record.time_ms)
 
 
-async def _recall(broker: Broker, wanted: dict[str, list[Position]]) -> None:
+async def _recall(node: NodeContext, wanted: dict[str, list[Position]]) -> None:
     """Find retained messages that sessions have sent at QoS 2 and not released.
 
     The projections hold their identifiers; the messages are in the log.
     """
     if not wanted:
         return
-    node = broker.node
+    node_state = node.state
     sequences = {
-        at for refs in wanted.values() for ref in refs for at in node.where(ref >> INDEX_BITS)
+        at for refs in wanted.values() for ref in refs for at in node_state.where(ref >> INDEX_BITS)
     }
     found: dict[Position, RetainedMessage] = {}
-    for record in await _read(broker, sequences):
+    for record in await _read(node, sequences):
         found.update(_retained_at_qos2(record))
     for session, refs in wanted.items():
         messages = [found[ref] for ref in refs if ref in found]
         if messages:
-            node.retained.recall(session, messages)
+            node_state.retained.recall(session, messages)
 
 
-async def _read(broker: Broker, sequences: Iterable[int]) -> list[Record]:
+async def _read(node: NodeContext, sequences: Iterable[int]) -> list[Record]:
     """Return records that the projections refer to; raise BadProjection when there are not all.
 
     Projections that lost their end may refer to what was cut off since.
     """
     try:
-        return await broker.log.read_some(sequences)
+        return await node.log.read_some(sequences)
     except CorruptLog as error:
         raise BadProjection(f"what the projections refer to is not there: {error.what}") from None
 
@@ -213,10 +220,10 @@ def _retained_at_qos2(record: Record) -> Iterable[tuple[Position, RetainedMessag
 
 
 async def _fold(
-    broker: Broker, tail: LogTail, loaded: Loaded | None, progress: Callable[[int, int], None]
+    node: NodeContext, tail: LogTail, loaded: Loaded | None, progress: Callable[[int, int], None]
 ) -> None:
     """Fold what the projections do not reflect."""
-    log, node = broker.log, broker.node
+    log, node_state = node.log, node.state
     noted = log.watermark.read() if log.watermark is not None else None
     last = tail.sequence
     first = log.first
@@ -225,7 +232,7 @@ async def _fold(
         first = loaded.mark.sequence + 1
         checker = ChainChecker(loaded.mark.sequence, bytes.fromhex(loaded.mark.link))
     else:
-        node.starts_at(first)
+        node_state.starts_at(first)
     if last and first <= last:
         async for record in log.read(first, last):
             if checker is None:
@@ -234,21 +241,21 @@ async def _fold(
             if noted is not None and noted[0] == record.sequence and noted[1] != record.link:
                 raise CorruptLog(record.sequence, "is not the one that was acknowledged")
             if loaded is not None:
-                await _recall(broker, _unknown_releases(node, record, position(first, 0)))
-            node.apply_record(record)
+                await _recall(node, _unknown_releases(node_state, record, position(first, 0)))
+            node_state.apply_record(record)
             if record.sequence % _BREATHE_EVERY == 0:
-                if loaded is None and len(node.sessions.live) > _FREEZE_FROM:
-                    _freeze_offline(node, position(record.sequence + 1, 0))
+                if loaded is None and len(node_state.sessions.live) > _FREEZE_FROM:
+                    _freeze_offline(node_state, position(record.sequence + 1, 0))
                 progress(record.sequence - first + 1, last - first + 1)
                 await asyncio.sleep(0)
         if checker is None or checker.sequence != last:
             raise CorruptLog(first if checker is None else checker.sequence + 1, "is missing")
-    node.applied = last
+    node_state.applied = last
     progress(1, 1)
 
 
 def _unknown_releases(
-    node: NodeState, record: Record, before: Position
+    node_state: NodeState, record: Record, before: Position
 ) -> dict[str, list[Position]]:
     """Return what is released in a record that was sent before a position and is not known."""
     found: dict[str, list[Position]] = {}
@@ -257,39 +264,39 @@ def _unknown_releases(
             continue
         event = upcast(raw)
         for ref in from_runs(event["refs"]):
-            if ref < before and not node.retained.known(event["session"], ref):
+            if ref < before and not node_state.retained.known(event["session"], ref):
                 found.setdefault(event["session"], []).append(ref)
     return found
 
 
-def _freeze_offline(node: NodeState, bound: Position) -> None:
-    for name in [name for name, state in node.sessions.live.items() if not state.connected]:
-        node.sessions.freeze(name, bound)
+def _freeze_offline(node_state: NodeState, bound: Position) -> None:
+    for name in [name for name, state in node_state.sessions.live.items() if not state.connected]:
+        node_state.sessions.freeze(name, bound)
 
 
-def _check_begin(log: EventLog, node: NodeState, tail: LogTail) -> None:
+def _check_begin(log: EventLog, node_state: NodeState, tail: LogTail) -> None:
     """Raise CorruptLog unless the log may begin where it does, and is complete from there."""
     if log.first == 1 or not tail.sequence:
         return
-    if not any(cut.first >= log.first for cut in node.cuts):
-        raise LostBeginning(log.first, node.cuts[-1] if node.cuts else None)
-    if node.partial:
+    if not any(cut.first >= log.first for cut in node_state.cuts):
+        raise LostBeginning(log.first, node_state.cuts[-1] if node_state.cuts else None)
+    if node_state.partial:
         raise CorruptLog(log.first - 1, "is gone, and no whole checkpoint follows it")
 
 
-def _restore(broker: Broker, loaded: Loaded | None) -> None:
+def _restore(node: NodeContext, loaded: Loaded | None) -> None:
     """Bring the subscription index in line with the state."""
-    node = broker.node
-    for name in broker.router.active_sessions():
-        if name not in node.sessions:
-            broker.router.remove_session(name)
-    for state in list(node.sessions.live.values()):
-        broker.router.restore(state)
+    node_state = node.state
+    for name in node.router.active_sessions():
+        if name not in node_state.sessions:
+            node.router.remove_session(name)
+    for state in list(node_state.sessions.live.values()):
+        node.router.restore(state)
     if loaded is None:
-        for name, state in node.sessions.items():
-            if name not in node.sessions.live:
-                broker.take_passive(state)
-    node.sessions.on_thaw = broker.router.restore
+        for name, state in node_state.sessions.items():
+            if name not in node_state.sessions.live:
+                node.directory.take_passive(state)
+    node_state.sessions.on_thaw = node.router.restore
 
 
 def software() -> str:
@@ -300,25 +307,27 @@ def software() -> str:
         return "unknown"
 
 
-def _end_connections(broker: Broker) -> None:
+def _end_connections(node: NodeContext) -> None:
     """Record the end of the connections that ended with the broker's predecessor.
 
     Wills are published as for any connection that ended without a DISCONNECT.
     """
-    for name, state in list(broker.node.sessions.live.items()):
+    for name, state in list(node.state.sessions.live.items()):
         if not state.connected:
-            broker.watch_expiry(state)
+            node.directory.watch_expiry(state)
         elif state.will is not None:
-            broker.kernel.tell(broker.session(name), Detached(None, "broker_restarted", False))
+            node.kernel.tell(
+                node.directory.session(name), Detached(None, "broker_restarted", False)
+            )
         else:
-            broker.emit(SessionClosed(name, "broker_restarted", state.generation))
+            node.emit(SessionClosed(name, "broker_restarted", state.generation))
             if state.clean:
-                broker.router.remove_session(name)
+                node.router.remove_session(name)
             else:
-                broker.watch_expiry(state)
+                node.directory.watch_expiry(state)
 
 
-async def rebuild_session(broker: Broker, name: str) -> tuple[int, SessionState | None]:
+async def rebuild_session(node: NodeContext, name: str) -> tuple[int, SessionState | None]:
     """Return a session's state as the log has it, None when there is no such session.
 
     With it comes the stream sequence of the last record that was folded.
@@ -326,39 +335,39 @@ async def rebuild_session(broker: Broker, name: str) -> tuple[int, SessionState 
     Waits until all that was appended until now is on disk. Nothing may append for this session
     meanwhile.
     """
-    with broker.retention.holding_still():
-        return await _rebuild(broker, name)
+    with node.retention.holding_still():
+        return await _rebuild(node, name)
 
 
-async def _rebuild(broker: Broker, name: str) -> tuple[int, SessionState | None]:
-    journal = broker.journal
-    checkpoints = broker.node.checkpoints
-    first = checkpoints[-1].begun >> INDEX_BITS if checkpoints else broker.log.first
-    node = NodeState(first)
+async def _rebuild(node: NodeContext, name: str) -> tuple[int, SessionState | None]:
+    journal = node.journal
+    checkpoints = node.state.checkpoints
+    first = checkpoints[-1].begun >> INDEX_BITS if checkpoints else node.log.first
+    node_state = NodeState(first)
     checker: ChainChecker | None = None
     done = first - 1
     last = journal.end
     whole = False
     while not whole:
-        await _until_durable(broker, last)
-        async for record in broker.log.read(done + 1, last):
+        await _until_durable(node, last)
+        async for record in node.log.read(done + 1, last):
             if checker is None:
                 checker = ChainChecker(first - 1, record.previous)
             checker.check(record)
             done = record.sequence
-            node.apply_record(record, only=name)
+            node_state.apply_record(record, only=name)
             whole = record.last
             await asyncio.sleep(0)
-        if broker.failed.done():
+        if node.failed.done():
             break
         # A turn that went on in the next record counts as a whole or not at all.
         last += not whole
-    return last, node.sessions.get(name)
+    return last, node_state.sessions.get(name)
 
 
-async def _until_durable(broker: Broker, last: int) -> None:
-    journal = broker.journal
-    broker.kernel.wake()
-    while journal.durable < last and not broker.failed.done():
+async def _until_durable(node: NodeContext, last: int) -> None:
+    journal = node.journal
+    node.kernel.wake()
+    while journal.durable < last and not node.failed.done():
         await asyncio.sleep(_POLL)
         journal.flush()

@@ -39,9 +39,9 @@ from projections.state.snapshot import expanded, reference_runs
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from actors.broker import Broker
     from actors.maintenance.checkpoints import Said
     from actors.maintenance.projector import Projector
+    from actors.session.context import NodeContext
     from eventstore.format.positions import Position
     from eventstore.log.message_store import Message
     from projections.state.node import Checkpoint
@@ -75,11 +75,11 @@ _RECORDS_AT_ONCE = 16
 class Retention:
     """Keeps the log of a broker within ``keep`` seconds and ``keep_bytes``."""
 
-    def __init__(self, broker: Broker, projector: Projector) -> None:
-        self._broker = broker
-        self._now = broker.clock.monotonic
+    def __init__(self, node: NodeContext, projector: Projector) -> None:
+        self._node = node
+        self._now = node.clock.monotonic
         self._projector = projector
-        self._room = LogRoom(broker)
+        self._room = LogRoom(node)
         self._begins_ms = 0
         self._begun_at: dict[int, int] = {}
         """Bytes that had been appended when a checkpoint began, by its number."""
@@ -92,7 +92,7 @@ class Retention:
         self._held_up: tuple[str, float, object] = "", 0.0, None
         """What was waited for last, since when, and how far it was then."""
         self._warned: tuple[str, float] | None = None
-        self._guard = ArchiveGuard(broker)
+        self._guard = ArchiveGuard(node)
         projector.pressed = lambda: self._room.pressed
 
     @contextlib.contextmanager
@@ -124,7 +124,7 @@ class Retention:
             _log.error(
                 "the log holds a message that cannot be repeated: not cut", reason=str(error)
             )
-        self._broker.journal.raise_ceiling(None)
+        self._node.journal.raise_ceiling(None)
 
     async def _look_again_and_again(self) -> None:
         while True:
@@ -144,9 +144,9 @@ class Retention:
 
     async def look(self) -> None:
         """Finish what was begun, write a checkpoint if one is due, cut if that is due."""
-        node, log = self._broker.node, self._broker.log
-        if node.cuts and node.cuts[-1].first > log.first:
-            await self._purge(node.cuts[-1].first)
+        node_state, log = self._node.state, self._node.log
+        if node_state.cuts and node_state.cuts[-1].first > log.first:
+            await self._purge(node_state.cuts[-1].first)
         if self._room.pressed:  # with a checkpoint that is there already, if there is one
             await self._cut_if_wanted()
         if self._checkpoint_due():
@@ -165,13 +165,13 @@ class Retention:
 
     async def _learn(self) -> None:
         """Find out what is not known after a start: how large the log is, how old."""
-        log = self._broker.log
+        log = self._node.log
         self._room.measured(await log.size())
         self._room.look(0)
         records = await log.read_some([log.first])
         self._begins_ms = records[0].time_ms
-        first, last = log.first, self._broker.journal.durable
-        for one in self._broker.node.checkpoints:
+        first, last = log.first, self._node.journal.durable
+        for one in self._node.state.checkpoints:
             share = (last - (one.begun >> INDEX_BITS) + 1) / max(1, last - first + 1)
             self._begun_at[one.number] = round(-share * self._room.size)
 
@@ -185,8 +185,8 @@ class Retention:
         return appended - self._begun_at.get(checkpoint.number, appended)
 
     def _checkpoint_due(self) -> bool:
-        options, node = self._broker.options, self._broker.node
-        last = node.checkpoints[-1] if node.checkpoints else None
+        options, node_state = self._node.options, self._node.state
+        last = node_state.checkpoints[-1] if node_state.checkpoints else None
         grown = (self._room.size if last is None else self._behind(last)) - self._repeated
         little = min(_LEAST, options.keep_bytes // _SMALL)
         if self._room.pressed and grown >= max(little, self._repeated // 2):
@@ -197,17 +197,17 @@ class Retention:
         if options.keep_bytes and grown >= options.keep_bytes // _QUARTERS:
             return True
         since_ms = self._begins_ms if last is None else last.time_ms
-        age = (self._broker.clock.time_ms() - since_ms) / 1000
+        age = (self._node.clock.time_ms() - since_ms) / 1000
         # A clock that was set back says nothing about the age.
         return bool(options.keep) and (age >= options.keep / _PARTS or age < 0)
 
     def _wanted(self) -> tuple[Checkpoint, str] | None:
         """Return before which checkpoint the log is to be cut to be within its bounds, and why."""
-        options, first = self._broker.options, self._broker.log.first
-        known = [one for one in self._broker.node.checkpoints if one.begun >> INDEX_BITS > first]
+        options, first = self._node.options, self._node.log.first
+        known = [one for one in self._node.state.checkpoints if one.begun >> INDEX_BITS > first]
         chosen: tuple[Checkpoint, str] | None = None
         if options.keep:
-            before = self._broker.clock.time_ms() - int(options.keep * 1000)
+            before = self._node.clock.time_ms() - int(options.keep * 1000)
             old = [one for one in known if one.time_ms <= before]
             if old:
                 chosen = old[-1], "keep"
@@ -223,35 +223,35 @@ class Retention:
 
     async def checkpoint(self) -> None:
         """Repeat the whole state in the log."""
-        node, journal = self._broker.node, self._broker.journal
+        node_state, journal = self._node.state, self._node.journal
         before = self._room.appended
         number, begun = await self._begin()
         self._begun_at[number] = before
         self._took.clear()
         sessions = retained = 0
-        names = node.sessions.names()
+        names = node_state.sessions.names()
         names.reverse()
         while names:
             started = self._now()
             while names and self._now() - started < self._slice:
                 name = names.pop()
-                if name in self._broker.rebuilding:
+                if name in self._node.rebuilding:
                     # What was recorded for it since it failed is not in its state.
                     names.insert(0, name)
                     await self._wait("a session is being rebuilt", len(names))
                     break
-                sessions += self._say(repeat_session(node, name), "sessions")
+                sessions += self._say(repeat_session(node_state, name), "sessions")
             await self._breathe(started)
-        topics = node.retained.topics()
+        topics = node_state.retained.topics()
         topics.reverse()
         while topics:
             started = self._now()
-            said = list(repeat_retained(node, self._some(topics)))
+            said = list(repeat_retained(node_state, self._some(topics)))
             self._say(said, "retained")
             retained += sum(len(one.payloads) for one in said)
             await self._breathe(started)
-        self._broker.emit(CheckpointCompleted(number, begun, sessions, retained))
-        self._broker.kernel.wake()
+        self._node.emit(CheckpointCompleted(number, begun, sessions, retained))
+        self._node.kernel.wake()
         await self._until_whole(journal.here >> INDEX_BITS)
         _log.info("checkpoint written", number=number, sessions=sessions, retained=retained)
 
@@ -261,7 +261,7 @@ class Retention:
         size = 0
         while topics and len(some) < MESSAGES_AT_ONCE and size < BYTES_AT_ONCE:
             topic = topics.pop()
-            message = self._broker.node.retained.get(topic)
+            message = self._node.state.retained.get(topic)
             if message is not None:
                 some.append(topic)
                 size += len(message.payload)
@@ -269,15 +269,15 @@ class Retention:
 
     async def _begin(self) -> tuple[int, Position]:
         """Begin a checkpoint in a record with which a turn begins: a log cannot begin otherwise."""
-        node, journal = self._broker.node, self._broker.journal
+        node_state, journal = self._node.state, self._node.journal
         while True:
             while journal.behind is None:  # noqa: ASYNC110 - a turn goes on: rare
                 await asyncio.sleep(_POLL)
-            number = node.checkpoint + 1
-            begun = self._broker.emit(CheckpointBegun(number))
-            if node.bridged is not None:
-                self._broker.emit(Bridged(node.bridged))
-            self._broker.kernel.wake()
+            number = node_state.checkpoint + 1
+            begun = self._node.emit(CheckpointBegun(number))
+            if node_state.bridged is not None:
+                self._node.emit(Bridged(node_state.bridged))
+            self._node.kernel.wake()
             if journal.behind is not None:
                 return number, begun
 
@@ -287,8 +287,8 @@ class Retention:
 
     async def _breathe(self, started: float) -> None:
         """Let the broker do its work for some time, and the disk keep up."""
-        room, journal = self._room, self._broker.journal
-        self._broker.kernel.wake()
+        room, journal = self._room, self._node.journal
+        self._node.kernel.wake()
         room.look()
         await asyncio.sleep((self._now() - started) * (1 if room.pressed else _SLICE_SHARE))
         pauses = 0
@@ -310,7 +310,7 @@ class Retention:
         """Append events that hold sessions, retained messages or such that wait."""
         found = False
         for one in said:
-            self._broker.emit(one.event, one.payloads, one.size)
+            self._node.emit(one.event, one.payloads, one.size)
             self._took[what] += one.bytes
             found = True
         return found
@@ -319,19 +319,19 @@ class Retention:
 
     async def cut(self, checkpoint: Checkpoint, reason: str) -> None:
         """Cut off what stands before a checkpoint."""
-        broker = self._broker
+        node = self._node
         first = checkpoint.begun >> INDEX_BITS
         await self._carry(position(first, 0))
-        needed = (broker.journal.here - 1) >> INDEX_BITS
+        needed = (node.journal.here - 1) >> INDEX_BITS
         # What a recovery folds must refer to nothing that goes and was not carried.
         while self._projector.marked < needed:
             await self._wait("the projections have not caught up", self._projector.progress)
-        (record,) = await broker.log.read_some([first])
+        (record,) = await node.log.read_some([first])
         if not self._guard.lets_go(first):
             return  # what holds has changed meanwhile
         event = LogCut(first, record.previous.hex(), record.time_ms, reason)
-        at = broker.emit(event)
-        broker.kernel.wake()
+        at = node.emit(event)
+        node.kernel.wake()
         await self._until_whole(at >> INDEX_BITS)
         await self._purge(first)
         self._begins_ms = record.time_ms
@@ -340,7 +340,7 @@ class Retention:
 
     def _warn_if_large(self) -> None:
         """Say what the log holds that makes it larger than it is to be, once in a while."""
-        size, bound, took = self._room.size, self._broker.options.keep_bytes, self._took
+        size, bound, took = self._room.size, self._node.options.keep_bytes, self._took
         if not bound or size <= bound:
             self._warned = None
             return
@@ -370,14 +370,14 @@ class Retention:
         )
 
     async def _purge(self, first: int) -> None:
-        broker = self._broker
+        node = self._node
         while self._readers:
             await self._wait("the log is being read", None)
-        broker.node.forget_before(first)
-        await broker.log.cut(first)
-        known = {one.number for one in broker.node.checkpoints}
+        node.state.forget_before(first)
+        await node.log.cut(first)
+        known = {one.number for one in node.state.checkpoints}
         self._begun_at = {key: at for key, at in self._begun_at.items() if key in known}
-        self._room.measured(await broker.log.size())
+        self._room.measured(await node.log.size())
         self._room.settle()
 
     async def _carry(self, before: Position) -> None:
@@ -386,13 +386,13 @@ class Retention:
         A message that was sent before the checkpoint and released after it is retained under a
         position that the checkpoint did not renew.
         """
-        node = self._broker.node
+        node_state = self._node.state
         self._queues.clear()
         needed: dict[int, set[Position]] = {}
         # A message moves: from its publisher, by way of what is retained, to who is to get it.
         # Where it comes from is looked at before where it comes to, so that none slips through.
         waiting = await self._look_for(before, needed)
-        for retained in node.retained.before(before):
+        for retained in node_state.retained.before(before):
             if self._must_carry(retained.ref, before):
                 needed.setdefault(retained.ref >> INDEX_BITS, set()).add(retained.ref)
         waiting |= await self._look_for(before, needed)
@@ -401,9 +401,9 @@ class Retention:
             started = self._now()
             some = [sequences.pop() for _ in range(min(_RECORDS_AT_ONCE, len(sequences)))]
             store = MessageStore(1 << 62)
-            wanted = {at for sequence in some for at in node.where(sequence)}
+            wanted = {at for sequence in some for at in node_state.where(sequence)}
             await self._until_whole(max(wanted))
-            for record in await self._broker.log.read_some(wanted):
+            for record in await self._node.log.read_some(wanted):
                 store.add_record(record)
             messages: list[tuple[Position, Message]] = []
             for ref in (ref for at in some for ref in sorted(needed[at])):
@@ -419,25 +419,25 @@ class Retention:
 
         Returns those of them that are retained with their PUBREL.
         """
-        node = self._broker.node
+        node_state = self._node.state
         waiting: set[Position] = set()
         started = self._now()
-        for name in node.sessions.names():
-            while name in self._broker.rebuilding:
+        for name in node_state.sessions.names():
+            while name in self._node.rebuilding:
                 # What made it fail may have spoilt its state.
                 await self._wait("a session is being rebuilt", name)
                 started = self._now()
-            if not node.sessions.holds(name, before):
+            if not node_state.sessions.holds(name, before):
                 continue
             # As of now: what is published later stands behind the checkpoint.
-            state = node.sessions.peek(name)
+            state = node_state.sessions.peek(name)
             runs = list(reference_runs(state)) if state is not None else []
             if state is not None and state.queued_bytes:
                 self._queues[name] = state.queued_bytes
             for ref in expanded(runs, before):
                 if self._must_carry(ref, before):
                     needed.setdefault(ref >> INDEX_BITS, set()).add(ref)
-                    if node.retained.known(name, ref):
+                    if node_state.retained.known(name, ref):
                         waiting.add(ref)
                 if self._now() - started > self._slice:
                     await self._breathe(started)
@@ -446,10 +446,10 @@ class Retention:
 
     def _must_carry(self, ref: Position, before: Position) -> bool:
         """Return whether a message is repeated nowhere behind a position yet."""
-        carriers = self._broker.node.carried.get(ref >> INDEX_BITS, ())
+        carriers = self._node.state.carried.get(ref >> INDEX_BITS, ())
         return not any(at >= before >> INDEX_BITS for at in carriers)
 
     async def _until_whole(self, sequence: int) -> None:
-        journal = self._broker.journal
+        journal = self._node.journal
         while journal.whole < sequence and not journal.idle:  # noqa: ASYNC110 - the disk's pace
             await asyncio.sleep(_POLL)

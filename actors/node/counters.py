@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
@@ -18,7 +18,6 @@ from protocol.mqtt.packets import Acks, Packet, Publishes
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from actors.connection.connection import Connection
 
 _log = structlog.get_logger("foldmq")
 
@@ -60,7 +59,15 @@ class LongestTurn:
             _log.warning("event loop held up by one turn", seconds=round(seconds, 3))
 
 
-class Meters:
+class Counted(Protocol):
+    """A connection whose packets are counted."""
+
+    messages_in: int
+    messages_out: int
+    packets_in: int
+
+
+class Counters:
     """What one broker counts; messages are indexed by their QoS."""
 
     __slots__ = (
@@ -112,7 +119,7 @@ class Meters:
         """Seconds by which the event loop came late to a timer."""
         self.longest_turn = LongestTurn()
 
-    def took(self, connection: Connection, packets: Iterable[Packet]) -> None:
+    def took(self, connection: Counted, packets: Iterable[Packet]) -> None:
         """Count packets that a client sent."""
         count = 0
         for packet in packets:
@@ -129,7 +136,7 @@ class Meters:
         connection.packets_in += count
         self.packets_in += count
 
-    def gave(self, connection: Connection, qos: int, count: int, size: int) -> None:
+    def gave(self, connection: Counted, qos: int, count: int, size: int) -> None:
         """Count messages on their way to a client: ``size`` bytes of PUBLISH packets."""
         connection.messages_out += count
         self.sent[qos] += count
@@ -137,11 +144,11 @@ class Meters:
         self.publish_bytes_out += size
 
 
-async def watch_loop(meters: Meters, tell: Callable[[float], None]) -> None:
+async def watch_loop(counters: Counters, tell: Callable[[float], None]) -> None:
     """Measure, again and again, by how many seconds the event loop is late; ``tell`` of it."""
     while True:
         due = time.perf_counter() + _LAG_EVERY
         await asyncio.sleep(_LAG_EVERY)
         lag = max(0.0, time.perf_counter() - due)
-        meters.lag.observe(lag)
+        counters.lag.observe(lag)
         tell(lag)

@@ -3,7 +3,7 @@
 from enum import IntFlag, auto
 
 
-class Pause(IntFlag):
+class ReadPause(IntFlag):
     """Why nothing is read from a connection at present."""
 
     CONNECT = auto()

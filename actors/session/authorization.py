@@ -8,19 +8,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from actors.authz.rules import BRIDGE
+from actors.limits.addresses import network_of
 from actors.limits.rejection_log import Refusals
-from actors.session.messages import Close
 from actors.session.publisher import select
 from eventstore.format.events import MessageDropped
 from eventstore.shown import escaped
 from protocol.mqtt.topics import is_reserved_filter
 
 if TYPE_CHECKING:
-    from collections.abc import Container
+    from collections.abc import Container, Iterable
 
-    from actors.authz.rules import Access, Permissions
-    from actors.broker import Broker
-    from actors.connection.connection import Connection
+    from actors.authz.rules import Permissions, TopicAcl
+    from actors.session.context import NodeContext
+    from actors.session.ports import ClientConnection
     from projections.state.session import SessionState
     from protocol.mqtt.packets import Connect, Publishes
 
@@ -28,16 +28,16 @@ _SHOWN = 200
 """Characters of a topic in a line of the log."""
 
 
-class Permits:
+class Authorizer:
     """Says what clients may do, and refuses the rest."""
 
-    def __init__(self, broker: Broker, permissions: Permissions) -> None:
+    def __init__(self, node: NodeContext, permissions: Permissions) -> None:
         self.permissions: Permissions
         self.refused = Refusals("not permitted")
         """By what was asked for: publish, subscribe, will, bridge."""
-        self.bridge: Access | None = None
+        self.bridge: TopicAcl | None = None
         """What may be exchanged with NATS; None: everything."""
-        self._broker = broker
+        self._node = node
         self.change(permissions)
 
     def change(self, permissions: Permissions) -> None:
@@ -46,17 +46,17 @@ class Permits:
         bridge = permissions.access(BRIDGE, (), BRIDGE)
         self.bridge = None if bridge.open else bridge
 
-    def apply(self) -> None:
-        """Have all who are connected get what they may now, and nothing else."""
-        for connection in self._broker.connections:
+    def apply(self, connections: Iterable[ClientConnection]) -> None:
+        """Let the clients of these connections have what they may have now, and nothing else."""
+        for connection in connections:
             self.grant(connection)
             session = connection.session
             if session is not None and session.connection is connection:
-                self._broker.router.guard(session.name, connection.access)
-        if self._broker.bridge is not None:
-            self._broker.bridge.permissions_changed()
+                self._node.router.guard(session.name, connection.access)
+        if self._node.bridge is not None:
+            self._node.bridge.permissions_changed()
 
-    def grant(self, connection: Connection) -> None:
+    def grant(self, connection: ClientConnection) -> None:
         """Tell a connection what its client may do, now that it is known who it is."""
         verdict = connection.identity
         if verdict is None:
@@ -65,16 +65,18 @@ class Permits:
         access = self.permissions.access(user, verdict.groups, connection.given_id, verdict.rules)
         connection.access = None if access.open else access
 
-    def takes_will(self, connection: Connection, connect: Connect) -> bool:
+    def authorize_will(self, connection: ClientConnection, connect: Connect) -> bool:
         """Say whether a CONNECT may go on; a will that it may not have is taken off it."""
         will, access = connect.will, connection.access
         if will is None or access is None or access.may_publish(will.topic):
             return True
         self._tell("will", connect.client_id, will.topic, connection)
         connect.will = None
-        return not self._broker.options.close_denied
+        return not self._node.options.close_denied
 
-    def may_fire(self, state: SessionState, connection: Connection | None, topic: str) -> bool:
+    def authorize_will_on_publish(
+        self, state: SessionState, connection: ClientConnection | None, topic: str
+    ) -> bool:
         """Say whether a session's will may be published now; it could when it was armed.
 
         Of a client that was connected before the broker started again, no more is known than the
@@ -84,7 +86,7 @@ class Permits:
         if connection is not None:
             access = connection.access
             return access is None or self._permits_will(access, state, topic, connection)
-        options = self._broker.options
+        options = self._node.options
         if not options.users_elsewhere and not options.pseudonym_key:
             access = self.permissions.access(state.user, (), state.session)
             return self._permits_will(access, state, topic, None)
@@ -95,7 +97,7 @@ class Permits:
         return True
 
     def _permits_will(
-        self, access: Access, state: SessionState, topic: str, connection: Connection | None
+        self, access: TopicAcl, state: SessionState, topic: str, connection: ClientConnection | None
     ) -> bool:
         if access.may_publish(topic):
             return True
@@ -105,7 +107,7 @@ class Permits:
     def publishes(
         self,
         session: str,
-        connection: Connection,
+        connection: ClientConnection,
         packet: Publishes,
         taken: Container[int] = (),
     ) -> Publishes:
@@ -123,36 +125,59 @@ class Permits:
             refused = [at for at in refused if packet.packet_ids[at] not in taken]
         if not refused:
             return packet
-        broker, first = self._broker, refused[0]
-        count = 1 if broker.options.close_denied else len(refused)
+        node, first = self._node, refused[0]
+        count = 1 if node.options.close_denied else len(refused)
         self._tell("publish", session, packet.topics[first].decode(), connection, count)
-        if broker.options.close_denied:
-            broker.kernel.tell(connection, Close("not_permitted"))
+        if node.options.close_denied:
+            connection.close_soon("not_permitted")
             connection.stop_listening()
             return select(packet, range(first))
         if packet.qos or packet.retain:
-            broker.emit(MessageDropped(session, "not_permitted", len(refused)))
-        broker.dropped["not_permitted"] += len(refused)
+            node.emit(MessageDropped(session, "not_permitted", len(refused)))
+        node.dropped["not_permitted"] += len(refused)
         gone = set(refused)
         return select(packet, [at for at in range(len(packet)) if at not in gone])
 
-    def refuses(self, connection: Connection, topic_filter: str) -> bool:
+    def refuses(self, connection: ClientConnection, topic_filter: str) -> bool:
         """Say whether a subscription is refused, but for the number of them."""
         if is_reserved_filter(topic_filter):
             return True
-        reason = self._broker.guard.topics.refuses_filter(topic_filter, 0, new=False)
+        reason = self._node.limits.topics.refuses_filter(topic_filter, 0, new=False)
         if reason == "wildcards" and connection.deep_filter in (None, topic_filter):
             reason = None  # the standard has no such bound: one does no harm
             connection.deep_filter = topic_filter
         if reason is not None:
-            now = self._broker.clock.monotonic()
-            self._broker.guard.refused.add(reason, now, client=connection.client_id)
+            now = self._node.clock.monotonic()
+            self._node.limits.refused.add(reason, now, client=connection.client_id)
             return True
         access = connection.access
         if access is not None and not access.may_subscribe(topic_filter):
             self._tell("subscribe", connection.client_id, topic_filter, connection)
             return True
         return False
+
+    def allows_pattern(
+        self, session: str, connection: ClientConnection, topic_filter: str, fresh: set[int]
+    ) -> bool:
+        """Return whether a session may have a filter with this pattern of wildcards.
+
+        ``fresh`` are patterns that are granted to it and not in the index yet.
+        """
+        topics, verdict = self._node.limits.topics, connection.identity
+        owner = network_of(connection.host)
+        if verdict is not None and verdict.user is not None and not verdict.claimed:
+            owner = f"user {verdict.user}"
+        return self._node.router.patterns.allows(
+            session, owner, topic_filter, fresh, topics.patterns, topics.patterns_in_all
+        )
+
+    def too_deep(self, topic: bytes) -> bool:
+        """Return whether a topic has more levels than there may be."""
+        limits = self._node.limits
+        reason = limits.topics.refuses_topic(topic)
+        if reason is not None:
+            limits.refused.add(reason, self._node.clock.monotonic())
+        return reason is not None
 
     def to_nats(self, topic: bytes) -> bool:
         """Say whether NATS may have messages on a topic."""
@@ -170,7 +195,7 @@ class Permits:
         what: str,
         client: str | None,
         topic: str,
-        connection: Connection | None,
+        connection: ClientConnection | None,
         count: int = 1,
     ) -> None:
         about: dict[str, str | None] = {}
@@ -178,5 +203,5 @@ class Permits:
             about["address"] = connection.address
             about["user"] = connection.identity.user if connection.identity is not None else None
         topic = escaped(topic, _SHOWN)
-        now = self._broker.clock.monotonic()
+        now = self._node.clock.monotonic()
         self.refused.add(what, now, count, client=client, topic=topic, **about)

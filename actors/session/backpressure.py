@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from actors.node.read_pause import Pause
+from actors.node.read_pause import ReadPause
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from actors.connection.connection import Connection
     from actors.kernel.clock import Clock, Timers
+    from actors.session.ports import ClientConnection
 
 _LONGEST = 1.0
 """Seconds for which a slow reader may slow others down."""
@@ -33,9 +33,9 @@ class _Shares:
     __slots__ = ("_counts",)
 
     def __init__(self) -> None:
-        self._counts: Counter[Connection] = Counter()
+        self._counts: Counter[ClientConnection] = Counter()
 
-    def add(self, publisher: Connection, count: int) -> bool:
+    def add(self, publisher: ClientConnection, count: int) -> bool:
         """Count messages; return whether the publisher causes at least as much as the mean."""
         counts = self._counts
         counts[publisher] += count
@@ -46,7 +46,7 @@ class _Shares:
         self._counts.clear()
 
 
-class Brake:
+class SlowReaderBackpressure:
     """Publishers that wait for one client: those that publish at least as much as the mean.
 
     Not for long: a client that does not catch up must not hold up others for ever. From then on it
@@ -57,23 +57,23 @@ class Brake:
 
     def __init__(self) -> None:
         self._shares = _Shares()
-        self._held: set[Connection] = set()
+        self._held: set[ClientConnection] = set()
         self._gave_up = False
 
-    def hold(self, publisher: Connection, count: int, timers: Timers) -> None:
+    def hold(self, publisher: ClientConnection, count: int, timers: Timers) -> None:
         """Read nothing more from a publisher for a moment; it has just published ``count``."""
         if self._gave_up or publisher.ended or not self._shares.add(publisher, count):
             return
         if not self._held:
             timers.remind(_LONGEST, self._give_up)
         self._held.add(publisher)
-        publisher.pause(Pause.SLOW_READER)
+        publisher.pause(ReadPause.SLOW_READER)
 
     def release(self) -> None:
         """Let all go on: the client has caught up, or is gone."""
         held, self._held = self._held, set()
         for publisher in held:
-            publisher.resume(Pause.SLOW_READER)
+            publisher.resume(ReadPause.SLOW_READER)
 
     def _give_up(self) -> None:
         if self._held:
@@ -109,7 +109,7 @@ class Backlog:
         self._clock = clock
         self._state = state
         self._shares = _Shares()
-        self._held: set[Connection] = set()
+        self._held: set[ClientConnection] = set()
         self._free_until = 0.0
         """Monotonic time until which no publisher waits."""
         self._looks = 0
@@ -117,7 +117,7 @@ class Backlog:
         self._since: float | None = None
         """How many had left the queue then; None: no timer is set."""
 
-    def hold(self, publisher: Connection, count: int) -> None:
+    def hold(self, publisher: ClientConnection, count: int) -> None:
         """Read nothing more from a publisher until the queue is short, or hopeless.
 
         ``count`` is how many messages it has just published to the client.
@@ -133,14 +133,14 @@ class Backlog:
                 self._timers.remind(_LOOK, self._look)
             self._since = now
         self._held.add(publisher)
-        publisher.pause(Pause.BACKLOG)
+        publisher.pause(ReadPause.BACKLOG)
 
     def release(self) -> None:
         """Read all publishers again."""
         held, self._held = self._held, set()
         self._shares.clear()
         for publisher in held:
-            publisher.resume(Pause.BACKLOG)
+            publisher.resume(ReadPause.BACKLOG)
 
     def _look(self) -> None:
         """Read all publishers again if the queue does not become short soon."""

@@ -42,7 +42,7 @@ _EVENT_TEXT = 64 * 1024
 """Characters of topic filters that go into one Subscribed event at most."""
 
 
-class Limits(NamedTuple):
+class DeliveryLimits(NamedTuple):
     """What bounds a delivery."""
 
     window: int
@@ -106,7 +106,7 @@ def deliver(
     refs: Sequence[Position],
     payloads: Sequence[bytes],
     size: int,
-    limits: Limits,
+    limits: DeliveryLimits,
     *,
     retain: bool,
     ready: bool,
@@ -177,7 +177,7 @@ def _enqueue(
     refs: Sequence[Position],
     payloads: Sequence[bytes],
     size: int,
-    limits: Limits,
+    limits: DeliveryLimits,
     *,
     retain: bool,
 ) -> list[Event]:

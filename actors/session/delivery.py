@@ -10,7 +10,7 @@ from collections import deque
 from itertools import chain, groupby, islice, takewhile
 from typing import TYPE_CHECKING
 
-from actors.node.read_pause import Pause
+from actors.node.read_pause import ReadPause
 from actors.session import decisions
 from actors.session.backpressure import BACKLOG, Backlog
 from actors.session.messages import AckCheck, Batch, GoOnSending, Outgoing
@@ -25,8 +25,8 @@ from protocol.mqtt.packets import PacketType
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from actors.broker import Broker
-    from actors.connection.connection import Connection
+    from actors.session.context import NodeContext
+    from actors.session.ports import ClientConnection
     from actors.session.session import Session
     from projections.state.session import InFlight
 
@@ -52,19 +52,19 @@ class Delivery:
         "_after_load",
         "_again",
         "_backlog",
-        "_broker",
         "_draining",
         "_dropped",
         "_held",
         "_held_bytes",
         "_in_hand",
+        "_node",
         "_reach",
         "_session",
         "drained",
     )
 
-    def __init__(self, broker: Broker, session: Session) -> None:
-        self._broker = broker
+    def __init__(self, node: NodeContext, session: Session) -> None:
+        self._node = node
         self._session = session
         self._ack_check_set = False
         self._again: deque[int] = deque()
@@ -94,7 +94,7 @@ class Delivery:
         subscriber, batch, qos = message
         if (
             subscriber.ended
-            or self._broker.node.sessions.get(self._session.name) is not self._session.state
+            or self._node.state.sessions.get(self._session.name) is not self._session.state
         ):
             return
         if not qos:
@@ -109,7 +109,7 @@ class Delivery:
             batch.refs,
             batch.payloads,
             batch.size,
-            self._broker.limits,
+            self._node.delivery_limits,
             retain=batch.retain,
             ready=ready,
         )
@@ -125,34 +125,40 @@ class Delivery:
                 queued = covered
         if sent and connection is not None:
             data = batch.prepared(qos).render(delivery.packet_ids, 0, sent)
-            self._broker.journal.after(connection, data)
-            self._broker.meters.gave(connection, qos, sent, len(data))
-            self._set_ack_check()
+            self._node.journal.after(connection, data)
+            self._node.counters.gave(connection, qos, sent, len(data))
+            self.expect_acks()
         if connection is not None and sent < queued:
             self._hold(batch, sent, queued)
             if batch.origin is not None and self._session.state.queued > BACKLOG:
                 self._slow_down(batch.origin, connection, len(batch))
         if connection is None:
-            self._session.last_active = self._broker.clock.monotonic()
+            self._session.last_active = self._node.clock.monotonic()
 
-    def _slow_down(self, publisher: Connection, connection: Connection, count: int) -> None:
+    def _slow_down(
+        self, publisher: ClientConnection, connection: ClientConnection, count: int
+    ) -> None:
         """Hold a publisher until the client has taken some of what waits for it."""
         if publisher is connection:
             return
         if self._backlog is None:
-            self._backlog = Backlog(self._broker.timers, self._broker.clock, self._backlog_of)
+            self._backlog = Backlog(self._node.timers, self._node.clock, self._backlog_of)
         self._backlog.hold(publisher, count)
 
     def _backlog_of(self) -> tuple[int, int]:
         return self._session.state.queued, self.drained
 
-    def _may_send(self, connection: Connection) -> bool:
+    def may_send(self, connection: ClientConnection) -> bool:
+        """Return whether something new may be put on its way to the client."""
+        return not self._again and self._may_send(connection)
+
+    def _may_send(self, connection: ClientConnection) -> bool:
         """Return whether more may be put on its way to the client."""
         if not connection.writable or self._after_load is not None:
             return False
-        limit = self._broker.limits.batch_bytes
+        limit = self._node.delivery_limits.batch_bytes
         gated = connection.gated
-        if gated and (gated > limit or self._broker.journal.gated > _GATED_FACTOR * limit):
+        if gated and (gated > limit or self._node.journal.gated > _GATED_FACTOR * limit):
             # The log does not keep up. What is queued costs no memory until it does.
             connection.starved = True
             return False
@@ -161,7 +167,7 @@ class Delivery:
     def _hold(self, batch: Batch, start: int, stop: int) -> None:
         """Keep what was queued for a connected client at hand: it will get it soon."""
         held = self._held
-        within = self._held_bytes + batch.size <= self._broker.limits.batch_bytes
+        within = self._held_bytes + batch.size <= self._node.delivery_limits.batch_bytes
         if within and len(held) < _HELD_MESSAGES:
             payloads = batch.payloads[start:stop]
             self._held_bytes += sum(map(len, payloads))
@@ -172,16 +178,16 @@ class Delivery:
         connection = self._session.connection
         if connection is None:
             return
-        broker = self._broker
-        if connection.unsent < broker.options.max_outbound_bytes:
+        node = self._node
+        if connection.unsent < node.options.max_outbound_bytes:
             data = batch.at_qos0()
             if batch.gated or (batch.qos and not batch.retain):
                 # The publication is being recorded. Until it is, a crash may undo it, and its
                 # publisher send it again: nobody must have seen it by then [MQTT-4.3.3-2].
-                broker.journal.after(connection, data)
+                node.journal.after(connection, data)
             else:
-                broker.journal.pass_or_follow(connection, data)
-            broker.meters.gave(connection, 0, len(batch), len(data))
+                node.journal.pass_or_follow(connection, data)
+            node.counters.gave(connection, 0, len(batch), len(data))
             if not connection.writable and batch.origin is not None and not batch.qos:
                 connection.brake(batch.origin, len(batch))
             return
@@ -190,7 +196,7 @@ class Delivery:
 
     def _count_dropped(self, event: MessageDropped, at: Position) -> None:
         name = self._session.name
-        self._broker.count_dropped(
+        self._node.count_dropped(
             event.reason, event.count, client=name, position=format_position(at)
         )
 
@@ -205,7 +211,7 @@ class Delivery:
             return
         if not self._may_send(connection):
             return
-        limits = self._broker.limits
+        limits = self._node.delivery_limits
         typical = state.queued_bytes // state.queued
         most = self._session.at_once(_DRAIN_AT_ONCE)
         most = max(1, min(most, limits.batch_bytes // (typical + 1)))
@@ -252,7 +258,7 @@ class Delivery:
     def _at_hand(self, refs: Sequence[Position]) -> dict[Position, Message]:
         """Return the messages at these positions, up to the first one that must be loaded."""
         found: dict[Position, Message] = {}
-        held, store = self._held, self._broker.messages
+        held, store = self._held, self._node.messages
         for ref in refs:
             message = held.get(ref) or store.get(ref)
             if message is None:
@@ -274,7 +280,7 @@ class Delivery:
         return list(refs)
 
     def _send_permitted(
-        self, connection: Connection, run: decisions.WaitingRun, messages: list[Message]
+        self, connection: ClientConnection, run: decisions.WaitingRun, messages: list[Message]
     ) -> int:
         """Send the first messages of a run that the client may have, drop those that it may not.
 
@@ -293,12 +299,12 @@ class Delivery:
                 continue
             queued = sum(len(message.payload) for message in some)
             self._dropped = True
-            self._broker.drop_denied(self._session.name, part.refs, run.held.filter, queued)
+            self._node.drop_denied(self._session.name, part.refs, run.held.filter, queued)
             self.let_go(part.refs)
         return size
 
     def _send_waiting(
-        self, connection: Connection, run: decisions.WaitingRun, messages: list[Message]
+        self, connection: ClientConnection, run: decisions.WaitingRun, messages: list[Message]
     ) -> int:
         """Send the first messages of a run; return their payload bytes."""
         count = len(messages)
@@ -318,11 +324,11 @@ class Delivery:
         )
         self._session.emit(event)
         data = Prepared(topics, payloads, run.qos, retain=run.retain).render(packet_ids)
-        self._broker.journal.after(connection, data)
-        self._broker.meters.gave(connection, run.qos, count, len(data))
+        self._node.journal.after(connection, data)
+        self._node.counters.gave(connection, run.qos, count, len(data))
         self.drained += count
         self.let_go(refs)
-        self._set_ack_check()
+        self.expect_acks()
         return size
 
     # Sending again.
@@ -368,7 +374,7 @@ class Delivery:
             self.load([state.inflight[pid].ref for pid in unacked], again)
             return 0
         payloads = [found[state.inflight[pid].ref].payload for pid in unacked]
-        unacked = unacked[: decisions.within(payloads, self._broker.limits.batch_bytes)]
+        unacked = unacked[: decisions.within(payloads, self._node.delivery_limits.batch_bytes)]
         parts = []
         for flags, run in _by_flags([(pid, state.inflight[pid]) for pid in unacked]):
             messages = [found[sent.ref] for _, sent in run]
@@ -379,11 +385,11 @@ class Delivery:
                 retain=bool(flags & RETAIN_FLAG),
             )
             parts.append(prepared.render([pid for pid, _ in run], dup=True))
-            self._broker.meters.gave(connection, flags & QOS_MASK, len(run), len(parts[-1]))
+            self._node.counters.gave(connection, flags & QOS_MASK, len(run), len(parts[-1]))
         self.let_go([state.inflight[pid].ref for pid in unacked])
         self._session.emit(Redelivered(self._session.name, to_runs(unacked), cause))
-        self._broker.journal.after(connection, b"".join(parts))
-        self._set_ack_check()
+        self._node.journal.after(connection, b"".join(parts))
+        self.expect_acks()
         return len(unacked)
 
     def _release_again(self, unreleased: Sequence[int], cause: str) -> None:
@@ -391,15 +397,16 @@ class Delivery:
         connection = self._session.connection
         if connection is not None:
             self._session.emit(Redelivered(self._session.name, to_runs(unreleased), cause))
-            self._broker.journal.after(connection, acks(PacketType.PUBREL, unreleased))
-            self._broker.meters.packets_out += len(unreleased)
-            self._set_ack_check()
+            self._node.journal.after(connection, acks(PacketType.PUBREL, unreleased))
+            self._node.counters.packets_out += len(unreleased)
+            self.expect_acks()
 
-    def _set_ack_check(self) -> None:
-        wait = self._broker.options.ack_wait
+    def expect_acks(self) -> None:
+        """Look after ``ack_wait`` whether what was sent was acknowledged."""
+        wait = self._node.options.ack_wait
         if wait and not self._ack_check_set:
             self._ack_check_set = True
-            self._broker.timers.remind(wait, self._remember_acks)
+            self._node.timers.remind(wait, self._remember_acks)
 
     def _remember_acks(self) -> None:
         if not self._session.stopped:
@@ -408,11 +415,11 @@ class Delivery:
     def check_acks(self) -> None:
         """Send again what was not acknowledged within ``ack_wait``."""
         connection, state = self._session.connection, self._session.state
-        wait = self._broker.options.ack_wait
+        wait = self._node.options.ack_wait
         if connection is None or not wait or not (state.inflight or state.releasing):
             self._ack_check_set = False
             return
-        late = self._broker.clock.time_ms() - int(wait * 1000)
+        late = self._node.clock.time_ms() - int(wait * 1000)
         unacked = [pid for pid, sent in state.inflight.items() if sent.sent_ms <= late]
         unreleased = [pid for pid, sent in state.releasing.items() if sent.sent_ms <= late]
         delay = wait
@@ -426,8 +433,8 @@ class Delivery:
             oldest = min(
                 sent.sent_ms for sent in chain(state.inflight.values(), state.releasing.values())
             )
-            delay = wait - (self._broker.clock.time_ms() - oldest) / 1000
-        self._broker.timers.remind(min(wait, max(0.05, delay)), self._remember_acks)
+            delay = wait - (self._node.clock.time_ms() - oldest) / 1000
+        self._node.timers.remind(min(wait, max(0.05, delay)), self._remember_acks)
 
     # Messages that are not at hand.
 
@@ -440,8 +447,8 @@ class Delivery:
         """Read messages from the log, then go on; whatever comes meanwhile waits."""
         self._after_load = then
         if self._session.connection is not None:
-            self._session.connection.pause(Pause.LOADING)
-        self._broker.load(self._session, [ref for ref in refs if ref not in self._held])
+            self._session.connection.pause(ReadPause.LOADING)
+        self._node.directory.load(self._session, [ref for ref in refs if ref not in self._held])
 
     def let_go(self, refs: Iterable[Position]) -> None:
         """Forget messages that were sent."""
@@ -455,7 +462,7 @@ class Delivery:
         """Take messages that were read from the log, and go on."""
         then, self._after_load = self._after_load, None
         if self._session.connection is not None:
-            self._session.connection.resume(Pause.LOADING)
+            self._session.connection.resume(ReadPause.LOADING)
         self._held.update(found)
         self._held_bytes += sum(len(message.payload) for message in found.values())
         if then is not None:

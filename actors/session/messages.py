@@ -10,9 +10,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from actors.authn.credentials import Verdict
-    from actors.connection.connection import Connection
+    from actors.routing.router import Subscriber
     from actors.session.operator_commands import Order
-    from actors.session.router import Subscriber
+    from actors.session.ports import ClientConnection
     from eventstore.format.positions import Position
     from eventstore.log.message_store import Message
     from protocol.mqtt.packets import Connect, Packet
@@ -47,7 +47,7 @@ class Batch:
         size: int = 0,
         retain: bool = False,
         packets: Sequence[bytes] = (),
-        origin: Connection | None = None,
+        origin: ClientConnection | None = None,
         gated: bool = False,
     ) -> None:
         self.qos = qos
@@ -106,6 +106,12 @@ class Outgoing(NamedTuple):
     """The lower of the publication's and the granted QoS [MQTT-3.8.4-6]."""
 
 
+class Withheld(NamedTuple):
+    """A subscription is told which messages its client may not have, for the log."""
+
+    refs: Sequence[Position]
+
+
 class Publication(NamedTuple):
     """Messages that take effect now: what the broker's watchers are told."""
 
@@ -124,21 +130,21 @@ class Publication(NamedTuple):
 class ConnectRequest(NamedTuple):
     """A connection was authenticated and wants its session."""
 
-    connection: Connection
+    connection: ClientConnection
     connect: Connect
 
 
 class Attach(NamedTuple):
     """The broker gives a session its new connection."""
 
-    connection: Connection
+    connection: ClientConnection
     connect: Connect
 
 
 class Packets(NamedTuple):
     """What one read brought from the client."""
 
-    connection: Connection
+    connection: ClientConnection
     packets: list[Packet]
 
     def __repr__(self) -> str:
@@ -149,7 +155,7 @@ class Packets(NamedTuple):
 class Detached(NamedTuple):
     """The connection ended. ``orderly``: with a DISCONNECT, so the will is discarded."""
 
-    connection: Connection | None
+    connection: ClientConnection | None
     reason: str
     orderly: bool
 
@@ -171,7 +177,7 @@ class Regrant(NamedTuple):
 class Writable(NamedTuple):
     """The connection takes more bytes again."""
 
-    connection: Connection
+    connection: ClientConnection
 
 
 class Loaded(NamedTuple):

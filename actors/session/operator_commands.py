@@ -11,7 +11,7 @@ from eventstore.format.events import OperatorActed
 from eventstore.format.positions import Position, format_position
 
 if TYPE_CHECKING:
-    from actors.broker import Broker
+    from actors.session.context import NodeContext
     from eventstore.format.events import Event
     from eventstore.log.journal import Effects
 
@@ -52,10 +52,10 @@ class Order:
         """Resolved with the position of its event when that is on disk, with None if refused."""
         self.answer = asyncio.get_running_loop().create_future()
 
-    def carry_out(self, broker: Broker) -> None:
+    def carry_out(self, node: NodeContext) -> None:
         """Put on record that it is done in this turn."""
         acted = OperatorActed(self.action, self.by, self.target, self.session)
-        at = self.put_on_record(broker, acted)
+        at = self.put_on_record(node, acted)
         about = {"client": self.session} if self.session is not None else {}
         tell = _log.debug if self.one_of_many else _log.info
         tell(
@@ -67,11 +67,11 @@ class Order:
             **about,
         )
 
-    def put_on_record(self, broker: Broker, event: Event) -> Position:
+    def put_on_record(self, node: NodeContext, event: Event) -> Position:
         """Append the event that says it, and be told when all of this turn is on disk."""
-        at = broker.emit(event)
-        broker.journal.after(self, at.to_bytes(8, "big"))
-        broker.kernel.wake()
+        at = node.emit(event)
+        node.journal.after(self, at.to_bytes(8, "big"))
+        node.kernel.wake()
         return at
 
     def refuse(self, why: str) -> None:

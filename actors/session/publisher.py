@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, TypeAlias
 
+from actors.routing.router import NOWHERE, Route, Subscriber
 from actors.session.decisions import dropped
-from actors.session.messages import Batch, Outgoing, Publication
-from actors.session.router import NOWHERE, Route, Subscriber
+from actors.session.messages import Batch, Outgoing, Publication, Withheld
 from eventstore.format.events import MessageDropped, MessagePublished, Released
 from eventstore.format.positions import Position, format_position, to_runs
 from eventstore.format.record_size import ESCAPED, NAMES
@@ -23,8 +23,8 @@ from protocol.mqtt.topics import is_reserved_topic
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from actors.broker import Broker
-    from actors.connection.connection import Connection
+    from actors.session.context import NodeContext
+    from actors.session.ports import ClientConnection
     from actors.session.session import Session
 
 
@@ -47,25 +47,25 @@ _ANSWERS = b"$nats/reply/"
 class Publisher:
     """Publishes for one session."""
 
-    __slots__ = ("_broker", "_looked_up", "_name", "origin")
+    __slots__ = ("_looked_up", "_name", "_node", "origin")
 
-    def __init__(self, broker: Broker, name: str) -> None:
-        self._broker = broker
+    def __init__(self, node: NodeContext, name: str) -> None:
+        self._node = node
         self._name = name
         self._looked_up: tuple[Sequence[bytes], list[Route]] | None = None
         """Topics that were looked at last in this turn, and their routes; one if all are alike."""
-        self.origin: Connection | None = None
+        self.origin: ClientConnection | None = None
         """The connection that publishes; it is slowed down for receivers that do not keep up."""
 
     def publish(self, session: Session, packet: Publishes, *, will: bool = False) -> None:
         """Publish messages that take effect at once: QoS 0 and 1, and wills of any QoS."""
         if not packet.qos and not packet.retain and not will:
-            broker = self._broker
+            node = self._node
             topics, packets = packet.topics, packet.packets
-            if broker.watch is not None:
-                broker.watch(Publication(self._name, 0, topics, (), (), packets))
-            if broker.bridge is not None:
-                broker.bridge.packets(self._name, packet, session.connection)
+            if node.publish_observer is not None:
+                node.publish_observer(Publication(self._name, 0, topics, (), (), packets))
+            if node.bridge is not None:
+                node.bridge.packets(self._name, packet, session.connection)
             for targets, chosen in self._plan(topics)[0]:
                 some = packets if chosen is None else [packets[at] for at in chosen]
                 self.send(targets, Batch(0, (), (), (), packets=some, origin=self.origin))
@@ -81,7 +81,7 @@ class Publisher:
         Others come in between: for each set of receivers something is done once, and then more
         for each message, which is not to be several times as much.
         """
-        routes, each = self._broker.router.routes, _MESSAGE if qos else _MESSAGE_QOS0
+        routes, each = self._node.router.routes, _MESSAGE if qos else _MESSAGE_QOS0
         first, length = topics[0], len(topics)
         if first not in routes and not routes.look_up(topics[:1]):
             return 0
@@ -92,12 +92,12 @@ class Publisher:
             return 0
         if topics.count(first) == length:
             self._looked_up = topics, [routes[first]]
-            receivers = len(routes[first].targets)
+            receivers = _receivers(routes[first], qos)
             work = max(enough, receivers * _RECEIVER)
             return min(length, 1 + int(work / (receivers * each))) if receivers else length
         found = routes.look_up(topics)
         self._looked_up = topics, found
-        sizes = [len(route.targets) for route in set(found)]
+        sizes = [_receivers(route, qos) for route in set(found)]
         if sum(sizes) * (_RECEIVER + each * len(found)) <= enough:
             return len(found)
         seen: set[Route] = set()
@@ -106,17 +106,18 @@ class Publisher:
             new = route not in seen
             if count and once + spent > enough and (new or spent > once):
                 return count
-            spent += len(route.targets) * each
+            receivers = _receivers(route, qos)
+            spent += receivers * each
             if new:
                 seen.add(route)
-                once += len(route.targets) * _RECEIVER
+                once += receivers * _RECEIVER
         return len(found)
 
     def _enough(self) -> float | None:
         """Return the microseconds of work that the client may cause in this turn; None: no more."""
-        broker = self._broker
-        shared = broker.kernel.shared
-        if broker.router.deliveries > (_DELIVERIES_SHARED if shared else _DELIVERIES):
+        node = self._node
+        shared = node.kernel.shared
+        if node.router.deliveries > (_DELIVERIES_SHARED if shared else _DELIVERIES):
             return None
         if not shared:
             return _ENOUGH
@@ -151,7 +152,7 @@ class Publisher:
         refs = range(first, first + len(packet))
         if packet.qos == 2 and not will:
             pids = to_runs(packet.packet_ids)
-            self._broker.emit(Released(self._name, pids, refs=to_runs(refs)))
+            self._node.emit(Released(self._name, pids, refs=to_runs(refs)))
         self._route(
             packet.qos,
             packet.topics,
@@ -207,7 +208,7 @@ class Publisher:
         It has none if the names take too much of it in JSON, or if NATS takes less than it did.
         """
         payloads = packet.payloads
-        if not payloads or max(map(len, payloads)) + NAMES <= self._broker.journal.max_event:
+        if not payloads or max(map(len, payloads)) + NAMES <= self._node.journal.max_event:
             return len(packet)
         for at, (raw, payload) in enumerate(zip(packet.topics, payloads, strict=True)):
             if not self.fits(raw, payload):
@@ -216,7 +217,7 @@ class Publisher:
 
     def fits(self, topic: bytes, payload: bytes) -> bool:
         """Return whether a record has room for a message of this publisher."""
-        return self._broker.journal.has_room(len(payload), self._name, topic.decode())
+        return self._node.journal.has_room(len(payload), self._name, topic.decode())
 
     def _acceptable(self, packet: Publishes) -> list[Publishes]:
         """Return the packet in parts that each fit into a record, without what is refused."""
@@ -228,22 +229,22 @@ class Publisher:
         }
         refused = {
             "reserved_topic": reserved,
-            "topic_levels": set(filter(self._broker.door.too_deep, distinct - reserved)),
+            "topic_levels": set(filter(self._node.permissions.too_deep, distinct - reserved)),
         }
         for reason, topics in refused.items():
             if topics:
                 packet = self._without(packet, topics, reason)
         if not len(packet):
             return []
-        limit = self._broker.options.max_record // 2
+        limit = self._node.options.max_record // 2
         return _split(packet, limit)
 
     def _without(self, packet: Publishes, topics: set[bytes], reason: str) -> Publishes:
         """Return a packet without the messages on some topics, of which it is recorded why."""
         keep = [at for at, raw in enumerate(packet.topics) if raw not in topics]
         dropped = len(packet) - len(keep)
-        at = self._broker.emit(MessageDropped(self._name, reason, dropped))
-        self._broker.count_dropped(reason, dropped, client=self._name, position=format_position(at))
+        at = self._node.emit(MessageDropped(self._name, reason, dropped))
+        self._node.count_dropped(reason, dropped, client=self._name, position=format_position(at))
         return select(packet, keep)
 
     def _record(self, packet: Publishes, *, will: bool) -> tuple[Position, int]:
@@ -269,8 +270,8 @@ class Publisher:
             count,
             will,
         )
-        first = self._broker.emit(event, payloads, size)
-        self._broker.messages.add(Stored(first, topics, payloads, size))
+        first = self._node.emit(event, payloads, size)
+        self._node.messages.add(Stored(first, topics, payloads, size))
         return first, size
 
     def _route(
@@ -286,12 +287,12 @@ class Publisher:
         gated: bool = False,
         wanted: Callable[[Subscriber], bool] | None = None,
     ) -> None:
-        broker = self._broker
-        if broker.watch is not None:
-            broker.watch(Publication(self._name, qos, topics, payloads, refs))
-        if broker.bridge is not None:
+        node = self._node
+        if node.publish_observer is not None:
+            node.publish_observer(Publication(self._name, qos, topics, payloads, refs))
+        if node.bridge is not None:
             content = Stored(0, topics, payloads, size)
-            broker.bridge.published(
+            node.bridge.published(
                 self._name, qos, content, refs, took_effect, retain=retain, gated=gated
             )
         plan, withheld = self._plan(topics)
@@ -318,15 +319,24 @@ class Publisher:
             self._keep_births(topics, payloads)
 
     def _tell_denied(self, withheld: Sequence[_Chosen], refs: Sequence[Position]) -> None:
-        """Have it recorded which messages subscribers did not get as they may not have them."""
+        """Have it recorded which messages subscribers did not get as they may not have them.
+
+        Each is told, like those that get them, so that a turn with many of them can be cut.
+        """
         lost: dict[Subscriber, list[int]] = defaultdict(list)
         for denied, chosen in withheld:
             for subscriber in denied:
                 if subscriber.qos:
                     lost[subscriber] += range(len(refs)) if chosen is None else chosen
+        node = self._node
+        self._count_caused(sum(map(len, lost.values())))
         for subscriber, some in lost.items():
             missed = [refs[at] for at in sorted(some)]
-            self._broker.drop_denied(subscriber.session, missed, subscriber.filter)
+            actor = subscriber.actor
+            if actor is not None and not actor.stopped:
+                node.kernel.tell(actor, Withheld(missed))
+            else:
+                node.drop_denied(subscriber.session, missed, subscriber.filter)
 
     def _only(
         self, wanted: Callable[[Subscriber], bool], targets: Sequence[Subscriber], batch: Batch
@@ -338,21 +348,21 @@ class Publisher:
                 chosen.append(target)
             elif batch.qos and target.qos:
                 for event in dropped(target.session, "other_prefix", batch.refs, target.filter):
-                    self._broker.emit(event)
-                self._broker.count_dropped("other_prefix", len(batch), client=target.session)
+                    self._node.emit(event)
+                self._node.count_dropped("other_prefix", len(batch), client=target.session)
         return chosen
 
     def _has_birth(self, topics: Sequence[bytes]) -> bool:
-        births = self._broker.router.births
+        births = self._node.router.births
         return bool(births) and not births.keys().isdisjoint(topics)
 
     def _keep_births(self, topics: Sequence[bytes], payloads: Sequence[bytes]) -> None:
         """Keep the births of Sparkplug as retained messages, for those who come later."""
-        births = self._broker.router.births
+        births = self._node.router.births
         for raw, payload in zip(topics, payloads, strict=True):
             certificate = births.get(raw)
             if certificate is not None and not self.fits(certificate, payload):
-                self._broker.count_dropped("message_too_large", 1, client=self._name)
+                self._node.count_dropped("message_too_large", 1, client=self._name)
             elif certificate is not None:
                 packet = Publishes(0, retain=True)
                 packet.topics.append(certificate)
@@ -365,7 +375,7 @@ class Publisher:
         if looked_up is not None and looked_up[0] is topics:
             found = looked_up[1]
         else:
-            found = list(map(self._broker.router.routes.__getitem__, topics))
+            found = list(map(self._node.router.routes.__getitem__, topics))
         first = found[0]
         if found.count(first) == len(found):
             return (
@@ -405,12 +415,9 @@ class Publisher:
 
     def send(self, targets: Sequence[Subscriber], batch: Batch) -> None:
         """Give a batch to subscribers."""
-        broker = self._broker
-        if self.origin is not None:
-            caused = len(targets) * len(batch)
-            self.origin.caused += caused
-            broker.router.deliveries += caused
-        tell = broker.kernel.tell
+        node = self._node
+        self._count_caused(len(targets) * len(batch))
+        tell = node.kernel.tell
         for target in targets:
             actor = target.actor
             if actor is not None and not actor.stopped:
@@ -420,7 +427,18 @@ class Publisher:
             # in this turn, the session is told in its place.
             qos = batch.qos if batch.qos < target.qos else target.qos
             if qos or actor is not None:
-                tell(broker.session(target.session), Outgoing(target, batch, qos))
+                tell(node.directory.session(target.session), Outgoing(target, batch, qos))
+
+    def _count_caused(self, deliveries: int) -> None:
+        """Count deliveries, and messages that are withheld, as work that the client causes."""
+        if self.origin is not None:
+            self.origin.caused += deliveries
+            self._node.router.deliveries += deliveries
+
+
+def _receivers(route: Route, qos: int) -> int:
+    """Return how many have something done for each message; at QoS 0 nothing for the denied."""
+    return len(route.targets) + (len(route.denied) if qos else 0)
 
 
 def select(packet: Publishes, keep: Sequence[int]) -> Publishes:

@@ -25,13 +25,12 @@ import structlog
 
 from actors.kernel.kernel import Failed, LoopActor
 from actors.limits.subscription_rate import Changes
-from actors.node.read_pause import Pause
+from actors.node.read_pause import ReadPause
 from actors.session import decisions
 from actors.session.delivery import Delivery
 from actors.session.messages import (
     AckCheck,
     Attach,
-    Close,
     Detached,
     Expire,
     GoOnSending,
@@ -77,9 +76,9 @@ from protocol.mqtt.sparkplug import is_death, with_timestamp
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from actors.broker import Broker
-    from actors.connection.connection import Connection
-    from actors.session.router import Subscriber
+    from actors.routing.router import Subscriber
+    from actors.session.context import NodeContext
+    from actors.session.ports import ClientConnection
     from projections.state.retained import RetainedMessage
     from protocol.mqtt.packets import Packet
 
@@ -117,9 +116,9 @@ class Session(LoopActor):
 
     __slots__ = (
         "_attaching",
-        "_broker",
         "_changes",
         "_delivery",
+        "_node",
         "_publisher",
         "_recorded",
         "_resting",
@@ -133,17 +132,17 @@ class Session(LoopActor):
         "to_deliver",
     )
 
-    def __init__(self, broker: Broker, name: str, state: SessionState | None) -> None:
+    def __init__(self, node: NodeContext, name: str, state: SessionState | None) -> None:
         super().__init__()
-        self._broker = broker
+        self._node = node
         self.name = name
         self.state = state if state is not None else SessionState(name)
-        self.connection: Connection | None = None
-        self.last_active = broker.clock.monotonic()
+        self.connection: ClientConnection | None = None
+        self.last_active = node.clock.monotonic()
         self._changes = Changes()
-        self._delivery = Delivery(broker, self)
-        self._publisher = Publisher(broker, name)
-        self._attaching: Connection | None = None
+        self._delivery = Delivery(node, self)
+        self._publisher = Publisher(node, name)
+        self._attaching: ClientConnection | None = None
         """The connection that it will have when its subscriptions are started."""
         self._resting = False
         """The client changed too many subscriptions, and waits."""
@@ -201,6 +200,29 @@ class Session(LoopActor):
         else:
             self._HANDLERS[kind](self, message)
 
+    # What is decided for many sessions in one pass, see ``actors.connection.turn``.
+
+    @property
+    def free(self) -> bool:
+        """True while nothing waits for it, it has nothing left to do, and nobody looks on."""
+        return (
+            self._waiting is None
+            and self._work is None
+            and self._recorded is None
+            and self.tap is None
+            and not self.stopped
+            and not self._unhandled
+            and not self._delivery.loading
+        )
+
+    def may_send(self, connection: ClientConnection) -> bool:
+        """Return whether a message may be sent to the client before anything else."""
+        return self._delivery.may_send(connection)
+
+    def expect_acks(self) -> None:
+        """Look after a while whether what was sent was acknowledged."""
+        self._delivery.expect_acks()
+
     # Longer work.
 
     @property
@@ -213,13 +235,13 @@ class Session(LoopActor):
         for rest in work:
             self._work = work
             if self.connection is not None:
-                self.connection.pause(Pause.WORK)
+                self.connection.pause(ReadPause.WORK)
             if rest is _PART:
                 self.kernel.later(self, _GO_ON)
             elif rest is _BREATH:
                 self.kernel.tell(self, _GO_ON)
             else:
-                self._broker.timers.remind(cast("float", rest), self._go_on_later)
+                self._node.timers.remind(cast("float", rest), self._go_on_later)
             return
 
     def _go_on_later(self) -> None:
@@ -243,7 +265,7 @@ class Session(LoopActor):
         if self.stopped or self.occupied or self._unhandled:
             return
         if self.connection is not None:
-            self.connection.resume(Pause.WORK)
+            self.connection.resume(ReadPause.WORK)
             if self.state.queued:
                 self._delivery.drain()
 
@@ -259,11 +281,15 @@ class Session(LoopActor):
 
     def on_undelivered(self, messages: list[Any]) -> None:
         """Give what came after the session was passivated to the one that takes its place."""
-        self._broker.redirect(self.name, messages)
+        self._node.directory.redirect(self.name, messages)
 
     def emit(self, event: Event, payloads: Sequence[bytes] = (), size: int = 0) -> Position:
         """Append an event and apply it; return its first position."""
-        return self._broker.emit(event, payloads, size)
+        return self._node.emit(event, payloads, size)
+
+    def drop_denied(self, topic_filter: str, refs: Sequence[Position]) -> None:
+        """Record that the client does not get messages that it may not have."""
+        self._node.drop_denied(self.name, refs, topic_filter)
 
     # The life of a session.
 
@@ -273,9 +299,9 @@ class Session(LoopActor):
 
     def _attach(self, message: Attach) -> Iterator[object]:
         """Start the subscriptions of a session that comes back, then let its client in."""
-        known = self._broker.node.sessions.get(self.name)
+        known = self._node.state.sessions.get(self.name)
         if known is not None and not known.clean and not message.connect.clean:
-            subscribers = self._broker.router.subscribers(self.name)
+            subscribers = self._node.router.subscribers(self.name)
             for at in range(0, len(subscribers), _STARTED_AT_ONCE):
                 if at:
                     yield _PART
@@ -288,15 +314,15 @@ class Session(LoopActor):
         connection, connect = message.connection, message.connect
         if connection.ended:
             if self.connection is None:
-                self._stop_subscriptions(self._broker.router.subscribers(self.name))
-                self._broker.went_offline(self)
+                self._stop_subscriptions(self._node.router.subscribers(self.name))
+                self._node.directory.went_offline(self)
             return
-        self.last_active = self._broker.clock.monotonic()
-        known = self._broker.node.sessions.get(self.name)
+        self.last_active = self._node.clock.monotonic()
+        known = self._node.state.sessions.get(self.name)
         resumed = known is not None and not known.clean and not connect.clean
         if self.connection is not None:
             self._take_over(self.connection, resumed=resumed)
-            known = self._broker.node.sessions.get(self.name)
+            known = self._node.state.sessions.get(self.name)
             resumed = resumed and known is not None
         generation = self.state.generation + 1
         if known is not None and not resumed:
@@ -320,24 +346,24 @@ class Session(LoopActor):
             resumed=resumed,
             position=format_position(at),
         )
-        self.state = self._broker.node.sessions[self.name]
+        self.state = self._node.state.sessions[self.name]
         if connect.will is not None:
             self._arm_will(connect)
         self.connection = self._publisher.origin = connection
-        self._broker.came_online(self)
+        self._node.directory.came_online(self)
         self._answer(
             connection,
             connack(ConnectCode.ACCEPTED, session_present=resumed, version=connect.version),
         )
-        self._broker.journal.hold(connection)
+        self._node.journal.hold(connection)
         if resumed:
-            self._broker.router.guard(self.name, connection.access)
-            for subscriber in self._broker.router.subscribers(self.name):
+            self._node.router.guard(self.name, connection.access)
+            for subscriber in self._node.router.subscribers(self.name):
                 self._start_subscription(subscriber)
             self._delivery.resume()
         connection.attached(self, connect.keep_alive)
-        meters = self._broker.meters
-        meters.most_clients = max(meters.most_clients, self._broker.attached)
+        meters = self._node.counters
+        meters.most_clients = max(meters.most_clients, self._node.directory.attached)
 
     def _arm_will(self, connect: Connect) -> None:
         will = connect.will
@@ -348,7 +374,7 @@ class Session(LoopActor):
         self.emit(event, (will.payload,), size)
         self._will = Message(will.topic.encode(), will.payload)
 
-    def _take_over(self, old: Connection, *, resumed: bool) -> None:
+    def _take_over(self, old: ClientConnection, *, resumed: bool) -> None:
         """Close the connection that the client had until now [MQTT-3.1.4-2]."""
         self._let_go(old, "taken_over")
         at = self.emit(SessionTakenOver(self.name, self.state.generation))
@@ -360,7 +386,7 @@ class Session(LoopActor):
         )
         self._close("taken_over", orderly=False, resumed=resumed)
 
-    def _let_go(self, connection: Connection, reason: str) -> None:
+    def _let_go(self, connection: ClientConnection, reason: str) -> None:
         """Close a connection that is this session's no longer."""
         connection.session = None
         connection.close(reason)
@@ -369,25 +395,25 @@ class Session(LoopActor):
         if self.connection is None:
             message.order.refuse("is not connected")
             return
-        message.order.carry_out(self._broker)
+        message.order.carry_out(self._node)
         self._kick(self.connection)
 
-    def _kick(self, connection: Connection) -> None:
+    def _kick(self, connection: ClientConnection) -> None:
         self._let_go(connection, "kicked")
         self._disconnected("kicked", orderly=False)
 
     def _on_remove(self, message: Remove) -> None:
         state, before = self.state, message.offline_before_ms
-        if self._broker.node.sessions.get(self.name) is not state:
+        if self._node.state.sessions.get(self.name) is not state:
             message.order.refuse("no such session")
             return
         if before and (state.connected or state.closed_ms > before):
             message.order.refuse("came back meanwhile")
             return
-        message.order.carry_out(self._broker)
+        message.order.carry_out(self._node)
         if self.connection is not None:
             self._kick(self.connection)
-        if self._broker.node.sessions.get(self.name) is state and not self.stopped:
+        if self._node.state.sessions.get(self.name) is state and not self.stopped:
             self._end("removed")
 
     def _on_detached(self, message: Detached) -> None:
@@ -409,10 +435,10 @@ class Session(LoopActor):
     def _disconnected(self, reason: str, *, orderly: bool) -> None:
         """Go on without a connection, or end with it."""
         self._close(reason, orderly=orderly)
-        if self._broker.node.sessions.get(self.name) is None:
-            self._broker.retire(self)
+        if self._node.state.sessions.get(self.name) is None:
+            self._node.directory.retire(self)
         else:
-            self._broker.went_offline(self)
+            self._node.directory.went_offline(self)
 
     def _close(self, reason: str, *, orderly: bool, resumed: bool = False) -> None:
         """Let the connection's part of the session end: its will, and all of a clean session.
@@ -432,8 +458,8 @@ class Session(LoopActor):
             else:
                 self._fire_will(connection)
         if not resumed:
-            self._broker.router.guard(self.name, None)
-            self._stop_subscriptions(self._broker.router.subscribers(self.name))
+            self._node.router.guard(self.name, None)
+            self._stop_subscriptions(self._node.router.subscribers(self.name))
         at = self.emit(SessionClosed(self.name, reason, state.generation))
         _log.debug(
             "disconnected",
@@ -443,34 +469,34 @@ class Session(LoopActor):
             position=format_position(at),
         )
         if state.clean:
-            self._broker.router.remove_session(self.name)
+            self._node.router.remove_session(self.name)
 
-    def _fire_will(self, connection: Connection | None) -> None:
+    def _fire_will(self, connection: ClientConnection | None) -> None:
         will, message = self.state.will, self._will
         self._will = None
         if will is None or message is None:
             return
         self.emit(WillFired(self.name))
-        if not self._broker.permissions.may_fire(self.state, connection, will.topic):
+        if not self._node.permissions.authorize_will_on_publish(self.state, connection, will.topic):
             at = self.emit(MessageDropped(self.name, "not_permitted", 1))
-            self._broker.count_dropped(
+            self._node.count_dropped(
                 "not_permitted", 1, client=self.name, position=format_position(at)
             )
             return
         payload = message.payload
         if is_death(will.topic):
-            payload = with_timestamp(payload, self._broker.clock.time_ms())
+            payload = with_timestamp(payload, self._node.clock.time_ms())
         batch = Publishes(will.qos, retain=will.retain)
         batch.topics.append(message.topic)
         batch.payloads.append(payload)
         self._publisher.publish(self, batch, will=True)
 
     def _on_expire(self, _message: Expire) -> None:
-        if self._broker.node.sessions.get(self.name) is not self.state or self.state.connected:
+        if self._node.state.sessions.get(self.name) is not self.state or self.state.connected:
             return
-        if self._broker.expires_in(self.state) > 0:
+        if self._node.expires_in(self.state) > 0:
             return
-        self._broker.meters.expired += 1
+        self._node.counters.expired += 1
         self._end("expired")
 
     def _end(self, reason: str) -> None:
@@ -478,22 +504,22 @@ class Session(LoopActor):
         self._forget_subscriptions()
         at = self.emit(SessionExpired(self.name, reason))
         _log.debug("session removed", client=self.name, reason=reason, position=format_position(at))
-        self._broker.retire(self)
+        self._node.directory.retire(self)
 
     def _on_retire(self, _message: Retire) -> None:
         many = len(self.state.subscriptions) > _FROZEN_AT_MOST
         if self.connection is None and not self._delivery.loading and not many:
-            self._broker.retire(self)
+            self._node.directory.retire(self)
 
     def _forget_subscriptions(self) -> None:
-        self._stop_subscriptions(self._broker.router.remove_session(self.name))
+        self._stop_subscriptions(self._node.router.remove_session(self.name))
 
-    def _start_subscription(self, subscriber: Subscriber) -> Subscription:
+    def _start_subscription(self, subscriber: Subscriber) -> LoopActor:
         actor = subscriber.actor
         if actor is None or actor.stopped:  # it may have failed in this turn
             actor = subscriber.actor = Subscription(self, subscriber)
             self.kernel.spawn(actor, self)
-            self._broker.router.started(subscriber)
+            self._node.router.started(subscriber)
         return actor
 
     def _stop_subscriptions(self, subscribers: Sequence[Subscriber]) -> None:
@@ -501,11 +527,11 @@ class Session(LoopActor):
         actors = []
         for subscriber in subscribers:
             actor, subscriber.actor = subscriber.actor, None
-            self._broker.router.stopped(subscriber)
+            self._node.router.stopped(subscriber)
             # One that failed may not have been replaced yet: the session was reading messages.
             if actor is not None and not actor.stopped:
                 actors.append(actor)
-        self._broker.stop_all(actors)
+        self._node.directory.stop_all(actors)
 
     def _on_failed(self, message: Failed) -> None:
         """Replace a subscription that failed; deliver what it had been told in its place."""
@@ -529,7 +555,7 @@ class Session(LoopActor):
         if connection is not self.connection:
             if not connection.ended:
                 # It must not go on talking to a session that does not listen.
-                self.kernel.tell(connection, Close("session_lost"))
+                connection.close_soon("session_lost")
             return
         for number, packet in enumerate(message.packets, 1):
             if connection.deaf:
@@ -556,7 +582,7 @@ class Session(LoopActor):
                     self._begin(iter((_PART,)))
                 return
 
-    def _on_publishes(self, connection: Connection, packet: Publishes) -> Publishes | None:
+    def _on_publishes(self, connection: ClientConnection, packet: Publishes) -> Publishes | None:
         """Publish as many messages as may be in one turn; return the others."""
         rest, at_once = None, len(packet)
         if packet.qos < 2:  # others are routed when they are released
@@ -569,11 +595,11 @@ class Session(LoopActor):
         permitted = packet
         if connection.access is not None:
             taken = self.state.inbound if packet.qos == 2 else ()
-            permitted = self._broker.permissions.publishes(self.name, connection, packet, taken)
+            permitted = self._node.permissions.publishes(self.name, connection, packet, taken)
         qos, ids = packet.qos, packet.packet_ids
-        if qos == 2 and self._broker.options.reject_qos2_publish:
+        if qos == 2 and self._node.options.reject_qos2_publish:
             _log.info("QoS 2 publish rejected", client=self.name, address=connection.address)
-            self.kernel.tell(connection, Close("qos2_rejected"))
+            connection.close_soon("qos2_rejected")
             return None
         if qos or packet.retain:
             permitted = self._without_too_large(connection, permitted)
@@ -590,23 +616,23 @@ class Session(LoopActor):
             self._acknowledge(connection, kind, ids)
         return rest
 
-    def _without_too_large(self, connection: Connection, packet: Publishes) -> Publishes:
+    def _without_too_large(self, connection: ClientConnection, packet: Publishes) -> Publishes:
         """Close the connection if the log has no room for a message; return those before it."""
         fitting = self._publisher.fitting(packet)
         if fitting == len(packet):
             return packet
-        self._broker.guard.refused.add(
+        self._node.limits.refused.add(
             "message_too_large",
-            self._broker.clock.monotonic(),
+            self._node.clock.monotonic(),
             client=self.name,
             address=connection.address,
             payload=len(packet.payloads[fitting]),
         )
-        self.kernel.tell(connection, Close("message_too_large"))
+        connection.close_soon("message_too_large")
         connection.stop_listening()
         return select(packet, range(fitting))
 
-    def _on_acks(self, connection: Connection, packet: Acks) -> Acks | None:
+    def _on_acks(self, connection: ClientConnection, packet: Acks) -> Acks | None:
         """Handle acknowledgements; return those that are too many for one turn."""
         kind, ids = packet.kind, packet.packet_ids
         event: Event | None
@@ -628,7 +654,7 @@ class Session(LoopActor):
                 self._delivery.drain()
         return None
 
-    def _on_release(self, connection: Connection, packet_ids: list[int]) -> list[int]:
+    def _on_release(self, connection: ClientConnection, packet_ids: list[int]) -> list[int]:
         """Let QoS 2 messages take effect; answer with PUBCOMP in any case.
 
         Returns the packet identifiers whose messages are too much work for this turn.
@@ -650,7 +676,7 @@ class Session(LoopActor):
                 packet_ids, rest = packet_ids[:stop], packet_ids[stop:]
                 events = decisions.released(self.state, packet_ids)
                 refs = refs[:at_once]
-            known = partial(self._broker.node.retained.known, self.name)
+            known = partial(self._node.state.retained.known, self.name)
             for event in events:
                 at = self.emit(event)
                 released = from_runs(event.refs)
@@ -664,12 +690,12 @@ class Session(LoopActor):
             self._acknowledge(connection, PacketType.PUBCOMP, packet_ids)
         return rest
 
-    def _release_loaded(self, connection: Connection, packet_ids: list[int]) -> None:
+    def _release_loaded(self, connection: ClientConnection, packet_ids: list[int]) -> None:
         rest = self._on_release(connection, packet_ids)
         if rest:
             self._unhandled.insert(0, Packets(connection, [Acks(PacketType.PUBREL, rest)]))
 
-    def _subscribe(self, connection: Connection, packet: Subscribe) -> Iterator[object]:
+    def _subscribe(self, connection: ClientConnection, packet: Subscribe) -> Iterator[object]:
         """Grant filters in parts, answer, and replay the retained messages that each asks for."""
         filters, codes, changes = packet.filters, [], 0
         replayed: set[str] = set()
@@ -687,7 +713,7 @@ class Session(LoopActor):
             begun = [self._subscribe_to(connection, *one) for one in dict(grant.granted).items()]
             if stop == len(filters):
                 self._answer(connection, suback(packet.packet_id, codes))
-                self._broker.journal.hold(connection)
+                self._node.journal.hold(connection)
             for subscriber in begun:
                 # One that stands there again is replayed once.
                 if subscriber.filter not in replayed:
@@ -707,18 +733,20 @@ class Session(LoopActor):
 
     def _matches_much(self, topic_filter: str) -> bool:
         """Return whether many retained messages may match a filter."""
-        many = len(self._broker.node.retained) > _RETAINED_AT_ONCE
+        many = len(self._node.state.retained) > _RETAINED_AT_ONCE
         return many and ("+" in topic_filter or "#" in topic_filter)
 
-    def _grant(self, connection: Connection, filters: Sequence[tuple[str, int]]) -> decisions.Grant:
+    def _grant(
+        self, connection: ClientConnection, filters: Sequence[tuple[str, int]]
+    ) -> decisions.Grant:
         """Decide on some filters of a SUBSCRIBE and record what is granted."""
-        broker, fresh = self._broker, set[int]()
+        node, fresh = self._node, set[int]()
         refused = Counter[str]()
 
         def refuses(topic_filter: str) -> bool:
-            if broker.permissions.refuses(connection, topic_filter):
+            if node.permissions.refuses(connection, topic_filter):
                 return True
-            if broker.door.allows_pattern(self.name, connection, topic_filter, fresh):
+            if node.permissions.allows_pattern(self.name, connection, topic_filter, fresh):
                 return False
             refused["wildcard_patterns"] += 1
             return True
@@ -726,21 +754,23 @@ class Session(LoopActor):
         grant = decisions.subscribe(
             self.state,
             filters,
-            max_qos=1 if broker.options.downgrade_qos2_subscribe else 2,
+            max_qos=1 if node.options.downgrade_qos2_subscribe else 2,
             refuses=refuses,
-            most=broker.options.bounds.max_subscriptions or sys.maxsize,
+            most=node.options.bounds.max_subscriptions or sys.maxsize,
         )
         refused["subscriptions"] = grant.over
         for reason, count in refused.items():
             if count:
-                now = broker.clock.monotonic()
-                broker.guard.refused.add(reason, now, client=self.name, filters=count)
+                now = node.clock.monotonic()
+                node.limits.refused.add(reason, now, client=self.name, filters=count)
         for event in grant.events:
             self.emit(event)
         return grant
 
-    def _subscribe_to(self, connection: Connection, topic_filter: str, qos: int) -> Subscriber:
-        subscriber = self._broker.router.subscribe(self.name, topic_filter, qos, connection.access)
+    def _subscribe_to(
+        self, connection: ClientConnection, topic_filter: str, qos: int
+    ) -> Subscriber:
+        subscriber = self._node.router.subscribe(self.name, topic_filter, qos, connection.access)
         known = subscriber.actor is not None
         actor = self._start_subscription(subscriber)
         if known:
@@ -753,11 +783,11 @@ class Session(LoopActor):
         In the order of their age, where they are few. All within the turn of the grant: nothing
         is published in between.
         """
-        broker, actor = self._broker, self._start_subscription(subscriber)
+        node, actor = self._node, self._start_subscription(subscriber)
         guard, denied = subscriber.guard, []
         long = self._matches_much(subscriber.filter)
         found: list[RetainedMessage] = []
-        for number, message in enumerate(broker.node.retained.matching(subscriber.filter), 1):
+        for number, message in enumerate(node.state.retained.matching(subscriber.filter), 1):
             if guard is None or guard.may_read(message.topic):
                 found.append(message)
             elif message.qos:
@@ -765,21 +795,21 @@ class Session(LoopActor):
             if long and not number % _RETAINED_AT_ONCE:
                 yield _BREATH
         if subscriber.qos and denied:
-            broker.drop_denied(self.name, sorted(denied), subscriber.filter)
+            node.drop_denied(self.name, sorted(denied), subscriber.filter)
             if len(found) == _RETAINED_AT_ONCE:
                 self._tell_retained(actor, found)
                 found = []
         self._tell_retained(actor, found)
         if subscriber.filter.startswith("$SYS/"):
-            present = broker.systree.retained(subscriber.filter, guard)
+            present = node.system_topics.retained(subscriber.filter, guard)
             if present is not None:
                 self.kernel.tell(actor, present)
 
-    def _tell_retained(self, actor: Subscription, messages: list[RetainedMessage]) -> None:
+    def _tell_retained(self, actor: LoopActor, messages: list[RetainedMessage]) -> None:
         if messages:
             self.kernel.tell(actor, sorted(messages, key=attrgetter("ref")))
 
-    def _unsubscribe(self, connection: Connection, packet: Unsubscribe) -> Iterator[object]:
+    def _unsubscribe(self, connection: ClientConnection, packet: Unsubscribe) -> Iterator[object]:
         filters, changes = list(dict.fromkeys(packet.filters)), 0
         at = 0
         while at < len(filters):
@@ -790,7 +820,7 @@ class Session(LoopActor):
             at += len(some)
             gone = []
             for topic_filter in some:
-                subscriber = self._broker.router.unsubscribe(self.name, topic_filter)
+                subscriber = self._node.router.unsubscribe(self.name, topic_filter)
                 if subscriber is not None:
                     self._stop_subscriptions((subscriber,))
                     gone.append(topic_filter)
@@ -802,24 +832,24 @@ class Session(LoopActor):
 
     def _rest(self, changes: int) -> Iterator[object]:
         """Take nothing more from the client for a while if it changed too many subscriptions."""
-        bounds = self._broker.options.bounds
-        now = self._broker.clock.monotonic()
+        bounds = self._node.options.bounds
+        now = self._node.clock.monotonic()
         wait = self._changes.add(
             changes, now, bounds.subscribe_rate, bounds.max_subscriptions or _BURST
         )
         if wait:
-            self._broker.guard.refused.add("subscribe_rate", now, client=self.name)
+            self._node.limits.refused.add("subscribe_rate", now, client=self.name)
             self._resting = True
             yield wait
             self._resting = False
 
-    def _answer(self, connection: Connection, data: bytes, packets: int = 1) -> None:
+    def _answer(self, connection: ClientConnection, data: bytes, packets: int = 1) -> None:
         """Let the client have an answer when what was decided is on disk."""
-        self._broker.journal.after(connection, data)
-        self._broker.meters.packets_out += packets
+        self._node.journal.after(connection, data)
+        self._node.counters.packets_out += packets
 
     def _acknowledge(
-        self, connection: Connection, kind: PacketType, packet_ids: Sequence[int]
+        self, connection: ClientConnection, kind: PacketType, packet_ids: Sequence[int]
     ) -> None:
         self._answer(connection, acks(kind, packet_ids), len(packet_ids))
 
@@ -850,7 +880,7 @@ class Session(LoopActor):
         The state that it left is good enough to say behind which messages they must wait.
         """
         self._recorded = []
-        state = self._broker.node.sessions.get(self.name)
+        state = self._node.state.sessions.get(self.name)
         if state is not None:
             self.state = state
 
@@ -866,7 +896,7 @@ class Session(LoopActor):
             self.name, topic_filter, qos, refs, payloads, retain=batch.retain
         ):
             at = self.emit(event)
-            self._recorded.append((event, at, self._broker.journal.time_ms))
+            self._recorded.append((event, at, self._node.journal.time_ms))
 
     def end_rebuild(self, state: SessionState | None, last: int, first: list[Any]) -> None:
         """Go on with a state that holds the records up to ``last``: do ``first``, then the rest."""
@@ -875,7 +905,7 @@ class Session(LoopActor):
         if state is not None:
             for event, at, time_ms in recorded or ():
                 if sequence_of(at) > last:
-                    self._broker.node.apply(event, at, time_ms)
+                    self._node.state.apply(event, at, time_ms)
         put_off, self._unhandled = self._unhandled, []
         for message in (*first, *put_off):
             self.kernel.tell(self, message)
@@ -885,7 +915,7 @@ class Session(LoopActor):
         self._delivery.let_publishers_go()
         if self._attaching is not None:
             self._attaching.abort("session_failed")
-        self._broker.on_session_failure(self)
+        self._node.directory.on_session_failure(self)
 
     def dispose(self) -> None:
         """Let go of what refers back to this actor, which ended: no work for the collector."""

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 import pykka
 
 from actors.kernel.kernel import LoopActor
-from actors.session.messages import Batch, Outgoing, Regrant
+from actors.session.messages import Batch, Outgoing, Regrant, Withheld
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from actors.kernel.kernel import Failed
-    from actors.session.router import Subscriber
+    from actors.routing.router import Subscriber
     from actors.session.session import Session
     from projections.state.retained import RetainedMessage
 
@@ -25,13 +25,14 @@ if TYPE_CHECKING:
 class Subscription(LoopActor):
     """Delivers what matches one topic filter to one session."""
 
-    __slots__ = ("_qos", "_session", "_subscriber", "matched", "replayed")
+    __slots__ = ("_subscriber", "granted", "matched", "replayed", "session")
 
     def __init__(self, session: Session, subscriber: Subscriber) -> None:
         super().__init__()
-        self._session = session
+        self.session = session
+        """The session that it delivers to."""
         self._subscriber = subscriber
-        self._qos = subscriber.qos
+        self.granted = subscriber.qos
         """What was granted when the message that is handled next was sent here: who made the
         subscription again meanwhile may have had the message from another one before."""
         self.matched = 0
@@ -45,17 +46,27 @@ class Subscription(LoopActor):
         return self._subscriber.session
 
     @property
+    def free(self) -> bool:
+        """True while nothing waits for it or for its session, and nobody looks on."""
+        return self._waiting is None and self.tap is None and not self.stopped and self.session.free
+
+    @property
     def subscriber(self) -> Subscriber:
         """What this actor delivers for."""
         return self._subscriber
 
     def on_receive(self, message: Any) -> None:
-        """Take a batch that matches, or the retained messages that a SUBSCRIBE asks for."""
+        """Take a batch that matches, or the retained messages that a SUBSCRIBE asks for.
+
+        Or record which matching messages the client may not have.
+        """
         if type(message) is Batch:
             self.matched += len(message)
             self._forward(message)
         elif type(message) is Regrant:
-            self._qos = message.qos
+            self.granted = message.qos
+        elif type(message) is Withheld:
+            self._record_withheld(message)
         else:
             self._replay(message)
 
@@ -66,7 +77,7 @@ class Subscription(LoopActor):
 
     def outgoing(self, batch: Batch) -> Outgoing:
         """Return what the session is told about a batch: its QoS is capped by the granted one."""
-        qos = batch.qos if batch.qos < self._qos else self._qos
+        qos = batch.qos if batch.qos < self.granted else self.granted
         return Outgoing(self._subscriber, batch, qos)
 
     def outgoings(self, failed: Failed) -> list[Outgoing]:
@@ -76,7 +87,9 @@ class Subscription(LoopActor):
             if isinstance(told, Batch):
                 found.append(self.outgoing(told))
             elif isinstance(told, Regrant):
-                self._qos = told.qos
+                self.granted = told.qos
+            elif isinstance(told, Withheld):
+                self._record_withheld(told)
             elif isinstance(told, list):
                 found += map(self.outgoing, _retained_batches(told))
         return found
@@ -84,9 +97,12 @@ class Subscription(LoopActor):
     def _forward(self, batch: Batch) -> None:
         outgoing = self.outgoing(batch)
         try:
-            self._session.kernel.tell(self._session, outgoing)
+            self.session.kernel.tell(self.session, outgoing)
         except pykka.ActorDeadError:
-            self._session.on_undelivered([outgoing])
+            self.session.on_undelivered([outgoing])
+
+    def _record_withheld(self, message: Withheld) -> None:
+        self.session.drop_denied(self._subscriber.filter, message.refs)
 
     def _replay(self, messages: list[RetainedMessage]) -> None:
         self.matched += len(messages)

@@ -1,8 +1,8 @@
 """What traced actors do, as lines of the traces that cover them.
 
-An actor that is traced has a tap. While the kernel runs it, and only then, functions stand in for
-``Kernel.tell`` and for the gate of the journal, so that what it sends is seen. What it appends is
-seen by a function in place of ``Journal.append``, which is there while anything is traced.
+An actor that is traced has a tap, which is the kernel's observer while the actor runs. What it
+appends and what it gives to the gate is seen by the journal's observer, which is there while
+anything is traced (:class:`actors.tracing.tracer.Tracer`).
 Whatever goes wrong here is logged; the actors go on.
 
 Between actors that one trace covers a message is shown once: where it arrives.
@@ -20,12 +20,11 @@ from pykka.messages import _ActorStop
 
 from actors.connection.connection import Connection
 from actors.inspection.views import client_of
-from actors.kernel.tap import ActorTap
 from actors.session.messages import Attach, Packets
 from actors.session.session import Session
 from actors.session.subscription import Subscription
 from actors.tracing import trace_lines as tracelines
-from actors.tracing.method_patch import Shadow
+from actors.tracing.actor_tap import ActorTap
 from actors.tracing.trace import AT_ONCE, End, Trace, add_lines
 from eventstore.format.events import MessagePublished, SessionSnapshot
 from protocol.mqtt.server_packets import count_sent, read_sent
@@ -33,8 +32,9 @@ from protocol.mqtt.server_packets import count_sent, read_sent
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from actors.broker import Broker
+    from actors.connection.admission import Admission
     from actors.kernel.kernel import LoopActor
+    from actors.session.context import NodeContext
     from eventstore.format.events import Event
     from eventstore.format.positions import Position
     from eventstore.log.journal import Sink
@@ -60,25 +60,27 @@ class _Told:
     """How many others."""
 
 
-class Lookout:
+class TraceRecorder:
     """Makes the lines of what actors do.
 
     ``ended`` is called with a trace whose one actor has ended, and with why.
     """
 
-    def __init__(self, broker: Broker, ended: Callable[[Trace, End], None]) -> None:
-        self._broker = broker
+    def __init__(
+        self, node: NodeContext, admission: Admission, ended: Callable[[Trace, End], None]
+    ) -> None:
+        self._node = node
+        self._admission = admission
         self._ended = ended
         self.running: LoopActor | None = None
         """The traced actor that runs."""
         self._tap: ActorTap | None = None
         self._told: _Told | None = None
         self._failures = 0
-        self._shadows: list[Shadow] = []
         self.clients: dict[str, list[Trace]] = {}
         """The traces of each traced client."""
 
-    def quietly(self, work: Callable[..., None], *arguments: Any) -> None:
+    def run_safely(self, work: Callable[..., None], *arguments: Any) -> None:
         """Do something; a failure is logged and nobody else's."""
         try:
             work(*arguments)
@@ -102,16 +104,16 @@ class Lookout:
         """Have a trace cover the actors of a client, now and later."""
         trace.client = name
         self.clients.setdefault(name, []).append(trace)
-        broker = self._broker
-        broker.kernel.on_spawn = self._on_spawn
-        broker.on_connect = self._on_connect
-        session = broker.find_session(name)
+        node = self._node
+        node.kernel.on_spawn = self._on_spawn
+        self._admission.on_connect = self._on_connect
+        session = node.directory.find_session(name)
         if session is None:
             return
         self.cover(session, trace)
-        if session.connection is not None:
+        if isinstance(session.connection, Connection):
             self.cover(session.connection, trace)
-        held = (subscriber.actor for subscriber in broker.router.subscribers(name))
+        held = (subscriber.actor for subscriber in node.router.subscribers(name))
         self._in_slices((actor for actor in held if actor is not None), trace, self.cover)
 
     def uncover(self, trace: Trace) -> None:
@@ -126,8 +128,8 @@ class Lookout:
                 del self.clients[trace.client]
             trace.client = None
         if not self.clients:
-            self._broker.kernel.on_spawn = None
-            self._broker.on_connect = None
+            self._node.kernel.on_spawn = None
+            self._admission.on_connect = None
 
     def _in_slices(
         self,
@@ -140,7 +142,7 @@ class Lookout:
             work(actor, trace)
             if number == _SLICE:
                 go_on = partial(self._in_slices, actors, trace, work)
-                self._broker.timers.after(_PAUSE, go_on)
+                self._node.timers.after(_PAUSE, go_on)
                 break
 
     def _release(self, actor: LoopActor, trace: Trace) -> None:
@@ -154,7 +156,7 @@ class Lookout:
         return actor.tap.traces if isinstance(actor.tap, ActorTap) else []
 
     def _on_spawn(self, actor: LoopActor) -> None:
-        self.quietly(self._cover_new, actor)
+        self.run_safely(self._cover_new, actor)
 
     def _cover_new(self, actor: LoopActor) -> None:
         if isinstance(actor, (Session, Subscription)):
@@ -168,48 +170,23 @@ class Lookout:
         if traces:
             for trace in traces:
                 self.cover(connection, trace)
-            self.quietly(self.on_took, connection, traces, packets, None)
+            self.run_safely(self.on_took, connection, traces, packets, None)
 
     # What it does.
 
     def begin(self, actor: LoopActor, tap: ActorTap) -> None:
         """See what is sent while an actor runs."""
-        if not self._shadows:
-            kernel, journal = self._broker.kernel, self._broker.journal
-            self._shadows = [
-                Shadow(kernel, "tell", self._seeing(self._on_tell)),
-                Shadow(journal, "after", self._seeing(self._on_effect)),
-                Shadow(journal, "pass_or_follow", self._seeing(self._on_effect)),
-            ]
         self.running, self._tap = actor, tap
-        for shadow in self._shadows:
-            shadow.put()
 
     def end(self) -> None:
         """See no more what is sent."""
-        self.quietly(self._say_told)
+        self.run_safely(self._say_told)
         self.running = self._tap = None
-        for shadow in self._shadows:
-            shadow.remove()
-
-    def _seeing(
-        self, see: Callable[..., None]
-    ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        """Return what wraps a method such that ``see`` is called as well."""
-
-        def make(method: Callable[..., Any]) -> Callable[..., Any]:
-            def call(*arguments: Any) -> Any:
-                self.quietly(see, *arguments)
-                return method(*arguments)
-
-            return call
-
-        return make
 
     def on_gets(self, actor: LoopActor, traces: Sequence[Trace], message: Any) -> None:
         """Show what an actor is told."""
         self._say_told()
-        if isinstance(message, Attach):
+        if isinstance(message, Attach) and isinstance(message.connection, Connection):
             for trace in traces:
                 if trace.client is not None:
                     self.cover(message.connection, trace)
@@ -220,12 +197,14 @@ class Lookout:
             self._say_message(actor, traces, "gets", message)
 
     def _gets_packets(self, actor: LoopActor, traces: Sequence[Trace], message: Packets) -> None:
-        others = [trace for trace in traces if message.connection not in trace.actors]
+        connection: object = message.connection
+        others = [trace for trace in traces if connection not in trace.actors]
         about = {"connection": message.connection.actor_urn}
         for packet in message.packets:
             self._say_packets(actor, others, "gets", packet, message=about)
 
-    def _on_tell(self, target: LoopActor, message: Any) -> None:
+    def on_sends(self, target: LoopActor, message: Any) -> None:
+        """Show what the running actor tells another one."""
         actor, tap = self.running, self._tap
         if actor is None or tap is None or target.stopped:
             return
@@ -246,7 +225,7 @@ class Lookout:
             more = {"more": told.more} if told.more else {}
             self._say_message(told.actor, told.traces, "sends", told.message, **to, **more)
 
-    def _on_effect(self, sink: Sink, data: bytes) -> None:
+    def on_gated(self, sink: Sink, data: bytes) -> None:
         """Show what is given to the gate; where the connection is covered, when it leaves."""
         actor, tap = self.running, self._tap
         if actor is None or tap is None or not isinstance(sink, Connection):
@@ -300,7 +279,9 @@ class Lookout:
         self._say_told()
         actor = self.running
         if actor is None:
-            actor = (self._broker.find_session(session) if session else None) or self._broker
+            actor = (
+                self._node.directory.find_session(session) if session else None
+            ) or self._node.root
         add_lines(traces, 1, self._event_lines(actor, event, at, payloads))
 
     def _event_lines(
@@ -322,7 +303,7 @@ class Lookout:
             about["messages"] = tracelines.published_messages(event, at, payloads)
         else:
             refs = getattr(event, "refs", ())
-            messages = tracelines.messages_of(refs, self._broker.messages) if refs else ()
+            messages = tracelines.messages_of(refs, self._node.messages) if refs else ()
             if messages:
                 about["messages"] = messages
         return about
@@ -332,7 +313,7 @@ class Lookout:
     def line(self, actor: LoopActor, kind: str, what: str | None, **more: Any) -> dict[str, Any]:
         """Return a line."""
         return {
-            "ms": self._broker.clock.time_ms(),
+            "ms": self._node.clock.time_ms(),
             "actor": actor.actor_urn,
             "client": _client(actor),
             "kind": kind,

@@ -34,11 +34,11 @@ from protocol.mqtt.topic_trie import FilterTrie
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from actors.broker import Broker
     from actors.kernel.kernel import LoopActor
+    from actors.routing.router import Route
+    from actors.session.context import NodeContext
     from actors.session.messages import Publication
-    from actors.session.router import Route
-    from actors.tracing.recorder import Lookout
+    from actors.tracing.recorder import TraceRecorder
     from actors.tracing.trace import Trace
     from eventstore.format.events import Event
     from eventstore.format.positions import Position, Run
@@ -93,12 +93,14 @@ class _Matching(dict[str | bytes, bool]):
 class TopicTrace:
     """Follows the messages on topics that match a filter."""
 
-    def __init__(self, topic_filter: str, trace: Trace, broker: Broker, lookout: Lookout) -> None:
+    def __init__(
+        self, topic_filter: str, trace: Trace, node: NodeContext, recorder: TraceRecorder
+    ) -> None:
         self.trace = trace
         self.events = _BEFORE
         """Types of events that may be about messages that match."""
-        self._broker = broker
-        self._lookout = lookout
+        self._node = node
+        self._recorder = recorder
         self._matches = _Matching(topic_filter).__getitem__
         self._messages: dict[Position, _Message] = {}
         self._sent: dict[tuple[str, int], Position] = {}
@@ -113,7 +115,7 @@ class TopicTrace:
             return
         chosen = [at for at, topic in enumerate(topics) if self._matches(topic)]
         self.trace.skip(len(publication.topics) - len(topics))
-        routes = self._broker.router.routes
+        routes = self._node.router.routes
         actor = self._session(publication.session)
         lines = (
             line
@@ -242,7 +244,7 @@ class TopicTrace:
 
     def _say_event(self, event: Event, at: Position) -> None:
         session = getattr(event, "session", None)
-        about = self._lookout.about_event(event, at)
+        about = self._recorder.about_event(event, at)
         if isinstance(event, (Acked, Received, Completed, Redelivered)):
             refs = [self._sent[session or "", pid] for pid in tracelines.first_of(event.pids, 3)]
             about["messages"] = [self._about(ref) for ref in refs]
@@ -252,7 +254,7 @@ class TopicTrace:
         else:
             refs = tracelines.first_of(getattr(event, "refs", ()), 3)
             about["messages"] = [self._about(ref) for ref in refs]
-        line = self._lookout.line(self._session(session), "event", event.e, **about)
+        line = self._recorder.line(self._session(session), "event", event.e, **about)
         add_lines([self.trace], 1, [line])
 
     def _about(self, ref: Position) -> dict[str, Any]:
@@ -277,13 +279,13 @@ class TopicTrace:
             del self._sent[next(iter(self._sent))]
 
     def _session(self, name: str | None) -> LoopActor:
-        return (self._broker.find_session(name) if name else None) or self._broker
+        return (self._node.directory.find_session(name) if name else None) or self._node.root
 
     def _line(
         self, actor: LoopActor, session: str, kind: str, packet: dict[str, Any] | None = None
     ) -> dict[str, Any]:
         what = "PUBLISH" if packet is not None else kind
-        line = self._lookout.line(actor, kind, what)
+        line = self._recorder.line(actor, kind, what)
         line["client"] = tracelines.short(session)
         if packet is not None:
             line["packet"] = packet

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from actors.inspection.requests import Refused, number, optional, shown, text
-from actors.tracing.method_patch import Shadow
-from actors.tracing.recorder import Lookout
+from actors.tracing.recorder import TraceRecorder
 from actors.tracing.topic_trace import TopicTrace
 from actors.tracing.trace import End, Trace
 from protocol.mqtt.topics import MAX_BYTES, TopicError, is_reserved_filter, validate_topic_filter
@@ -24,11 +23,13 @@ from protocol.mqtt.topics import MAX_BYTES, TopicError, is_reserved_filter, vali
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from actors.broker import Broker
+    from actors.connection.admission import Admission
     from actors.inspection.inspector import Handler
+    from actors.session.context import NodeContext
     from actors.session.messages import Publication
     from eventstore.format.events import Event
     from eventstore.format.positions import Position
+    from eventstore.log.journal import Sink
 
 _log = structlog.get_logger("foldmq")
 
@@ -55,13 +56,14 @@ class Tracer:
     requests and raise Refused.
     """
 
-    def __init__(self, broker: Broker, publish: Callable[[str, bytes], None]) -> None:
-        self._broker = broker
+    def __init__(
+        self, node: NodeContext, admission: Admission, publish: Callable[[str, bytes], None]
+    ) -> None:
+        self._node = node
         self._publish = publish
-        self._lookout = Lookout(broker, self._end)
+        self._recorder = TraceRecorder(node, admission, self._end)
         self._traces: dict[str, Trace] = {}
         self._topics: list[TopicTrace] = []
-        self._append: Shadow | None = None
         self._sending = False
         self._looking = False
 
@@ -90,19 +92,19 @@ class Tracer:
         if len(self._traces) >= MOST_TRACES:
             raise Refused(f"{MOST_TRACES} traces are going on already: no more at once")
         ((kind, target),) = wanted.items()
-        subject = f"foldmq.trace.{self._broker.options.node}.{token}"
-        trace = Trace(token, subject, rate, self._broker.clock.monotonic, self._arm)
+        subject = f"foldmq.trace.{self._node.options.node}.{token}"
+        trace = Trace(token, subject, rate, self._node.clock.monotonic, self._arm)
         about = _STARTS[kind](self, trace, target)
-        trace.deadline = self._broker.clock.monotonic() + LEASE
+        trace.deadline = self._node.clock.monotonic() + LEASE
         self._traces[token] = trace
-        self._see_events()
+        self._node.journal.observer = self
         self._look()
         return {"token": token, "lease_s": int(LEASE), "subject": subject, **about}
 
     def keep(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Let a trace go on for another 15 s."""
         trace = self._find(request)
-        trace.deadline = self._broker.clock.monotonic() + LEASE
+        trace.deadline = self._node.clock.monotonic() + LEASE
         return {"token": trace.token, "lease_s": int(LEASE)}
 
     def stop(self, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -123,24 +125,24 @@ class Tracer:
         return trace
 
     def _start_actor(self, trace: Trace, urn: str) -> dict[str, Any]:
-        actor = self._broker.kernel.get(urn)
+        actor = self._node.kernel.get(urn)
         if actor is None:
             raise Refused(f"there is no actor {shown(urn)}")
         trace.one = actor
-        self._lookout.cover(actor, trace)
+        self._recorder.cover(actor, trace)
         return {"actors": [urn]}
 
     def _start_client(self, trace: Trace, name: str) -> dict[str, Any]:
         if not name or len(name.encode("utf-8", "replace")) > MAX_BYTES:
             raise Refused(f"client must be a client identifier, 1 to {MAX_BYTES} bytes")
-        self._lookout.cover_client(name, trace)
+        self._recorder.cover_client(name, trace)
         urns = sorted(actor.actor_urn for actor in trace.actors)
-        session = self._broker.find_session(name)
+        session = self._node.directory.find_session(name)
         connected = session is not None and session.connection is not None
         return {
             "actors": urns[:_LISTED],
             "connected": connected,
-            "known": name in self._broker.node.sessions,
+            "known": name in self._node.state.sessions,
         }
 
     def _start_topic(self, trace: Trace, topic_filter: str) -> dict[str, Any]:
@@ -151,61 +153,54 @@ class Tracer:
         if is_reserved_filter(topic_filter) or topic_filter.startswith("$SYS/"):
             raise Refused(f"topic {shown(topic_filter)}: no client publishes there")
         if not self._topics:
-            self._broker.add_watcher(self._on_publication)
-        self._topics.append(TopicTrace(topic_filter, trace, self._broker, self._lookout))
+            self._node.add_watcher(self._on_publication)
+        self._topics.append(TopicTrace(topic_filter, trace, self._node, self._recorder))
         return {"actors": []}
 
     # What traces see.
 
-    def _see_events(self) -> None:
-        if self._append is None:
-            self._append = Shadow(self._broker.journal, "append", self._appending)
-            self._append.put()
+    def appended(self, event: Event, at: Position, payloads: Sequence[bytes]) -> None:
+        """Show an event that was appended to those that it concerns."""
+        # All events of all sessions pass here: those that nobody traces must not be held up.
+        recorder = self._recorder
+        if recorder.running is not None or getattr(event, "session", None) in recorder.clients:
+            recorder.run_safely(recorder.on_event, event, at, payloads)
+        for topic in self._topics:
+            if type(event) in topic.events:
+                recorder.run_safely(topic.on_event, event, at, payloads)
 
-    def _appending(self, append: Callable[..., Position]) -> Callable[..., Position]:
-        lookout, clients = self._lookout, self._lookout.clients
-
-        def call(
-            event: Event, count: int = 1, payloads: Sequence[bytes] = (), size: int = 0
-        ) -> Position:
-            # All events of all sessions pass here: those that nobody traces must not be held up.
-            at = append(event, count, payloads, size)
-            if lookout.running is not None or getattr(event, "session", None) in clients:
-                lookout.quietly(lookout.on_event, event, at, payloads)
-            for topic in self._topics:
-                if type(event) in topic.events:
-                    lookout.quietly(topic.on_event, event, at, payloads)
-            return at
-
-        return call
+    def gated(self, sink: Sink, data: bytes) -> None:
+        """Show what the traced actor that runs gives to the gate."""
+        recorder = self._recorder
+        if recorder.running is not None:
+            recorder.run_safely(recorder.on_gated, sink, data)
 
     def _on_publication(self, publication: Publication) -> None:
         for topic in self._topics:
-            self._lookout.quietly(topic.on_publication, publication)
+            self._recorder.run_safely(topic.on_publication, publication)
 
     # The end.
 
     def _end(self, trace: Trace, end: End) -> None:
         if self._traces.pop(trace.token, None) is None:
             return
-        self._lookout.uncover(trace)
+        self._recorder.uncover(trace)
         self._topics = [topic for topic in self._topics if topic.trace is not trace]
         if not self._topics:
-            self._broker.remove_watcher(self._on_publication)
-        if not self._traces and self._append is not None:
-            self._append.remove()
-            self._append = None
+            self._node.remove_watcher(self._on_publication)
+        if not self._traces:
+            self._node.journal.observer = None
         self._send(trace, end)
 
     def _look(self) -> None:
         """See to it that traces which nobody keeps are ended."""
         if not self._looking:
             self._looking = True
-            self._broker.timers.after(_LOOK, self._end_unkept)
+            self._node.timers.after(_LOOK, self._end_unkept)
 
     def _end_unkept(self) -> None:
         self._looking = False
-        timers, now = self._broker.timers, self._broker.clock.monotonic()
+        timers, now = self._node.timers, self._node.clock.monotonic()
         for trace in list(self._traces.values()):
             if timers.lateness > _STANDSTILL:
                 trace.deadline += timers.lateness
@@ -219,7 +214,7 @@ class Tracer:
     def _arm(self) -> None:
         if not self._sending:
             self._sending = True
-            self._broker.timers.after(_SEND, self._send_all)
+            self._node.timers.after(_SEND, self._send_all)
 
     def _send_all(self) -> None:
         self._sending = False

@@ -10,7 +10,7 @@ import paho.mqtt.client as mqtt
 from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.reasoncodes import ReasonCode
 
-from cli.common.units import Address
+from cli.common import Address
 from protocol.errors import FoldmqError
 
 CONNACK_TIMEOUT = 10.0  # seconds
@@ -40,7 +40,7 @@ class BadArgumentError(ClientError):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A broker, how it is spoken to, and who connects to it."""
+    """A broker, how to connect to it, and with which credentials."""
 
     address: Address
     username: str | None = None
@@ -76,7 +76,7 @@ def find_target(
     url: str | None,
     files: TlsFiles = _NO_FILES,
 ) -> Target:
-    """Give the broker named by ``url`` (``mqtt://user:password@host:port``) or by the rest.
+    """Return the broker named by ``url`` (``mqtt://user:password@host:port``) or by the rest.
 
     Raises BadArgumentError saying what is wrong with the URL or the files.
     """
@@ -136,7 +136,7 @@ def _context(files: TlsFiles) -> ssl.SSLContext:
 def new_client(
     target: Target, client_id: str | None, *, persistent: bool, reconnect: bool
 ) -> mqtt.Client:
-    """Give an MQTT 3.1.1 client that is not connected yet and acknowledges only what it is told.
+    """Return an MQTT 3.1.1 client that is not connected yet and acknowledges only what it is told.
 
     Raises BadArgumentError for a persistent session without a client id.
     """
@@ -183,7 +183,7 @@ def connect(client: mqtt.Client, target: Target) -> None:
 
 
 def refusal(target: Target, code: ReasonCode) -> ClientError:
-    """Give the error for a CONNACK that refuses; its exit code is the CONNACK return code."""
+    """Return the error for a CONNACK that refuses; its exit code is the CONNACK return code."""
     return ClientError(
         f"{target.address} refused the connection: {str(code).lower()}",
         _RETURN_CODES.get(code.value, 1),

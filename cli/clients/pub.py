@@ -27,7 +27,7 @@ WINDOW = 1000
 def payloads(
     message: str | None, file: Path | None, *, null: bool, lines: BinaryIO | None
 ) -> Iterable[bytes]:
-    """Give the payloads to publish from the one source that was named.
+    """Return the payloads to publish from the one source that was named.
 
     Raises BadArgumentError when there is not exactly one, or the file cannot be read.
     """

@@ -23,7 +23,7 @@ from cli.clients.connection import (
     new_client,
     refusal,
 )
-from cli.common.logging_setup import printable
+from cli.common import printable
 
 TIMED_OUT = 27  # the exit code of mosquitto_sub for it
 RETRY = 1.0  # seconds between attempts to connect again
@@ -33,7 +33,7 @@ Style = Literal["payload", "verbose", "json"]
 
 
 def render(message: mqtt.MQTTMessage, style: Style, *, terminal: bool) -> bytes:
-    """Give the line for ``message``, without a line end.
+    """Return the line for ``message``, without a line end.
 
     On a terminal control characters are escaped; otherwise the payload is given as it came.
     """

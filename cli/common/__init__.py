@@ -1,1 +1,61 @@
 """Helpers of commands: terminal text, tables, units, logging and memory."""
+
+from typing import TYPE_CHECKING
+
+from cli.common.front_door import front_door
+
+if TYPE_CHECKING:
+    from cli.common import argv_secrets, interpreter, logging_setup, text
+    from cli.common.allowed_hosts import Hosts, is_wildcard
+    from cli.common.logging_setup import printable
+    from cli.common.memory_trim import trim
+    from cli.common.package_version import version
+    from cli.common.progress_bar import progress
+    from cli.common.tables import Column, Table, ago, idle, span, whole_span
+    from cli.common.text import clock, counted, escaped, name, payload_text
+    from cli.common.units import Address, address, seconds, size
+else:
+    __getattr__ = front_door(
+        __name__,
+        {
+            "allowed_hosts": "Hosts is_wildcard",
+            "argv_secrets": "argv_secrets",
+            "interpreter": "interpreter",
+            "logging_setup": "logging_setup printable",
+            "memory_trim": "trim",
+            "package_version": "version",
+            "progress_bar": "progress",
+            "tables": "Column Table ago idle span whole_span",
+            "text": "clock counted escaped name payload_text text",
+            "units": "Address address seconds size",
+        },
+    )
+
+__all__ = [
+    "Address",
+    "Column",
+    "Hosts",
+    "Table",
+    "address",
+    "ago",
+    "argv_secrets",
+    "clock",
+    "counted",
+    "escaped",
+    "front_door",
+    "idle",
+    "interpreter",
+    "is_wildcard",
+    "logging_setup",
+    "name",
+    "payload_text",
+    "printable",
+    "progress",
+    "seconds",
+    "size",
+    "span",
+    "text",
+    "trim",
+    "version",
+    "whole_span",
+]

@@ -1,6 +1,6 @@
 """The names by which an HTTP server of foldmq may be asked for: protection from DNS rebinding.
 
-A web page of somebody else's can make a browser ask us under a name of its own, whose address it
+A foreign web page can make a browser ask us under a name of its own, whose address it
 changes to ours. To the browser the answer then belongs to that page. But it names that host in its
 request, and an address instead of a name cannot be changed in this way.
 """
@@ -35,7 +35,7 @@ class Hosts:
         self._names = {name.casefold() for name in given}
 
     def allows(self, host: str) -> bool:
-        """Tell whether a Host header names us, with whatever port a tunnel has."""
+        """Return whether a Host header names us, with whatever port a tunnel has."""
         found = _HOST.fullmatch(host)
         if found is None:
             return False
@@ -50,7 +50,7 @@ class Hosts:
 
 
 def is_wildcard(place: Address) -> bool:
-    """Tell whether a place stands for all addresses of the machine."""
+    """Return whether a place stands for all addresses of the machine."""
     try:
         return ipaddress.ip_address(place.host).is_unspecified
     except ValueError:

@@ -1,6 +1,6 @@
 """Keeps passwords that are given as flags out of the process list.
 
-Everybody on a machine can read the arguments of a process, only its owner the environment.
+All users of a machine can read the arguments of a process, only its owner the environment.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def hide(argv: Sequence[str]) -> None:
 
 
 def _is_command(program: str) -> bool:
-    """Say whether this is the installed command, and not a script that calls it."""
+    """Return whether this is the installed command, and not a script that calls it."""
     installed = Path(sys.executable).with_name("foldmq")
     return installed.is_file() and Path(program).is_file() and installed.samefile(program)
 

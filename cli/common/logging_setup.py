@@ -120,7 +120,7 @@ def _name_level(_logger: WrappedLogger, method: str, event: EventDict) -> EventD
 
 
 def _shorten(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-    """Cut what a client made longer than anybody will read: its identifier may have 64 KiB."""
+    """Cut what a client made too long to read: its identifier may have 64 KiB."""
     for name, value in event.items():
         if isinstance(value, str) and len(value) > LONGEST_VALUE:
             event[name] = f"{value[:LONGEST_VALUE]}... ({len(value)} characters)"
@@ -139,7 +139,7 @@ def _format_exception(_logger: WrappedLogger, _method: str, event: EventDict) ->
 
 
 def render_json(_logger: WrappedLogger, _method: str, event: EventDict) -> str:
-    """Give one line of JSON, all of it ASCII: every other character is escaped as JSON does."""
+    """Return one line of JSON, all of it ASCII: every other character is escaped as JSON does."""
     first = {key: event.pop(key) for key in ("timestamp", "level", "event")}
     return json.dumps({**first, **event}, default=_readable, ensure_ascii=True)
 
@@ -178,12 +178,12 @@ class TextRenderer:
 
 
 def printable(text: str) -> str:
-    """Give ``text`` with everything that is not printable as a JSON escape."""
+    """Return ``text`` with everything that is not printable as a JSON escape."""
     return text if text.isprintable() else json.dumps(text)[1:-1]
 
 
 def quoted(value: object) -> str:
-    """Give ``value`` as one word, or in double quotes when it is not one."""
+    """Return ``value`` as one word, or in double quotes when it is not one."""
     if isinstance(value, bool) or value is None:
         return json.dumps(value)
     text = _readable(value)

@@ -1,4 +1,4 @@
-"""Gives memory back to the system that nobody uses any more."""
+"""Returns unused memory to the system."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _malloc_trim = _found()
 
 
 def trim() -> None:
-    """Give back what is free, from within the heap as well; other threads go on meanwhile.
+    """Return free memory to the system, also from within the heap; other threads go on.
 
     What thousands of connections took is spread over the heap and stays there otherwise.
     """

@@ -54,7 +54,7 @@ class Table(Generic[T]):
         self.rows = 0
 
     def add(self, row: T) -> None:
-        """Take a row."""
+        """Add a row."""
         self._block.append([self._shown(column, row) for column in self._columns])
         self.rows += 1
         if len(self._block) >= _BLOCK:
@@ -135,14 +135,14 @@ def cut(shown: str, width: int) -> str:
 
 
 def span(milliseconds: float) -> str:
-    """Give a short span of time for a table: with a decimal below ten milliseconds or seconds."""
+    """Return a short span of time for a table: with a decimal below ten milliseconds or seconds."""
     if milliseconds < 1000:
         return f"{milliseconds:.1f} ms" if milliseconds < 10 else f"{milliseconds:.0f} ms"
     return f"{milliseconds / 1000:.1f} s" if milliseconds < 10_000 else whole_span(milliseconds)
 
 
 def whole_span(milliseconds: float) -> str:
-    """Give a span of time in its largest unit, seconds at least."""
+    """Return a span of time in its largest unit, seconds at least."""
     for unit, length in (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000)):
         if milliseconds >= length:
             return f"{milliseconds // length:.0f} {unit}"
@@ -150,10 +150,10 @@ def whole_span(milliseconds: float) -> str:
 
 
 def ago(then_ms: int | None, now_ms: int) -> str | None:
-    """Give how long ago something was, for a table."""
+    """Return how long ago something was, for a table."""
     return None if then_ms is None else f"{whole_span(max(0, now_ms - then_ms))} ago"
 
 
 def idle(then_ms: int | None, now_ms: int) -> str | None:
-    """Give for how long nothing was done since, for a table."""
+    """Return the idle time since a moment, for a table."""
     return None if then_ms is None else whole_span(max(0, now_ms - then_ms))

@@ -26,12 +26,12 @@ class Address(NamedTuple):
     port: int
 
     def __str__(self) -> str:
-        """Give ``host:port``, or ``[host]:port`` for IPv6."""
+        """Return ``host:port``, or ``[host]:port`` for IPv6."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     @property
     def loopback(self) -> bool:
-        """Tell whether only this machine can reach the address."""
+        """Return whether only this machine can reach the address."""
         try:
             return ipaddress.ip_address(self.host).is_loopback
         except ValueError:

@@ -1,1 +1,22 @@
-"""The commands that read a log: ``log``, ``replay``, ``diff``, ``why`` and ``salvage``."""
+"""The commands on a log: ``log``, ``replay``, ``diff``, ``why``, ``verify`` and ``salvage``."""
+
+from typing import TYPE_CHECKING
+
+from cli.common.front_door import front_door
+
+if TYPE_CHECKING:
+    from cli.history import log_commands, salvage
+    from cli.history.diff import session_lines
+    from cli.history.log_events import Selection, selection
+else:
+    __getattr__ = front_door(
+        __name__,
+        {
+            "diff": "session_lines",
+            "log_commands": "log_commands",
+            "log_events": "Selection selection",
+            "salvage": "salvage",
+        },
+    )
+
+__all__ = ["Selection", "log_commands", "salvage", "selection", "session_lines"]

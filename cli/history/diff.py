@@ -3,40 +3,13 @@
 import asyncio
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
-from cli.common import text
-from cli.logsource.moments import cut_at, parse_moment
-from cli.logsource.replay_fold import AsOf, Origins, Replay
-from cli.logsource.source import open_source
-from cli.logsource.source_flags import SourceFlags, UsageError
+from cli.common import progress, text
+from cli.logsource import SourceFlags, open_source, parse_moment, point_at
+from eventstore.errors import UsageError
 from eventstore.format.positions import MAX_INDEX, Position
-from projections.state.node import NodeState
-from projections.state.session import SessionState
-
-
-@dataclass(frozen=True, slots=True)
-class SessionFacts:
-    """What is compared of a session."""
-
-    connected: bool
-    subscriptions: dict[str, int]
-    in_flight: frozenset[tuple[int, Position]]
-    """Packet identifier and message of what was sent and is not complete."""
-    queue: tuple[int, int, dict[str, tuple[Position, Position]]]
-    """Messages, bytes, and for each filter the ends of its queue."""
-    inbound: frozenset[int]
-    will: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """What is compared of a node."""
-
-    sessions: dict[str, SessionFacts]
-    retained: dict[str, tuple[Position, int]]
-    """Position and size of the retained message of each topic."""
-    entries: int
+from projections.comparison import SessionFacts, StateFacts, state_facts
+from projections.replay import AsOf, Replay
 
 
 def run(flags: SourceFlags, before: str, after: str, session: str | None, *, as_json: bool) -> None:
@@ -49,16 +22,16 @@ async def _run(
 ) -> None:
     moments = [parse_moment(before), parse_moment(after)]
     async with open_source(flags) as source:
-        first, second = [await cut_at(source, one) for one in moments]
+        first, second = [await point_at(source, one) for one in moments]
         if (first.sequence, first.index) > (second.sequence, second.index):
             raise UsageError(f"{before} is later than {after}: give the earlier moment first")
-        replay = Replay(source, second.sequence, session)
+        replay = Replay(source, second.sequence, session, progress)
         from_moment = await replay.to(first)
-        old = facts(replay.state, session, replay.origins)
+        old = state_facts(replay.state, session, replay.origins)
         if first.index != MAX_INDEX:  # a state in the middle of a record goes no further
-            replay = Replay(source, second.sequence, session)
+            replay = Replay(source, second.sequence, session, progress)
         to_moment = await replay.to(second)
-        new = facts(replay.state, session, replay.origins)
+        new = state_facts(replay.state, session, replay.origins)
     if session is not None and session not in old.sessions and session not in new.sessions:
         raise UsageError(f"no session {text.name(session)} at either moment")
     if as_json:
@@ -70,45 +43,7 @@ async def _run(
         sys.stdout.write(line + "\n")
 
 
-def facts(state: NodeState, session: str | None, origins: Origins) -> Facts:
-    """Return what is compared of a state, of one session only if it is named.
-
-    A retained message that a checkpoint repeated is the same as before.
-    """
-    chosen = {
-        name: session_facts(held)
-        for name, held in state.sessions.items()
-        if session is None or name == session
-    }
-    retained = {}
-    if session is None:
-        retained = {
-            message.topic: (origins.of(message.ref), len(message.payload))
-            for message in state.retained.all()
-        }
-    return Facts(chosen, retained, state.entries)
-
-
-def session_facts(state: SessionState) -> SessionFacts:
-    """Return what is compared of a session."""
-    sent = [(pid, one.ref) for pid, one in state.inflight.items()]
-    sent += [(pid, one.ref) for pid, one in state.releasing.items()]
-    ends = {
-        one.filter: ends
-        for one in state.subscriptions.values()
-        if one.queue is not None and (ends := one.queue.ends()) is not None
-    }
-    return SessionFacts(
-        state.connected,
-        {one.filter: one.qos for one in state.active()},
-        frozenset(sent),
-        (state.queued, state.queued_bytes, ends),
-        frozenset(state.inbound),
-        None if state.will is None else state.will.topic,
-    )
-
-
-def lines(old: Facts, new: Facts, before: AsOf, after: AsOf) -> Iterator[str]:
+def lines(old: StateFacts, new: StateFacts, before: AsOf, after: AsOf) -> Iterator[str]:
     """Yield the differences for a person."""
     yield f"from {before}"
     yield f"  to {after}: {new.entries - old.entries:,} entries"
@@ -138,7 +73,7 @@ _NOTHING = SessionFacts(False, {}, frozenset(), (0, 0, {}), frozenset(), None)
 def session_lines(old: SessionFacts, new: SessionFacts) -> Iterator[str]:
     """Yield what differs in a session."""
     if old.connected != new.connected:
-        yield "connected" if new.connected else "not connected any more"
+        yield "connected" if new.connected else "no longer connected"
     for topic_filter in sorted(old.subscriptions.keys() | new.subscriptions.keys()):
         was, now = old.subscriptions.get(topic_filter), new.subscriptions.get(topic_filter)
         if was is None:
@@ -161,7 +96,7 @@ def session_lines(old: SessionFacts, new: SessionFacts) -> Iterator[str]:
     if old.inbound != new.inbound:
         yield f"inbound QoS 2 {len(old.inbound):,} -> {len(new.inbound):,} messages"
     if old.will != new.will:
-        yield "no will any more" if new.will is None else f"will {text.name(new.will)}"
+        yield "will removed" if new.will is None else f"will {text.name(new.will)}"
 
 
 def _retained_changes(
@@ -177,8 +112,8 @@ def _retained_changes(
             yield "+" if was is None else "~", topic, now[1]
 
 
-def as_object(old: Facts, new: Facts) -> dict[str, object]:
-    """Give the differences as a JSON object."""
+def as_object(old: StateFacts, new: StateFacts) -> dict[str, object]:
+    """Return the differences as a JSON object."""
     changed = {}
     for name in sorted(old.sessions.keys() & new.sessions.keys()):
         one, other = old.sessions[name], new.sessions[name]

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from cli.logsource.source_flags import SourceFlags, with_source_flags
+from cli.logsource import SourceFlags, with_source_flags
 
 _Session = Annotated[str | None, typer.Option("--session", metavar="ID", help="One session only.")]
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -133,7 +133,7 @@ def _attest(
     The state is rebuilt from the log; nothing is written. Exit code 1 if anything differs, with
     the first position where it parts; 'log verify' checks the log itself.
     """
-    from cli.compare import verify_state
+    from cli.history import verify_state
 
     if not verify_state.run(source, session, stored=stored, as_json=as_json):
         raise typer.Exit(1)

@@ -5,34 +5,36 @@ import contextlib
 import difflib
 import sys
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import NamedTuple, get_args
 
-from cli.common import text
-from cli.logsource.event_text import as_object, payload_words, words
-from cli.logsource.moments import Cut, Moment, cut_at, cut_off, parse_moment, start_at
-from cli.logsource.source import CutMeanwhile, CutOff, Source, open_source, say
-from cli.logsource.source_flags import SourceFlags, UsageError
-from cli.logsource.topic_lookup import TopicBook, topic_matcher
-from eventstore.format.events import (
-    Delivered,
-    Event,
-    MessageDropped,
-    MessagePublished,
-    MessagesCarried,
-    Queued,
-    Released,
-    RetainedCleared,
-    RetainedSnapshot,
-    WillArmed,
-    entries,
+from cli.common import progress, text
+from cli.logsource import (
+    Moment,
+    SourceFlags,
+    check_filter,
+    cut_off,
+    open_source,
+    parse_moment,
+    point_at,
+    say,
+    start_at,
 )
-from eventstore.format.positions import Position, from_runs, position
-from eventstore.format.records import Record
-from projections.state.turns import Turns
+from eventstore.errors import CutMeanwhile, CutOff, UsageError
+from eventstore.format.turn_parts import Turns
+from eventstore.reading import LogPoint, LogSource
+from projections.replay import (
+    EVENT_TYPES,
+    EventEntry,
+    EventFilter,
+    EventReader,
+    TopicBook,
+    event_object,
+    payload_words,
+    refs_of,
+    words,
+)
 
-TYPES: dict[str, type] = {kind.__name__.casefold(): kind for kind in get_args(Event)}
 _FOLLOW_SHOWS = 10
 _POLL_SECONDS = 0.2
 _SESSION_LIMIT = 40
@@ -62,18 +64,6 @@ class Look:
     payload: bool = False
 
 
-class Entry(NamedTuple):
-    """An event and where it stands."""
-
-    at: Position
-    time_ms: int
-    event: Event
-    area: memoryview
-    """The payload area of its record."""
-    void: bool
-    """It belongs to a turn that never was complete: it did not happen."""
-
-
 def selection(
     session: str | None,
     topic: str | None,
@@ -89,15 +79,19 @@ def selection(
         raise UsageError("-f and --to exclude each other: give one")
     if follow and count is None and start is None:
         count = _FOLLOW_SHOWS
+    if topic is not None:
+        check_filter(topic)
     chosen = tuple(_event_type(one) for one in types)
     return Selection(session, topic, chosen, start, end, count, follow)
 
 
 def _event_type(given: str) -> type:
-    found = TYPES.get(given.casefold())
+    found = EVENT_TYPES.get(given.casefold())
     if found is None:
-        close = difflib.get_close_matches(given.casefold(), TYPES, n=1)
-        names = [TYPES[one].__name__ for one in close] or [kind.__name__ for kind in TYPES.values()]
+        close = difflib.get_close_matches(given.casefold(), EVENT_TYPES, n=1)
+        names = [EVENT_TYPES[one].__name__ for one in close] or [
+            kind.__name__ for kind in EVENT_TYPES.values()
+        ]
         raise UsageError(f'no event type "{text.escaped(given)}": is it {", ".join(names)}?')
     return found
 
@@ -108,7 +102,7 @@ def run(flags: SourceFlags, wanted: Selection, look: Look) -> None:
 
 
 async def _run(flags: SourceFlags, wanted: Selection, look: Look) -> None:
-    selector = Selector(wanted)
+    selected = EventFilter(wanted.types, wanted.session, wanted.topic)
     async with open_source(flags) as source:
         if wanted.follow and not source.live:
             raise UsageError(
@@ -116,9 +110,9 @@ async def _run(flags: SourceFlags, wanted: Selection, look: Look) -> None:
                 "its log stays as it is"
             )
         await _check_bounds(source, wanted)
-        reader = _Reader(source, selector, thorough=wanted.topic is not None)
-        printer = _Printer(reader.topics, look)
-        end = await cut_at(source, wanted.end)
+        reader = EventReader(source, selected, progress)
+        printer = _EventPrinter(reader.topics, look)
+        end = await point_at(source, wanted.end)
         turns = Turns(anywhere=True)
         if wanted.count is not None and wanted.start is None:
             chosen, turns = await _latest(reader, wanted.count, end, ended=not wanted.follow)
@@ -132,8 +126,8 @@ async def _run(flags: SourceFlags, wanted: Selection, look: Look) -> None:
             await _follow(reader, printer, turns)
 
 
-async def _check_bounds(source: Source, wanted: Selection) -> None:
-    """Say what was cut off of what is wanted; raise CutOff when that is all."""
+async def _check_bounds(source: LogSource, wanted: Selection) -> None:
+    """Print what was cut off of the wanted part; raise CutOff if all of it was."""
     if await cut_off(source, wanted.end):
         raise CutOff(f"nothing is left of that: {source.beginning()}")
     if await cut_off(source, wanted.start):
@@ -141,7 +135,12 @@ async def _check_bounds(source: Source, wanted: Selection) -> None:
 
 
 async def _print_from(
-    reader: "_Reader", printer: "_Printer", start: Cut, end: Cut, turns: Turns, wanted: Selection
+    reader: EventReader,
+    printer: "_EventPrinter",
+    start: LogPoint,
+    end: LogPoint,
+    turns: Turns,
+    wanted: Selection,
 ) -> bool:
     """Print events; return whether more are wanted."""
     left = wanted.count
@@ -158,23 +157,23 @@ async def _print_from(
 
 
 async def _latest(
-    reader: "_Reader", count: int, end: Cut, *, ended: bool
-) -> tuple[list[Entry], Turns]:
+    reader: EventReader, count: int, end: LogPoint, *, ended: bool
+) -> tuple[list[EventEntry], Turns]:
     """Return the last events that are wanted, looking back as far as it takes."""
-    first = max(1, reader.source.first)
+    first = reader.source.begin
     back = _LOOK_BACK
     while True:
         start = max(first, end.sequence - back + 1)
         turns = Turns(anywhere=True)
-        chosen: deque[Entry] = deque(maxlen=count)
-        async for entry in reader.entries(Cut(start, 0), end, turns, ended=ended):
+        chosen: deque[EventEntry] = deque(maxlen=count)
+        async for entry in reader.entries(LogPoint(start, 0), end, turns, ended=ended):
             chosen.append(entry)
         if len(chosen) >= count or start == first:
             return list(chosen), turns
         back *= 8
 
 
-async def _follow(reader: "_Reader", printer: "_Printer", turns: Turns) -> None:
+async def _follow(reader: EventReader, printer: "_EventPrinter", turns: Turns) -> None:
     done = reader.source.last
     while True:
         sys.stdout.flush()
@@ -184,7 +183,9 @@ async def _follow(reader: "_Reader", printer: "_Printer", turns: Turns) -> None:
             done, turns = first - 1, Turns(anywhere=True)
         if last > done:
             try:
-                async for entry in reader.entries(Cut(done + 1, 0), Cut(last), turns, ended=False):
+                async for entry in reader.entries(
+                    LogPoint(done + 1, 0), LogPoint(last), turns, ended=False
+                ):
                     await printer.print(entry)
             except CutMeanwhile:
                 continue
@@ -193,105 +194,25 @@ async def _follow(reader: "_Reader", printer: "_Printer", turns: Turns) -> None:
             await asyncio.sleep(_POLL_SECONDS)
 
 
-class Selector:
-    """Tells which events are wanted."""
-
-    def __init__(self, wanted: Selection) -> None:
-        self._types = wanted.types
-        self._session = wanted.session
-        self._matches = topic_matcher(wanted.topic) if wanted.topic is not None else None
-
-    async def selects(self, event: Event, topics: TopicBook) -> bool:
-        """Tell whether an event is wanted; may read the log for the topics it concerns."""
-        if self._types and type(event) not in self._types:
-            return False
-        if self._session is not None and getattr(event, "session", None) != self._session:
-            return False
-        if self._matches is None:
-            return True
-        refs = refs_of(event)
-        await topics.load(refs)
-        return any(map(self._matches, _topics(event, refs, topics)))
-
-
-def _topics(event: Event, refs: list[Position], topics: TopicBook) -> Iterator[str]:
-    """Yield the topics that an event concerns."""
-    if isinstance(event, (MessagePublished, MessagesCarried, RetainedCleared, RetainedSnapshot)):
-        yield from event.topics
-    elif isinstance(event, WillArmed):
-        yield event.topic
-    for ref in refs:
-        known = topics.get(ref)
-        if known is not None:
-            yield known.topic
-
-
-def refs_of(event: Event) -> list[Position]:
-    """Return the positions of the messages that an event concerns."""
-    if isinstance(event, (Delivered, Queued, Released, MessageDropped)):
-        return from_runs(event.refs)
-    return []
-
-
-class _Reader:
-    """Reads events and chooses those that are wanted."""
-
-    def __init__(self, source: Source, selector: Selector, *, thorough: bool) -> None:
-        self.source = source
-        self.topics = TopicBook(source, thorough=thorough)
-        self._selector = selector
-
-    async def entries(
-        self, start: Cut, end: Cut, turns: Turns, *, ended: bool
-    ) -> AsyncGenerator[Entry, None]:
-        """Yield what is wanted between two places; ``ended``: nothing more follows the end."""
-        if start.sequence <= end.sequence:
-            async for record in self.source.records(start.sequence, end.sequence):
-                void, complete = turns.take(record)
-                for part in void:
-                    async for entry in self._of(part, start, end, void=True):
-                        yield entry
-                for part in complete:
-                    async for entry in self._of(part, start, end, void=False):
-                        yield entry
-        for part in turns.rest() if ended else ():
-            async for entry in self._of(part, start, end, void=True):
-                yield entry
-
-    async def _of(
-        self, record: Record, start: Cut, end: Cut, *, void: bool
-    ) -> AsyncIterator[Entry]:
-        base = position(record.sequence, 0)
-        events = list(record.events())
-        self.topics.note(base, events)
-        for index, event in events:
-            if record.sequence == start.sequence and index + entries(event) <= start.index:
-                continue
-            if record.sequence == end.sequence and index > end.index:
-                return
-            if await self._selector.selects(event, self.topics):
-                yield Entry(base + index, record.time_ms, event, record.payload, void)
-
-
-class _Printer:
+class _EventPrinter:
     """Prints events."""
 
     def __init__(self, topics: TopicBook, look: Look) -> None:
         self._topics = topics
         self._look = look
 
-    async def print(self, entry: Entry) -> None:
+    async def print(self, entry: EventEntry) -> None:
         """Print one event; may read the log for the topics that it concerns."""
         await self._topics.load(refs_of(entry.event))
         line = self._object(entry) if self._look.as_json else self._line(entry)
         sys.stdout.write(line + "\n")
 
-    def _object(self, entry: Entry) -> str:
+    def _object(self, entry: EventEntry) -> str:
         area = entry.area if self._look.payload else None
-        found = as_object(entry.event, entry.at, entry.time_ms, self._topics, area)
+        found = event_object(entry.event, entry.at, entry.time_ms, self._topics, area)
         return text.json_line({**found, "void": True} if entry.void else found)
 
-    def _line(self, entry: Entry) -> str:
+    def _line(self, entry: EventEntry) -> str:
         session = getattr(entry.event, "session", None)
         who = text.name(session, _SESSION_LIMIT) if session is not None else "-"
         said = words(entry.event, self._topics)

@@ -7,13 +7,11 @@ from collections.abc import Iterable, Iterator
 from heapq import nsmallest
 from itertools import chain, islice
 
-from cli.common import text
-from cli.logsource.moments import Moment, cut_at, parse_moment
-from cli.logsource.replay_fold import AsOf, Replay
-from cli.logsource.source import open_source
-from cli.logsource.source_flags import SourceFlags, UsageError
-from cli.logsource.topic_lookup import TopicBook, topic_matcher
+from cli.common import progress, text
+from cli.logsource import Moment, SourceFlags, check_filter, open_source, parse_moment, point_at
+from eventstore.errors import UsageError
 from eventstore.format.positions import Position, format_position
+from projections.replay import AsOf, Replay, TopicBook
 from projections.state.node import NodeState
 from projections.state.retained import RetainedMessage
 from projections.state.session import InFlight, SessionState, SubscriptionState
@@ -38,7 +36,7 @@ def run(
     """Print the state as of a moment; raises UsageError for a session that there was not."""
     moment = parse_moment(at) if at is not None else None
     if topic is not None:
-        topic_matcher(topic)
+        check_filter(topic)
         if session is not None:
             raise UsageError("--session and --topic exclude each other: give one")
     asyncio.run(_run(flags, moment, session, topic, as_json=as_json))
@@ -53,9 +51,9 @@ async def _run(
     as_json: bool,
 ) -> None:
     async with open_source(flags) as source:
-        cut = await cut_at(source, moment)
-        replay = Replay(source, cut.sequence, session)
-        as_of = await replay.to(cut)
+        point = await point_at(source, moment)
+        replay = Replay(source, point.sequence, session, progress)
+        as_of = await replay.to(point)
         state = replay.state
         now_ms = _until(as_of, moment)
         if topic is not None:
@@ -224,7 +222,7 @@ def _message(ref: Position, topics: TopicBook) -> str:
 
 
 def session_object(state: SessionState, topics: TopicBook | None) -> dict[str, object]:
-    """Give a session as a JSON object; topics of its messages only with ``topics``."""
+    """Return a session as a JSON object; topics of its messages only with ``topics``."""
     will = state.will
     return {
         "session": state.session,

@@ -10,22 +10,17 @@ from typing import TextIO
 import typer
 
 from cli.common import text
-from cli.logsource.replay_fold import fold
-from eventstore.format.events import Event, SessionClosed, SessionOpened, Subscribed
-from eventstore.format.positions import Position
-from eventstore.format.records import Record
 from eventstore.log.salvage import Salvaged, salvage
-from projections.state.node import NodeState
-from projections.state.snapshot import expanded, reference_runs
+from projections.replay import SalvageNeeds
 
 _UPDATE_SECONDS = 0.2
 
 
 def run(source: Path, target: Path) -> None:
     """Save the log in ``source`` into ``target``, say what was kept; see eventstore.log.salvage."""
-    progress = Progress(sys.stderr)
+    progress = ProgressLine(sys.stderr)
     try:
-        saved = asyncio.run(salvage(source, target, progress, Needed))
+        saved = asyncio.run(salvage(source, target, progress, SalvageNeeds))
     finally:
         progress.close()
     typer.echo(report(saved, source, target))
@@ -49,51 +44,7 @@ def report(saved: Salvaged, source: Path, target: Path) -> str:
     return f"{kept}, up to {time_text}\n{wrong}\ngo on with: foldmq serve --data-dir {target}"
 
 
-class Needed:
-    """What the sessions of a log need, by the broker's own fold."""
-
-    def __init__(self, begin: int) -> None:
-        """Begin with record ``begin``."""
-        self._state = NodeState(begin)
-
-    def take(self, record: Record) -> None:
-        """Fold the next record; raises CorruptLog and UnreadableEvent."""
-        fold(self._state, record)
-
-    def before(self, first: Position) -> dict[str, set[Position]]:
-        """Return the messages before a position that sessions need, by session."""
-        found: dict[str, set[Position]] = {}
-        sessions = self._state.sessions
-        for name in sessions.names():
-            state = sessions.peek(name) if sessions.holds(name, first) else None
-            if state is not None:
-                found[name] = set(expanded(reference_runs(state), first))
-        return found
-
-    def begun_anew(self, session: str) -> list[Event]:
-        """Return the events by which a session lets go of all but its subscriptions."""
-        state = self._state.sessions.peek(session)
-        if state is None:
-            return []
-        generation = state.generation + 1
-        opened = SessionOpened(
-            session,
-            resumed=False,
-            clean=state.clean,
-            level=state.level,
-            generation=generation,
-            user=state.user,
-            expiry=state.expiry,
-        )
-        granted = [(held.filter, held.qos) for held in state.active()]
-        return [
-            opened,
-            *([Subscribed(session, granted)] if granted else []),
-            SessionClosed(session, "salvage", generation),
-        ]
-
-
-class Progress:
+class ProgressLine:
     """One line on a terminal, updated in place; nothing elsewhere."""
 
     def __init__(self, stream: TextIO) -> None:
@@ -104,7 +55,7 @@ class Progress:
         self._shown = False
 
     def __call__(self, what: str, done: int, total: int) -> None:
-        """Take note that ``done`` of ``total`` bytes or records are done."""
+        """Show that ``done`` of ``total`` bytes or records are done."""
         now = time.monotonic()
         if not self._terminal or now < self._next:
             return

@@ -4,24 +4,14 @@ import asyncio
 import sys
 from collections.abc import Iterator
 
-from cli.common import text
-from cli.common.progress import progress
-from cli.history.log_events import refs_of
-from cli.logsource.moments import parse_moment
-from cli.logsource.source import CutOff, Source, open_source
-from cli.logsource.source_flags import SourceFlags, UsageError
-from cli.logsource.topic_lookup import topic_matcher
-from eventstore.errors import CorruptLog
-from eventstore.format.events import MessagePublished, MessagesCarried, RetainedSnapshot, entries
-from eventstore.format.positions import Position, format_position, from_runs, index_of, sequence_of
-from eventstore.format.records import Record
-from projections.audit.message_story import Copy, Explainer, Step, Story
-from projections.state.turns import Turns
+from cli.common import progress, text
+from cli.logsource import SourceFlags, check_filter, open_source, parse_moment
+from eventstore.errors import CutOff, UsageError
+from eventstore.format.positions import Position, format_position
+from projections.audit.message_story import Copy, Step, Story
+from projections.replay import find_stories, message_at, topic_matcher
 
-_UPDATE_EVERY = 16
 _LISTED = 10
-_REPEATING = (b'"MessagesCarried"', b'"will":[')
-"""What the records have in them that repeat messages, or tell of wills."""
 _FATES = {
     "queued": "still queued",
     "in_flight": "in flight: sent, no answer yet",
@@ -65,14 +55,16 @@ async def _run(
     *,
     as_json: bool,
 ) -> None:
-    wanted = topic_matcher(topic) if topic is not None else None
+    if topic is not None:
+        check_filter(topic)
+    matches = topic_matcher(topic) if topic is not None else None
     place = _position(where) if where is not None else None
     async with open_source(flags) as source:
         source.require_whole()
-        ref = await _message_at(source, place) if place is not None else None
-        explainer = Explainer(wanted=wanted, last=last, ref=ref, client=client, begin=source.begin)
-        await _read(source, explainer)
-    stories = [story for story in explainer.stories.values() if story.known]
+        ref = await message_at(source, place) if place is not None else None
+        stories = await find_stories(
+            source, matches=matches, last=last, ref=ref, client=client, progress=progress
+        )
     if not stories and ref is not None:
         raise CutOff(
             f"nothing is left of position {format_position(ref)}, and nothing refers to it: "
@@ -102,62 +94,6 @@ def _position(where: str) -> Position:
     return moment.position
 
 
-async def _message_at(source: Source, place: Position) -> Position:
-    """Return the message that is, or that is dealt with, at a position; raises UsageError.
-
-    A retained message that a checkpoint repeated is traced back as far as the log goes.
-    """
-    sequence = sequence_of(place)
-    if not 1 <= sequence <= source.last:
-        raise UsageError(
-            f"position {format_position(place)} is beyond the log, whose last record is "
-            f"{source.last}"
-        )
-    if sequence < source.first:
-        return place
-    record = next(one for one in await source.some([sequence]) if one.sequence == sequence)
-    for index, event in record.events():
-        offset = index_of(place) - index
-        if not 0 <= offset < entries(event):
-            continue
-        if isinstance(event, MessagePublished):
-            return place
-        refs = refs_of(event)
-        if isinstance(event, (MessagesCarried, RetainedSnapshot)):
-            refs = from_runs(event.refs)
-        if offset < len(refs) and refs[offset] < place:
-            return await _message_at(source, refs[offset])
-        raise UsageError(
-            f"position {format_position(place)} is no message but {event.e}: foldmq log --from "
-            f"{format_position(place)} -n 1 shows it"
-        )
-    raise UsageError(
-        f"there is no position {format_position(place)}: record {sequence} ends before"
-    )
-
-
-async def _read(source: Source, explainer: Explainer) -> None:
-    if source.begin > 1:
-        with progress("looking for messages from before the cut", source.last) as update:
-            async for record in source.records_with(_REPEATING, update):
-                explainer.look_ahead(record)
-    turns = Turns()
-    with progress("reading", source.last) as update:
-        async for record in source.records(source.begin, source.last):
-            for part in turns.take(record)[1]:
-                _take(explainer, part)
-            if record.sequence % _UPDATE_EVERY == 0:
-                update(record.sequence)
-
-
-def _take(explainer: Explainer, record: Record) -> None:
-    try:
-        explainer.take(record)
-    except (ValueError, KeyError, IndexError, TypeError) as error:
-        what = f"holds an event that does not fit: {type(error).__name__}"
-        raise CorruptLog(record.sequence, what) from error
-
-
 def story_lines(story: Story, client: str | None) -> Iterator[str]:
     """Yield the story of a message for a person; copies of other sessions in short."""
     yield _message(story)
@@ -171,7 +107,7 @@ def story_lines(story: Story, client: str | None) -> Iterator[str]:
     if story.effective:
         yield _matched(story)
     elif not any(step.what == "discarded" for step in story.steps):
-        yield "  waits for the PUBREL of its publisher: nobody gets it before"
+        yield "  waits for the PUBREL of its publisher: it is delivered after that"
     mine = [copy for copy in story.copies if client is None or copy.session == client]
     if client is not None and story.effective and not any(not copy.retain for copy in mine):
         yield f"  {text.name(client)} {_reason(story)}"
@@ -201,7 +137,7 @@ def _own_step(step: Step) -> str:
     if step.what == "released":
         return f"released (PUBREL of packet {step.pid}): it takes effect"
     if step.what == "carried":
-        return "repeated before the log was cut: somebody still needs it"
+        return "repeated before the log was cut: a session still needs it"
     if step.what == "repeated":
         return f"repeated in a checkpoint: retained as {format_position(step.at)} from here on"
     return "discarded: the session of its publisher ended before the PUBREL"
@@ -209,7 +145,7 @@ def _own_step(step: Step) -> str:
 
 def _matched(story: Story) -> str:
     if not story.copies and story.before:
-        return "  nothing is recorded of whom it was sent to since the log begins"
+        return "  no delivery is recorded since the log begins"
     if not story.copies:
         return "  recorded for no session (deliveries at QoS 0 are not recorded)"
     shown = (f"{text.name(copy.session, 40)} ({_short(copy)})" for copy in story.copies[:_LISTED])
@@ -223,7 +159,7 @@ def _short(copy: Copy) -> str:
 
 
 def _reason(story: Story) -> str:
-    """Say why nothing is recorded of a message for the session that is asked for."""
+    """Return why nothing is recorded of a message for the session in question."""
     standing = story.standing
     if standing is None:
         return "has nothing on record from when it was published: that was cut off"
@@ -276,7 +212,7 @@ def _copy_step(step: Step) -> str:
 
 
 def story_object(story: Story, client: str | None) -> dict[str, object]:
-    """Give the story of a message as a JSON object, with the copies of all sessions."""
+    """Return the story of a message as a JSON object, with the copies of all sessions."""
     standing = story.standing
     return {
         "position": format_position(story.ref),

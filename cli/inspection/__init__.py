@@ -1,1 +1,64 @@
 """The output of ``actors``, ``sessions``, ``retained`` and ``subscriptions``."""
+
+from typing import TYPE_CHECKING
+
+from cli.common.front_door import front_door
+
+if TYPE_CHECKING:
+    from cli.inspection import (
+        actor_list,
+        actor_page,
+        actor_tree,
+        receivers,
+        retained,
+        session_list,
+        tail,
+    )
+    from cli.inspection.actor_list import gather, say_where
+    from cli.inspection.actor_page import (
+        actor_lines,
+        ask_session,
+        connection_of,
+        connection_rates,
+        find_actor,
+    )
+    from cli.inspection.receivers import OUTCOMES, outcome_lines
+    from cli.inspection.session_list import selection
+    from cli.inspection.session_page import session_lines
+else:
+    __getattr__ = front_door(
+        __name__,
+        {
+            "actor_list": "actor_list gather say_where",
+            "actor_page": (
+                "actor_lines actor_page ask_session connection_of connection_rates find_actor"
+            ),
+            "actor_tree": "actor_tree",
+            "receivers": "OUTCOMES outcome_lines receivers",
+            "retained": "retained",
+            "session_list": "selection session_list",
+            "session_page": "session_lines",
+            "tail": "tail",
+        },
+    )
+
+__all__ = [
+    "OUTCOMES",
+    "actor_lines",
+    "actor_list",
+    "actor_page",
+    "actor_tree",
+    "ask_session",
+    "connection_of",
+    "connection_rates",
+    "find_actor",
+    "gather",
+    "outcome_lines",
+    "receivers",
+    "retained",
+    "say_where",
+    "selection",
+    "session_lines",
+    "session_list",
+    "tail",
+]

@@ -7,12 +7,11 @@ import time
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from cli.common import text
-from cli.common.progress import progress
-from cli.common.tables import Column, Table, idle, span
+from cli.common import Column, Table, idle, progress, span, text
 from cli.inspection.session_page import json_object
-from cli.live.broker_client import LiveBroker, TooLarge, open_broker
-from cli.logsource.source_flags import SourceFlags, UsageError
+from cli.live import LiveBroker, TooLarge, open_broker
+from cli.logsource import SourceFlags
+from eventstore.errors import UsageError
 
 Row = Mapping[str, Any]
 
@@ -32,7 +31,7 @@ TYPES = ("broker", "inspector", "session", "connection", "subscription")
 STATES = (
     *("connected", "offline", "loading", "rebuilding"),
     *("connecting", "open", "paused", "closing"),
-    *("running", "suspended"),
+    "running",
 )
 """The states of sessions, of connections and of the others."""
 _MOST_AT_TOP = 500
@@ -100,7 +99,7 @@ async def fetch(
 
 
 def say_where(broker: LiveBroker) -> None:
-    """Tell on stderr which broker is asked."""
+    """Print to stderr which broker is asked."""
     sys.stderr.write(f"foldmq: asking the broker of node {broker.node} on {broker.where}\n")
 
 

@@ -18,8 +18,8 @@ from cli.inspection.session_page import (
     session_lines,
     subscription_lines,
 )
-from cli.live.broker_client import LiveBroker, Refused, TooLarge, open_broker
-from cli.logsource.source_flags import SourceFlags
+from cli.live import LiveBroker, Refused, TooLarge, open_broker
+from cli.logsource import SourceFlags
 
 ACTOR_ID = re.compile(r"[a-z]+:[0-9]+")
 
@@ -175,7 +175,7 @@ def connection_of(found: dict[str, Any]) -> dict[str, Any] | None:
 def connection_rates(
     before: dict[str, Any] | None, after: dict[str, Any] | None, passed: float
 ) -> dict[str, float] | None:
-    """Return what a connection did in a second; None when it is not the same one any more."""
+    """Return what a connection did in a second; None if it is no longer the same one."""
     if before is None or after is None or before["id"] != after["id"]:
         return None
     return {f"{name}_per_s": round((after[name] - before[name]) / passed, 1) for name in _COUNTERS}

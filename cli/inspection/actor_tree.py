@@ -1,4 +1,4 @@
-"""``foldmq actors tree``: who supervises whom."""
+"""``foldmq actors tree``: the tree of supervision."""
 
 import asyncio
 import sys
@@ -8,8 +8,8 @@ from typing import Any
 
 from cli.common import text
 from cli.inspection.actor_list import Row, gather, id_order, say_where
-from cli.live.broker_client import open_broker
-from cli.logsource.source_flags import SourceFlags
+from cli.live import open_broker
+from cli.logsource import SourceFlags
 
 _NAME_LIMIT = 60
 _DRAWN = ("├─ ", "└─ ", "│  ")
@@ -58,7 +58,7 @@ class Tree:
                 self.roots.append(row)
 
     def object(self, row: dict[str, Any]) -> dict[str, Any]:
-        """Give an actor with all below it as a JSON object."""
+        """Return an actor with all below it as a JSON object."""
         return {**row, "children": [self.object(one) for one in self._children.get(row["id"], ())]}
 
     def lines(self, most: int) -> Iterator[str]:

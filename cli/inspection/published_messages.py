@@ -5,9 +5,10 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
-from cli.live.broker_client import LiveBroker
-from cli.logsource.source import source_on
-from cli.logsource.topic_lookup import TopicBook
+from cli.common import progress
+from cli.live import LiveBroker
+from eventstore.reading import open_log
+from projections.replay import TopicBook
 from protocol.errors import FoldmqError
 
 _READ = 1000
@@ -17,7 +18,7 @@ _READ = 1000
 async def add_published(broker: LiveBroker, found: dict[str, Any], *, thorough: bool) -> None:
     """Add to the messages of a session when they were published: ``published_ms``, or None.
 
-    Topics that the broker does not have in memory any more are added as well. ``thorough`` looks
+    Topics that the broker no longer has in memory are added as well. ``thorough`` looks
     for these also in what was repeated before the log was cut.
     """
     for row in _messages(found):
@@ -27,14 +28,14 @@ async def add_published(broker: LiveBroker, found: dict[str, Any], *, thorough: 
         return
     # Without it the page is nearly as good: the broker may cut the log meanwhile.
     with contextlib.suppress(FoldmqError):
-        source = await source_on(broker.client, f"FOLDMQ_LOG_{broker.node}", broker.where)
+        source = await open_log(broker.client, f"FOLDMQ_LOG_{broker.node}", broker.where)
         book = TopicBook(source)
         await book.load(row["ref"] for row in rows)
         _take(book, rows)
         unknown = [row for row in rows if row["topic"] is None]
         if thorough and unknown:
             # Most often there are none, and the whole log need not be read.
-            book = TopicBook(source, thorough=True)
+            book = TopicBook(source, thorough=True, progress=progress)
             await book.load(row["ref"] for row in unknown)
             _take(book, unknown)
 

@@ -1,15 +1,13 @@
-"""``foldmq subscriptions``: who would get a message on a topic, and why."""
+"""``foldmq subscriptions``: the receivers of a message on a topic, and why."""
 
 import asyncio
 import sys
 
-from cli.common import text
-from cli.common.tables import Column, Table
+from cli.common import Column, Table, text
 from cli.inspection.actor_list import Row, say_where
 from cli.inspection.session_page import json_object
-from cli.live.broker_client import open_broker
-from cli.logsource.source_flags import SourceFlags
-from cli.logsource.topic_lookup import check_topic
+from cli.live import open_broker
+from cli.logsource import SourceFlags, check_topic
 from eventstore.format.positions import format_position
 
 OUTCOMES = {
@@ -63,7 +61,7 @@ def _table(rows: list[Row]) -> None:
 
 
 def outcome_lines(topic: str, rows: list[Row], retained: Row | None) -> list[str]:
-    """Give in sentences what would become of a message on a topic."""
+    """Return in sentences what would become of a message on a topic."""
     sent = sum(row["why"] == "sent" for row in rows)
     queued = sum(row["why"] == "queued" for row in rows)
     lines = [f"{text.name(topic)}: sent to {text.counted(sent, 'client')}, queued for {queued:,}"]
@@ -72,6 +70,6 @@ def outcome_lines(topic: str, rows: list[Row], retained: Row | None) -> list[str
     else:
         lines.append(
             f"retained: message {format_position(retained['ref'])}, QoS {retained['qos']}, "
-            f"{text.size(retained['size'])}; who subscribes gets it first"
+            f"{text.size(retained['size'])}; new subscribers get it first"
         )
     return lines

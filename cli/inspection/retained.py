@@ -5,16 +5,14 @@ import base64
 import sys
 from typing import Any
 
-from cli.common import text
-from cli.common.logging_setup import printable
-from cli.common.tables import Column
+from cli.common import Column, printable, text
 from cli.inspection.actor_list import Row, gather, say_where, show
-from cli.live.broker_client import LiveBroker, open_broker
-from cli.logsource.source import NoLog, source_on
-from cli.logsource.source_flags import SourceFlags
-from cli.logsource.topic_lookup import check_filter, check_topic
+from cli.live import LiveBroker, open_broker
+from cli.logsource import SourceFlags, check_filter, check_topic
+from eventstore.errors import NoLog
 from eventstore.format.positions import Position, format_position, sequence_of
 from eventstore.log.message_store import messages_of
+from eventstore.reading import open_log
 
 
 def run_list(flags: SourceFlags, topic_filter: str, limit: int | None, *, as_json: bool) -> None:
@@ -72,9 +70,9 @@ async def _payload(broker: LiveBroker, found: dict[str, Any]) -> bytes:
     if encoded is not None:
         return base64.b64decode(encoded)
     ref: Position = found["ref"]
-    source = await source_on(broker.client, f"FOLDMQ_LOG_{broker.node}", broker.where)
+    source = await open_log(broker.client, f"FOLDMQ_LOG_{broker.node}", broker.where)
     for record in await source.some([sequence_of(ref)]):
         for stored in messages_of(record):
             if 0 <= ref - stored.first < len(stored.payloads):
                 return stored.payloads[ref - stored.first]
-    raise NoLog(f"message {format_position(ref)} is not in the log any more: ask again")
+    raise NoLog(f"message {format_position(ref)} is no longer in the log: ask again")

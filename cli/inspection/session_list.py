@@ -4,11 +4,10 @@ import asyncio
 import time
 from typing import Any
 
-from cli.common import text
-from cli.common.tables import Column, ago, whole_span
-from cli.common.units import seconds
+from cli.common import Column, ago, seconds, text, whole_span
 from cli.inspection.actor_list import Row, check_order, fetch, show
-from cli.logsource.source_flags import SourceFlags, UsageError
+from cli.logsource import SourceFlags
+from eventstore.errors import UsageError
 
 _BY_BROKER = ("queued", "queued_bytes", "inflight", "subscriptions")
 _ORDERS = [*_BY_BROKER, "offline", "client"]

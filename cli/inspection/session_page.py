@@ -3,8 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from cli.common import text
-from cli.common.tables import idle, span
+from cli.common import idle, span, text
 from eventstore.format.positions import format_position
 
 Found = Mapping[str, Any]
@@ -108,7 +107,7 @@ def subscription_lines(found: Found, _now_ms: int) -> Iterator[str]:
 
 
 def actor_words(row: Found, now_ms: int) -> str:
-    """Give an actor's counters on a line."""
+    """Return an actor's counters on a line."""
     last = idle(row["last_active_ms"], now_ms)
     load = f" ({row['recent_us_per_s'] / 1e4:.1f} %)" if row["recent_us_per_s"] >= _LOAD else ""
     return (
@@ -197,7 +196,7 @@ def _more(found: Found) -> Iterator[str]:
 
 
 def json_object(found: object, key: str = "") -> object:
-    """Give an answer with positions as people and the other tools write them: ``12.3``."""
+    """Return an answer with positions as people and the other tools write them: ``12.3``."""
     if isinstance(found, Mapping):
         return {name: json_object(value, name) for name, value in found.items()}
     if isinstance(found, Iterable) and not isinstance(found, str):

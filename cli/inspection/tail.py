@@ -9,11 +9,9 @@ from cli.common import text
 from cli.inspection.actor_list import say_where
 from cli.inspection.actor_page import ACTOR_ID
 from cli.inspection.session_page import json_object
-from cli.live.broker_client import NoLiveBroker, Refused, open_broker
-from cli.live.trace_client import LiveTrace, Portion, open_trace
-from cli.live.trace_text import TraceWords
-from cli.logsource.source_flags import SourceFlags, UsageError
-from cli.logsource.topic_lookup import check_filter
+from cli.live import LiveTrace, NoLiveBroker, Portion, Refused, TraceWords, open_broker, open_trace
+from cli.logsource import SourceFlags, check_filter
+from eventstore.errors import UsageError
 
 
 def target(which: str | None, client: str | None, topic: str | None) -> dict[str, str]:
@@ -41,11 +39,13 @@ def run(
 
     Raises Refused when there cannot be such a trace, NoLiveBroker when the broker ends.
     """
-    asyncio.run(_run(flags, wanted, rate, _Printer(count, who="topic" in wanted, as_json=as_json)))
+    asyncio.run(
+        _run(flags, wanted, rate, _TracePrinter(count, who="topic" in wanted, as_json=as_json))
+    )
 
 
 async def _run(
-    flags: SourceFlags, wanted: Mapping[str, str], rate: int | None, printer: "_Printer"
+    flags: SourceFlags, wanted: Mapping[str, str], rate: int | None, printer: "_TracePrinter"
 ) -> None:
     async with open_broker(flags) as broker:
         if flags.verbose:
@@ -67,7 +67,7 @@ async def _run(
 
 
 def _begun(wanted: Mapping[str, str], trace: LiveTrace) -> str:
-    """Say what is traced."""
+    """Print what is traced."""
     ((kind, value),) = wanted.items()
     if kind != "client":
         return f"tracing {kind} {text.name(value)}"
@@ -83,7 +83,7 @@ def _say(what: str) -> None:
     sys.stderr.flush()
 
 
-class _Printer:
+class _TracePrinter:
     """Prints lines, up to a number of them."""
 
     def __init__(self, count: int | None, *, who: bool, as_json: bool) -> None:
@@ -119,6 +119,6 @@ class _Printer:
         return text.json_line({**stamp, **{key: json_object(line[key], key) for key in line}})
 
     def _tell(self, kind: str, said: str, **about: int) -> None:
-        """Say that something is missing, where it is missing."""
+        """Print that something is missing, where it is missing."""
         line = text.json_line({"kind": kind, **about}) if self._as_json else f"... {said}"
         sys.stdout.write(line + "\n")

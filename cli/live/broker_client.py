@@ -19,11 +19,11 @@ import nats.errors
 import orjson
 from nats.aio.client import Client
 
-from cli.common.text import escaped, name
-from cli.logsource.log_store import foreign_access
-from cli.logsource.source_flags import SourceFlags, UsageError
-from cli.settings.settings import Settings, load
+from cli.common import escaped, name
+from cli.logsource import SourceFlags, foreign_access
+from cli.settings import Settings, load
 from eventstore.datadir import DataDir
+from eventstore.errors import UsageError
 from eventstore.nats.connection import ConnectionOptions, connect, disconnect
 from eventstore.nats.discovery import PREFIX
 from protocol.errors import FoldmqError
@@ -71,6 +71,11 @@ class LiveBroker:
     where: str
     """The place, for a person."""
     client: Client
+
+    @property
+    def connected(self) -> bool:
+        """The connection to NATS is there now."""
+        return self.client.is_connected
 
     async def ask(self, endpoint: str, /, **request: Any) -> dict[str, Any]:
         """Return the broker's answer.
@@ -129,7 +134,7 @@ def _as_object(data: bytes) -> dict[str, Any] | None:
 
 
 def _sentence(said: str) -> str:
-    """Give the broker's own words harmless; it escapes the names in them as the tools do."""
+    """Return the broker's own words harmless; it escapes the names in them as the tools do."""
     return said[:_SENTENCE] if said.isprintable() else escaped(said, _SENTENCE)
 
 
@@ -170,7 +175,7 @@ async def _in_directory(
 
 
 def _not_there(datadir: DataDir, port: int | None) -> str:
-    """Say why there is nobody to ask by a data directory."""
+    """Return why no broker can be asked by a data directory."""
     if not (_holder_lives(datadir) and _in_use(datadir)):
         return (
             f"no broker runs on {datadir.path}: start it (foldmq serve), or say with --data-dir "
@@ -188,9 +193,9 @@ def _not_there(datadir: DataDir, port: int | None) -> str:
 
 
 def _holder_lives(datadir: DataDir) -> bool:
-    """Tell whether the process that had the directory last is there.
+    """Return whether the process that had the directory last is there.
 
-    Only then its lock is looked at: who takes it at that very moment is not to find it taken.
+    Only then its lock is looked at: a broker that starts at that moment must not find it taken.
     """
     try:
         os.kill(int((datadir.path / "foldmq.lock").read_text("ascii")), 0)
@@ -223,7 +228,7 @@ def _accepts(port: int) -> bool:
 
 
 def _in_use(datadir: DataDir) -> bool:
-    """Tell whether a process has the directory; whoever else listens gets no password from us."""
+    """Return whether a process uses the directory; other listeners get no password."""
     try:
         held = os.open(datadir.path / "foldmq.lock", os.O_RDONLY)
     except OSError:

@@ -130,7 +130,7 @@ class LiveTrace:
         self._kept = self._heard = time.monotonic()
 
     async def stop(self) -> None:
-        """Have the broker end it, if that can be had soon."""
+        """Ask the broker to end it; give up soon."""
         with contextlib.suppress(FoldmqError, TimeoutError):
             async with asyncio.timeout(_STOP_SECONDS):
                 await self._broker.ask("trace.stop", token=self._token)

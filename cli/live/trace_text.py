@@ -7,10 +7,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from cli.common import text
-from cli.logsource.event_text import words
-from cli.logsource.topic_lookup import Published
 from eventstore.format.events import UnreadableEvent, parse_event
 from eventstore.format.positions import Position, format_position
+from projections.replay import Published, words
 
 Line = Mapping[str, Any]
 
@@ -45,7 +44,7 @@ class TraceWords:
         return self._known.get(ref)
 
     def text(self, line: Line) -> str:
-        """Give a line: time, actor, what."""
+        """Return a line: time, actor, what."""
         try:
             return self._text(line)
         except (KeyError, TypeError, ValueError, AttributeError):
@@ -63,7 +62,7 @@ class TraceWords:
         return f"{moment} {actor:<{_WIDTH_WHO if self._who else _WIDTH}} {self.said(line)}"
 
     def said(self, line: Line) -> str:
-        """Give what a line says, without time and actor."""
+        """Return what a line says, without time and actor."""
         make = _KINDS.get(str(line.get("kind")))
         if make is None:
             return f"{text.escaped(str(line.get('kind')))} {text.escaped(str(line.get('what')))}"
@@ -82,7 +81,7 @@ class TraceWords:
             self._known.popitem(last=False)
 
     def event(self, line: Line) -> str:
-        """Give an event in the words of ``foldmq log``."""
+        """Return an event in the words of ``foldmq log``."""
         raw = dict(line["event"])
         cut = line.get("cut", {})
         if "size" in line:
@@ -116,7 +115,7 @@ def _packet_out(_of: TraceWords, line: Line) -> str:
 
 
 def packet_words(packet: Mapping[str, Any]) -> str:
-    """Give a packet."""
+    """Return a packet."""
     kind = text.escaped(str(packet["type"]))
     make = _PACKETS.get(kind)
     said = make(packet) if make is not None else ""
@@ -194,7 +193,7 @@ def _message(message: Mapping[str, Any]) -> str:
 
 
 def _payload(message: Mapping[str, Any]) -> str:
-    """Give the beginning of a payload, quoted."""
+    """Return the beginning of a payload, quoted."""
     try:
         head = base64.b64decode(message.get("payload_base64", ""))
     except binascii.Error:

@@ -1,1 +1,57 @@
-"""The logs that commands read: where they are, how they are folded, and events as text."""
+"""Which log a command reads: its flags, moments, topics, and the store of ``foldmq serve``."""
+
+from typing import TYPE_CHECKING
+
+from cli.common.front_door import front_door
+
+if TYPE_CHECKING:
+    from cli.logsource.log_store import (
+        Store,
+        answer_requests,
+        check_files,
+        fit,
+        foreign_access,
+        nats_tls,
+        open_store,
+    )
+    from cli.logsource.moments import Moment, cut_off, parse_moment, point_at, start_at
+    from cli.logsource.source import find_location, named_stream, open_source, say
+    from cli.logsource.source_flags import SourceFlags, with_broker_flags, with_source_flags
+    from cli.logsource.topic_flags import check_filter, check_topic
+else:
+    __getattr__ = front_door(
+        __name__,
+        {
+            "log_store": (
+                "Store answer_requests check_files fit foreign_access nats_tls open_store"
+            ),
+            "moments": "Moment cut_off parse_moment point_at start_at",
+            "source": "find_location named_stream open_source say",
+            "source_flags": "SourceFlags with_broker_flags with_source_flags",
+            "topic_flags": "check_filter check_topic",
+        },
+    )
+
+__all__ = [
+    "Moment",
+    "SourceFlags",
+    "Store",
+    "answer_requests",
+    "check_files",
+    "check_filter",
+    "check_topic",
+    "cut_off",
+    "find_location",
+    "fit",
+    "foreign_access",
+    "named_stream",
+    "nats_tls",
+    "open_source",
+    "open_store",
+    "parse_moment",
+    "point_at",
+    "say",
+    "start_at",
+    "with_broker_flags",
+    "with_source_flags",
+]

@@ -14,9 +14,8 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from actors.transports.tls_context import TlsConfigError, TlsOptions, make_context
-from cli.common.units import Address
-from cli.settings.bind import probe
-from cli.settings.settings import ConfigError, Settings
+from cli.common import Address
+from cli.settings import ConfigError, Settings, probe
 from eventstore.datadir import DataDir
 from eventstore.errors import BadNatsOptions, LostLog
 from eventstore.format.record_size import AROUND, LEAST, STORED_MOST, largest_packet, largest_record
@@ -71,11 +70,11 @@ class Store:
     renew_nats_tls: Callable[[], Awaitable[None]]
     """Has the embedded NATS take over certificates that were renewed in their files."""
     nats_users: int
-    """How many users may connect there; 0: everybody may."""
+    """How many users may connect there; 0: all clients may."""
 
 
 def fit(settings: Settings, largest: int, *, lower: bool = False) -> Settings:
-    """Give settings whose packets fit into records of ``largest`` bytes.
+    """Return settings whose packets fit into records of ``largest`` bytes.
 
     The default of max_packet_size is lowered if it must be; raises ConfigError when a larger one
     was asked for, of all listeners or of one, unless such ones are to be lowered as well.
@@ -105,7 +104,7 @@ def _asked(settings: Settings) -> Iterator[tuple[str, int]]:
 
 
 def _or_raise(settings: Settings, largest: int) -> str:
-    """Say what else helps: nothing, where the bound is that of JetStream's file store."""
+    """Return what else helps: nothing, if the bound is that of JetStream's file store."""
     if settings.nats_url is None or largest >= STORED_MOST - AROUND:
         return ""
     return (
@@ -216,7 +215,7 @@ async def answer_requests(
         if not message.reply:
             return
         said, pause = answer(message.data)
-        # Whoever asked asks again when the connection is back.
+        # The caller asks again when the connection is back.
         with contextlib.suppress(nats.errors.Error, OSError):
             await message.respond(said)
         await asyncio.sleep(pause)
@@ -295,21 +294,21 @@ async def _start_for_clients(
 
 
 def nats_users(settings: Settings) -> tuple[NatsUser, ...]:
-    """Give the users of the embedded NATS's clients; raises NatsUsersError for a bad file."""
+    """Return the users of the embedded NATS's clients; raises NatsUsersError for a bad file."""
     path = settings.nats_users
     if path is None:
         return ()
     users = read_users(path)
     if readable_by_others(path, users):
         log.warning(
-            "everybody on this machine can read the passwords in nats_users: chmod o-r",
+            "all users of this machine can read the passwords in nats_users: chmod o-r",
             file=str(path),
         )
     return users
 
 
 def nats_tls(settings: Settings) -> ServerTls | None:
-    """Give how clients of the embedded NATS speak TLS; None: they do not.
+    """Return how clients of the embedded NATS speak TLS; None: they do not.
 
     Raises ConfigError for a file with which that cannot be.
     """
@@ -361,7 +360,7 @@ def _check_files(
 
 
 def bridge_access(settings: Settings, server: ClientServer | None) -> ConnectionOptions | None:
-    """Give how the bridge connects to NATS; None if it is off or there is nobody to meet.
+    """Return how the bridge connects to NATS; None if it is off or there is no NATS for clients.
 
     ``server`` is the embedded one for NATS clients. Raises ConfigError when the file with the
     password cannot be read.
@@ -371,7 +370,7 @@ def bridge_access(settings: Settings, server: ClientServer | None) -> Connection
 
 
 def clients_access(settings: Settings, server: ClientServer | None) -> ConnectionOptions | None:
-    """Give how to connect to where NATS clients are; None if there is no such place.
+    """Return how to connect to where NATS clients are; None if there is no such place.
 
     ``server`` is the embedded one for them. Raises ConfigError as :func:`bridge_access`.
     """
@@ -392,7 +391,7 @@ def clients_access(settings: Settings, server: ClientServer | None) -> Connectio
 
 
 def foreign_access(settings: Settings) -> ConnectionOptions:
-    """Give what it takes to connect to the NATS server that the settings name.
+    """Return what it takes to connect to the NATS server that the settings name.
 
     Raises ConfigError when the file with the password cannot be read.
     """
@@ -413,7 +412,7 @@ def _urls(text: str) -> tuple[str, ...]:
 
 
 def _password(settings: Settings, whose: Literal["nats", "bridge"]) -> str | None:
-    """Give the password of the setting of that name, or of the file that holds it."""
+    """Return the password of the setting of that name, or of the file that holds it."""
     name = f"{whose}_password_file"
     path: Path | None = getattr(settings, name)
     if path is None:

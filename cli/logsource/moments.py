@@ -5,11 +5,10 @@ import time
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from cli.common.text import escaped
-from cli.common.units import seconds
-from cli.logsource.source import Source
-from cli.logsource.source_flags import UsageError
+from cli.common import escaped, seconds
+from eventstore.errors import UsageError
 from eventstore.format.positions import MAX_INDEX, Position, index_of, parse_position, sequence_of
+from eventstore.reading import LogPoint, LogSource, last_until, time_of
 
 _POSITION = re.compile(r"[0-9]{1,13}(\.[0-9]{1,7})?")
 _TIME_OF_DAY = re.compile(r"([0-9]{1,2}):([0-9]{2})(?::([0-9]{2})(?:\.[0-9]+)?)?")
@@ -26,14 +25,6 @@ class Moment:
     text: str
     position: Position | None = None
     time_ms: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """Up to where a log is read: a record, and the last index in it that counts."""
-
-    sequence: int
-    index: int = MAX_INDEX
 
 
 def parse_moment(text: str) -> Moment:
@@ -72,34 +63,34 @@ def _time(text: str) -> int | None:
         return None
 
 
-async def cut_at(source: Source, moment: Moment | None) -> Cut:
+async def point_at(source: LogSource, moment: Moment | None) -> LogPoint:
     """Return up to where the log tells of what was at a moment; None is its end.
 
     A time counts the records up to and with it. Raises UsageError for a position beyond the end.
     """
     if moment is None:
-        return Cut(source.last)
+        return LogPoint(source.last)
     if moment.position is not None:
         _check_within(source, moment)
-        return Cut(sequence_of(moment.position), index_of(moment.position))
-    return Cut(await _last_until(source, moment.time_ms or 0))
+        return LogPoint(sequence_of(moment.position), index_of(moment.position))
+    return LogPoint(await last_until(source, moment.time_ms or 0))
 
 
-async def start_at(source: Source, moment: Moment | None) -> Cut:
+async def start_at(source: LogSource, moment: Moment | None) -> LogPoint:
     """Return from where the log tells of what was since a moment; None is its beginning."""
     if moment is None:
-        return Cut(max(1, source.first), 0)
+        return LogPoint(source.begin, 0)
     if moment.position is not None:
         _check_within(source, moment)
         sequence = sequence_of(moment.position)
         if sequence < source.first or "." not in moment.text:
-            return Cut(max(source.first, sequence), 0)
-        return Cut(sequence, index_of(moment.position))
-    return Cut(await _last_until(source, (moment.time_ms or 0) - 1) + 1, 0)
+            return LogPoint(max(source.first, sequence), 0)
+        return LogPoint(sequence, index_of(moment.position))
+    return LogPoint(await last_until(source, (moment.time_ms or 0) - 1) + 1, 0)
 
 
-async def cut_off(source: Source, moment: Moment | None) -> bool:
-    """Tell whether a moment lies before the beginning of a log that was cut."""
+async def cut_off(source: LogSource, moment: Moment | None) -> bool:
+    """Return whether a moment lies before the beginning of a log that was cut."""
     if moment is None or source.first <= 1:
         return False
     if moment.position is not None:
@@ -107,26 +98,9 @@ async def cut_off(source: Source, moment: Moment | None) -> bool:
     return (moment.time_ms or 0) < await time_of(source, source.first)
 
 
-def _check_within(source: Source, moment: Moment) -> None:
+def _check_within(source: LogSource, moment: Moment) -> None:
     if moment.position is not None and sequence_of(moment.position) > source.last:
         raise UsageError(
             f"position {moment.text} is beyond the end of the log, whose last record is "
             f"{source.last}"
         )
-
-
-async def _last_until(source: Source, time_ms: int) -> int:
-    """Return the last record that is not later than a time; the one before the first if none."""
-    low, high = max(1, source.first) - 1, source.last
-    while low < high:
-        middle = (low + high + 1) // 2
-        if await time_of(source, middle) <= time_ms:
-            low = middle
-        else:
-            high = middle - 1
-    return low
-
-
-async def time_of(source: Source, sequence: int) -> int:
-    """Return the time of a record, Unix time in milliseconds; raises CorruptLog."""
-    return (await source.some([sequence]))[0].time_ms

@@ -9,8 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.settings.settings import Settings, flag
-from protocol.errors import FoldmqError
+from cli.settings import Settings, flag
 
 _FROM_SETTINGS = {
     "data_dir": "DIR",
@@ -40,13 +39,7 @@ _LIVE = {
     "node": "Node of the broker, if there are several.",
     "verbose": "Say which broker is asked.",
 }
-"""What is said otherwise where a running broker is asked."""
-
-
-class UsageError(FoldmqError):
-    """What was asked for makes no sense, or not for this log."""
-
-    exit_code = 2
+"""Help texts that differ where a running broker is asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +53,7 @@ class SourceFlags:
     verbose: bool = False
 
     def over(self, other: "SourceFlags") -> "SourceFlags":
-        """Give these flags, and of another set those that are not given here."""
+        """Return these flags, and of another set those that are not given here."""
         return SourceFlags(
             {**other.settings, **self.settings},
             self.config or other.config,
@@ -73,7 +66,7 @@ class SourceFlags:
 def with_source_flags(
     command: Callable[..., None], *, verbose: str = _VERBOSE
 ) -> Callable[..., None]:
-    """Give ``command``, whose first parameter is a SourceFlags, the flags that make one.
+    """Return ``command``, whose first parameter is a SourceFlags, the flags that make one.
 
     ``verbose`` is the help of the flag of that name.
     """
@@ -81,7 +74,7 @@ def with_source_flags(
 
 
 def with_broker_flags(command: Callable[..., None]) -> Callable[..., None]:
-    """Do the same for a command that asks a running broker: a stream alone would not name it."""
+    """Add the flags to a command that asks a running broker: a stream would not name it."""
     others = [
         (key, kind, decls, metavar, _LIVE.get(key, text))
         for key, kind, decls, metavar, text in _OTHERS

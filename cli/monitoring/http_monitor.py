@@ -2,7 +2,7 @@
 
 It runs in the broker's process, on its event loop: that it answers says that the loop turns. It
 answers from before recovery until the broker has ended. Nothing that it does holds up the loop:
-metrics are written in slices. Whoever connects gets one answer, within some seconds.
+metrics are written in slices. A client gets one answer, within some seconds.
 
 A browser that was led here under another name (see ``cli.common.allowed_hosts``) gets no metrics
 and no reasons. Whether the broker lives and is ready it is told: that is worth nothing to its page,
@@ -19,19 +19,17 @@ from typing import TYPE_CHECKING, Any
 import structlog
 from aiohttp import web
 
-from actors.inspection.status import status
-from cli.common.allowed_hosts import Hosts
-from cli.common.units import Address
+from cli.common import Address, Hosts
 from cli.monitoring.prometheus import CONTENT_TYPE, families, process_families, text
-from cli.settings.bind import ListenError, excuse
+from cli.settings import ListenError, excuse
 from eventstore.shown import escaped
 from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:
     import contextlib
 
-    from actors.broker import Broker
-    from cli.settings.settings import Settings
+    from actors.inspection.broker_inspection import BrokerInspection
+    from cli.settings import Settings
 
 _log = structlog.get_logger("foldmq")
 
@@ -48,17 +46,17 @@ _REFUSAL_EVERY = 60.0
 """Seconds between log lines about a name that is not allowed."""
 _INDEX = "foldmq: /metrics for Prometheus, /healthz, /readyz\n"
 
-# What is wrong with somebody's HTTP is not for the broker's log.
+# Bad HTTP of a client is not for the broker's log.
 _quiet = logging.getLogger("foldmq.http")
 _quiet.setLevel(logging.CRITICAL + 1)
 
 
-class Monitor:
+class HttpMonitor:
     """The HTTP server; tell it the broker once there is one, and when that listens."""
 
     def __init__(self) -> None:
         """Begin as a broker that is starting."""
-        self.broker: Broker | None = None
+        self.inspection: BrokerInspection | None = None
         self.listening = False
         """Clients can connect."""
         self._hosts = Hosts([])
@@ -107,14 +105,16 @@ class Monitor:
 
     def trouble(self) -> list[str]:
         """Return why the broker is not ready; empty: it is."""
-        if self.broker is None:
+        if self.inspection is None:
             return ["starting"]
-        return self.broker.trouble() or ([] if self.listening else ["not listening yet"])
+        return self.inspection.node.not_ready_reasons() or (
+            [] if self.listening else ["not listening yet"]
+        )
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         try:
             response = await self._respond(request)
-        except Exception as error:  # noqa: BLE001 - whoever asks is to be told, and so are we
+        except Exception as error:  # noqa: BLE001 - the client and the log get it
             _log.error("monitoring request failed", error=f"{type(error).__name__}: {error}")
             response = web.Response(status=500, text="failed, see the log of the broker\n")
         response.headers["Server"] = "foldmq"
@@ -171,16 +171,16 @@ class Monitor:
 
     async def _status(self) -> dict[str, Any]:
         """Return what the broker says of itself, with what sessions hold if it can be had."""
-        broker = self.broker
+        inspection = self.inspection
         ready = not self.trouble()
-        if broker is None:
+        if inspection is None:
             return {"ready": ready}
         try:
-            asking = broker.inspector.ask_for("status")
+            asking = inspection.inspector.ask_for("status")
             found = await asyncio.wait_for(asking, _PATIENCE)
         except (FoldmqError, TimeoutError) as error:
             _log.warning("metrics are not complete", reason=str(error) or "no answer in time")
-            found = status(broker)
+            found = inspection.status()
         return {**found, "ready": ready}
 
 

@@ -1,6 +1,6 @@
 """The inspector on NATS: a micro service, found and asked with any NATS tool.
 
-It is there for whoever may use the NATS account of the log, and for nobody else. Each endpoint
+It serves the users of the NATS account of the log, and no others. Each endpoint
 has the subject ``foldmq.inspect.<node>.<endpoint>``; requests and answers are JSON objects.
 """
 
@@ -18,7 +18,7 @@ import structlog
 
 from actors.inspection.requests import Refused, TooLarge
 from actors.tracing.tracer import Tracer
-from cli.live.broker_client import SERVICE, SUBJECTS
+from cli.live import SERVICE, SUBJECTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from nats.micro.request import Request
     from nats.micro.service import Service
 
-    from actors.broker import Broker
+    from actors.inspection.broker_inspection import BrokerInspection
 
 _LARGEST_REQUEST = 512 * 1024
 _HEADER_BYTES = 4096
@@ -42,10 +42,12 @@ _SEMANTIC = re.compile(r"\d+\.\d+\.\d+([-+].*)?")
 _log = structlog.get_logger("foldmq")
 
 
-async def serve_inspector(stack: contextlib.AsyncExitStack, client: Client, broker: Broker) -> None:
+async def serve_inspector(
+    stack: contextlib.AsyncExitStack, client: Client, inspection: BrokerInspection
+) -> None:
     """Answer questions about a broker from now on, until ``stack`` ends."""
-    node = broker.options.node
-    version = broker.software if _SEMANTIC.fullmatch(broker.software) else "0.0.0"
+    node, software = inspection.node.options.node, inspection.node.software
+    version = software if _SEMANTIC.fullmatch(software) else "0.0.0"
     service: Service = await nats.micro.add_service(
         client,
         name=SERVICE,
@@ -60,11 +62,11 @@ async def serve_inspector(stack: contextlib.AsyncExitStack, client: Client, brok
             await asyncio.wait_for(service.stop(), _STOP_SECONDS)
 
     stack.push_async_callback(stop)
-    tracer = Tracer(broker, Publisher(client).publish)
+    tracer = Tracer(inspection.node, inspection.admission, TracePublisher(client).publish)
     stack.callback(tracer.close)
-    broker.questions.update(tracer.handlers())
-    desk = _Desk(broker, client)
-    for endpoint in broker.inspector.endpoints:
+    inspection.handlers.update(tracer.handlers())
+    desk = _Desk(inspection, client)
+    for endpoint in inspection.inspector.endpoints:
         await service.add_endpoint(
             name=endpoint.replace(".", "_"),
             subject=f"{SUBJECTS}.{node}.{endpoint}",
@@ -72,8 +74,8 @@ async def serve_inspector(stack: contextlib.AsyncExitStack, client: Client, brok
         )
 
 
-class Publisher:
-    """Publishes what nobody waits for, in order; what NATS does not take in time is lost."""
+class TracePublisher:
+    """Publishes lines of traces in order; what NATS does not take in time is lost."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -95,8 +97,8 @@ class Publisher:
 class _Desk:
     """Answers the questions that come over NATS, a bounded number of them at the same time."""
 
-    def __init__(self, broker: Broker, client: Client) -> None:
-        self._broker = broker
+    def __init__(self, inspection: BrokerInspection, client: Client) -> None:
+        self._inspection = inspection
         self._client = client
         self._open: set[asyncio.Task[None]] = set()
 
@@ -115,12 +117,12 @@ class _Desk:
 
     async def _attend(self, endpoint: str, request: Request) -> None:
         try:
-            answer = await self._broker.inspector.ask_for(endpoint, _read(request.data))
+            answer = await self._inspection.inspector.ask_for(endpoint, _read(request.data))
         except TooLarge as refused:
             found = _refusal(str(refused), 413, too_large=True)
         except Refused as refused:
             found = _refusal(str(refused), 400)
-        except Exception as error:  # noqa: BLE001 - whoever asks is to know, and the log
+        except Exception as error:  # noqa: BLE001 - the caller and the log get it
             _log.error("question cannot be answered", endpoint=endpoint, exc_info=error)
             found = _refusal(f"cannot be answered: {type(error).__name__}", 500)
         else:
@@ -131,7 +133,7 @@ class _Desk:
         await self._respond(request, *found)
 
     async def _respond(self, request: Request, data: bytes, headers: dict[str, str] | None) -> None:
-        # Whoever asked asks again when the connection is back; some do not want to know.
+        # The caller asks again when the connection is back, or wants no answer.
         with contextlib.suppress(nats.errors.Error, OSError, ValueError):
             await request.respond(data, headers)
 

@@ -13,7 +13,7 @@ import socket
 import time
 from typing import TYPE_CHECKING
 
-from cli.common.text import escaped
+from cli.common import escaped
 from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Notifier:
 
     @contextlib.contextmanager
     def telling(self) -> Iterator[None]:
-        """Give signs of life from the running event loop.
+        """Send signs of life from the running event loop.
 
         A loop that does not turn gives none: that is what the watchdog is for. The error that
         ends the context is told as the reason of the end.
@@ -81,25 +81,25 @@ class Notifier:
             self._socket = None
 
     def starting(self, what: str) -> None:
-        """Say how far the start has come, and that it may take another minute."""
+        """Report the progress of the start, and that it may take another minute."""
         self._tell(f"EXTEND_TIMEOUT_USEC={_LONGEST_START * 1_000_000}", _status(what))
 
     def ready(self, describe: Callable[[], str]) -> None:
-        """Say that clients are served, and from now on what ``describe`` returns."""
+        """Report that clients are served, and from now on what ``describe`` returns."""
         self._describe = describe
         self._tell("READY=1", *self._news())
 
     def reloading(self) -> None:
-        """Say that the settings are being read again; :meth:`reloaded` must follow."""
+        """Report that the settings are being reloaded; :meth:`reloaded` must follow."""
         microseconds = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
         self._tell("RELOADING=1", f"MONOTONIC_USEC={microseconds}")
 
     def reloaded(self) -> None:
-        """Say that this is done, well or not."""
+        """Report that the reload has ended, successfully or not."""
         self._tell("READY=1")
 
     def stopping(self, what: str) -> None:
-        """Say that the broker ends, and why."""
+        """Report that the broker stops, and why."""
         self._describe = None
         self._tell("STOPPING=1", _status(what))
 

@@ -1,4 +1,4 @@
-"""What changes a running broker: asked for first, done in portions, told at the end."""
+"""Changes of a running broker: confirmed first, done in portions, reported at the end."""
 
 import asyncio
 import os
@@ -12,8 +12,8 @@ from typing import Any
 import typer
 
 from cli.common import text
-from cli.live.broker_client import LiveBroker, NoAnswer
-from cli.logsource.source_flags import UsageError
+from cli.live import LiveBroker, NoAnswer
+from eventstore.errors import UsageError
 from eventstore.format.positions import format_position
 
 PORTION = 500
@@ -103,7 +103,7 @@ async def _line_typed() -> str:
 
 
 async def change(broker: LiveBroker, what: str, done: Done, /, **request: Any) -> None:
-    """Have the broker do something; ``done`` takes what it says.
+    """Ask the broker to change something; ``done`` is called with its answers.
 
     Raises Refused, NoLiveBroker, and NoAnswer when nobody can tell whether it is done.
     """
@@ -130,7 +130,7 @@ def portions(names: Iterable[str]) -> Iterable[list[str]]:
 
 
 def tell(done: Done, verb: str, noun: str, manner: Manner) -> None:
-    """Say what was done and what was refused; raises typer.Exit if anything was."""
+    """Print what was done and what was refused; raise typer.Exit if anything was refused."""
     if not manner.dry_run and (done.done or not done.refused):
         recorded = ""
         if done.position is not None and done.done:

@@ -5,10 +5,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from cli.common import text
-from cli.inspection.actor_list import say_where
-from cli.inspection.actor_page import ask_session, find_actor
-from cli.live.broker_client import LiveBroker, Refused, open_broker
-from cli.logsource.source_flags import SourceFlags
+from cli.inspection import ask_session, find_actor, say_where
+from cli.live import LiveBroker, Refused, open_broker
+from cli.logsource import SourceFlags
 from cli.operator.bulk_change import Done, Manner, change, confirmed, tell
 
 
@@ -63,7 +62,7 @@ async def _kick_actor(flags: SourceFlags, which: str, manner: Manner) -> None:
             tell(done, "kicked", "client", manner)
             return
         if found is not None and found["actor"]["type"] != "session":
-            raise Refused(f"{which} is no session and no connection: nobody to be kicked")
+            raise Refused(f"{which} is no session and no connection: there is nothing to kick")
     await _kick(flags, [client], manner)
 
 
@@ -98,7 +97,7 @@ async def _actor(broker: LiveBroker, which: str) -> dict[str, Any]:
 
 
 async def _try(broker: LiveBroker, done: Done, what: str, /, **request: Any) -> None:
-    """Have one thing done; what is refused is told with the others."""
+    """Request one change; a refusal is reported with the others."""
     try:
         await change(broker, what, done, **request)
     except Refused as error:
@@ -106,7 +105,7 @@ async def _try(broker: LiveBroker, done: Done, what: str, /, **request: Any) -> 
 
 
 def _connected(found: dict[str, Any]) -> str:
-    """Say where a client is connected from; raises Refused when it is not."""
+    """Return the address a client is connected from; raise Refused if it is not connected."""
     connection = found["connection"]
     if connection is None:
         raise Refused(f"{text.name(found['client'])} is not connected")

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from cli.logsource.source_flags import SourceFlags, with_broker_flags
+from cli.logsource import SourceFlags, with_broker_flags
 
 _Match = Annotated[
     str | None,
@@ -13,9 +13,7 @@ _Match = Annotated[
 _Sort = Annotated[
     str | None, typer.Option("--sort", metavar="KEY", help="Order; numbers from the highest on.")
 ]
-_Limit = Annotated[
-    int | None, typer.Option("--limit", metavar="N", min=1, help="Not more than so many.")
-]
+_Limit = Annotated[int | None, typer.Option("--limit", metavar="N", min=1, help="Print at most N.")]
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 _JsonLines = Annotated[bool, typer.Option("--json", help="Print a JSON object for each.")]
 _Full = Annotated[
@@ -64,7 +62,7 @@ def _actors_ls(
             "--state",
             metavar="STATE",
             help="Sessions: connected, offline, loading, rebuilding; connections: connecting, "
-            "open, paused, closing; others: running; all: suspended.",
+            "open, paused, closing; others: running.",
         ),
     ] = None,
     client: Annotated[
@@ -94,7 +92,7 @@ def _actors_tree(
     ] = 20,
     as_json: _Json = False,
 ) -> None:
-    """Show who supervises whom."""
+    """Show the tree of supervision."""
     from cli.inspection import actor_tree
 
     actor_tree.run(source, children, as_json=as_json)
@@ -141,7 +139,7 @@ def _actors_tail(
         ),
     ] = None,
     count: Annotated[
-        int | None, typer.Option("-n", metavar="COUNT", min=1, help="End after so many lines.")
+        int | None, typer.Option("-n", metavar="COUNT", min=1, help="End after COUNT lines.")
     ] = None,
     as_json: _JsonLines = False,
 ) -> None:
@@ -339,7 +337,7 @@ def _subscriptions(
     topic: Annotated[str, typer.Option("--topic", metavar="TOPIC", help="A topic, no filter.")],
     as_json: _Json = False,
 ) -> None:
-    """Tell who would get a message on a topic, and why."""
+    """Show which clients would get a message on a topic, and why."""
     from cli.inspection import receivers
 
     receivers.run(source, topic, as_json=as_json)

@@ -6,12 +6,11 @@ from collections.abc import Iterable
 from typing import Any
 
 from cli.common import text
-from cli.inspection.actor_list import gather, say_where
-from cli.inspection.session_list import selection
-from cli.live.broker_client import LiveBroker, Refused, open_broker
-from cli.logsource.source_flags import SourceFlags, UsageError
-from cli.logsource.topic_lookup import check_filter
+from cli.inspection import gather, say_where, selection
+from cli.live import LiveBroker, Refused, open_broker
+from cli.logsource import SourceFlags, check_filter
 from cli.operator.bulk_change import Done, Manner, change, confirmed, portions, tell
+from eventstore.errors import UsageError
 
 
 def remove(flags: SourceFlags, clients: list[str], manner: Manner) -> None:

@@ -1,1 +1,18 @@
 """``foldmq serve``: builds the broker from its settings and runs it."""
+
+from typing import TYPE_CHECKING
+
+from cli.common.front_door import front_door
+
+if TYPE_CHECKING:
+    from cli.serve import auth_factory, service
+else:
+    __getattr__ = front_door(
+        __name__,
+        {
+            "auth_factory": "auth_factory",
+            "service": "service",
+        },
+    )
+
+__all__ = ["auth_factory", "service"]

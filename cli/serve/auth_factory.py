@@ -1,4 +1,4 @@
-"""From the settings to what decides who may connect and what they may do."""
+"""Authentication and authorization, built from the settings."""
 
 from __future__ import annotations
 
@@ -6,17 +6,18 @@ import dataclasses
 import time
 from typing import TYPE_CHECKING
 
+from actors.authn.backends import backends
 from actors.authn.callout import Callout, CalloutOptions
-from actors.authn.chain import Chain
+from actors.authn.chain import AuthenticatorChain
 from actors.authn.jwt_keys import load_keys
 from actors.authn.jwt_tokens import TokenOptions, Tokens
-from actors.authn.login_backoff import Jail, JailOptions
+from actors.authn.login_backoff import JailOptions, LoginBackoff
 from actors.authn.passwords import PasswordFile
-from actors.authn.pseudonyms import KEY_SIZE, pseudonym
 from actors.authz import rules_file
 from actors.authz.rules import Permissions
+from actors.connection.pseudonyms import KEY_SIZE, pseudonym
 from actors.kernel.clock import SystemClock
-from cli.settings.settings import ConfigError
+from cli.settings import ConfigError
 from eventstore.datadir import DataDir
 from eventstore.nats.connection import PRIVATE
 from eventstore.nats.request_client import Questions
@@ -24,14 +25,14 @@ from eventstore.nats.request_client import Questions
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from cli.settings.settings import Settings
+    from cli.settings import Settings
     from eventstore.nats.connection import ConnectionOptions
 
 
 PSEUDONYM_KEY = "pseudonym.key"
 """File of the data directory."""
 _CACHE_DENIED = 5.0
-"""Seconds for which a no from outside is remembered: whoever may come in soon should."""
+"""Seconds for which a refusal from outside is cached: a client that is added soon gets in."""
 
 
 class Access:
@@ -41,28 +42,31 @@ class Access:
         """``nats`` says how to connect to where logins are asked about."""
         self._node = node
         self._nats = nats
-        self._jail = Jail(jail_options(settings), time.monotonic)
-        self._chain: Chain | None = None
+        self._jail = LoginBackoff(jail_options(settings), time.monotonic)
+        self._chain: AuthenticatorChain | None = None
 
-    def authenticator(self, settings: Settings) -> Chain:
-        """Return what decides who may connect.
+    def authenticator(self, settings: Settings) -> AuthenticatorChain:
+        """Return the authentication chain.
 
         Raises PasswordFileError and TokenKeyError for files that are not right.
         """
-        made = Chain(
+        found = backends(
             passwords=PasswordFile.load(settings.password_file) if settings.password_file else None,
             tokens=_tokens(settings),
             callout=self._callout(settings),
-            jail=self._jail,
             claimed_names=_claimed(settings),
             ask_certified=settings.auth_subject is not None,
+        )
+        made = AuthenticatorChain(
+            found,
+            jail=self._jail,
             counts=self._chain.counts if self._chain is not None else None,
         )
         self._chain = made
         return made
 
     def reloaded(self, settings: Settings) -> None:
-        """Have the jail follow the settings that count from now on."""
+        """Apply new settings to the login lockout."""
         self._jail.options = jail_options(settings)
 
     def _callout(self, settings: Settings) -> Callout | None:
@@ -74,7 +78,7 @@ class Access:
             cache_denied=min(settings.auth_cache, _CACHE_DENIED),
             node=self._node,
         )
-        # Whoever sees a reply subject could answer before others do: theirs are foldmq's own.
+        # A client that sees a reply subject could answer first: foldmq has an inbox of its own.
         named = dataclasses.replace(
             self._nats, name=f"foldmq-auth-{self._node}", inbox=f"{PRIVATE}inbox"
         )
@@ -82,7 +86,7 @@ class Access:
 
 
 def _claimed(settings: Settings) -> bool:
-    """Say whether clients are taken for whom they say they are: nothing may depend on it."""
+    """Return whether clients claim their identity: no permission or bridge depends on it."""
     certified = any(own.tls_identity != "none" for own in settings.listeners())
     return settings.permissions is None and not settings.bridge_user_map and not certified
 

@@ -10,11 +10,9 @@ from typing import TextIO
 
 import structlog
 
-from cli.common.units import Address
-from cli.common.version import version
-from cli.settings.endpoints import Endpoint
-from cli.settings.settings import Settings
-from cli.web.auth.own_token import TOKEN_FILE
+from cli.common import Address, interpreter, version
+from cli.settings import Endpoint, Settings
+from cli.web.auth import TOKEN_FILE
 
 log = structlog.get_logger("foldmq")
 
@@ -40,7 +38,7 @@ class Progress:
         self._shown = False
 
     def __call__(self, done: int, total: int) -> None:
-        """Take note that ``done`` of ``total`` records are replayed."""
+        """Show that ``done`` of ``total`` records are replayed."""
         now = time.monotonic()
         if now < self._next:
             return
@@ -86,7 +84,7 @@ class Facts:
 
 
 def announce(settings: Settings, facts: Facts, stream: TextIO | None = None) -> None:
-    """Say where the broker listens, for whom, and what it promises.
+    """Print where the broker listens, which clients it admits, and what it promises.
 
     Plain lines in the text format, one log line in the JSON format.
     """
@@ -126,8 +124,10 @@ def announce(settings: Settings, facts: Facts, stream: TextIO | None = None) -> 
         out.write(f"foldmq {version}, process {os.getpid()}\n")
         out.writelines(f"  {name:<10} {text}\n" for name, text in rows)
         out.flush()
+    if interpreter.own() is False:
+        log.info(interpreter.NOT_OPTIMISED, python=sys.executable)
     if any(own.anonymous and own.reachable and not own.certified for own in settings.listeners()):
-        log.warning("everybody who can reach this machine may connect (allow_anonymous = true)")
+        log.warning("all clients that can reach this machine may connect (allow_anonymous = true)")
     if settings.nats_anonymous and settings.nats_tls_client_ca is None:
         log.warning(
             "every NATS client that reaches this address may read and write all topics "
@@ -137,7 +137,7 @@ def announce(settings: Settings, facts: Facts, stream: TextIO | None = None) -> 
 
 
 def _bridge_rows(settings: Settings, facts: Facts) -> list[tuple[str, str]]:
-    """Say where NATS clients connect and what the bridge leads to; nothing if there is neither."""
+    """Return where NATS clients connect and what the bridge leads to; empty without both."""
     rows = []
     if facts.nats_clients is not None:
         tls = " (TLS)" if settings.nats_tls_cert is not None else ""
@@ -150,15 +150,15 @@ def _bridge_rows(settings: Settings, facts: Facts) -> list[tuple[str, str]]:
 
 
 def _nats_clients(settings: Settings, facts: Facts) -> str:
-    """Say who may connect by NATS."""
+    """Return which clients may connect by NATS."""
     who = _named(facts.nats_users, settings.nats_users)
     if settings.nats_tls_client_ca is None:
-        return who or "anybody, without a password"
-    return f"{who}, with a certificate" if who else "whoever has a certificate"
+        return who or "any client, without a password"
+    return f"{who}, with a certificate" if who else "clients with a certificate"
 
 
 def _web_page(facts: Facts, *, terminal: bool) -> str:
-    """Say where the web page is: on a terminal with the token that it asks for."""
+    """Return where the web page is: on a terminal with the token that it asks for."""
     if facts.web is None:
         return "off"
     if terminal:
@@ -167,23 +167,23 @@ def _web_page(facts: Facts, *, terminal: bool) -> str:
 
 
 def admitted(settings: Settings, users: int) -> str:
-    """Say who may connect."""
+    """Return which clients may connect."""
     listeners = settings.listeners()
     known = [
         _named(users, settings.password_file),
         f"tokens signed with {settings.jwt_keys}" if settings.jwt_keys else "",
         f"whom {settings.auth_subject} lets in" if settings.auth_subject else "",
         "client certificates" if any(own.tls_identity != "none" for own in listeners) else "",
-        "whoever has a certificate" if any(map(_by_certificate, listeners)) else "",
+        "clients with a certificate" if any(map(_by_certificate, listeners)) else "",
     ]
     said = ", ".join(filter(None, known))
     free = [str(own.listen[0]) for own in listeners if own.anonymous and not own.certified]
     if not said and len(free) == len(listeners):
-        return "anybody, without a password"
+        return "any client, without a password"
     if not free:
         return said
     where = "" if len(free) == len(listeners) else f" at {', '.join(free)}"
-    return f"{said}{', and ' if said else ''}anybody without a user name{where}"
+    return f"{said}{', and ' if said else ''}clients without a user name{where}"
 
 
 def _by_certificate(own: Settings) -> bool:
@@ -191,7 +191,7 @@ def _by_certificate(own: Settings) -> bool:
 
 
 def _named(users: int, file: Path | None) -> str:
-    """Say how many users a file names; nothing if there is no file."""
+    """Return how many users a file names; empty if there is no file."""
     if file is None:
         return ""
     return f"the one user of {file}" if users == 1 else f"the {users} users of {file}"

@@ -20,13 +20,12 @@ from actors.transports.handshakes import Handshakes
 from actors.transports.stack import StackOptions
 from actors.transports.tls_context import TlsOptions, make_context
 from actors.transports.websocket import WebSocketOptions, WebSocketStats
-from cli.settings.bind import ListenError, bind, probe
+from cli.settings import ListenError, bind, probe
 
 if TYPE_CHECKING:
     import ssl
 
-    from cli.settings.endpoints import Endpoint
-    from cli.settings.settings import Settings
+    from cli.settings import Endpoint, Settings
 
 _log = structlog.get_logger("foldmq")
 
@@ -105,7 +104,7 @@ class Listeners:
                     held.callback(listener.close)
 
     def reloaded(self, settings: Settings) -> None:
-        """Give the files of Unix sockets the mode that they have in new settings."""
+        """Return the files of Unix sockets the mode that they have in new settings."""
         for own in settings.listeners():
             where = own.listen[0].endpoint
             if where.place is not None:
@@ -131,7 +130,7 @@ class Listeners:
 
     def _bind_unix(self, where: Endpoint, mode: int) -> socket.socket:
         _remove_stale(where)
-        # Nobody may connect before the mode is right.
+        # No client may connect before the mode is right.
         before = os.umask(0o777 & ~mode | 0o111)
         try:
             bound = listening_socket(socket.AF_UNIX, where.path, _BACKLOG)
@@ -176,7 +175,7 @@ def _can_be_made(where: Endpoint) -> None:
 
 
 def _remove_stale(where: Endpoint) -> None:
-    """Remove the file of a Unix socket on which nobody listens; raises ListenError otherwise."""
+    """Remove the file of an unused Unix socket; raise ListenError if it is in use."""
     path = Path(where.path)
     try:
         if not stat.S_ISSOCK(path.lstat().st_mode):

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import structlog
 
-from actors.authn.passwords import PasswordFile
 from actors.broker import Broker
 from actors.kernel.clock import SystemClock
 from actors.kernel.os_priority import come_soon
@@ -23,19 +22,15 @@ from actors.maintenance.attestation import Attestor, subject_of
 from actors.node.counters import watch_loop
 from actors.options.bridge_options import BridgeOptions
 from actors.options.broker_options import Options
-from cli.common import logging_setup
-from cli.common.memory_trim import trim
-from cli.logsource.log_store import Store, answer_requests, check_files, fit, nats_tls, open_store
-from cli.monitoring.http_monitor import Monitor
-from cli.monitoring.microservice import serve_inspector
-from cli.monitoring.systemd_notify import Notifier
+from cli.common import logging_setup, trim
+from cli.logsource import Store, answer_requests, check_files, fit, nats_tls, open_store
+from cli.monitoring import HttpMonitor, Notifier, serve_inspector
 from cli.serve.auth_factory import Access, make_permissions, pseudonym_key
 from cli.serve.banner import Facts, Progress, announce
-from cli.serve.limits_factory import bounds
+from cli.serve.limits_factory import limit_options
 from cli.serve.listener_factory import Listeners
-from cli.settings.endpoints import Endpoint
-from cli.settings.settings import RELOADABLE, ConfigError, Settings, check, load
-from cli.web.child import WebPage
+from cli.settings import RELOADABLE, ConfigError, Endpoint, Settings, check, load
+from cli.web import WebPage
 from eventstore.datadir import DataDir
 from eventstore.errors import RecordTooLarge
 from eventstore.format.record_size import LEAST, largest_packet
@@ -43,8 +38,8 @@ from protocol.errors import FoldmqError
 from protocol.nats.mapping import Mapping, parse_users
 
 if TYPE_CHECKING:
-    from actors.authn.chain import Chain
-    from cli.common.units import Address
+    from actors.authn.chain import AuthenticatorChain
+    from cli.common import Address
 
 log = structlog.get_logger("foldmq")
 
@@ -113,7 +108,7 @@ def _start_again(refused: RecordTooLarge) -> NoReturn:
 
 
 def loop_factory(choice: str) -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Give what makes the event loop, None for asyncio's own.
+    """Return what makes the event loop, None for asyncio's own.
 
     Raises ConfigError when uvloop is asked for and not installed.
     """
@@ -129,7 +124,7 @@ def loop_factory(choice: str) -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 def make_options(settings: Settings, node: str, largest: int, key: bytes = b"") -> Options:
-    """Give the broker's part of the settings for a log that takes records of ``largest`` bytes.
+    """Return the broker's part of the settings for a log that takes records of ``largest`` bytes.
 
     ``key`` is that of the pseudonyms of clients; empty: there are none. The settings are those
     that :func:`cli.logsource.log_store.fit` gave.
@@ -144,7 +139,7 @@ def make_options(settings: Settings, node: str, largest: int, key: bytes = b"") 
     return dataclasses.replace(
         options,
         max_connections=max_connections,
-        bounds=bounds(settings, max_connections),
+        bounds=limit_options(settings, max_connections),
         close_denied=settings.denied_publish == "close",
         pseudonym_key=key,
         users_elsewhere=bool(settings.jwt_keys or settings.auth_subject),
@@ -153,7 +148,7 @@ def make_options(settings: Settings, node: str, largest: int, key: bytes = b"") 
 
 
 def make_bridge(settings: Settings, most_held: int) -> BridgeOptions:
-    """Give what crosses between MQTT and NATS."""
+    """Return what crosses between MQTT and NATS."""
     prefixes = parse_users(settings.bridge_user_map)
     rules = Mapping.parse(settings.bridge_map, settings.bridge_filters, prefixes.values())
     always = settings.bridge_always
@@ -166,7 +161,7 @@ class Service:
     def __init__(
         self, settings: Settings, reread: Callable[[], Settings], refused: int = 0
     ) -> None:
-        """Take the settings and what reads them again.
+        """Use these settings, and what reloads them.
 
         ``refused`` are the bytes of a record that the log would not take, 0: none is known.
         """
@@ -174,14 +169,14 @@ class Service:
         self._settings = settings
         self._reread = reread
         self._notifier = Notifier()
-        self._monitor = Monitor()
+        self._monitor = HttpMonitor()
         self._metrics: Address | None = None
         self._web = WebPage(settings)
         self._stop = asyncio.Event()
         self._hangup = asyncio.Event()
         self._listeners: Listeners
         self._access: Access
-        self._authenticator: Chain
+        self._authenticator: AuthenticatorChain
         self._node = ""
         self._largest = 0
         self._key = b""
@@ -204,7 +199,9 @@ class Service:
             reloading = asyncio.create_task(self._reload_on_hangup(broker))
             collecting = asyncio.create_task(_collect_when_quiet(broker))
             trimming = asyncio.create_task(_trim_after_crowds(broker))
-            measuring = asyncio.create_task(watch_loop(broker.meters, broker.door.sample))
+            measuring = asyncio.create_task(
+                watch_loop(broker.node.counters, broker.admission.sample)
+            )
             try:
                 await self._until_stopped(broker)
             finally:
@@ -242,13 +239,13 @@ class Service:
         stack.callback(lambda: self._authenticator.close())
         bridge = make_bridge(settings, 4 * options.max_outbound_bytes) if store.bridge else None
         broker = Broker(options, store.log, self._authenticator, SystemClock(), bridge, permissions)
-        self._monitor.broker = broker
+        self._monitor.inspection = broker.inspection
         await _recover(broker, self._notifier)
-        await answer_requests(store.client, subject_of(self._node), Attestor(broker).answer)
+        await answer_requests(store.client, subject_of(self._node), Attestor(broker.node).answer)
         if settings.nats_url is None:
-            broker.storage.free_bytes = datadir.free_bytes
-        broker.storage.refresh()
-        await serve_inspector(stack, store.client, broker)
+            broker.inspection.storage.free_bytes = datadir.free_bytes
+        broker.inspection.storage.refresh()
+        await serve_inspector(stack, store.client, broker.inspection)
         if broker.bridge is not None and store.bridge is not None:
             await broker.bridge.start(store.bridge)
         listening = self._listen(broker)
@@ -263,24 +260,25 @@ class Service:
         holding = self._listeners.options(self._settings, largest_packet(self._largest))
         for own, options in zip(self._settings.listeners(), holding, strict=True):
             where, bound = self._listeners.bind(own)
-            broker.door.listen(options, bound)
+            broker.admission.listen(options, bound)
             found.append(where)
         return found
 
     def _describe(self) -> str:
-        """Say in a line how the broker is, once it serves."""
-        broker = self._monitor.broker
+        """Return a line on how the broker is, once it serves."""
+        inspection = self._monitor.inspection
         trouble = self._monitor.trouble()
-        return "; ".join(trouble) if trouble or not broker else f"{broker.attached} clients"
+        if trouble or inspection is None:
+            return "; ".join(trouble)
+        return f"{inspection.node.directory.attached} clients"
 
     def _announce(self, listening: list[Endpoint], datadir: DataDir, store: Store) -> None:
-        users = self._authenticator.passwords
         facts = Facts(
             listening=listening,
             metrics=self._metrics,
             web=self._web.address,
             web_token=self._web.token,
-            users=users.user_count if isinstance(users, PasswordFile) else 0,
+            users=self._authenticator.user_count,
             data=str(datadir.path),
             node=self._node,
             nats=store.where,
@@ -293,7 +291,7 @@ class Service:
         announce(self._settings, facts)
 
     async def _unless_stopped(self, starting: Coroutine[Any, Any, T]) -> T | None:
-        """Give the result, or None when a signal came first; what was begun is undone."""
+        """Return the result, or None when a signal came first; what was begun is undone."""
         task = asyncio.create_task(starting)
         stopped = asyncio.create_task(self._stop.wait())
         await asyncio.wait({task, stopped}, return_when=asyncio.FIRST_COMPLETED)
@@ -307,11 +305,11 @@ class Service:
 
     async def _until_stopped(self, broker: Broker) -> None:
         stopped = asyncio.ensure_future(self._stop.wait())
-        waiting: set[asyncio.Future[Any]] = {stopped, broker.failed}
+        waiting: set[asyncio.Future[Any]] = {stopped, broker.node.failed}
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         stopped.cancel()
-        if broker.failed.done():
-            raise broker.failed.result()
+        if broker.node.failed.done():
+            raise broker.node.failed.result()
 
     async def _drain(self, broker: Broker) -> None:
         """End in good order; raises DrainError when the log could not be written to the end."""
@@ -339,13 +337,13 @@ class Service:
             except (FoldmqError, OSError, ValueError) as error:
                 log.error(_NOT_RELOADED, reason=str(error))  # noqa: TRY400 -- its sentence says it all
             except Exception:
-                # Whatever it is, the next SIGHUP must find somebody who listens.
+                # Whatever it is, the next SIGHUP must still be handled.
                 log.exception(_NOT_RELOADED, reason="this should not happen, please report it")
             finally:
                 self._notifier.reloaded()
 
     async def _reload(self, broker: Broker) -> None:
-        """Take over what can change; raises FoldmqError and changes nothing if anything is bad."""
+        """Apply reloadable settings; raise FoldmqError and change nothing if any is invalid."""
         new = await asyncio.to_thread(self._reread)
         merged = self._settings.reloaded(new)
         # The new users together with the addresses that stay.
@@ -386,7 +384,7 @@ def tune_collector() -> None:
 
 
 async def _collect_when_quiet(broker: Broker) -> None:
-    """Run the collector once a minute if nobody is there to notice."""
+    """Run the garbage collector once a minute while the broker is idle."""
     while True:
         await asyncio.sleep(60)
         before = broker.kernel.turns
@@ -397,14 +395,14 @@ async def _collect_when_quiet(broker: Broker) -> None:
 
 
 async def _trim_after_crowds(broker: Broker) -> None:
-    """Give memory back once many connections have ended, and no more of them do.
+    """Return memory to the system once many connections have ended and no more do.
 
-    Whoever wants memory meanwhile waits for it, some tens of milliseconds.
+    A thread that allocates meanwhile waits for it, some tens of milliseconds.
     """
     trimmed = before = put_off = 0
     while True:
         await asyncio.sleep(TRIM_EVERY)
-        ended = broker.meters.accepted - len(broker.connections)
+        ended = broker.node.counters.accepted - len(broker.admission.connections)
         if ended - trimmed >= CROWD:
             put_off += 1
             if ended - before < CROWD // 10 or put_off > MOST_PUT_OFF:
@@ -423,14 +421,17 @@ async def _recover(broker: Broker, notifier: Notifier) -> None:
     tune_collector()
     seconds = round(time.monotonic() - begun, 3)
     log.info(
-        "log replayed", records=broker.node.applied, entries=broker.node.entries, seconds=seconds
+        "log replayed",
+        records=broker.node.state.applied,
+        entries=broker.node.state.entries,
+        seconds=seconds,
     )
 
 
 def affordable_connections(settings: Settings) -> int:
     """Raise the limit on open files as far as the system lets us; give what it leaves room for.
 
-    That is ``max_connections``, or less: one connection more would fail where nobody sees it.
+    That is ``max_connections``, or less: one connection more would fail unnoticed.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = settings.max_connections + SPARE_DESCRIPTORS

@@ -1,4 +1,4 @@
-"""The settings about who may connect and what they may do."""
+"""The settings of authentication and authorization."""
 
 import re
 from collections.abc import Iterator
@@ -29,9 +29,9 @@ class AccessFields(BaseModel):
         description="Keys that JSON Web Tokens, given as passwords, are signed with: a JWKS file, "
         "or public keys (PEM).",
     )
-    jwt_issuer: str | None = Field(default=None, description="Who must have issued the tokens.")
+    jwt_issuer: str | None = Field(default=None, description="Issuer that the tokens must have.")
     jwt_audience: Names = Field(
-        default=(), description="Whom the tokens must be for. May be given several times."
+        default=(), description="Audience that the tokens must have; may be given several times."
     )
     jwt_user_claim: str = Field(
         default="sub", min_length=1, description="Claim of a token that is the user."
@@ -57,8 +57,8 @@ class AccessFields(BaseModel):
     )
     permissions: ExpandedPath | None = Field(
         default=None,
-        description="TOML file that says who may publish and subscribe to what. Default: "
-        "everybody to everything.",
+        description="TOML file with the topics that clients may publish and subscribe to. Default: "
+        "all clients to everything.",
     )
     denied_publish: Literal["drop", "close"] = Field(
         default="drop",
@@ -73,7 +73,7 @@ class AccessFields(BaseModel):
 
     @property
     def vouched(self) -> bool:
-        """Tell whether anything says who may connect, certificates aside."""
+        """Return whether anything but certificates authenticates clients."""
         return any((self.password_file, self.jwt_keys, self.auth_subject))
 
 

@@ -43,12 +43,12 @@ MoreFilters = Annotated[Texts, NoDecode, BeforeValidator(several), AfterValidato
 SubjectRules = Annotated[Texts, NoDecode, BeforeValidator(several), AfterValidator(_rules)]
 UserRules = Annotated[Texts, NoDecode, BeforeValidator(several), AfterValidator(_user_rules)]
 
-# What says who may connect by MQTT.
+# What authenticates MQTT clients.
 _VOUCHING = ("password_file", "jwt_keys", "auth_subject")
 # What is about nats_listen alone.
 _FOR_CLIENTS = ("nats_users", "nats_tls_cert", "nats_tls_key", "nats_tls_client_ca")
 
-# What says who the bridge is at the server of bridge_url.
+# The credentials of the bridge at the server of bridge_url.
 _IDENTITY = ("bridge_user", "bridge_password", "bridge_password_file", "bridge_creds")
 
 
@@ -108,7 +108,7 @@ def _open_to_all(settings: Settings) -> Iterator[str]:
 
 
 def _vouching(settings: Settings) -> str | None:
-    """Return the setting that says who may connect by MQTT; None: there is none."""
+    """Return the setting that authenticates MQTT clients; None: there is none."""
     for name in _VOUCHING:
         if getattr(settings, name) is not None:
             return name

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Literal, NamedTuple
 
-from cli.common.units import Address, address
+from cli.common import Address, address
 
 Kind = Literal["tcp", "tls", "ws", "wss", "unix"]
 
@@ -34,24 +34,24 @@ class Endpoint(NamedTuple):
     """Of the Unix socket."""
 
     def __str__(self) -> str:
-        """Give it as one would write it in the settings; TCP goes without saying."""
+        """Return it as one would write it in the settings; TCP goes without saying."""
         if self.place is None:
             return f"unix:{self.path}"
         return str(self.place) if self.kind == "tcp" else f"{self.kind}://{self.place}"
 
     @property
     def loopback(self) -> bool:
-        """Tell whether only this machine can reach it."""
+        """Return whether only this machine can reach it."""
         return self.place is None or self.place.loopback
 
     @property
     def encrypted(self) -> bool:
-        """Tell whether it speaks TLS."""
+        """Return whether it speaks TLS."""
         return self.kind in ("tls", "wss")
 
     @property
     def framed(self) -> bool:
-        """Tell whether it speaks WebSocket."""
+        """Return whether it speaks WebSocket."""
         return self.kind in ("ws", "wss")
 
 

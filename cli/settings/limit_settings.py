@@ -4,8 +4,11 @@ from typing import Annotated
 
 from pydantic import BaseModel, Field
 
+from actors.options.limit_options import LimitOptions
 from cli.settings.setting_types import Seconds, Size
 
+_DEFAULTS = LimitOptions()
+"""The limits of ``actors``: their defaults are stated there."""
 _MIB = 2**20
 _GIB = 2**30
 
@@ -19,19 +22,25 @@ class LimitFields(BaseModel):
         default=65536, ge=1, description="Connected clients, of the broker or of one listener."
     )
     max_connections_per_address: int = Field(
-        default=0, ge=0, description="Connections from one address (IPv6: /64); 0: no bound."
+        default=_DEFAULTS.address.connections,
+        ge=0,
+        description="Connections from one address (IPv6: /64); 0: no bound.",
     )
     max_connections_per_user: int = Field(
-        default=0, ge=0, description="Connections of one user; 0: no bound."
+        default=_DEFAULTS.user.connections,
+        ge=0,
+        description="Connections of one user; 0: no bound.",
     )
     connection_rate: Rate = Field(
         default=0, description="New connections a second of each listener; 0: no bound."
     )
     connection_rate_per_address: Rate = Field(
-        default=0, description="New connections a second from one address; 0: no bound."
+        default=int(_DEFAULTS.address.connection_rate),
+        description="New connections a second from one address; 0: no bound.",
     )
     connection_rate_per_user: Rate = Field(
-        default=0, description="New connections a second of one user; 0: no bound."
+        default=int(_DEFAULTS.user.connection_rate),
+        description="New connections a second of one user; 0: no bound.",
     )
     publish_rate: Rate = Field(
         default=0,
@@ -39,13 +48,16 @@ class LimitFields(BaseModel):
         "UNSUBSCRIBE count as well. 0: no bound.",
     )
     publish_rate_per_address: Rate = Field(
-        default=0, description="As publish_rate, from one address; 0: no bound."
+        default=int(_DEFAULTS.address.publish_rate),
+        description="As publish_rate, from one address; 0: no bound.",
     )
     publish_rate_per_user: Rate = Field(
-        default=0, description="As publish_rate, of one user; 0: no bound."
+        default=int(_DEFAULTS.user.publish_rate),
+        description="As publish_rate, of one user; 0: no bound.",
     )
     publish_rate_per_client: Rate = Field(
-        default=0, description="As publish_rate, of one client; 0: no bound."
+        default=int(_DEFAULTS.client.publish_rate),
+        description="As publish_rate, of one client; 0: no bound.",
     )
     publish_bytes: Size = Field(
         default=0,
@@ -53,46 +65,56 @@ class LimitFields(BaseModel):
         description="Bytes a second that each listener takes, whatever they are; 0: no bound.",
     )
     publish_bytes_per_address: Size = Field(
-        default=0, ge=0, description="As publish_bytes, from one address; 0: no bound."
+        default=int(_DEFAULTS.address.publish_bytes),
+        ge=0,
+        description="As publish_bytes, from one address; 0: no bound.",
     )
     publish_bytes_per_user: Size = Field(
-        default=0, ge=0, description="As publish_bytes, of one user; 0: no bound."
+        default=int(_DEFAULTS.user.publish_bytes),
+        ge=0,
+        description="As publish_bytes, of one user; 0: no bound.",
     )
     publish_bytes_per_client: Size = Field(
-        default=0, ge=0, description="As publish_bytes, of one client; 0: no bound."
+        default=int(_DEFAULTS.client.publish_bytes),
+        ge=0,
+        description="As publish_bytes, of one client; 0: no bound.",
     )
     rate_patience: Seconds = Field(
-        default=60.0,
+        default=_DEFAULTS.publish_patience,
         ge=0,
         description="A client that is slowed down to its own publish rate (..._per_client) for so "
         "long without a break is closed; 0: never.",
     )
     max_sessions: int = Field(default=1_000_000, ge=1, description="Sessions, connected or not.")
     max_subscriptions: int = Field(
-        default=10_000, ge=1, description="Subscriptions of one session; more get 0x80."
+        default=_DEFAULTS.max_subscriptions,
+        ge=1,
+        description="Subscriptions of one session; more get 0x80.",
     )
     subscribe_rate: Rate = Field(
-        default=1000,
+        default=int(_DEFAULTS.subscribe_rate),
         description="Topic filters that one client may subscribe to and unsubscribe from in a "
         "second, in the mean, beyond the first max_subscriptions; it waits for more. 0: no bound.",
     )
     max_topic_levels: int = Field(
-        default=0, ge=0, description="Levels of a topic or topic filter; 0: no bound."
+        default=_DEFAULTS.max_topic_levels,
+        ge=0,
+        description="Levels of a topic or topic filter; 0: no bound.",
     )
     max_wildcards: int = Field(
-        default=16,
+        default=_DEFAULTS.max_wildcards,
         ge=0,
         description="Levels of a topic filter that are wildcards; a connection may subscribe to "
         "one filter with more. 0: no bound.",
     )
     max_wildcard_patterns: int = Field(
-        default=64,
+        default=_DEFAULTS.max_wildcard_patterns,
         ge=0,
         description="Wildcard patterns of one session: the different sets of levels that are + in "
         "its topic filters. A filter with one more gets 0x80. 0: no bound.",
     )
     max_wildcard_patterns_total: int = Field(
-        default=4096,
+        default=_DEFAULTS.max_wildcard_patterns_total,
         ge=0,
         description="The same of all sessions together; it bounds the time that matching a topic "
         "takes. A user, or an address without users, may bring half of those that are left. 0: no "
@@ -105,7 +127,7 @@ class LimitFields(BaseModel):
         description="Largest packet taken from a client; what the log cannot hold is refused.",
     )
     min_packet_rate: Size = Field(
-        default=256,
+        default=int(_DEFAULTS.packet_rate),
         ge=0,
         description="Bytes a second at which a packet that is not complete must arrive: of a "
         "client that sends less only whole packets count for its keep alive. 0: any byte counts.",
@@ -114,13 +136,13 @@ class LimitFields(BaseModel):
         default=16 * _MIB, ge=65536, description="Bytes that may wait for one slow client."
     )
     max_unread_bytes: Size = Field(
-        default=512 * _MIB,
+        default=_DEFAULTS.max_unread_bytes,
         ge=_MIB,
         description="Bytes that may wait for all clients that are too slow; then those for whom "
         "most waits are closed.",
     )
     slow_reader_time: Seconds = Field(
-        default=60.0,
+        default=_DEFAULTS.slow_reader_time,
         ge=0,
         description="Close a client that takes nothing of what waits for it for so long; 0: never.",
     )
@@ -130,13 +152,13 @@ class LimitFields(BaseModel):
         description="Time a new connection has to send CONNECT, TLS and WebSocket included.",
     )
     max_unauthenticated: int = Field(
-        default=32_768,
+        default=_DEFAULTS.max_unauthenticated,
         ge=1,
         description="Connections whose CONNECT was not accepted yet; at most half of those that "
         "there is room for.",
     )
     max_unauthenticated_bytes: Size = Field(
-        default=64 * _MIB,
+        default=_DEFAULTS.max_unauthenticated_bytes,
         ge=_MIB,
         description="Bytes kept of all connections whose CONNECT was not accepted yet.",
     )
@@ -150,35 +172,39 @@ class LimitFields(BaseModel):
         default=200, ge=0, description="The same of an address, whatever the users; 0: no bound."
     )
     login_jail: Seconds = Field(
-        default=60.0, gt=0, description="Time for which failed logins are held against somebody."
+        default=60.0, gt=0, description="Time for which failed logins count."
     )
     max_faults_per_address: int = Field(
-        default=0,
+        default=_DEFAULTS.address_faults,
         ge=0,
         description="Connections from one address, within --fault-jail, that break the standard, "
         "fail in TLS, send no CONNECT in time or are closed for too much, after which it is turned "
         "away for that time; 0: no bound.",
     )
     fault_jail: Seconds = Field(
-        default=60.0, gt=0, description="Time for which such faults are held against an address."
+        default=_DEFAULTS.fault_jail,
+        gt=0,
+        description="Time for which such faults are held against an address.",
     )
     flapping_connects: int = Field(
-        default=300,
+        default=_DEFAULTS.flapping_connects,
         ge=0,
         description="Connects of one client identifier, within --flapping-jail, after which it is "
         "turned away for that time; 0: no bound.",
     )
     flapping_jail: Seconds = Field(
-        default=60.0, gt=0, description="Time for which connecting too often is held against it."
+        default=_DEFAULTS.flapping_jail,
+        gt=0,
+        description="Time for which connecting too often is held against it.",
     )
     overload_lag: Seconds = Field(
-        default=1.0,
+        default=_DEFAULTS.overload_lag,
         ge=0,
         description="Turn new clients away while the event loop is late by more, again and again; "
         "0: never.",
     )
     overload_commit: Seconds = Field(
-        default=10.0,
+        default=_DEFAULTS.overload_commit,
         ge=0,
         description="Turn new clients away while writing to the log takes longer; 0: never.",
     )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field
 from pydantic_settings import NoDecode
 
-from cli.common.units import Address
+from cli.common import Address
 from cli.settings.endpoints import Endpoint, endpoint
 from cli.settings.setting_types import ExpandedPath, several
 from eventstore.shown import escaped
@@ -30,12 +30,12 @@ class Listen(NamedTuple):
     """Settings that hold for this listener only, as they were written."""
 
     def __str__(self) -> str:
-        """Give the endpoint."""
+        """Return the endpoint."""
         return str(self.endpoint)
 
     @property
     def loopback(self) -> bool:
-        """Tell whether only this machine can reach it."""
+        """Return whether only this machine can reach it."""
         return self.endpoint.loopback
 
 
@@ -166,13 +166,13 @@ class ListenerFields(BaseModel):
 
     @property
     def certified(self) -> bool:
-        """Tell whether all clients, of all the listeners, have shown a good certificate."""
+        """Return whether all clients, of all the listeners, have shown a good certificate."""
         required = self.tls_client_certs == "required"
         return required and all(one.endpoint.encrypted for one in self.listen)
 
     @property
     def reachable(self) -> bool:
-        """Tell whether clients may be on other machines; those of a proxy are."""
+        """Return whether clients may be on other machines; those of a proxy are."""
         return self.proxy_protocol or not all(one.loopback for one in self.listen)
 
 
@@ -191,7 +191,7 @@ PER_LISTENER = frozenset(
 
 
 def listed_twice(listeners: Iterable[Listen]) -> Listen | None:
-    """Give the first listener whose address or file one before it has; None: there is none."""
+    """Return the first listener whose address or file one before it has; None: there is none."""
     seen = set()
     for one in listeners:
         place = one.endpoint.place
@@ -208,7 +208,7 @@ def listed_twice(listeners: Iterable[Listen]) -> Listen | None:
 
 
 def problem(own: "Settings") -> str | None:
-    """Say what is wrong with the settings of one listener, and what to do; None: nothing."""
+    """Return what is wrong with the settings of one listener, and what to do; None: nothing."""
     place = own.listen[0]
     if place.endpoint.encrypted:
         wrong = _tls_problem(own, place)
@@ -222,22 +222,22 @@ def problem(own: "Settings") -> str | None:
     if own.allow_anonymous is False:
         certificates = ", or tls_identity" if own.certified else ""
         return (
-            f"listen = {place}: allow_anonymous = false lets nobody connect: set {users}, "
+            f"listen = {place}: allow_anonymous = false lets no client connect: set {users}, "
             f"jwt_keys or auth_subject{certificates}"
         )
     if own.reachable:
         return (
             f"listen = {place} can be reached from other machines: set {users}, or "
-            "allow_anonymous = true to let everybody in"
+            "allow_anonymous = true to admit all clients"
         )
     return (
-        f"listen = {place} lets nobody connect, for there are no certificates without TLS: set "
+        f"listen = {place} lets no client connect, for there are no certificates without TLS: set "
         f"{users}, or allow_anonymous = true there"
     )
 
 
 def _tls_problem(own: "Settings", place: Listen) -> str | None:
-    """Say what a listener with TLS lacks, or what is set in vain; None: nothing."""
+    """Return what a listener with TLS lacks, or what is set in vain; None: nothing."""
     if own.tls_cert is None or own.tls_key is None:
         return f"listen = {place}: set tls_cert and tls_key, the certificate and its private key"
     if own.tls_client_certs != "none" and own.tls_client_ca is None:

@@ -9,14 +9,14 @@ from typing import Annotated, Any
 import typer
 from pydantic.fields import FieldInfo
 
-from cli.common.units import Address, seconds, size
+from cli.common import Address, seconds, size
 from cli.settings.settings import Settings, flag
 
 Serve = Callable[[Path | None, dict[str, object]], None]
 
 
 def with_settings_flags(serve: Serve) -> Callable[..., None]:
-    """Give ``serve`` a flag per setting; it is called with the config file and the flags given.
+    """Return ``serve`` a flag per setting; it is called with the config file and the flags given.
 
     Values stay text here: ``cli.settings.settings`` reads them the same way wherever they come
     from.
@@ -115,17 +115,17 @@ _TIMES = {"d": 86_400, "h": 3600, "m": 60, "s": 1, "ms": 0.001}
 
 
 def size_shown(count: int) -> str:
-    """Give a default size as one would write it in the settings; 0 stands for no bound."""
+    """Return a default size as one would write it in the settings; 0 stands for no bound."""
     return _in_units(count, _SIZES) if count else "none"
 
 
 def time_shown(seconds: float) -> str:
-    """Give a default time as one would write it in the settings; 0 stands for never."""
+    """Return a default time as one would write it in the settings; 0 stands for never."""
     return _in_units(seconds, _TIMES) if seconds else "never"
 
 
 def _in_units(value: float, units: Mapping[str, float]) -> str:
-    """Give a value in the largest unit that it is a whole number of; else in the smallest."""
+    """Return a value in the largest unit that it is a whole number of; else in the smallest."""
     whole = (unit for unit, factor in units.items() if value % factor == 0)
     unit = next(whole, [*units][-1])
     return f"{value / units[unit]:.15g}{unit}"

@@ -29,7 +29,7 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
-from cli.common.units import Address
+from cli.common import Address
 from cli.settings import access_settings, bridge_settings
 from cli.settings.access_settings import AccessFields
 from cli.settings.bridge_settings import MoreFilters, SubjectRules, TopicFilters, UserRules
@@ -69,7 +69,7 @@ class ConfigError(FoldmqError):
 
 
 class Settings(LimitFields, AccessFields, ListenerFields, BaseSettings):
-    """Everything ``foldmq serve`` can be told. Sizes are in bytes and times in seconds.
+    """All settings of ``foldmq serve``. Sizes are in bytes and times in seconds.
 
     Both may also be written with a unit: ``"16 MiB"``, ``"30s"``.
     """
@@ -274,7 +274,7 @@ class Settings(LimitFields, AccessFields, ListenerFields, BaseSettings):
 
     @property
     def anonymous(self) -> bool:
-        """Tell whether clients without a user name may connect, to all of the listeners."""
+        """Return whether clients without a user name may connect, to all of the listeners."""
         if self.allow_anonymous is not None:
             return self.allow_anonymous
         if self.vouched or self.tls_identity != "none":
@@ -284,19 +284,19 @@ class Settings(LimitFields, AccessFields, ListenerFields, BaseSettings):
         return not self.reachable
 
     def listeners(self) -> list["Settings"]:
-        """Give the settings of each listener, which is the only one in its ``listen``.
+        """Return the settings of each listener, which is the only one in its ``listen``.
 
         Raises ConfigError for the first value that a listener has for itself and cannot have.
         """
         return [_for_listener(self, one) for one in self.listen]
 
     def reloaded(self, new: "Settings") -> "Settings":
-        """Give these settings with what a running broker takes over of ``new`` ones."""
+        """Return these settings with what a running broker takes over of ``new`` ones."""
         names = set(RELOADABLE)
         if [one.endpoint for one in new.listen] == [one.endpoint for one in self.listen]:
             names.add("listen")  # with what single ones have for themselves
         merged = self.model_copy(update={name: getattr(new, name) for name in names})
-        # What was copied counts as asked for only if somebody did ask for it.
+        # What was copied counts as set only if it was set.
         asked = (self.model_fields_set - names) | (new.model_fields_set & names)
         merged.model_fields_set.intersection_update(asked)
         return merged
@@ -382,7 +382,7 @@ class _Layer(NamedTuple):
 
 
 def flag(name: str) -> str:
-    """Give the command line flag of a setting."""
+    """Return the command line flag of a setting."""
     return "--" + name.replace("_", "-")
 
 
@@ -489,7 +489,7 @@ _LISTED = {
 
 
 def _allowed(name: str, error: ErrorDetails) -> str:
-    """Say what is allowed instead, from pydantic's account of what is wrong."""
+    """Return what is allowed instead, from pydantic's error."""
     limits: dict[str, Any] = error.get("ctx", {})
     match error["type"]:
         case "int_parsing" | "int_from_float" | "int_type":

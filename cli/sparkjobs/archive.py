@@ -6,9 +6,9 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 
 from cli.common import text
-from cli.live.broker_client import LiveBroker, NoAnswer, NoLiveBroker
-from cli.logsource.source import say
-from cli.operator.bulk_change import by
+from cli.live import LiveBroker, NoAnswer, NoLiveBroker
+from cli.logsource import say
+from cli.operator import by
 from cli.sparkjobs.job_runner import Job, run, write
 from cli.sparkjobs.log_location import Found, absolute
 from cli.sparkjobs.spark_flags import SparkFlags

@@ -7,11 +7,11 @@ import sys
 from pathlib import Path
 
 from cli.common import text
-from cli.logsource.moments import parse_moment
-from cli.logsource.source_flags import UsageError
+from cli.logsource import parse_moment
 from cli.sparkjobs.claims import Claims, of_brokers, of_nobody, of_projections
 from cli.sparkjobs.job_runner import Job, run, write
 from cli.sparkjobs.spark_flags import SparkFlags
+from eventstore.errors import UsageError
 from spark.audit.facts.outcome import Outcome
 from spark.audit.pipeline import audit
 from spark.report import json_report, page
@@ -21,17 +21,17 @@ from spark.runtime.errors import NotWritable
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is to be audited and told."""
+    """What is audited and reported."""
 
     at: str | None
-    """As of which moment; then nobody is asked, for who would know what was then."""
+    """As of which moment; brokers are not asked then, as they only know the present."""
     html: Path | None
     """File for the report as a page."""
     as_json: bool
     stored: bool
     """Compare with the stored projections, not with the broker."""
     alone: bool
-    """Compare with nobody."""
+    """Compare with no broker."""
     cluster: bool
     """The nodes are one cluster."""
 

@@ -3,14 +3,12 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from cli.common import text
-from cli.compare.live_state import Asking, Attested, NoBroker, Unanswered
-from cli.compare.stored_projections import Held, ProjectionReader, Projections
-from cli.live.broker_client import NoLiveBroker
-from cli.logsource.source import Source
+from cli.common import progress, text
+from cli.live import NoBroker, NoLiveBroker, StateClient
 from cli.sparkjobs.log_location import Found
 from eventstore.format.positions import Position, position
-from eventstore.nats.discovery import PREFIX
+from eventstore.reading import LogSource
+from projections.comparison import LiveState, ProjectionReader, StoredItem, StoredProjections
 from spark.audit.facts.outcome import ALL_CLAIM as ALL
 from spark.audit.facts.outcome import RETAINED_CLAIM as RETAINED
 from spark.audit.facts.outcome import SESSION_CLAIM as SESSION
@@ -41,7 +39,7 @@ async def of_brokers(found: Found) -> Claims:
     """
     claims = Claims()
     for log in found.logs:
-        node = await _node(log)
+        node = await log.node()
         if not log.live:
             raise _nobody(node, f"none runs on {log.where}")
         claims.rows += await _of_broker(log, node)
@@ -52,32 +50,21 @@ async def of_projections(found: Found) -> Claims:
     """Return what is stored beside all logs. Raises Unsettled, or LogUnavailable."""
     claims = Claims()
     for log in found.logs:
-        node = await _node(log)
-        stored = await ProjectionReader(log, node).all()
+        node = await log.node()
+        stored = await ProjectionReader(log, node, progress).all()
         _, last = await log.bounds()
         claims.rows += _stored(node, stored, position(last + 1, 0))
         claims.notes += _unusable(node, stored)
     return claims
 
 
-async def _node(log: Source) -> str:
-    if not log.last:
-        return log.stream.removeprefix(PREFIX)
-    return (await log.some([log.last]))[-1].node
-
-
-async def _of_broker(log: Source, node: str) -> list[Claim]:
-    asking = Asking(log, node)
+async def _of_broker(log: LogSource, node: str) -> list[Claim]:
+    broker = StateClient(log, node)
     try:
-        said = await asking.all()
-        await asking.until_stored(said.end)
+        said = await broker.all()
+        await broker.until_stored(said.end)
     except NoBroker as error:
         raise _nobody(error.node, error.why) from None
-    except (ValueError, KeyError, TypeError, IndexError) as error:
-        raise Unanswered(
-            f"the broker of node {text.name(node)} answers what this foldmq does not understand "
-            f"({type(error).__name__}): is it of another version?"
-        ) from None
     return list(_told(node, said))
 
 
@@ -88,7 +75,7 @@ def _nobody(node: str, why: str) -> NoLiveBroker:
     )
 
 
-def _told(node: str, said: Attested) -> Iterator[Claim]:
+def _told(node: str, said: LiveState) -> Iterator[Claim]:
     yield Claim(BROKER, node, ALL, "", said.begun, None)
     for page in said.pages:
         for kind, some in ((SESSION, page.sessions), (RETAINED, page.retained)):
@@ -96,7 +83,7 @@ def _told(node: str, said: Attested) -> Iterator[Claim]:
                 yield Claim(BROKER, node, kind, name, page.bound, _hex(digest))
 
 
-def _stored(node: str, stored: Projections, end: Position) -> Iterator[Claim]:
+def _stored(node: str, stored: StoredProjections, end: Position) -> Iterator[Claim]:
     """Yield what is stored as of its mark; what is newer, as of its own version."""
     mark = position(stored.mark.sequence + 1, 0) if stored.mark is not None else 0
     if mark and not stored.torn and not stored.damaged:
@@ -109,11 +96,11 @@ def _stored(node: str, stored: Projections, end: Position) -> Iterator[Claim]:
         yield Claim(PROJECTIONS, node, RETAINED, name, bound, _hex(held.digest))
 
 
-def _bound(mark: Position, held: Held, end: Position) -> Position:
+def _bound(mark: Position, held: StoredItem, end: Position) -> Position:
     return min(max(mark, held.version), end)
 
 
-def _unusable(node: str, stored: Projections) -> Iterator[str]:
+def _unusable(node: str, stored: StoredProjections) -> Iterator[str]:
     of = f"the projections of node {text.name(node)}"
     if stored.useless is not None:
         yield f"{of} would not be used at a start, but all of the log: {stored.useless}"

@@ -10,11 +10,11 @@ from typing import TypeVar
 
 from pyspark.sql import SparkSession
 
-from cli.logsource.moments import Moment
-from cli.logsource.source_flags import UsageError
+from cli.logsource import Moment
 from cli.sparkjobs.log_location import Found, find, until
 from cli.sparkjobs.spark_flags import MASTER, MEMORY, SparkFlags
 from cli.sparkjobs.spark_progress import Tasks, busy
+from eventstore.errors import UsageError
 from spark.datasource.log import Log
 from spark.runtime.session import abandon, is_submitted, running_session
 
@@ -98,7 +98,7 @@ def write(line: str) -> None:
 
 @contextlib.contextmanager
 def _ended_by(*numbers: signal.Signals) -> Iterator[None]:
-    """Have signals end what is done, and leave nothing behind.
+    """Let signals end the job, and leave nothing behind.
 
     Who waits for Spark would go on waiting while the jobs are taken back one by one: the JVM is
     killed first, and what is raised because of that is not what is told.

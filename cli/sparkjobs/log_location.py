@@ -9,13 +9,13 @@ from pathlib import Path
 from nats.aio.client import Client
 
 from cli.common import text
-from cli.logsource.moments import Moment, cut_at, cut_off
-from cli.logsource.source import CutOff, Place, Source, connect_to, find_place, named_stream, say
-from cli.logsource.source_flags import UsageError
-from cli.settings.settings import Settings, load
+from cli.logsource import Moment, cut_off, find_location, named_stream, point_at, say
+from cli.settings import Settings, load
 from cli.sparkjobs.spark_flags import MASTER, SparkFlags
+from eventstore.errors import CutOff, UsageError
 from eventstore.nats.connection import ConnectionOptions
 from eventstore.paths import expanded
+from eventstore.reading import LogLocation, LogSource
 from spark.datasource.discovery import find_with, in_archive
 from spark.datasource.options import Options
 from spark.datasource.planning import ranges
@@ -30,7 +30,7 @@ class Found:
 
     options: Mapping[str, str] = field(repr=False)
     """For the source of Spark; they hold a password where there is one."""
-    logs: list[Source] = field(default_factory=list)
+    logs: list[LogSource] = field(default_factory=list)
     """The logs on a NATS server, open as long as they are looked at; none: an archive alone."""
     where: str = ""
     """The place, for a person."""
@@ -60,14 +60,13 @@ async def find(
     _require_reachable(settings, flags)
     if archive:
         in_archive(Options.read(archive))
-    place = await find_place(stack, settings, flags.source)
-    connected = await connect_to(client, place)
-    logs = await _logs(place, connected)
+    location = await find_location(stack, settings, flags.source)
+    logs = await _logs(location, await location.connect(client))
     streams = [log.stream for log in logs]
     if flags.source.verbose:
-        say(place.reading(streams))
-    options = {**_access(place.access), "stream": ",".join(streams), **archive}
-    return Found(options, logs, place.where, tuple(streams))
+        say(location.reading(streams))
+    options = {**_access(location.access), "stream": ",".join(streams), **archive}
+    return Found(options, logs, location.where, tuple(streams))
 
 
 def _archive_alone(archive: dict[str, str], flags: SparkFlags) -> Found:
@@ -82,7 +81,7 @@ def _archive_alone(archive: dict[str, str], flags: SparkFlags) -> Found:
 
 
 def absolute(path: str) -> str:
-    """Give a directory as Spark's workers find it; a URI is left as it is.
+    """Return a directory as Spark's workers find it; a URI is left as it is.
 
     Raises NoHome, or UsageError for a name that Spark cannot be told.
     """
@@ -108,7 +107,7 @@ async def until(found: Found, at: Moment | None) -> dict[str, str]:
     for log in found.logs:
         await _check_kept(found, log, at)
         if at.position is not None:
-            await cut_at(log, at)
+            await point_at(log, at)
     return _known(found, {"until": said})
 
 
@@ -135,13 +134,13 @@ def _said(found: Found, moment: Moment) -> str:
     return moment.text
 
 
-async def _check_kept(found: Found, log: Source, at: Moment) -> None:
+async def _check_kept(found: Found, log: LogSource, at: Moment) -> None:
     if "archive" not in found.options and await cut_off(log, at):
         raise CutOff(f"nothing is known of {at.text}: {log.beginning()}")
 
 
-async def _logs(place: Place, client: Client) -> list[Source]:
-    logs = [await place.open(client, stream) for stream in await place.streams(client)]
+async def _logs(location: LogLocation, client: Client) -> list[LogSource]:
+    logs = [await location.open(client, stream) for stream in await location.streams(client)]
     for log in logs:
         log.require_whole()
         await log.require_noted()

@@ -21,11 +21,10 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from cli.common import text
-from cli.common.tables import Column, Table
-from cli.logsource.source_flags import UsageError
+from cli.common import Column, Table, text
 from cli.sparkjobs.job_runner import Job, write
 from cli.sparkjobs.log_location import absolute
+from eventstore.errors import UsageError
 from eventstore.format.positions import (
     INDEX_BITS,
     MAX_INDEX,
@@ -47,7 +46,7 @@ _ISO = "yyyy-MM-dd'T'HH:mm:ss.SSS'Z'"
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class OutputTarget:
     """Where to write, and how."""
 
     format: Format
@@ -56,7 +55,7 @@ class Target:
     limit: int | None = None
 
 
-def target(output: str | None, format_: str | None, limit: int | None) -> Target:
+def target(output: str | None, format_: str | None, limit: int | None) -> OutputTarget:
     """Return where to write; raises UsageError for what does not go together, NotWritable."""
     chosen = format_ or ("table" if output is None else "parquet")
     if chosen not in get_args(Format):
@@ -64,17 +63,17 @@ def target(output: str | None, format_: str | None, limit: int | None) -> Target
     if output is None:
         if chosen == "parquet":
             raise UsageError("parquet goes into a directory: give --output DIR")
-        return Target("json" if chosen == "json" else "table", None, limit)
+        return OutputTarget("json" if chosen == "json" else "table", None, limit)
     if chosen == "table":
         raise UsageError("a table goes to stdout: leave out --output, or --format")
     directory = absolute(output)
     if "://" not in directory and Path(directory).exists():
         raise NotWritable(f"{shown(output)} is there already: give another --output")
-    return Target("json" if chosen == "json" else "parquet", directory, limit)
+    return OutputTarget("json" if chosen == "json" else "parquet", directory, limit)
 
 
 def as_of(log: Log) -> str:
-    """Say for a person up to where a log is read that is pinned."""
+    """Return as text up to where a pinned log is read."""
     ends = json.loads(log.options.get("until", "{}"))
     if not isinstance(ends, dict):
         return "before the first record"
@@ -94,7 +93,7 @@ def _place(end: Position) -> str:
 def put(
     job: Job,
     found: DataFrame,
-    to: Target,
+    to: OutputTarget,
     order: Sequence[str],
     columns: Sequence[Column[Row]],
     noun: str,
@@ -123,13 +122,13 @@ def put(
 
 
 def _in_milliseconds(found: DataFrame) -> DataFrame:
-    """Give rows whose times are Unix times, which no time zone can turn."""
+    """Return rows whose times are Unix times, which no time zone can turn."""
     times = [one.name for one in found.schema if isinstance(one.dataType, TimestampType)]
     return found.withColumns({name: F.unix_millis(name) for name in times})
 
 
 def told(found: DataFrame) -> DataFrame:
-    """Give rows as people and JSON have them: positions as 5.0, times as text, payloads as text.
+    """Return rows as people and JSON have them: positions as 5.0, times as text, payloads as text.
 
     A payload that is no UTF-8 is in base64, in a column named so.
     """
@@ -161,7 +160,7 @@ def _told(column: SparkColumn, kind: DataType, name: str) -> SparkColumn:
 
 
 def _object(row: Row) -> dict[str, Any]:
-    """Give a row as a JSON object; of a payload in text or base64, only the one that it is in."""
+    """Return a row as a JSON object; of a payload in text or base64, only the one that it is in."""
     found = row.asDict(recursive=True)
     for name in [key for key in found if key.endswith("_base64")]:
         plain = name.removesuffix("_base64")
@@ -171,7 +170,7 @@ def _object(row: Row) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _made(job: Job, found: DataFrame) -> Iterator[DataFrame]:
-    """Give rows that are ready, so that nothing but them is written while they are."""
+    """Return rows that are ready, so that nothing but them is written while they are."""
     kept = found.persist(StorageLevel.DISK_ONLY)
     try:
         with job.busy("rebuilding"):
@@ -181,7 +180,7 @@ def _made(job: Job, found: DataFrame) -> Iterator[DataFrame]:
         kept.unpersist()
 
 
-def save(found: DataFrame, to: Target) -> int:
+def save(found: DataFrame, to: OutputTarget) -> int:
     """Write rows into the directory; return how many."""
     counted = Observation("rows")
     seen = found.observe(counted, F.count(F.lit(1)).alias("rows"))

@@ -5,9 +5,8 @@ from dataclasses import dataclass
 
 from pyspark.sql import Row
 
-from cli.common import text
-from cli.common.tables import Column
-from cli.logsource.moments import parse_moment
+from cli.common import Column, text
+from cli.logsource import parse_moment
 from cli.sparkjobs.job_runner import Job, nothing, run
 from cli.sparkjobs.output import as_of, put, target
 from cli.sparkjobs.spark_flags import SparkFlags
@@ -139,7 +138,7 @@ def run_rebuild(
 ) -> None:
     """Rebuild one of the projections and write it.
 
-    Raises UsageError for flags that make no sense, CutOff for a moment that is not known any more.
+    Raises UsageError for flags that make no sense, CutOff for a moment that is no longer known.
     """
     view = _VIEWS[what]
     to = target(output, format_, limit)

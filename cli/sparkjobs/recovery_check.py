@@ -90,7 +90,7 @@ def _start(start: Start) -> str:
 
 
 def as_object(outcome: RecoveryOutcome) -> dict[str, object]:
-    """Give what was found as a JSON object."""
+    """Return what was found as a JSON object."""
     return {
         "recovered": outcome.kept,
         "violations": dict(outcome.counts),

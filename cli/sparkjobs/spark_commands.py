@@ -32,7 +32,7 @@ _Format = Annotated[
 ]
 _Limit = Annotated[
     int | None,
-    typer.Option("--limit", metavar="N", min=1, max=_MOST, help="Not more than so many."),
+    typer.Option("--limit", metavar="N", min=1, max=_MOST, help="Print at most N."),
 ]
 
 spark_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, add_completion=False)
@@ -99,7 +99,7 @@ def _audit(
         bool, typer.Option("--stored", help="Compare with what is stored, not with the broker.")
     ] = False,
     no_broker: Annotated[
-        bool, typer.Option("--no-broker", help="Compare with nobody: the log alone.")
+        bool, typer.Option("--no-broker", help="Compare with no broker: the log alone.")
     ] = False,
     cluster: Annotated[
         bool,

@@ -8,7 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.logsource.source_flags import SourceFlags, UsageError, with_source_flags
+from cli.logsource import SourceFlags, with_source_flags
+from eventstore.errors import UsageError
 
 MASTER = "local[*]"
 MEMORY = "2g"
@@ -68,12 +69,12 @@ _OWN: dict[str, object] = {"master": _Master, "memory": _Memory, "conf": _Conf}
 
 
 def with_spark_flags(command: Callable[..., None]) -> Callable[..., None]:
-    """Give ``command``, whose first parameter is a SparkFlags, the flags that make one."""
+    """Return ``command``, whose first parameter is a SparkFlags, the flags that make one."""
     return _with_flags(command, {"archive": _Archive, **_OWN})
 
 
 def with_spark_flags_but_archive(command: Callable[..., None]) -> Callable[..., None]:
-    """Do the same for a command that takes no archive, or one of its own."""
+    """Add the flags to a command that takes no archive, or one of its own."""
     return _with_flags(command, _OWN)
 
 

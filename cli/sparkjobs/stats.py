@@ -2,14 +2,13 @@
 
 import sys
 
-from cli.common import text
-from cli.common.units import seconds
-from cli.logsource.moments import parse_moment
-from cli.logsource.source_flags import UsageError
+from cli.common import seconds, text
+from cli.logsource import parse_moment
 from cli.sparkjobs.job_runner import Job, run
 from cli.sparkjobs.log_location import Found, since
 from cli.sparkjobs.output import save, target
 from cli.sparkjobs.spark_flags import SparkFlags
+from eventstore.errors import UsageError
 from spark.storage.directories import shown
 from spark.traffic import traffic_report
 from spark.traffic.traffic_stats import KEYS, stats

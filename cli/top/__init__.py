@@ -6,3 +6,19 @@
 - ``once``: one frame as text or JSON.
 - ``top_app``, ``views``: the full-screen view.
 """
+
+from typing import TYPE_CHECKING
+
+from cli.common.front_door import front_door
+
+if TYPE_CHECKING:
+    from cli.top import top_command
+else:
+    __getattr__ = front_door(
+        __name__,
+        {
+            "top_command": "top_command",
+        },
+    )
+
+__all__ = ["top_command"]

@@ -9,17 +9,30 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from cli.common import text
-from cli.top.data.top_queries import Questions
-from cli.top.text.columns import ACTORS, TOPICS, Column, Row, cells_of, fitting, head, topic_rows
-from cli.top.text.rate_history import History
-from cli.top.text.rates import between
-from cli.top.text.styled_text import plain
-from cli.top.text.summary import Frame, header, health, summary, troubles
+from cli.top.data import Questions
+from cli.top.text import (
+    ACTORS,
+    TOPICS,
+    Frame,
+    History,
+    Row,
+    TopColumn,
+    between,
+    cells_of,
+    fitting,
+    head,
+    header,
+    health,
+    plain,
+    summary,
+    topic_rows,
+    troubles,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from cli.top.data.broker_link import Link
+    from cli.live import BrokerLink
 
 _ROWS = 20
 """Rows of each table."""
@@ -27,7 +40,7 @@ _NO_CURVES = 80
 """Columns of the figures: what is to their right are curves, which one frame does not have."""
 
 
-async def run(link: Link, interval: float, sort: str, width: int, *, as_json: bool) -> None:
+async def run(link: BrokerLink, interval: float, sort: str, width: int, *, as_json: bool) -> None:
     """Print a frame that is ``width`` columns wide; raises NoLiveBroker."""
     questions = Questions(link)
     before = await questions.status(topics=True)
@@ -78,7 +91,7 @@ def as_text(
     yield from _table(TOPICS, topic_rows(status.get("topics", []), came)[:_ROWS], "rate", width)
 
 
-def _table(columns: Sequence[Column], rows: list[Row], sort: str, width: int) -> Iterator[str]:
+def _table(columns: Sequence[TopColumn], rows: list[Row], sort: str, width: int) -> Iterator[str]:
     if not rows:
         return
     sized = fitting(columns, width)

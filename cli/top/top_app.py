@@ -9,17 +9,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from textual.app import App
 from textual.binding import Binding, BindingType
 
-from cli.top.data.broker_link import NotUnderstood, understood
-from cli.top.data.watched_broker import Monitor
-from cli.top.views.base_view import View
-from cli.top.views.help_view import Help
-from cli.top.views.overview_view import Overview
+from cli.live import NotUnderstood, understood
+from cli.top.data import WatchedBroker
+from cli.top.views import Help, Overview, View
 from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:
     from textual.screen import Screen
 
-    from cli.top.data.broker_link import Link
+    from cli.live import BrokerLink
 
 
 class Top(App[str]):
@@ -37,11 +35,11 @@ class Top(App[str]):
         Binding("question_mark,f1", "help", show=False),
     ]
 
-    def __init__(self, link: Link, interval: float, sort: str) -> None:
+    def __init__(self, link: BrokerLink, interval: float, sort: str) -> None:
         super().__init__(ansi_color=True)
         self.theme = "ansi-dark"
         self.animation_level = "none"
-        self.monitor = Monitor(link, interval)
+        self.monitor = WatchedBroker(link, interval)
         self._first_sort = sort
 
     def get_default_screen(self) -> Screen[Any]:

@@ -8,15 +8,18 @@ import shutil
 import sys
 from typing import TYPE_CHECKING
 
-from cli.inspection.actor_list import say_where
-from cli.live.broker_client import LiveBroker, NoLiveBroker, open_broker
-from cli.logsource.source_flags import SourceFlags, UsageError
-from cli.top.data.broker_link import Link, understood
-from cli.top.text.columns import ACTOR_SORTS
+from cli.inspection import say_where
+from cli.live import BrokerLink, LiveBroker, NoLiveBroker, open_broker, understood
+from cli.top.text import ACTOR_SORTS
+from eventstore.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from cli.logsource import SourceFlags
+
+ANSWER_SECONDS = 4.0
+"""How long an answer may take until the broker counts as away."""
 _WIDTH = 100
 """Columns of a frame as text where there is no terminal."""
 
@@ -46,7 +49,7 @@ async def _run(
                 say_where(broker)
             yield broker
 
-    link = Link(find)
+    link = BrokerLink(find, answer_seconds=ANSWER_SECONDS)
     try:
         if once:
             await _print(link, interval, sort, as_json=as_json)
@@ -57,7 +60,7 @@ async def _run(
         await link.close()
 
 
-async def _print(link: Link, interval: float, sort: str, *, as_json: bool) -> None:
+async def _print(link: BrokerLink, interval: float, sort: str, *, as_json: bool) -> None:
     from cli.top import once
 
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else _WIDTH
@@ -65,7 +68,7 @@ async def _print(link: Link, interval: float, sort: str, *, as_json: bool) -> No
         await once.run(link, interval, sort, width, as_json=as_json)
 
 
-async def _watch(link: Link, interval: float, sort: str) -> None:
+async def _watch(link: BrokerLink, interval: float, sort: str) -> None:
     # textual takes a quarter of a second to load.
     from cli.top.top_app import Top
 

@@ -1,4 +1,4 @@
-"""``foldmq acl``: what permissions say about somebody, before it matters."""
+"""``foldmq acl``: what the permissions allow a client."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import typer
 from actors.authz import rules_file
 from actors.authz.rules import Explanation, Permissions, Rule
 from cli.common import text
-from cli.logsource.source_flags import UsageError
 from cli.settings import settings
+from eventstore.errors import UsageError
 from protocol.mqtt.topics import (
     TopicError,
     is_reserved_filter,
@@ -33,7 +33,7 @@ _LONGEST = 300
 
 
 class Question(NamedTuple):
-    """Who wants to do what."""
+    """An action of a client, to be decided."""
 
     user: str | None
     client: str

@@ -10,12 +10,14 @@ _app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, add_completion=F
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the program."""
-    app.add_typer(_app, name="acl", help="Look into permissions: who may do what, and why.")
+    app.add_typer(
+        _app, name="acl", help="Check the permissions: what a client may do, and by which rule."
+    )
 
 
 @_app.callback()
 def _acl() -> None:
-    """Look into permissions: who may do what, and why."""
+    """Check the permissions: what a client may do, and by which rule."""
 
 
 @_app.command("check")

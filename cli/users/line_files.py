@@ -9,16 +9,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from cli.settings.settings import ConfigError
+from cli.settings import ConfigError
 
 PATIENCE: Final = 5.0
-"""Seconds to wait for somebody else who changes the file: that takes milliseconds."""
+"""Seconds to wait for another process that changes the file: that takes milliseconds."""
 _LOOK_AGAIN: Final = 0.02
 
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Keep others who run this from changing the file meanwhile.
+    """Keep other processes from changing the file meanwhile.
 
     What is locked is the file, which only those can hold who may read its hashes; one that is to be
     made is not there, so that its directory is locked instead. Each change replaces the file: who
@@ -42,7 +42,7 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def _is_of(path: Path, held: int) -> bool:
-    """Tell whether what is held is the file of that name; or the directory, while there is none."""
+    """Return whether what is held is the file of that name, or its directory if there is none."""
     try:
         now = path.stat()
     except OSError:
@@ -57,7 +57,7 @@ def _lock(path: Path, held: int, deadline: float) -> None:
         except BlockingIOError:
             if time.monotonic() >= deadline:
                 raise ConfigError(
-                    f"{path}: somebody else is changing it, or keeps it or its directory locked"
+                    f"{path}: another process is changing it, or keeps it or its directory locked"
                 ) from None
             time.sleep(_LOOK_AGAIN)
         except OSError:

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from actors.authn import passwords
 from cli.common import text as shown
-from cli.settings.settings import ConfigError
+from cli.settings import ConfigError
 from cli.users import line_files
 
 
@@ -60,7 +60,7 @@ def delete_user(path: Path, user: str) -> None:
 
 
 def list_users(path: Path) -> list[tuple[str, str]]:
-    """Give the users in the order of the file, each with the kind of hash it has.
+    """Return the users in the order of the file, each with the kind of hash it has.
 
     Raises PasswordFileError for a file that cannot be read or has a bad line.
     """

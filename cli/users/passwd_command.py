@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.common import text
-from cli.logsource.source_flags import UsageError
+from eventstore.errors import UsageError
 
 if TYPE_CHECKING:
     from cli.users.passwd import Imported

@@ -4,3 +4,21 @@ It is a process of its own (``foldmq web``, started by ``foldmq serve``), so tha
 a page nor folding the log holds up a client. What is now comes from the broker's inspector, what
 was from its log, by the same modules as ``foldmq log`` and ``foldmq replay``.
 """
+
+from typing import TYPE_CHECKING
+
+from cli.common.front_door import front_door
+
+if TYPE_CHECKING:
+    from cli.web import web_command
+    from cli.web.child import WebPage
+else:
+    __getattr__ = front_door(
+        __name__,
+        {
+            "child": "WebPage",
+            "web_command": "web_command",
+        },
+    )
+
+__all__ = ["WebPage", "web_command"]

@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Self
 
 import structlog
 
-from cli.common.units import Address
-from cli.settings.bind import ListenError, bind, excuse
-from cli.settings.settings import PREFIX, Settings
-from cli.web.auth.own_token import TOKEN_FILE, TokenError, find_token
+from cli.common import Address
+from cli.settings import PREFIX, ListenError, Settings, bind, excuse
+from cli.web.auth import TOKEN_FILE, TokenError, find_token
 from eventstore.server.process import end_process
 
 if TYPE_CHECKING:
@@ -61,7 +60,7 @@ class WebPage:
         self._stopping = False
 
     def listen(self) -> None:
-        """Take the address; raises ListenError when it was asked for and cannot be had."""
+        """Bind the address; raise ListenError if it was set and is not available."""
         place = self._settings.web
         if place is None:
             return
@@ -148,7 +147,7 @@ class WebPage:
 def environment_for(settings: Settings, datadir: DataDir) -> dict[str, str]:
     """Return the environment of the process: how to log, and how to reach a foreign NATS.
 
-    Secrets go this way, not as arguments, which everybody on the machine can see.
+    Secrets go this way, not as arguments, which all users of the machine can see.
     """
     given = {key: value for key, value in os.environ.items() if not key.startswith(PREFIX)}
     chosen: dict[str, str] = {"log_level": settings.log_level, "log_format": settings.log_format}

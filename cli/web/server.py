@@ -14,16 +14,13 @@ from pathlib import Path
 import structlog
 from aiohttp import web
 
-from cli.common import logging_setup
-from cli.common.allowed_hosts import Hosts, is_wildcard
-from cli.common.units import Address, address
-from cli.logsource.source_flags import SourceFlags, UsageError
-from cli.settings.bind import bind
-from cli.settings.settings import load
-from cli.web.auth.own_token import TOKEN_FILE, Token, find_token
-from cli.web.auth.tokens import TOKENS_FILE, Tokens
+from cli.common import Address, Hosts, address, is_wildcard, logging_setup
+from cli.logsource import SourceFlags
+from cli.settings import bind, load
+from cli.web.auth import TOKEN_FILE, TOKENS_FILE, Token, Tokens, find_token
 from cli.web.tokentrail import RECORDED_FILE
 from cli.web.web_app import make_app
+from eventstore.errors import UsageError
 
 log = structlog.get_logger("foldmq")
 
@@ -48,7 +45,7 @@ def run(
     """
     settings = load(flags.settings, os.environ, flags.config)
     logging_setup.configure(settings.log_level, settings.log_format)
-    # What is wrong with somebody's HTTP is not for the broker's log.
+    # Bad HTTP of a client is not for the broker's log.
     logging.getLogger("aiohttp").setLevel(logging.CRITICAL + 1)
     token = find_token(_token_file(settings.data_dir, token_file))
     if tokens_file is None and settings.data_dir.is_dir():

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from cli.operator.bulk_change import by
-from cli.settings.settings import ConfigError
+from cli.operator import by
+from cli.settings import ConfigError
 from cli.users import line_files
-from cli.web.auth.tokens import BadTokens, Grant, ends, read
+from cli.web.auth import BadTokens, Grant, ends, read
 from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:

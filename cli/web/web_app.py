@@ -7,18 +7,12 @@ from pathlib import Path
 
 from aiohttp import web
 
-from cli.common.allowed_hosts import Hosts
-from cli.logsource.source_flags import SourceFlags
-from cli.web.auth.audit_trail import Trail
-from cli.web.auth.tokens import Tokens
-from cli.web.history.background_fold import Histories
-from cli.web.live.broker_connection import Link
-from cli.web.live.samples import Samples
-from cli.web.pages.lists import Lists
-from cli.web.pages.middleware import Guard
-from cli.web.pages.overview import Pages
-from cli.web.pages.session import SessionPages
-from cli.web.pages.site import Site
+from cli.common import Hosts
+from cli.logsource import SourceFlags
+from cli.web.auth import Tokens, Trail
+from cli.web.history import Histories
+from cli.web.live import LogLink, Samples
+from cli.web.pages import Guard, Lists, Pages, SessionPages, Site
 from cli.web.tokentrail import TokenTrail
 
 _STATIC = Path(__file__).parent / "static"
@@ -33,7 +27,7 @@ def make_app(
     ``recorded`` is the file of the tokens that the log was told of; None: it is told of none.
     """
     app = web.Application(client_max_size=_LARGEST_FORM)
-    link = Link(flags)
+    link = LogLink(flags)
     site = Site(link)
     samples = Samples(link)
     histories = Histories(link)

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from cli.logsource.source_flags import SourceFlags, with_broker_flags
+from cli.logsource import SourceFlags, with_broker_flags
 from cli.web.auth import token_command
 
 

@@ -26,7 +26,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -34,6 +34,7 @@ import orjson
 from eventstore.errors import CorruptLog, UnknownLogFormat
 from eventstore.format.events import (
     Event,
+    LogEvent,
     MessagePublished,
     MessagesCarried,
     RetainedSnapshot,
@@ -42,6 +43,7 @@ from eventstore.format.events import (
     parse_event,
 )
 from eventstore.format.fast_parse import frequent
+from eventstore.format.turn_events import expanded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -57,6 +59,8 @@ _SIGNED_FROM = 36
 """The digest covers everything behind itself."""
 _LINK, _PREVIOUS = slice(4, 36), slice(36, 68)
 _OBJECTS = frozenset({dict})
+_TURN = b'"e":"Turn'
+"""How the type of an event of several sessions begins."""
 
 
 def link_of(data: bytes) -> bytes:
@@ -74,7 +78,7 @@ def encode_record(
     previous: bytes,
     node: str,
     time_ms: int,
-    events: Sequence[Event],
+    events: Sequence[LogEvent],
     payloads: Sequence[bytes],
     part: int = 0,
     last: bool = True,
@@ -105,7 +109,8 @@ class Record:
     part: int
     last: bool
     raw_events: list[dict[str, Any]]
-    """The events as JSON objects, as they were written."""
+    """The events as JSON objects, as they were written; those of several sessions replaced by the
+    ones that they stand for."""
     payload: memoryview
     """The payload area."""
 
@@ -124,6 +129,11 @@ class Record:
                     raise type(error)(f"record {self.sequence}, entry {index}: {error}") from None
             yield index, event
             index += entries(event)
+
+    def payloads(self, event: MessagePublished | RetainedSnapshot | MessagesCarried) -> list[bytes]:
+        """Return the payload of each message of one of the record's events."""
+        area = self.payload
+        return [bytes(area[start:stop]) for start, stop in pairwise(payload_bounds(event))]
 
 
 def check_record(sequence: int, data: bytes) -> int:
@@ -154,6 +164,8 @@ def decode_record(sequence: int, data: bytes) -> Record:
         events = header["events"]
         if type(events) is not list or not _OBJECTS.issuperset(map(type, events)):
             raise CorruptLog(sequence, "has a header that is none")
+        if _TURN in data[HEADER_FROM:body]:
+            events = [one for raw in events for one in expanded(raw)]
         return Record(
             sequence=sequence,
             link=link_of(data),

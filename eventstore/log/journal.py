@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections import deque
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import orjson
 import structlog
@@ -31,6 +31,7 @@ from eventstore.format.events import (
     Completed,
     Delivered,
     Event,
+    LogEvent,
     MessagePublished,
     MessagesCarried,
     Queued,
@@ -42,6 +43,12 @@ from eventstore.format.events import (
 from eventstore.format.positions import INDEX_BITS, MAX_INDEX, Position
 from eventstore.format.record_size import ESCAPED
 from eventstore.format.records import encode_record, link_of
+from eventstore.format.turn_events import (
+    TurnAcked,
+    TurnDelivered,
+    TurnPublished,
+    TurnReleased,
+)
 from eventstore.log.journal_stats import JournalStats
 
 if TYPE_CHECKING:
@@ -69,6 +76,16 @@ class Sink(Protocol):
 
     def write(self, data: bytes) -> None:
         """Take bytes whose events are on disk."""
+
+
+class JournalObserver(Protocol):
+    """Sees what is appended and what is given to the gate; it must not raise."""
+
+    def appended(self, event: Event, at: Position, payloads: Sequence[bytes]) -> None:
+        """See an event that was appended."""
+
+    def gated(self, sink: Sink, data: bytes) -> None:
+        """See bytes that a sink is to have."""
 
 
 class Effects(dict[Sink, list[bytes]]):
@@ -152,6 +169,8 @@ class Journal:
         self.max_event = 1 << 62
         """Largest event with its payloads, in bytes, that the store can take; set by the store."""
         self.stats = JournalStats()
+        self.observer: JournalObserver | None = None
+        """None nearly always."""
         self.on_relief: Callable[[], None] = _nothing
         """Called when the congestion is over."""
         self.on_durable: Callable[[int, bytes], None] = _nothing
@@ -192,7 +211,7 @@ class Journal:
         self._cut = False
         """The turn goes on although the event loop came in between: no record may end here."""
         self._turn = Effects()
-        self._events: list[Event] = []
+        self._events: list[LogEvent] = []
         self._payloads: list[bytes] = []
         self._payload_bytes = 0
         self._size = 0
@@ -286,7 +305,7 @@ class Journal:
 
     def append(
         self,
-        event: Event,
+        event: LogEvent,
         count: int = 1,
         payloads: Sequence[bytes] = (),
         size: int = 0,
@@ -325,6 +344,9 @@ class Journal:
         self._events.append(event)
         self._index += count
         self._size += need
+        if self.observer is not None:
+            # What several sessions share is not decided together while it looks on.
+            self.observer.appended(cast("Event", event), at, payloads)
         return at
 
     def has_room(self, size: int, *texts: str) -> bool:
@@ -344,6 +366,8 @@ class Journal:
 
     def after(self, sink: Sink, data: bytes) -> None:
         """Let a sink have bytes when all that was appended in this turn is on disk."""
+        if self.observer is not None:
+            self.observer.gated(sink, data)
         self._count(sink, len(data))
         chunks = self._turn.get(sink)
         if chunks is None:
@@ -358,6 +382,8 @@ class Journal:
 
     def pass_or_follow(self, sink: Sink, data: bytes) -> None:
         """Give a sink bytes that depend on no event: at once, unless it is held."""
+        if self.observer is not None:
+            self.observer.gated(sink, data)
         if sink.hold is None:
             sink.write(data)
         else:
@@ -520,13 +546,24 @@ class Journal:
             self._store.send(record)
 
 
-def _json_size(event: Event) -> int:
+def _text(names: Sequence[str]) -> int:
+    """Return the characters of some names, with what JSON writes around them."""
+    return sum(map(len, names)) + len(names)
+
+
+def _json_size(event: LogEvent) -> int:
     return len(orjson.dumps(event)) + _OFFSET_BYTES
 
 
-_WITH_PAYLOADS = (MessagePublished, WillArmed, RetainedSnapshot, MessagesCarried)
+_WITH_PAYLOADS = (
+    MessagePublished,
+    WillArmed,
+    RetainedSnapshot,
+    MessagesCarried,
+    TurnPublished,
+)
 
-_TEXT: dict[type[Event], Callable[[Any], int]] = {
+_TEXT: dict[type[LogEvent], Callable[[Any], int]] = {
     MessagePublished: lambda event: len(event.session) + sum(map(len, event.topics)),
     Delivered: lambda event: len(event.session) + len(event.filter),
     Queued: lambda event: len(event.session) + len(event.filter),
@@ -534,6 +571,10 @@ _TEXT: dict[type[Event], Callable[[Any], int]] = {
     Received: lambda event: len(event.session),
     Completed: lambda event: len(event.session),
     Released: lambda event: len(event.session),
+    TurnPublished: lambda event: _text(event.sessions) + _text(event.topics),
+    TurnDelivered: lambda event: _text(event.sessions) + _text(event.filters),
+    TurnAcked: lambda event: _text(event.sessions),
+    TurnReleased: lambda event: _text(event.sessions),
 }
 """Characters of text in the events that come most often; the size of others is measured."""
 

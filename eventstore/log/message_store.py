@@ -7,17 +7,17 @@ message.
 
 from __future__ import annotations
 
-import itertools
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from typing import TYPE_CHECKING, NamedTuple
 
 from eventstore.format.events import MessagePublished, MessagesCarried, RetainedSnapshot, WillArmed
 from eventstore.format.positions import INDEX_BITS, Position, from_runs, position
-from eventstore.format.records import Record, payload_bounds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+
+    from eventstore.format.records import Record
 
 
 class Message(NamedTuple):
@@ -122,15 +122,14 @@ def messages_of(record: Record) -> list[Stored]:
             continue
         if isinstance(event, RetainedSnapshot) and event.session is not None:
             continue
-        bounds = payload_bounds(event)
         topics = [topic.encode() for topic in event.topics]
         if not isinstance(event, RetainedSnapshot):
             topics = [topics[at] for at in event.which] if event.which else topics * event.count
-        payloads = [bytes(area[start:stop]) for start, stop in itertools.pairwise(bounds)]
+        payloads = record.payloads(event)
         if isinstance(event, MessagesCarried):
             found += _as_before(from_runs(event.refs), topics, payloads)
         else:
-            found.append(Stored(base + index, topics, payloads, bounds[-1] - bounds[0]))
+            found.append(Stored(base + index, topics, payloads, sum(map(len, payloads))))
     return found
 
 

@@ -36,6 +36,7 @@ from projections.audit.expected_messages import Message, Owed
 from projections.audit.ordering import Resending, TopicOrder
 from projections.audit.rules import UNEXPECTED, Rule, Violation
 from projections.audit.turn_subscriptions import InTurn
+from projections.state.misfits import MISFITS
 from projections.state.single_session import SessionFold
 from projections.state.snapshot import Part, encode
 from projections.state.waiting_queue import RETAIN_FLAG
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
 BUCKETS: Final = 40
 """Latencies are counted by their bit length in milliseconds: 0, 1, 2-3, 4-7, ..."""
 
-_MISFITS = (ValueError, KeyError, IndexError, TypeError, AttributeError)
 _BEYOND: Final = 1 << 62
 """A position behind every log."""
 
@@ -146,7 +146,7 @@ class SessionAudit:
             elif self._known:
                 self._check_with_state(event, at, time_ms)
             fold.take(event, at, time_ms, payload)
-        except _MISFITS as error:
+        except MISFITS as error:
             self._broken = True
             self._tell(Rule.EVENT, at, f"{type(event).__name__} does not fit: {error!r:.100}")
             return

@@ -6,7 +6,6 @@ the fold is *partial*: it knows a session from its snapshot, or from its beginni
 
 from __future__ import annotations
 
-import itertools
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from eventstore.format.events import (
@@ -15,9 +14,9 @@ from eventstore.format.events import (
     BrokerStopped,
     CheckpointBegun,
     CheckpointCompleted,
-    Event,
     LogArchived,
     LogCut,
+    LogEvent,
     MessagePublished,
     MessagesCarried,
     OperatorActed,
@@ -32,7 +31,14 @@ from eventstore.format.events import (
     entries,
 )
 from eventstore.format.positions import INDEX_BITS, Position, from_runs, position
-from eventstore.format.records import Record, payload_bounds
+from eventstore.format.turn_events import (
+    TurnAcked,
+    TurnDelivered,
+    TurnEvent,
+    TurnPublished,
+    TurnReleased,
+)
+from projections.state import turn_fold
 from projections.state.retained import RetainedIndex
 from projections.state.session import EVOLVE, SessionState
 from projections.state.session_table import SessionTable
@@ -40,6 +46,8 @@ from projections.state.snapshot import Part, decode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
+
+    from eventstore.format.records import Record
 
 
 class Checkpoint(NamedTuple):
@@ -143,15 +151,13 @@ class NodeState:
             if type(event) is RetainedSnapshot or (
                 type(event) is MessagePublished and event.retain
             ):
-                bounds = payload_bounds(event)
-                area = record.payload
-                payloads = [bytes(area[start:stop]) for start, stop in itertools.pairwise(bounds)]
+                payloads = record.payloads(event)
             self.apply(event, base + index, record.time_ms, payloads)
         if event is not None:
             self.entries += index + entries(event)
 
     def apply(
-        self, event: Event, at: Position, time_ms: int, payloads: Sequence[bytes] = ()
+        self, event: LogEvent, at: Position, time_ms: int, payloads: Sequence[bytes] = ()
     ) -> SessionState | None:
         """Fold one event; return the state of the session that it belongs to, if that goes on.
 
@@ -304,7 +310,30 @@ class NodeState:
     def _cleared(self, event: RetainedCleared, _at: Position, _ms: int, _: Sequence[bytes]) -> None:
         self.retained.cleared(event.topics)
 
-    def _nothing(self, _event: Event, _at: Position, _ms: int, _: Sequence[bytes]) -> None:
+    # Events that several sessions share.
+
+    def _turn_published(
+        self, event: TurnPublished, at: Position, _ms: int, _: Sequence[bytes]
+    ) -> None:
+        turn_fold.published(self._states(event), event, at)
+
+    def _turn_delivered(
+        self, event: TurnDelivered, _at: Position, ms: int, _: Sequence[bytes]
+    ) -> None:
+        turn_fold.delivered(self._states(event), event, ms)
+
+    def _turn_acked(self, event: TurnAcked, _at: Position, ms: int, _: Sequence[bytes]) -> None:
+        turn_fold.acked(self._states(event), event, ms)
+
+    def _turn_released(
+        self, event: TurnReleased, _at: Position, _ms: int, _: Sequence[bytes]
+    ) -> None:
+        turn_fold.released(self._states(event), event)
+
+    def _states(self, event: TurnEvent) -> list[SessionState]:
+        return turn_fold.states_of(self.sessions, event.sessions, self.touched)
+
+    def _nothing(self, _event: LogEvent, _at: Position, _ms: int, _: Sequence[bytes]) -> None:
         """Nothing changes."""
 
     _OF_THE_NODE: ClassVar[
@@ -322,5 +351,9 @@ class NodeState:
         RetainedCleared: _cleared,
         RetainedSnapshot: _retained_snapshot,
         SessionSnapshot: _session_snapshot,
+        TurnAcked: _turn_acked,
+        TurnDelivered: _turn_delivered,
+        TurnPublished: _turn_published,
+        TurnReleased: _turn_released,
         WebAccessed: _nothing,
     }

@@ -11,7 +11,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 from eventstore.format.events import (
-    Event,
+    LogEvent,
     MessagePublished,
     Released,
     RetainedSnapshot,
@@ -112,7 +112,7 @@ class RetainedIndex:
             else:
                 self._set(message)
 
-    def other(self, event: Event) -> None:
+    def other(self, event: LogEvent) -> None:
         """Apply an event that is not a publication but may complete or discard one."""
         if not self._pending:
             return

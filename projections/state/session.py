@@ -40,7 +40,7 @@ from projections.state.filter_links import holds_links
 from projections.state.waiting_queue import WaitingQueue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
 
 @dataclass(slots=True, eq=False)
@@ -256,7 +256,8 @@ def _redelivered(state: SessionState, event: Redelivered, _at: Position, ms: int
                 table[pid] = sent._replace(sent_ms=ms)
 
 
-def _complete(state: SessionState, table: dict[int, InFlight], pids: list[int]) -> None:
+def complete(state: SessionState, table: dict[int, InFlight], pids: Iterable[int]) -> None:
+    """Take deliveries that are complete out of a table."""
     for pid in pids:
         sent = table.pop(pid, None)
         if sent is not None:
@@ -267,7 +268,7 @@ def _complete(state: SessionState, table: dict[int, InFlight], pids: list[int]) 
 
 
 def _acked(state: SessionState, event: Acked, _at: Position, _ms: int) -> None:
-    _complete(state, state.inflight, from_runs(event.pids))
+    complete(state, state.inflight, from_runs(event.pids))
 
 
 def _received(state: SessionState, event: Received, _at: Position, ms: int) -> None:
@@ -278,7 +279,7 @@ def _received(state: SessionState, event: Received, _at: Position, ms: int) -> N
 
 
 def _completed(state: SessionState, event: Completed, _at: Position, _ms: int) -> None:
-    _complete(state, state.releasing, from_runs(event.pids))
+    complete(state, state.releasing, from_runs(event.pids))
 
 
 def _will_armed(state: SessionState, event: WillArmed, at: Position, _ms: int) -> None:

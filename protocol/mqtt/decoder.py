@@ -106,6 +106,17 @@ class Decoder:
         return len(self._partial)
 
     @property
+    def empty(self) -> bool:
+        """True when nothing is kept of what came, and more may come."""
+        return not (
+            self._partial
+            or self._unread is not None
+            or self._reader is not None
+            or self._ended
+            or self.error is not None
+        )
+
+    @property
     def more(self) -> bool:
         """True when packets were left for the next call."""
         return self._unread is not None or self._reader is not None

@@ -147,6 +147,22 @@ class Outgoing:
         return b"".join(chain.from_iterable(pairs))
 
 
+def publish_head(qos: int, topic: bytes, size: int) -> bytes:
+    """Encode what comes before packet identifier and payload of a PUBLISH with ``size`` bytes."""
+    key = qos, topic, size
+    found = _known_heads.get(key)
+    if found is None:
+        if len(_known_heads) >= _KNOWN_HEADS:
+            _known_heads.clear()
+        found = _known_heads[key] = _head(0x30 | qos << 1, topic, size + 2 if qos else size)
+    return found
+
+
+_KNOWN_HEADS = 8192
+_known_heads: dict[tuple[int, bytes, int], bytes] = {}
+"""Heads that were encoded before; it saves time, and may be emptied at will."""
+
+
 def _heads(
     topics: Sequence[bytes], payloads: Sequence[bytes], first: int, extra: int
 ) -> list[bytes]:

@@ -16,8 +16,8 @@ from pyspark.sql import functions as F  # noqa: N812 - its usual name
 from eventstore.errors import CorruptLog
 from eventstore.format.events import CheckpointCompleted
 from eventstore.format.positions import position
+from eventstore.format.turn_parts import Turns
 from eventstore.shown import name as shown
-from projections.state.turns import Turns
 from spark.datasource.discovery import find
 from spark.datasource.moments import Moments
 from spark.datasource.options import Options

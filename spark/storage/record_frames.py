@@ -15,6 +15,7 @@ from eventstore.format.records import (
     link_of,
     previous_of,
 )
+from eventstore.format.turn_events import STANDS_FOR
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -52,6 +53,8 @@ def mentioning(
 
     None: any record may.
     """
+    if types is not None:
+        types = {*types} | {STANDS_FOR[name] for name in types if name in STANDS_FOR}
     needed = [
         [orjson.dumps(name) for name in names] for names in (types, sessions) if names is not None
     ]

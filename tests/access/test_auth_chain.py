@@ -9,15 +9,26 @@ from typing import Any
 
 import pytest
 
-from actors.authn.chain import JAILED, Chain
+from actors.authn.backends import backends
+from actors.authn.chain import JAILED, AuthenticatorChain
 from actors.authn.credentials import AuthResult, Credentials, Verdict
-from actors.authn.login_backoff import Jail, JailOptions
+from actors.authn.login_backoff import JailOptions, LoginBackoff
 from actors.authn.passwords import PasswordFile
 
 HERE = "192.0.2.1"
 TOKEN = b"eyJhbGciOiJub25lIn0.e30.x"
 WRONG = Verdict(AuthResult.BAD_CREDENTIALS, reason="wrong")
 AWAY = Verdict(AuthResult.UNAVAILABLE, reason="away")
+
+
+def made(
+    *,
+    jail: LoginBackoff | None = None,
+    counts: Counter[tuple[str, str]] | None = None,
+    **wanted: Any,
+) -> AuthenticatorChain:
+    """A chain of the backends that are wanted."""
+    return AuthenticatorChain(backends(**wanted), jail=jail, counts=counts)
 
 
 class Source:
@@ -81,11 +92,11 @@ def login(username: str | None, password: bytes | None = b"right", **more: Any) 
     return Credentials(username, password, **{"address": HERE, **more})
 
 
-def jail(clock: Clock | None = None) -> Jail:
-    return Jail(JailOptions(failures=3, address_failures=10), clock or Clock())
+def jail(clock: Clock | None = None) -> LoginBackoff:
+    return LoginBackoff(JailOptions(failures=3, address_failures=10), clock or Clock())
 
 
-async def decided(chain: Chain, shown: Credentials) -> Verdict:
+async def decided(chain: AuthenticatorChain, shown: Credentials) -> Verdict:
     """The verdict, as a connection comes to it."""
     return chain.check_now(shown) or await chain.check(shown)
 
@@ -96,7 +107,7 @@ async def test_who_decides() -> None:
         Source("file", "ann", "bob"),
         Source("call", "ann", "carl"),
     )
-    chain = Chain(tokens=tokens, passwords=passwords, callout=callout)
+    chain = made(tokens=tokens, passwords=passwords, callout=callout)
     for username, password, user in (
         ("ann", TOKEN, "token:ann"),
         ("bob", TOKEN, None),
@@ -129,19 +140,19 @@ async def test_who_decides() -> None:
 
 
 async def test_tokens_alone_take_no_other_password() -> None:
-    chain = Chain(tokens=Source("token", "ann"))
+    chain = made(tokens=Source("token", "ann"))
     verdict = await decided(chain, login("ann", b"right", allow_anonymous=True))
     assert verdict.result is AuthResult.BAD_CREDENTIALS
 
 
 async def test_without_tokens_a_password_may_look_like_one() -> None:
     passwords = Source("file", "ann")
-    assert (await decided(Chain(passwords=passwords), login("ann", TOKEN))).user == "file:ann"
+    assert (await decided(made(passwords=passwords), login("ann", TOKEN))).user == "file:ann"
 
 
 async def test_a_certificate_is_enough() -> None:
     passwords = Source("file", "ann")
-    chain = Chain(passwords=passwords, callout=Source("call"))
+    chain = made(passwords=passwords, callout=Source("call"))
     verdict = chain.check_now(login("ann", b"wrong", certificate_user="sensor 7"))
     assert verdict == Verdict(AuthResult.ACCEPTED, "sensor 7")
     assert chain.counts["certificate", "accepted"] == 1
@@ -149,18 +160,18 @@ async def test_a_certificate_is_enough() -> None:
 
 async def test_users_from_certificates_can_be_asked_about() -> None:
     callout = Source("call")
-    chain = Chain(callout=callout, ask_certified=True)
+    chain = made(callout=callout, ask_certified=True)
     shown = login(None, None, certificate_user="sensor 7")
     assert chain.check_now(shown) is None
     assert not (await chain.check(shown)).accepted
     assert callout.asked == [None]
     # Without anybody to ask, the certificate decides.
-    assert Chain(ask_certified=True).check_now(shown) == Verdict(AuthResult.ACCEPTED, "sensor 7")
+    assert made(ask_certified=True).check_now(shown) == Verdict(AuthResult.ACCEPTED, "sensor 7")
 
 
 @pytest.mark.parametrize("source", [None, "file"])
 async def test_anonymous_only_where_the_listener_says_so(source: str | None) -> None:
-    chain = Chain(passwords=Source("file", "ann") if source else None)
+    chain = made(passwords=Source("file", "ann") if source else None)
     nobody = Credentials(None, None)
     verdict = chain.check_now(nobody)
     assert verdict is not None
@@ -170,7 +181,7 @@ async def test_anonymous_only_where_the_listener_says_so(source: str | None) -> 
 
 
 async def test_wrong_credentials_do_not_become_anonymous() -> None:
-    chain = Chain(passwords=Source("file", "ann"), callout=Source("call"))
+    chain = made(passwords=Source("file", "ann"), callout=Source("call"))
     for username, password in (("ann", b"wrong"), ("eve", b"x"), ("", b""), ("eve", None)):
         verdict = await decided(chain, login(username, password, allow_anonymous=True))
         assert verdict.result is AuthResult.BAD_CREDENTIALS
@@ -188,7 +199,7 @@ async def test_wrong_credentials_do_not_become_anonymous() -> None:
 def test_a_name_that_nobody_could_look_at(
     anonymous: bool, claimed: bool, expected: Verdict | None
 ) -> None:
-    chain = Chain(claimed_names=claimed)
+    chain = made(claimed_names=claimed)
     verdict = chain.check_now(login("ann", allow_anonymous=anonymous))
     assert verdict is not None
     if expected is None:
@@ -200,7 +211,7 @@ def test_a_name_that_nobody_could_look_at(
 async def test_failures_jail_and_what_is_remembered_passes() -> None:
     clock, passwords = Clock(), Source("file", "ann", "bob")
     guard = jail(clock)
-    chain = Chain(passwords=passwords, jail=guard)
+    chain = made(passwords=passwords, jail=guard)
     for _ in range(3):
         assert await decided(chain, login("ann", b"wrong")) == WRONG
     asked = len(passwords.asked)
@@ -220,7 +231,7 @@ async def test_failures_jail_and_what_is_remembered_passes() -> None:
 
 async def test_bad_tokens_without_a_user_name_are_held_against_the_user_they_claim() -> None:
     tokens, guard = Source("token", ""), jail()
-    chain = Chain(tokens=tokens, jail=guard)
+    chain = made(tokens=tokens, jail=guard)
     forged, nameless = TOKEN + b"forged", TOKEN + b"nameless"
     tokens.claims = {forged: "eve", TOKEN: "ann"}
     for _ in range(3):
@@ -237,16 +248,16 @@ async def test_bad_tokens_without_a_user_name_are_held_against_the_user_they_cla
 
 async def test_a_jail_outlives_a_reload() -> None:
     guard, counts = jail(), Counter[tuple[str, str]]()
-    chain = Chain(passwords=Source("file", "ann"), jail=guard, counts=counts)
+    chain = made(passwords=Source("file", "ann"), jail=guard, counts=counts)
     for _ in range(3):
         await decided(chain, login("ann", b"wrong"))
-    chain = Chain(passwords=Source("file", "ann"), jail=guard, counts=counts)
+    chain = made(passwords=Source("file", "ann"), jail=guard, counts=counts)
     assert chain.check_now(login("ann")) == JAILED
     assert counts == {("password", "refused"): 3, ("password", "jailed"): 1}
 
 
 async def test_success_forgets_the_failures_before_it() -> None:
-    chain = Chain(passwords=Source("file", "ann"), jail=jail())
+    chain = made(passwords=Source("file", "ann"), jail=jail())
     for _ in range(3):
         for password in (b"wrong", b"wrong", b"right"):
             await decided(chain, login("ann", password))
@@ -256,7 +267,7 @@ async def test_success_forgets_the_failures_before_it() -> None:
 async def test_what_could_not_be_checked_is_no_failure() -> None:
     callout = Source("call", "ann")
     callout.down = True
-    chain = Chain(callout=callout, jail=jail())
+    chain = made(callout=callout, jail=jail())
     for _ in range(20):
         assert await decided(chain, login("ann")) == AWAY
     callout.down = False
@@ -265,7 +276,7 @@ async def test_what_could_not_be_checked_is_no_failure() -> None:
 
 
 async def test_refusals_that_are_remembered_count_as_well() -> None:
-    chain = Chain(callout=Source("call", at_once=True), jail=jail())
+    chain = made(callout=Source("call", at_once=True), jail=jail())
     for _ in range(3):
         assert chain.check_now(login("eve")) == WRONG
     assert chain.counts["callout", "refused"] == 3
@@ -274,7 +285,7 @@ async def test_refusals_that_are_remembered_count_as_well() -> None:
 async def test_what_waits_is_given_up_when_the_address_is_jailed() -> None:
     passwords = Source("file", "ann")
     passwords.gate.clear()
-    chain = Chain(passwords=passwords, jail=jail())
+    chain = made(passwords=passwords, jail=jail())
     storm = [
         asyncio.create_task(chain.check(login(f"user {number}", b"x"))) for number in range(40)
     ]
@@ -295,7 +306,7 @@ async def test_what_waits_is_given_up_when_the_address_is_jailed() -> None:
 async def test_a_storm_ends_with_the_last_failure_that_counts() -> None:
     passwords = Source("file", "ann")
     passwords.gate.clear()
-    chain = Chain(passwords=passwords, jail=jail())
+    chain = made(passwords=passwords, jail=jail())
     turn = asyncio.Semaphore(1)
 
     async def check(shown: Credentials) -> Verdict:
@@ -319,7 +330,7 @@ async def test_a_storm_ends_with_the_last_failure_that_counts() -> None:
 async def test_a_login_that_nobody_waits_for_is_given_up() -> None:
     passwords = Source("file", "ann")
     passwords.gate.clear()
-    chain = Chain(passwords=passwords, jail=jail())
+    chain = made(passwords=passwords, jail=jail())
     task = asyncio.create_task(chain.check(login("ann")))
     while not passwords.asked:  # noqa: ASYNC110 - a task that has to begin
         await asyncio.sleep(0)
@@ -330,7 +341,7 @@ async def test_a_login_that_nobody_waits_for_is_given_up() -> None:
     assert not chain.counts
 
 
-async def leave_early(chain: Chain, passwords: Source, *logins: Credentials) -> None:
+async def leave_early(chain: AuthenticatorChain, passwords: Source, *logins: Credentials) -> None:
     """Begin logins, and leave before they are decided."""
     wanted = len(passwords.asked) + len(logins)
     tasks = [asyncio.create_task(chain.check(shown)) for shown in logins]
@@ -351,7 +362,7 @@ async def test_who_leaves_before_the_answer_has_guessed_all_the_same() -> None:
     passwords, guard = Source("file", "ann"), jail()
     passwords.gate.clear()
     passwords.begun = True
-    chain = Chain(passwords=passwords, jail=guard)
+    chain = made(passwords=passwords, jail=guard)
     await leave_early(chain, passwords, *[login("ann", b"%d" % number) for number in range(3)])
     assert not chain.counts, "nothing is known yet"
     passwords.gate.set()
@@ -365,7 +376,7 @@ async def test_who_leaves_before_the_answer_has_guessed_all_the_same() -> None:
 
 async def test_who_leaves_before_the_answer_and_was_right_is_not_counted() -> None:
     passwords, guard = Source("file", "ann"), jail()
-    chain = Chain(passwords=passwords, jail=guard)
+    chain = made(passwords=passwords, jail=guard)
     for _ in range(2):
         await decided(chain, login("ann", b"wrong"))
     passwords.gate.clear()
@@ -382,7 +393,7 @@ async def test_what_goes_on_alone_is_bounded_and_ends_with_the_jail() -> None:
     passwords, guard = Source("file", "ann"), jail()
     passwords.gate.clear()
     passwords.begun = True
-    chain = Chain(passwords=passwords, jail=guard)
+    chain = made(passwords=passwords, jail=guard)
     await leave_early(chain, passwords, *[login("ann", b"same")] * 150)
     (alone,) = chain._attempts.values()
     assert len(alone) == chain._alone == 100
@@ -397,7 +408,7 @@ async def test_a_jail_gives_up_what_goes_on_alone() -> None:
     passwords = Source("file", "ann")
     passwords.gate.clear()
     passwords.begun = True
-    chain = Chain(passwords=passwords, jail=jail())
+    chain = made(passwords=passwords, jail=jail())
     await leave_early(chain, passwords, login("ann", b"x"))
     chain._give_up(login("ann"), everybody=False)
     await settle()
@@ -420,7 +431,7 @@ async def test_a_hash_that_is_being_computed_counts_and_one_that_waits_is_given_
 
     monkeypatch.setattr(PasswordFile, "_verify", verify)
     file, guard = PasswordFile({}, threads=1), jail()
-    chain = Chain(passwords=file, jail=guard)
+    chain = made(passwords=file, jail=guard)
     first = asyncio.create_task(chain.check(login("ann", b"first")))
     await asyncio.to_thread(begun.acquire)
     others = [asyncio.create_task(chain.check(login("ann", b"%d" % n))) for n in range(20)]
@@ -445,7 +456,7 @@ async def test_a_hash_that_is_being_computed_counts_and_one_that_waits_is_given_
 def test_what_holds_after_a_reload() -> None:
     passwords = Source("file")
     passwords.good = {7}
-    there, gone = Chain(passwords=passwords), Chain()
+    there, gone = made(passwords=passwords), made()
     for proof, chain, expected in (
         (7, there, True),
         (8, there, False),
@@ -463,7 +474,7 @@ async def test_a_check_that_breaks_lets_nobody_in(capsys: pytest.CaptureFixture[
         raise LookupError(f"{shown.password!r}")
 
     passwords.check = check  # type: ignore[method-assign]
-    verdict = await Chain(passwords=passwords).check(login("ann", b"secret"))
+    verdict = await made(passwords=passwords).check(login("ann", b"secret"))
     assert verdict.result is AuthResult.UNAVAILABLE
     out = capsys.readouterr().out
     assert "LookupError" in out

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from harness.anonymous import Anonymous
 
-from actors.authn.chain import Chain
-from actors.authn.credentials import Anonymous, Credentials, suspects
-from actors.authn.login_backoff import Jail, JailOptions, network
+from actors.authn.backends import backends
+from actors.authn.chain import AuthenticatorChain
+from actors.authn.credentials import Credentials, suspects
+from actors.authn.login_backoff import JailOptions, LoginBackoff, network
 
 HERE, THERE = "192.0.2.1", "198.51.100.7"
 
@@ -26,9 +28,9 @@ def clock() -> Clock:
     return Clock()
 
 
-def jail(clock: Clock, **options: float) -> Jail:
+def jail(clock: Clock, **options: float) -> LoginBackoff:
     chosen = {"failures": 3, "address_failures": 6, "window": 60, "duration": 300, **options}
-    return Jail(JailOptions(**chosen), clock)  # type: ignore[arg-type]
+    return LoginBackoff(JailOptions(**chosen), clock)  # type: ignore[arg-type]
 
 
 def test_a_user_is_jailed_at_one_address(clock: Clock) -> None:
@@ -206,7 +208,7 @@ def test_an_authenticator_without_a_memory_suspects_nobody() -> None:
 
 def test_a_chain_suspects_whom_its_jail_suspects(clock: Clock) -> None:
     guard = jail(clock)
-    chain = Chain(jail=guard)
+    chain = AuthenticatorChain(backends(), jail=guard)
     shown = Credentials("ann", b"x", address=HERE)
     assert not suspects(chain, shown)
     guard.failed(HERE, "bob")

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from actors.authn.fair_queue import Lanes, Once
+from actors.authn.fair_queue import FairQueue, Once
 from actors.authn.workers import Workers
 
 
@@ -17,7 +17,7 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-async def queued(lanes: Lanes, order: list[str], *names: str) -> list[asyncio.Task[None]]:
+async def queued(lanes: FairQueue, order: list[str], *names: str) -> list[asyncio.Task[None]]:
     """Begin to wait for turns, in lanes named by the first letter."""
 
     async def wait(name: str) -> None:
@@ -30,7 +30,7 @@ async def queued(lanes: Lanes, order: list[str], *names: str) -> list[asyncio.Ta
 
 
 async def test_lanes_are_served_in_rotation() -> None:
-    lanes, order = Lanes(1), list[str]()
+    lanes, order = FairQueue(1), list[str]()
     await queued(lanes, order, "a1", "a2", "a3", "a4", "b1", "c1", "c2")
     assert order == ["a1"]
     assert lanes.waiting == 6
@@ -41,8 +41,43 @@ async def test_lanes_are_served_in_rotation() -> None:
     assert lanes.waiting == 0
 
 
+async def test_one_network_with_many_addresses_is_served_like_one_address() -> None:
+    lanes, order = FairQueue(1), list[str]()
+
+    async def wait(address: str) -> None:
+        await lanes.enter(address)
+        order.append(address)
+
+    many = [f"192.0.2.{number}" for number in range(1, 5)]
+    several = ["2001:db8:7:1::1", "2001:db8:7:2::1", "2001:db8:7:3::1"]
+    tasks = [
+        asyncio.create_task(wait(address))
+        for address in (*many, *several, "::ffff:198.51.100.9", "198.51.100.8", "fe80::1%eth0", "")
+    ]
+    await settle()
+    tasks[2].cancel()  # 192.0.2.3
+    tasks[5].cancel()  # 2001:db8:7:2::1
+    await settle()
+    assert lanes.waiting == 8
+    for _ in range(8):
+        lanes.leave()
+        await settle()
+    assert order == [
+        "192.0.2.1",  # nobody waited
+        "192.0.2.2",
+        "2001:db8:7:1::1",
+        "::ffff:198.51.100.9",
+        "fe80::1%eth0",
+        "",
+        "192.0.2.4",
+        "2001:db8:7:3::1",
+        "198.51.100.8",
+    ]
+    assert not lanes.waiting
+
+
 async def test_so_many_have_a_turn_at_once() -> None:
-    lanes, order = Lanes(3), list[str]()
+    lanes, order = FairQueue(3), list[str]()
     await queued(lanes, order, "a1", "a2", "b1", "b2")
     assert order == ["a1", "a2", "b1"]
     for _ in range(4):
@@ -54,7 +89,7 @@ async def test_so_many_have_a_turn_at_once() -> None:
 
 
 async def test_one_that_leaves_the_line_loses_no_turn() -> None:
-    lanes, order = Lanes(1), list[str]()
+    lanes, order = FairQueue(1), list[str]()
     tasks = await queued(lanes, order, "a1", "a2", "a3", "b1")
     tasks[1].cancel()
     await settle()
@@ -194,7 +229,7 @@ async def test_work_that_fails_in_its_thread() -> None:
 
 
 async def test_what_comes_last_waits_until_nothing_else_does() -> None:
-    lanes, order = Lanes(1), list[str]()
+    lanes, order = FairQueue(1), list[str]()
 
     async def wait(name: str, *, last: bool) -> None:
         await lanes.enter(name[0], last=lambda: last)
@@ -214,7 +249,7 @@ async def test_what_comes_last_waits_until_nothing_else_does() -> None:
 
 
 async def test_one_that_turns_out_to_be_last_meanwhile_waits_for_others() -> None:
-    lanes, order, suspects = Lanes(1), list[str](), set[str]()
+    lanes, order, suspects = FairQueue(1), list[str](), set[str]()
 
     async def wait(name: str) -> None:
         await lanes.enter(name, last=lambda: name in suspects)

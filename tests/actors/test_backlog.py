@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from actors.node.read_pause import Pause
+from actors.node.read_pause import ReadPause
 from actors.session.backpressure import Backlog
 
 
@@ -16,12 +16,12 @@ class Publisher:
 
     def __init__(self) -> None:
         self.ended = False
-        self.paused = Pause(0)
+        self.paused = ReadPause(0)
 
-    def pause(self, reason: Pause) -> None:
+    def pause(self, reason: ReadPause) -> None:
         self.paused |= reason
 
-    def resume(self, reason: Pause) -> None:
+    def resume(self, reason: ReadPause) -> None:
         self.paused &= ~reason
 
 
@@ -66,7 +66,7 @@ def hold(bench: Bench) -> Publisher:
 
 def test_a_publisher_waits_as_long_as_the_queue_will_soon_be_short(bench: Bench) -> None:
     publisher = hold(bench)
-    assert publisher.paused == Pause.BACKLOG
+    assert publisher.paused == ReadPause.BACKLOG
     bench.go(0.5, taken=1500)
     bench.go(0.5, taken=1500)
     assert publisher.paused

@@ -61,7 +61,7 @@ class Actor:
     """A bridge that does nothing."""
 
     def __init__(self, *parts: Any) -> None:
-        self.stats = parts[-1]
+        self.stats = parts[5]
         self.began = 0
         self.ended: list[str] = []
         self.stopped = False
@@ -140,9 +140,9 @@ class Place:
         self.actors = actors
         self.clock = Clock()
         self.dropped: dict[str, int] = {}
-        broker: Any = SimpleNamespace(
-            prefix_of=lambda _session: "",
-            node=SimpleNamespace(bridged=0),
+        node: Any = SimpleNamespace(
+            state=SimpleNamespace(bridged=0),
+            root=None,
             clock=self.clock,
             timers=self.clock,
             kernel=SimpleNamespace(
@@ -151,7 +151,7 @@ class Place:
             ),
             count_dropped=self._dropped,
         )
-        self.host = BridgeHost(broker, BridgeOptions(Mapping()))
+        self.host = BridgeHost(node, BridgeOptions(Mapping()))
 
     def _dropped(self, reason: str, count: int) -> None:
         self.dropped[reason] = self.dropped.get(reason, 0) + count

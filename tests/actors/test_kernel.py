@@ -327,77 +327,6 @@ def test_a_failure_in_on_failure_hides_nothing(loop: Loop) -> None:
     assert (str(failed.error), failed.unseen) == ("boom", ["unseen"])
 
 
-# Suspending.
-
-
-def test_a_suspended_actor_waits_and_goes_on_in_order(loop: Loop) -> None:
-    actor = Recorder()
-    loop.kernel.spawn(actor)
-    loop.kernel.suspend(actor)
-    loop.kernel.tell(actor, 1)
-    loop.kernel.tell(actor, 2)
-    assert (loop.run(), actor.seen, actor.mailbox_depth) == (0, [], 2)
-    loop.kernel.resume(actor)
-    loop.kernel.tell(actor, 3)
-    loop.run()
-    assert actor.seen == [1, 2, 3]
-
-
-def test_an_actor_that_suspends_itself_stops_in_the_middle_of_its_mailbox(loop: Loop) -> None:
-    actor = Recorder()
-    loop.kernel.spawn(actor)
-    loop.kernel.tell(actor, 1)
-    loop.kernel.tell(actor, loop.kernel.suspend)
-    loop.kernel.tell(actor, 2)
-    loop.run()
-    assert actor.seen == [1]
-    loop.kernel.tell(actor, 3)
-    loop.run()
-    assert actor.seen == [1]
-    loop.kernel.resume(actor)
-    loop.run()
-    assert actor.seen == [1, 2, 3]
-
-
-def test_an_actor_suspended_while_it_was_ready(loop: Loop) -> None:
-    actor = Recorder()
-    loop.kernel.spawn(actor)
-    loop.kernel.tell(actor, 1)
-    loop.kernel.suspend(actor)
-    loop.run()
-    assert actor.seen == []
-    loop.kernel.resume(actor)
-    loop.kernel.suspend(actor)
-    loop.kernel.resume(actor)
-    loop.kernel.resume(actor)
-    loop.run()
-    assert actor.seen == [1]
-
-
-def test_resuming_an_actor_that_was_never_suspended_does_nothing(loop: Loop) -> None:
-    actor = Recorder()
-    loop.kernel.spawn(actor)
-    loop.kernel.resume(actor)
-    assert loop.run() == 0
-
-
-def test_a_full_mailbox_is_reported_and_loses_nothing(
-    loop: Loop, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(kernel_module, "MAILBOX_LIMIT", 3)
-    overflows: list[LoopActor] = []
-    loop.kernel.on_overflow = overflows.append
-    actor = Recorder()
-    loop.kernel.spawn(actor)
-    loop.kernel.suspend(actor)
-    for number in range(5):
-        loop.kernel.tell(actor, number)
-    assert overflows == [actor, actor]
-    loop.kernel.resume(actor)
-    loop.run()
-    assert actor.seen == [0, 1, 2, 3, 4]
-
-
 # As pykka's.
 
 
@@ -742,7 +671,7 @@ def test_parts_of_longer_work_take_turns_and_let_others_come_between(
     for number in range(4):
         cut.kernel.later(one, f"one {number}")
         cut.kernel.later(two, f"two {number}")
-    cut.kernel.light += 1
+    cut.kernel.light_at = cut.now
     cut.kernel.tell(light, "light")
     cut.turn()
     # What is ready goes first; then parts for two milliseconds, each a turn of its own.
@@ -786,7 +715,12 @@ def test_an_actor_hears_how_long_its_part_took_while_light_clients_are_about() -
     cut.kernel.later(worker, "alone")
     cut.turn()
     assert heard == []
-    cut.kernel.light += 1
+    cut.kernel.light_at = cut.now
+    cut.now += 10
+    cut.kernel.later(worker, "long after others")
+    cut.turn()
+    assert heard == []
+    cut.kernel.light_at = cut.now
     cut.kernel.later(worker, "beside others")
     cut.turn()
     assert heard == [0.004]  # with what it caused

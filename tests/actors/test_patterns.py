@@ -6,8 +6,8 @@ import itertools
 
 import pytest
 
-from actors.session.router import Router, Subscriber
-from actors.session.wildcard_patterns import Patterns, pattern_of
+from actors.routing.router import Router, Subscriber
+from actors.routing.wildcard_patterns import Patterns, pattern_of
 
 
 @pytest.mark.parametrize(

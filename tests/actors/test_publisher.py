@@ -11,10 +11,10 @@ import pytest
 
 from actors.kernel.kernel import Kernel, LoopActor
 from actors.options.broker_options import Options
-from actors.session import router as router_module
-from actors.session.messages import Batch, Outgoing
+from actors.routing import router as router_module
+from actors.routing.router import Router, Subscriber
+from actors.session.messages import Batch, Outgoing, Withheld
 from actors.session.publisher import Publisher
-from actors.session.router import Router, Subscriber
 from eventstore.format.events import Event, MessageDropped, MessagePublished, entries
 from eventstore.format.positions import Position, from_runs, position
 from eventstore.log.message_store import Message, MessageStore
@@ -33,8 +33,8 @@ class Box(LoopActor):
         self.told.append(message)
 
 
-class FakeBroker:
-    """What a publisher needs of a broker and of its own session."""
+class FakeNode:
+    """What a publisher needs of its node and of its own session."""
 
     def __init__(self, max_record: int = 1 << 20) -> None:
         self.kernel = Kernel(lambda _turn: None)
@@ -43,9 +43,10 @@ class FakeBroker:
         self.router = Router(lambda _name: None)
         self.messages = MessageStore(1 << 20)
         self.dropped: Counter[str] = Counter()
-        self.watch = None
+        self.publish_observer = None
         self.bridge = None
-        self.door = SimpleNamespace(too_deep=self.router.too_deep)
+        self.permissions = SimpleNamespace(too_deep=self.router.too_deep)
+        self.directory = self
         self.boxes: dict[str, Box] = {}
         self.state = SessionState("p")
         self.events: list[tuple[Event, Position, Sequence[bytes]]] = []
@@ -81,12 +82,12 @@ class FakeBroker:
 
 
 @pytest.fixture
-def broker() -> FakeBroker:
-    return FakeBroker()
+def node() -> FakeNode:
+    return FakeNode()
 
 
-def publisher(broker: FakeBroker) -> Publisher:
-    return Publisher(cast("Any", broker), "p")
+def publisher(node: FakeNode) -> Publisher:
+    return Publisher(cast("Any", node), "p")
 
 
 def packet(
@@ -99,9 +100,9 @@ def packet(
     return made
 
 
-def publish(broker: FakeBroker, sent: Publishes, *, will: bool = False) -> None:
-    publisher(broker).publish(cast("Any", broker), sent, will=will)
-    broker.kernel.run_turn()
+def publish(node: FakeNode, sent: Publishes, *, will: bool = False) -> None:
+    publisher(node).publish(cast("Any", node), sent, will=will)
+    node.kernel.run_turn()
 
 
 def got(box: Box) -> list[tuple[str, bytes]]:
@@ -117,13 +118,40 @@ def got(box: Box) -> list[tuple[str, bytes]]:
 MIXED = [("a/1", b"1"), ("b", b"2"), ("a/2", b"3"), ("a/1", b"4"), ("c", b"5"), ("a/2", b"6")]
 
 
+class NoAccess:
+    """A client that may read nothing."""
+
+    def guards(self, _topic_filter: str) -> bool:
+        return True
+
+    def may_read(self, _topic: str) -> bool:
+        return False
+
+
+def test_work_for_subscribers_without_permission_is_bounded_and_counted(node: FakeNode) -> None:
+    boxes = [node.subscribe(f"s{number}", "t", 1) for number in range(200)]
+    for number in range(200):
+        node.router.guard(f"s{number}", cast("Any", NoAccess()))
+    by = publisher(node)
+    by.origin = cast("Any", SimpleNamespace(caused=0, pace=1.0))
+    sent = packet(1, *[("t", b"x")] * 1000)
+    assert by.at_once(sent.topics, 0) == 1000
+    assert 0 < by.at_once(sent.topics, 1) < 100
+    by.publish(cast("Any", node), packet(1, ("t", b"x"), ("t", b"y")))
+    assert by.origin is not None
+    assert by.origin.caused == node.router.deliveries == 400
+    node.kernel.run_turn()  # each in a run of its own, so that the turn can be cut
+    ((_, first, _),) = node.events
+    assert [box.told for box in boxes] == [[Withheld([first, first + 1])]] * 200
+
+
 @pytest.mark.mqtt("MQTT-4.6.0-6")
-def test_a_subscriber_gets_its_messages_in_order_across_topics(broker: FakeBroker) -> None:
-    everything = broker.subscribe("all", "#", 1)
-    below = broker.subscribe("below", "a/#", 1)
-    one = broker.subscribe("one", "a/1", 1)
-    two = broker.subscribe("two", "a/2", 1, online=False)
-    publish(broker, packet(1, *MIXED))
+def test_a_subscriber_gets_its_messages_in_order_across_topics(node: FakeNode) -> None:
+    everything = node.subscribe("all", "#", 1)
+    below = node.subscribe("below", "a/#", 1)
+    one = node.subscribe("one", "a/1", 1)
+    two = node.subscribe("two", "a/2", 1, online=False)
+    publish(node, packet(1, *MIXED))
     assert got(everything) == MIXED
     assert got(below) == [one for one in MIXED if one[0].startswith("a/")]
     assert got(one) == [("a/1", b"1"), ("a/1", b"4")]
@@ -132,108 +160,108 @@ def test_a_subscriber_gets_its_messages_in_order_across_topics(broker: FakeBroke
 
 @pytest.mark.mqtt("MQTT-3.3.5-1", "MQTT-4.6.0-6")
 def test_several_matching_filters_of_a_session_give_one_copy_in_order_per_topic(
-    broker: FakeBroker,
+    node: FakeNode,
 ) -> None:
-    wide = broker.subscribe("s", "#", 1)
-    narrow = broker.subscribe("s", "a/1", 2)
-    publish(broker, packet(2, *MIXED), will=True)
+    wide = node.subscribe("s", "#", 1)
+    narrow = node.subscribe("s", "a/1", 2)
+    publish(node, packet(2, *MIXED), will=True)
     assert sorted(got(wide) + got(narrow)) == sorted(MIXED)
     assert got(narrow) == [("a/1", b"1"), ("a/1", b"4")]
     assert got(wide) == [one for one in MIXED if one[0] != "a/1"]
 
 
 def test_an_overflow_of_the_cache_in_the_middle_of_a_batch_changes_no_order(
-    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(router_module, "_CACHED_TOPICS", 2)
-    everything = broker.subscribe("all", "#", 1)
-    one = broker.subscribe("one", "a/1", 1)
-    publish(broker, packet(1, *MIXED))
+    everything = node.subscribe("all", "#", 1)
+    one = node.subscribe("one", "a/1", 1)
+    publish(node, packet(1, *MIXED))
     assert got(everything) == MIXED
     assert got(one) == [("a/1", b"1"), ("a/1", b"4")]
 
 
-def test_references_go_with_their_messages(broker: FakeBroker) -> None:
-    broker.subscribe("all", "#", 1)
-    one = broker.subscribe("one", "a/1", 1)
-    publish(broker, packet(1, *MIXED))
+def test_references_go_with_their_messages(node: FakeNode) -> None:
+    node.subscribe("all", "#", 1)
+    one = node.subscribe("one", "a/1", 1)
+    publish(node, packet(1, *MIXED))
     (batch,) = one.told
     assert isinstance(batch, Batch)
-    assert [broker.messages.get(ref) for ref in batch.refs] == [
+    assert [node.messages.get(ref) for ref in batch.refs] == [
         Message(b"a/1", b"1"),
         Message(b"a/1", b"4"),
     ]
     assert (batch.size, batch.qos, len(batch)) == (2, 1, 2)
 
 
-def test_one_event_for_a_batch(broker: FakeBroker) -> None:
-    publish(broker, packet(1, *MIXED, pids=[7, 8, 9, 1, 2, 3], retain=True))
-    ((event, _, payloads),) = broker.events
+def test_one_event_for_a_batch(node: FakeNode) -> None:
+    publish(node, packet(1, *MIXED, pids=[7, 8, 9, 1, 2, 3], retain=True))
+    ((event, _, payloads),) = node.events
     assert isinstance(event, MessagePublished)
     assert [event.topics[at] for at in event.which] == [topic for topic, _ in MIXED]
     assert (from_runs(event.pids), event.sizes, event.count) == ([7, 8, 9, 1, 2, 3], 1, 6)
     assert (event.retain, event.will, list(payloads)) == (True, False, [p for _, p in MIXED])
 
 
-def test_qos_0_is_neither_recorded_nor_sent_to_who_is_away(broker: FakeBroker) -> None:
-    there = broker.subscribe("there", "a", 1)
-    away = broker.subscribe("away", "a", 1, online=False)
+def test_qos_0_is_neither_recorded_nor_sent_to_who_is_away(node: FakeNode) -> None:
+    there = node.subscribe("there", "a", 1)
+    away = node.subscribe("away", "a", 1, online=False)
     raw = b"\x30\x04\x00\x01ax"
     sent = Publishes(0)
     sent.topics.append(b"a")
     sent.packets.append(raw)
-    publish(broker, sent)
-    assert broker.events == []
+    publish(node, sent)
+    assert node.events == []
     assert [batch.at_qos0() for batch in there.told] == [raw]
     assert away.told == []
 
 
 @pytest.mark.parametrize(("published", "granted", "expected"), [(1, 2, 1), (2, 1, 1), (1, 1, 1)])
 def test_who_is_away_is_told_at_the_lower_qos(
-    broker: FakeBroker, published: int, granted: int, expected: int
+    node: FakeNode, published: int, granted: int, expected: int
 ) -> None:
-    away = broker.subscribe("away", "a", granted, online=False)
-    publish(broker, packet(published, ("a", b"x")), will=True)
+    away = node.subscribe("away", "a", granted, online=False)
+    publish(node, packet(published, ("a", b"x")), will=True)
     (told,) = away.told
     assert told.qos == expected
 
 
-def test_who_is_away_and_subscribed_at_qos_0_is_told_nothing(broker: FakeBroker) -> None:
-    away = broker.subscribe("away", "a", 0, online=False)
-    publish(broker, packet(1, ("a", b"x")))
+def test_who_is_away_and_subscribed_at_qos_0_is_told_nothing(node: FakeNode) -> None:
+    away = node.subscribe("away", "a", 0, online=False)
+    publish(node, packet(1, ("a", b"x")))
     assert away.told == []
 
 
-def test_what_is_for_a_subscription_that_failed_goes_to_its_session(broker: FakeBroker) -> None:
-    box = broker.subscribe("s", "a", 1)
+def test_what_is_for_a_subscription_that_failed_goes_to_its_session(node: FakeNode) -> None:
+    box = node.subscribe("s", "a", 1)
     box.stop()
-    broker.kernel.run_turn()
-    publish(broker, packet(1, ("a", b"x")))
-    publish(broker, packet(0, ("a", b"y"), retain=True))
-    told = broker.session("s").told
+    node.kernel.run_turn()
+    publish(node, packet(1, ("a", b"x")))
+    publish(node, packet(0, ("a", b"y"), retain=True))
+    told = node.session("s").told
     assert [(one.qos, one.batch.payloads) for one in told] == [(1, [b"x"]), (0, [b"y"])]
 
 
-def test_reserved_topics_are_dropped_and_counted(broker: FakeBroker) -> None:
-    box = broker.subscribe("s", "#", 1)
-    publish(broker, packet(1, ("$SYS/x", b"1"), ("a", b"2"), ("$JS/y", b"3"), pids=[5, 6, 7]))
-    dropped, published = (event for event, _, _ in broker.events)
+def test_reserved_topics_are_dropped_and_counted(node: FakeNode) -> None:
+    box = node.subscribe("s", "#", 1)
+    publish(node, packet(1, ("$SYS/x", b"1"), ("a", b"2"), ("$JS/y", b"3"), pids=[5, 6, 7]))
+    dropped, published = (event for event, _, _ in node.events)
     assert dropped == MessageDropped("p", "reserved_topic", 2)
     assert isinstance(published, MessagePublished)
     assert (published.topics, from_runs(published.pids)) == (["a"], [6])
     assert got(box) == [("a", b"2")]
-    assert broker.dropped == {"reserved_topic": 2}
-    publish(broker, packet(1, ("$SYS/x", b"1")))
-    assert len(broker.events) == 3
+    assert node.dropped == {"reserved_topic": 2}
+    publish(node, packet(1, ("$SYS/x", b"1")))
+    assert len(node.events) == 3
 
 
 def test_a_batch_that_is_larger_than_a_record_is_split() -> None:
     # 120 bytes a part: payloads, each topic as 6, and 48 for what else a message takes.
-    broker = FakeBroker(max_record=240)
-    box = broker.subscribe("s", "#", 1)
+    node = FakeNode(max_record=240)
+    box = node.subscribe("s", "#", 1)
     messages = [("a", b"x" * size) for size in (4, 4, 4, 30, 1)]
-    publish(broker, packet(1, *messages))
-    events = [event for event, _, _ in broker.events]
+    publish(node, packet(1, *messages))
+    events = [event for event, _, _ in node.events]
     assert [one.count for one in events if isinstance(one, MessagePublished)] == [2, 1, 1, 1]
     assert got(box) == messages
 
@@ -241,71 +269,71 @@ def test_a_batch_that_is_larger_than_a_record_is_split() -> None:
 # QoS 2.
 
 
-def store(broker: FakeBroker, sent: Publishes) -> None:
-    publisher(broker).store(cast("Any", broker), sent)
-    broker.kernel.run_turn()
+def store(node: FakeNode, sent: Publishes) -> None:
+    publisher(node).store(cast("Any", node), sent)
+    node.kernel.run_turn()
 
 
 @pytest.mark.mqtt("MQTT-4.3.3-2")
-def test_qos_2_is_recorded_once_and_routed_when_released(broker: FakeBroker) -> None:
-    box = broker.subscribe("s", "#", 2)
-    store(broker, packet(2, ("a", b"1"), ("a", b"2"), pids=[1, 2]))
-    store(broker, packet(2, ("a", b"2 again"), ("b", b"3"), ("b", b"3 again"), pids=[2, 3, 3]))
-    store(broker, packet(2, ("a", b"1 again"), pids=[1]))
+def test_qos_2_is_recorded_once_and_routed_when_released(node: FakeNode) -> None:
+    box = node.subscribe("s", "#", 2)
+    store(node, packet(2, ("a", b"1"), ("a", b"2"), pids=[1, 2]))
+    store(node, packet(2, ("a", b"2 again"), ("b", b"3"), ("b", b"3 again"), pids=[2, 3, 3]))
+    store(node, packet(2, ("a", b"1 again"), pids=[1]))
     assert box.told == []
-    inbound = broker.state.inbound
+    inbound = node.state.inbound
     assert list(inbound) == [1, 2, 3]
-    found = [broker.messages.get(ref) for ref in inbound.values()]
+    found = [node.messages.get(ref) for ref in inbound.values()]
     assert found == [Message(b"a", b"1"), Message(b"a", b"2"), Message(b"b", b"3")]
     messages = cast("list[Message]", found)
-    publisher(broker).release(list(inbound.values()), messages, (0, 0), retain=False)
-    broker.kernel.run_turn()
+    publisher(node).release(list(inbound.values()), messages, (0, 0), retain=False)
+    node.kernel.run_turn()
     assert got(box) == [("a", b"1"), ("a", b"2"), ("b", b"3")]
 
 
-def test_a_subscriber_says_nothing_for_nobody(broker: FakeBroker) -> None:
-    publish(broker, packet(1, ("a", b"x")))
-    assert broker.boxes == {}
+def test_a_subscriber_says_nothing_for_nobody(node: FakeNode) -> None:
+    publish(node, packet(1, ("a", b"x")))
+    assert node.boxes == {}
     assert Subscriber("s", "a", 1).actor is None
 
 
-def test_what_comes_from_nats_is_recorded_where_it_must_be(broker: FakeBroker) -> None:
-    box = broker.subscribe("s", "#", 2)
-    assert publisher(broker).bring(packet(0, ("a", b"0"))) == []
-    assert broker.events == []
-    recorded = publisher(broker).bring(packet(2, ("a", b"1"), ("b", b"2")))
-    broker.kernel.run_turn()
+def test_what_comes_from_nats_is_recorded_where_it_must_be(node: FakeNode) -> None:
+    box = node.subscribe("s", "#", 2)
+    assert publisher(node).bring(packet(0, ("a", b"0"))) == []
+    assert node.events == []
+    recorded = publisher(node).bring(packet(2, ("a", b"1"), ("b", b"2")))
+    node.kernel.run_turn()
     assert recorded == [(position(1, 0), 2)]
-    kinds = [type(event).__name__ for event, *_ in broker.events]
+    kinds = [type(event).__name__ for event, *_ in node.events]
     assert kinds == ["MessagePublished", "Released"]
-    assert broker.state.inbound == {}
+    assert node.state.inbound == {}
     assert got(box) == [("a", b"0"), ("a", b"1"), ("b", b"2")]
 
 
-def test_what_is_for_other_users_is_recorded_as_dropped(broker: FakeBroker) -> None:
-    ours, theirs = broker.subscribe("ours", "a", 1), broker.subscribe("theirs", "a", 1)
-    publisher(broker).bring(packet(1, ("a", b"1")), lambda target: target.session == "ours")
-    broker.kernel.run_turn()
+def test_what_is_for_other_users_is_recorded_as_dropped(node: FakeNode) -> None:
+    ours, theirs = node.subscribe("ours", "a", 1), node.subscribe("theirs", "a", 1)
+    publisher(node).bring(packet(1, ("a", b"1")), lambda target: target.session == "ours")
+    node.kernel.run_turn()
     assert (got(ours), got(theirs)) == ([("a", b"1")], [])
-    (dropped,) = [event for event, *_ in broker.events if isinstance(event, MessageDropped)]
+    (dropped,) = [event for event, *_ in node.events if isinstance(event, MessageDropped)]
     assert (dropped.session, dropped.reason, dropped.count) == ("theirs", "other_prefix", 1)
-    assert broker.dropped == {"other_prefix": 1}
+    assert node.dropped == {"other_prefix": 1}
 
 
-def test_births_of_sparkplug_are_kept(broker: FakeBroker) -> None:
-    kept = broker.subscribe("later", "$sparkplug/#", 0)
+def test_births_of_sparkplug_are_kept(node: FakeNode) -> None:
+    kept = node.subscribe("later", "$sparkplug/#", 0)
     for qos in (0, 1):
-        publish(broker, packet(qos, ("spBv1.0/g/NBIRTH/n", b"birth"), ("spBv1.0/g/NDATA/n", b"x")))
+        publish(node, packet(qos, ("spBv1.0/g/NBIRTH/n", b"birth"), ("spBv1.0/g/NDATA/n", b"x")))
     certificate = "$sparkplug/certificates/spBv1.0/g/NBIRTH/n"
     assert got(kept) == [(certificate, b"birth")] * 2
     retained = [
-        event for event, *_ in broker.events if isinstance(event, MessagePublished) and event.retain
+        event for event, *_ in node.events if isinstance(event, MessagePublished) and event.retain
     ]
     assert [(event.topics, event.qos) for event in retained] == [([certificate], 0)] * 2
 
 
-def test_a_birth_for_which_the_log_has_no_room_is_counted(broker: FakeBroker) -> None:
-    broker.most = 4
-    publish(broker, packet(0, ("spBv1.0/g/NBIRTH/n", b"birth")))
-    assert not broker.events
-    assert broker.dropped == {"message_too_large": 1}
+def test_a_birth_for_which_the_log_has_no_room_is_counted(node: FakeNode) -> None:
+    node.most = 4
+    publish(node, packet(0, ("spBv1.0/g/NBIRTH/n", b"birth")))
+    assert not node.events
+    assert node.dropped == {"message_too_large": 1}

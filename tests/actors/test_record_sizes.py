@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import orjson
 import pytest
 
 from actors.maintenance.checkpoints import carry, repeat_retained, repeat_session
 from actors.session import decisions
-from actors.session.decisions import Limits
+from actors.session.decisions import DeliveryLimits
 from actors.session.publisher import _split
 from eventstore.format.events import (
-    VERSIONS,
     Acked,
     Bridged,
     BrokerStarted,
@@ -29,6 +28,7 @@ from eventstore.format.events import (
     Event,
     LogArchived,
     LogCut,
+    LogEvent,
     MessagePublished,
     OperatorActed,
     Received,
@@ -47,6 +47,13 @@ from eventstore.format.events import (
 from eventstore.format.positions import INDEX_BITS, MAX_INDEX, to_runs
 from eventstore.format.record_size import AROUND, LEAST, NAME_BYTES, NAMES
 from eventstore.format.records import GENESIS
+from eventstore.format.turn_events import (
+    TurnAcked,
+    TurnDelivered,
+    TurnEvent,
+    TurnPublished,
+    TurnReleased,
+)
 from eventstore.log.journal import Journal
 from eventstore.log.message_store import Message
 from projections.state.node import NodeState
@@ -75,7 +82,7 @@ def subscribed(**fields: Any) -> SessionState:
 def delivered() -> Iterable[Event]:
     """Retained messages in great number, half of them sent, some queued, the others dropped."""
     payloads = [b""] * MANY
-    window = Limits(65_535, MANY // 2, 1 << 30, 1 << 30)
+    window = DeliveryLimits(65_535, MANY // 2, 1 << 30, 1 << 30)
     return decisions.deliver(
         subscribed(), NAME, 1, refs(MANY), payloads, 0, window, retain=True, ready=True
     ).events
@@ -149,8 +156,21 @@ def subscribes() -> Iterable[Event]:
     return decisions.subscribe(SessionState(NAME), asked, max_qos=2).events
 
 
+def turn() -> Iterable[LogEvent]:
+    """What several sessions share, as large as ``actors.connection.turn`` lets it become."""
+    name, topic = "\x01" * 256, "\x01" * 256
+    many, long = 128, range(1 << 50, (1 << 50) + 256 * 7, 7)
+    each = list(range(many))
+    yield TurnPublished([name] * many, each, 2, [topic] * many, each, each, each, NUMBER, many)
+    yield TurnDelivered(
+        [name] * 256, [topic] * 256, [*range(256)], 2, [65_535] * 256, to_runs(long)
+    )
+    yield TurnAcked("Completed", [name] * many, each, [65_535] * many)
+    yield TurnReleased([name] * many, each, [65_535] * many, to_runs(long[:many]))
+
+
 NUMBER = 1 << 62
-EVENTS: dict[str, Callable[[], Iterable[Event]]] = {
+EVENTS: dict[str, Callable[[], Iterable[LogEvent]]] = {
     "delivered, queued and dropped": delivered,
     "released": released,
     "unsubscribed": unsubscribed,
@@ -159,6 +179,7 @@ EVENTS: dict[str, Callable[[], Iterable[Event]]] = {
     "session repeated": snapshots,
     "messages repeated": repeated,
     "acknowledged": lambda: [kind(NAME, to_runs(IDS)) for kind in (Acked, Received, Completed)],
+    "turn": turn,
     "sent again": lambda: [Redelivered(NAME, to_runs(IDS), "ack_wait")],
     "retained cleared": lambda: [
         RetainedCleared(part) for part in decisions.by_text([NAME] * 500, str)
@@ -229,7 +250,7 @@ def test_every_event_fits_into_the_smallest_record(name: str) -> None:
         count = entries(event)
         assert count <= MAX_INDEX
         size = getattr(event, "size", 0) if isinstance(event, WillArmed) else 0
-        if isinstance(event, MessagePublished):
+        if isinstance(event, (MessagePublished, TurnPublished)):
             size = event.sizes if isinstance(event.sizes, int) else sum(event.sizes)
         made.append(event, count, [bytes(size)] if size else (), size)
         made.end_turn()
@@ -240,7 +261,7 @@ def test_every_event_fits_into_the_smallest_record(name: str) -> None:
 @pytest.mark.slow
 def test_no_event_is_missing_here() -> None:
     built = {event.e for make in EVENTS.values() for event in make()}
-    assert built == set(VERSIONS)
+    assert built == {kind.__name__ for union in (Event, TurnEvent) for kind in get_args(union)}
 
 
 @pytest.mark.parametrize("largest", [LEAST, 2 * LEAST, 32 * LEAST])

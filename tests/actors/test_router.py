@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from actors.session import router as router_module
-from actors.session.router import NOWHERE, Router, Subscriber
+from actors.routing import router as router_module
+from actors.routing.router import NOWHERE, Router, Subscriber
 from eventstore.format.events import Subscribed, Unsubscribed
 from eventstore.format.positions import position
 from projections.state.session import SessionState, evolve

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable
 from typing import Any
 
 import orjson
@@ -18,7 +17,6 @@ from actors.kernel.kernel import Kernel, LoopActor
 from actors.session.messages import Publication
 from actors.session.session import Session
 from actors.tracing import trace_lines as tracelines
-from actors.tracing.method_patch import Shadow
 from actors.tracing.tracer import MOST_TRACES, Tracer
 from eventstore.format.positions import position
 
@@ -55,20 +53,18 @@ class Sink:
 
 def tracing(world: World) -> tuple[Tracer, Sink]:
     sink = Sink()
-    return Tracer(world.broker, sink.publish), sink
+    return Tracer(world.broker.node, world.broker.admission, sink.publish), sink
 
 
 def overrides(world: World) -> list[str]:
-    """What stands in for methods at present, and who has a tap."""
+    """Which observers there are at present, and who has a tap."""
     broker = world.broker
-    found = [name for name in ("tell", "spawn") if name in vars(broker.kernel)]
-    found += [
-        name for name in ("append", "after", "pass_or_follow") if name in vars(broker.journal)
-    ]
-    found += [name for name in ("emit",) if name in vars(broker)]
+    journal = broker.node.journal
+    observers = {"kernel": broker.kernel.observer, "journal": journal.observer}
+    found = [name for name, observer in observers.items() if observer is not None]
     found += ["on_spawn"] if broker.kernel.on_spawn is not None else []
-    found += ["on_connect"] if broker.on_connect is not None else []
-    found += ["watch"] if broker.watch is not None else []
+    found += ["on_connect"] if broker.admission.on_connect is not None else []
+    found += ["watch"] if broker.node.publish_observer is not None else []
     return found + [actor.actor_urn for actor in broker.kernel if actor.tap is not None]
 
 
@@ -292,7 +288,7 @@ def test_the_trace_of_an_actor_ends_with_it() -> None:
         async with World().running() as world:
             client = await world.connect("r")
             tracer, sink = tracing(world)
-            urn = next(iter(world.broker.connections)).actor_urn
+            urn = next(iter(world.broker.admission.connections)).actor_urn
             tracer.start({"token": TOKEN, "actor": urn})
             client.send(p.subscribe(1, ("a", 0)))
             await world.go(0.2)
@@ -602,7 +598,7 @@ def test_a_bad_request_is_refused_in_a_sentence(request_: dict[str, Any], why: s
 # Nothing stays behind, and nothing goes wrong because of a trace.
 
 
-def test_what_stands_in_for_methods_is_gone_between_runs_and_after_the_trace() -> None:
+def test_observers_are_gone_between_runs_and_after_the_trace() -> None:
     async def scenario() -> None:
         async with World().running() as world:
             client = await world.connect("r", filters=[("a", 1)])
@@ -612,8 +608,8 @@ def test_what_stands_in_for_methods_is_gone_between_runs_and_after_the_trace() -
             client.send(p.publish("a", b"x", 1, 7))
             await world.go(0.5)
             found = overrides(world)
-            assert not {"tell", "after", "pass_or_follow"} & set(found)
-            assert {"append", "on_spawn", "on_connect", "watch"} < set(found)
+            assert "kernel" not in found
+            assert {"journal", "on_spawn", "on_connect", "watch"} < set(found)
             tracer.stop({"token": TOKEN})
             tracer.stop({"token": TOKEN + "t"})
             assert overrides(world) == []
@@ -678,7 +674,7 @@ def test_lines_that_cannot_be_sent_are_nobody_elses_trouble() -> None:
 
     async def scenario() -> None:
         async with World().running() as world:
-            tracer = Tracer(world.broker, broken)
+            tracer = Tracer(world.broker.node, world.broker.admission, broken)
             tracer.start({"token": TOKEN, "client": "r"})
             client = await world.connect("r")
             client.send(p.publish("a", b"x", 1, 7))
@@ -716,12 +712,16 @@ class Tap:
 
     def __init__(self) -> None:
         self.seen: list[Any] = []
+        self.sent: list[tuple[LoopActor, Any]] = []
 
     def begin(self, _actor: LoopActor) -> None:
         self.seen.append("begin")
 
     def end(self, _actor: LoopActor) -> None:
         self.seen.append("end")
+
+    def sends(self, target: LoopActor, message: Any) -> None:
+        self.sent.append((target, message))
 
     def gets(self, _actor: LoopActor, message: Any) -> None:
         self.seen.append(message)
@@ -764,23 +764,9 @@ def test_a_tap_sees_each_message_before_it_is_handled(turns: tuple[Kernel, Doer,
         kernel.tell(doer, message)
     kernel.run_turn()
     assert tap.seen == ["begin", "first", again, "handled", "last", "grown", "end"]
+    assert tap.sent == [(doer, "grown")]
+    assert kernel.observer is None
     assert doer.handled == 4
-
-
-def test_a_tap_sees_what_waited_for_a_suspended_actor_once(
-    turns: tuple[Kernel, Doer, Tap],
-) -> None:
-    kernel, doer, tap = turns
-    suspend: Callable[[LoopActor], None] = kernel.suspend
-    for message in (suspend, "waits"):
-        kernel.tell(doer, message)
-    kernel.run_turn()
-    assert tap.seen == ["begin", suspend, "end"]
-    kernel.tell(doer, "too")
-    kernel.run_turn()
-    kernel.resume(doer)
-    kernel.run_turn()
-    assert tap.seen[3:] == ["begin", "waits", "too", "end"]
 
 
 def test_a_tap_hears_of_the_end(turns: tuple[Kernel, Doer, Tap]) -> None:
@@ -803,29 +789,6 @@ def test_a_tap_hears_of_a_failure(turns: tuple[Kernel, Doer, Tap]) -> None:
     assert tap.seen == ["begin", fail, error, "end"]
 
 
-class Owner:
-    def method(self, number: int) -> int:
-        return number
-
-
-def test_a_shadow_is_put_and_removed_whatever_stood_there() -> None:
-    owner = Owner()
-    shadow = Shadow(owner, "method", lambda method: lambda number: method(number) + 1)
-    for _ in range(2):
-        shadow.put()
-        shadow.put()
-        assert owner.method(1) == 2
-        shadow.remove()
-        shadow.remove()
-        assert owner.method(1) == 1
-        assert "method" not in vars(owner)
-    owner.method = lambda number: 10 * number  # type: ignore[method-assign]
-    shadow.put()
-    assert owner.method(1) == 11
-    shadow.remove()
-    assert owner.method(1) == 10
-
-
 def test_watchers_are_told_of_all_messages_and_a_broken_one_is_told_no_more() -> None:
     async def scenario() -> None:
         async with World().running() as world:
@@ -837,8 +800,8 @@ def test_watchers_are_told_of_all_messages_and_a_broken_one_is_told_no_more() ->
                 failures.append(publication)
                 raise RuntimeError("boom")
 
-            world.broker.add_watcher(broken)
-            world.broker.add_watcher(told.append)
+            world.broker.node.add_watcher(broken)
+            world.broker.node.add_watcher(told.append)
             sender.send(p.publish("a", b"1"), p.publish("b", b"2", 1, 1))
             sender.send(p.publish("c", b"3", 2, 2), p.pubrel(2))
             await world.go(0.5)
@@ -848,8 +811,8 @@ def test_watchers_are_told_of_all_messages_and_a_broken_one_is_told_no_more() ->
                 ("s", 2, [b"c"]),
             ]
             assert len(failures) == 1
-            world.broker.remove_watcher(told.append)
-            world.broker.remove_watcher(told.append)
-            assert world.broker.watch is None
+            world.broker.node.remove_watcher(told.append)
+            world.broker.node.remove_watcher(told.append)
+            assert world.broker.node.publish_observer is None
 
     simulate(scenario)

@@ -406,7 +406,7 @@ def test_the_banner_tells_where_nats_clients_are() -> None:
     place = Address("127.0.0.1", 4222)
     opened = {"nats_listen": "127.0.0.1:4222"}
     lines = banner(opened, nats_clients=place, bridge="nats://127.0.0.1:4222")
-    assert "  NATS       127.0.0.1:4222, for anybody, without a password" in lines
+    assert "  NATS       127.0.0.1:4222, for any client, without a password" in lines
     assert "  bridge     messages are exchanged with NATS at nats://127.0.0.1:4222" in lines
     lines = banner({**opened, "nats_users": "/u"}, nats_clients=place, nats_users=3)
     assert "  NATS       127.0.0.1:4222, for the 3 users of /u" in lines
@@ -417,10 +417,10 @@ def test_the_banner_tells_of_tls_and_certificates() -> None:
     place = Address("127.0.0.1", 4222)
     opened = {"nats_listen": "127.0.0.1:4222", "nats_tls_cert": "c", "nats_tls_key": "k"}
     lines = banner(opened, nats_clients=place)
-    assert "  NATS       127.0.0.1:4222 (TLS), for anybody, without a password" in lines
+    assert "  NATS       127.0.0.1:4222 (TLS), for any client, without a password" in lines
     opened["nats_tls_client_ca"] = "ca"
     lines = banner(opened, nats_clients=place)
-    assert "  NATS       127.0.0.1:4222 (TLS), for whoever has a certificate" in lines
+    assert "  NATS       127.0.0.1:4222 (TLS), for clients with a certificate" in lines
     lines = banner({**opened, "nats_users": "/u"}, nats_clients=place, nats_users=1)
     assert "  NATS       127.0.0.1:4222 (TLS), for the one user of /u, with a certificate" in lines
 

@@ -10,7 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from cli.serve.listener_factory import Listeners
-from cli.settings.bind import ListenError
+from cli.settings.binding import ListenError
 from cli.settings.settings import Settings, load
 
 if TYPE_CHECKING:

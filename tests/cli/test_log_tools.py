@@ -13,15 +13,10 @@ import pytest
 
 from cli.common import text
 from cli.history.replay import summary_lines, totals
-from cli.history.verify_log import Verifier
 from cli.history.why import story_lines
-from cli.logsource.event_text import as_object, words
-from cli.logsource.moments import Cut, parse_moment
-from cli.logsource.replay_fold import AsOf
-from cli.logsource.source import CutMeanwhile, Source
-from cli.logsource.source_flags import UsageError
-from cli.logsource.topic_lookup import TopicBook, topic_matcher
-from eventstore.errors import CorruptLog
+from cli.logsource.moments import parse_moment
+from cli.logsource.topic_flags import check_filter
+from eventstore.errors import CorruptLog, CutMeanwhile, UsageError
 from eventstore.format.events import (
     Acked,
     CheckpointBegun,
@@ -45,9 +40,13 @@ from eventstore.format.events import (
 from eventstore.format.positions import MAX_INDEX, position
 from eventstore.format.records import GENESIS, Record, decode_record, encode_record, link_of
 from eventstore.log.log_start import RecordedCut
+from eventstore.reading import LogPoint, LogSource
 from projections.audit.message_story import Explainer
+from projections.replay import AsOf, TopicBook, event_object, topic_matcher, words
 from projections.state.node import NodeState
 from projections.state.snapshot import encode
+from projections.verification import LogVerifier
+from protocol.mqtt.topics import TopicError
 
 HOSTILE = "a\x1b[2J\x07\n\r\x9b1m\x7f\u202e\u2028\\z"
 
@@ -155,6 +154,8 @@ def test_topic_matcher() -> None:
         False,
     ]
     with pytest.raises(UsageError, match=r"MQTT-4\.7\.1-2"):
+        check_filter("a#")
+    with pytest.raises(TopicError, match=r"MQTT-4\.7\.1-2"):
         topic_matcher("a#")
 
 
@@ -213,11 +214,11 @@ def problems(
     last: int | None = None,
     noted: tuple[int, bytes] | None = None,
     cut: LogCut | None = None,
-) -> tuple[list[tuple[int, str]], Verifier]:
+) -> tuple[list[tuple[int, str]], LogVerifier]:
     found: list[tuple[int, str]] = []
     recorded = None if cut is None else RecordedCut(position(max(stored), 0), 9000, cut)
     begin = min(stored, default=1) if cut is not None else 1
-    verifier = Verifier(
+    verifier = LogVerifier(
         lambda sequence, what: found.append((sequence, what)), noted, begin, recorded
     )
     for sequence, data in stored.items():
@@ -390,7 +391,7 @@ def other_session(**fields: Any) -> dict[str, Any]:
         (
             {"session": SessionSnapshot("x\x1b", {"generation": 1})},
             3,
-            "entry 1: repeats session x\\u001b, which there is not",
+            "entry 1: repeats session x\\u001b, which does not exist",
         ),
         ({"session": None}, 3, "entry 2: says that checkpoint 1 has 1 sessions and 1 retained"),
         ({"retained": None}, 3, "entry 2: says that checkpoint 1 has 1 sessions and 1 retained"),
@@ -456,7 +457,7 @@ def test_the_beginning_of_a_log_that_was_cut() -> None:
 def test_a_log_that_is_cut_while_it_is_checked() -> None:
     log = checkpointed()
     found: list[tuple[int, str]] = []
-    verifier = Verifier(lambda sequence, what: found.append((sequence, what)), None)
+    verifier = LogVerifier(lambda sequence, what: found.append((sequence, what)), None)
     verifier.take(1, log.records[0])
     cut = LogCut(3, link_of(log.records[1]).hex(), 0, "keep")
     verifier.begin_again(3, RecordedCut(position(5, 0), 0, cut))
@@ -480,10 +481,10 @@ def test_a_log_that_is_cut_while_it_is_read(
     async def bounds(*_: object) -> tuple[int, int]:
         return first, 5
 
-    monkeypatch.setattr("cli.logsource.source.read_records", read)
-    monkeypatch.setattr("cli.logsource.source.read_bounds", bounds)
+    monkeypatch.setattr("eventstore.reading.log_source.read_records", read)
+    monkeypatch.setattr("eventstore.reading.log_source.read_bounds", bounds)
     client: Any = None
-    source = Source(client, "s", "here", live, 1, 5, None)
+    source = LogSource(client, "s", "here", live, 1, 5, None)
 
     async def read_all() -> list[int]:
         return [record.sequence async for record in source.records(1, 5)]
@@ -557,7 +558,7 @@ def test_a_log_that_is_cut_while_it_is_read(
 def test_checkpoints_and_cuts_in_words(event: Event, said: str) -> None:
     book = TopicBook(source=None)  # type: ignore[arg-type] # nothing is read
     assert words(event, book) == said
-    as_json = text.json_line(as_object(event, position(4, 0), 1000, book, memoryview(b"abcd")))
+    as_json = text.json_line(event_object(event, position(4, 0), 1000, book, memoryview(b"abcd")))
     assert as_json.isprintable()
     assert json.loads(as_json)["type"] == type(event).__name__
 
@@ -574,4 +575,6 @@ def test_sums_of_sessions_that_are_frozen() -> None:
     state.sessions.freeze("c", position(3, 0))
     assert totals(state) == before
     assert not state.sessions.live
-    assert any(line.split()[:2] == ["c", "away"] for line in summary_lines(state, AsOf(Cut(2), 1)))
+    assert any(
+        line.split()[:2] == ["c", "away"] for line in summary_lines(state, AsOf(LogPoint(2), 1))
+    )

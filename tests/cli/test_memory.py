@@ -2,7 +2,7 @@ import gc
 
 import pytest
 
-from cli.common.gc_pause import few_collections
+from eventstore.reading import few_collections
 
 
 def test_garbage_is_collected_seldom_and_as_before_afterwards() -> None:

@@ -5,22 +5,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 import structlog
+from harness.anonymous import Anonymous
 from structlog.testing import capture_logs
 
-from actors.authn.credentials import Anonymous
 from actors.broker import Broker
 from actors.kernel.clock import SystemClock
 from actors.options.broker_options import Options
 from cli.common.units import Address
 from cli.monitoring import http_monitor as module
-from cli.monitoring.http_monitor import MOST_CONNECTIONS, Monitor
-from cli.settings.bind import ListenError
+from cli.monitoring.http_monitor import MOST_CONNECTIONS, HttpMonitor
+from cli.settings.binding import ListenError
 from cli.settings.settings import ConfigError, Settings, load
 from eventstore.log.jetstream_log import LogUnavailable
 
@@ -29,10 +29,10 @@ pytestmark = pytest.mark.system
 
 @contextlib.asynccontextmanager
 async def serving(
-    monitor: Monitor | None = None, **settings: object
-) -> AsyncIterator[tuple[Monitor, int]]:
+    monitor: HttpMonitor | None = None, **settings: object
+) -> AsyncIterator[tuple[HttpMonitor, int]]:
     """A monitor on a free port."""
-    monitor = monitor or Monitor()
+    monitor = monitor or HttpMonitor()
     async with contextlib.AsyncExitStack() as stack:
         place = await monitor.serve(stack, load({"metrics": "127.0.0.1:0", **settings}, {}))
         assert place is not None
@@ -71,6 +71,11 @@ async def get(port: int, path: str, method: str = "GET", host: str | None = "127
     return Answer(await exchange(port, request.encode()))
 
 
+def not_ready(reasons: Callable[[], list[str]]) -> Any:
+    """A broker that says why it is not ready."""
+    return SimpleNamespace(node=SimpleNamespace(not_ready_reasons=reasons))
+
+
 class _NoLog:
     """A log that does not answer yet."""
 
@@ -95,7 +100,8 @@ async def test_a_broker_that_is_starting_is_alive_and_not_ready() -> None:
 async def test_a_broker_that_recovers_is_alive_and_not_ready() -> None:
     async with serving() as (monitor, port):
         log = cast("Any", _NoLog())
-        monitor.broker = Broker(Options(node="n"), log, Anonymous(), SystemClock())
+        broker = Broker(Options(node="n"), log, Anonymous(), SystemClock())
+        monitor.inspection = broker.inspection
         assert (await get(port, "/healthz")).status == 200
         ready = await get(port, "/readyz")
         assert (ready.status, ready.json["reasons"]) == (503, ["recovering"])
@@ -109,7 +115,7 @@ async def test_a_broker_that_recovers_is_alive_and_not_ready() -> None:
 async def test_a_broker_that_does_not_listen_yet_is_not_ready() -> None:
     async with serving() as (monitor, port):
         trouble: list[str] = []
-        monitor.broker = cast("Broker", SimpleNamespace(trouble=lambda: trouble))
+        monitor.inspection = not_ready(lambda: trouble)
         assert (await get(port, "/readyz")).json["reasons"] == ["not listening yet"]
         monitor.listening = True
         ready = await get(port, "/readyz")
@@ -296,7 +302,7 @@ async def test_a_failure_is_an_answer_and_a_line(monkeypatch: pytest.MonkeyPatch
         raise ValueError("no")
 
     async with serving() as (monitor, port):
-        monitor.broker = cast("Broker", SimpleNamespace(trouble=fail))
+        monitor.inspection = not_ready(fail)
         with capture_logs() as lines:
             structlog.get_logger("foldmq")
             monkeypatch.setattr(module, "_log", structlog.get_logger("foldmq"))
@@ -322,9 +328,9 @@ def with_metrics_at(place: Address, *, asked_for: bool) -> Settings:
 async def test_an_address_that_is_taken_ends_the_start_only_if_it_was_asked_for() -> None:
     async with serving() as (_, port), contextlib.AsyncExitStack() as stack:
         place = Address("127.0.0.1", port)
-        assert await Monitor().serve(stack, with_metrics_at(place, asked_for=False)) is None
+        assert await HttpMonitor().serve(stack, with_metrics_at(place, asked_for=False)) is None
         with pytest.raises(ListenError) as caught:
-            await Monitor().serve(stack, with_metrics_at(place, asked_for=True))
+            await HttpMonitor().serve(stack, with_metrics_at(place, asked_for=True))
         assert caught.value.exit_code == 69
         assert str(caught.value) == (
             f"cannot listen on 127.0.0.1:{port} (--metrics): another program listens there; "
@@ -334,4 +340,4 @@ async def test_an_address_that_is_taken_ends_the_start_only_if_it_was_asked_for(
 
 async def test_off_is_off() -> None:
     async with contextlib.AsyncExitStack() as stack:
-        assert await Monitor().serve(stack, load({"metrics": "off"}, {})) is None
+        assert await HttpMonitor().serve(stack, load({"metrics": "off"}, {})) is None

@@ -32,10 +32,11 @@ from cli.inspection.session_list import selection
 from cli.inspection.session_page import json_object, session_lines, subscription_lines
 from cli.live import broker_client
 from cli.live.broker_client import LiveBroker, NoLiveBroker, Refused, TooLarge, open_broker
-from cli.logsource.source_flags import SourceFlags, UsageError
+from cli.logsource.source_flags import SourceFlags
 from cli.operator import bulk_change, remove
 from cli.operator.remove import remove_offline
 from eventstore.datadir import DataDir
+from eventstore.errors import UsageError
 from eventstore.format.positions import position
 
 HOSTILE = "a\x1b[2J\n\u202e<b>"

@@ -194,7 +194,7 @@ def test_who_cannot_have_the_lock_says_so(
             lambda: passwd.delete_user(path, "ann"),
             lambda: passwd.import_users(path, real),
         ):
-            with pytest.raises(ConfigError, match="somebody else is changing it") as caught:
+            with pytest.raises(ConfigError, match="another process is changing it") as caught:
                 change()
             assert str(caught.value).startswith(f"{path}: ")
         assert passwd.list_users(path) == [("ann", "argon2id")], "who reads does not wait"
@@ -211,7 +211,7 @@ def test_who_makes_a_file_waits_for_others_who_do(
     held = os.open(path.parent, os.O_RDONLY)
     fcntl.flock(held, fcntl.LOCK_EX)
     try:
-        with pytest.raises(ConfigError, match="somebody else is changing it"):
+        with pytest.raises(ConfigError, match="another process is changing it"):
             passwd.set_user(path, "ann", b"x")
     finally:
         os.close(held)

@@ -97,7 +97,7 @@ def test_banner_says_where_for_whom_and_what_is_promised(serve: Serve) -> None:
     for text in (
         f"process {broker.process.pid}",
         f"listening  127.0.0.1:{broker.port}",
-        "clients    anybody, without a password",
+        "clients    any client, without a password",
         f"data       {broker.data}",
         "embedded NATS",
         "promise    acknowledged messages are on disk",

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from actors.options.broker_options import Options
-from actors.options.limit_options import LimitOptions
+from actors.options.limit_options import LimitOptions, Quota
 from cli.common.units import Address
+from cli.serve import limits_factory
 from cli.serve.banner import admitted
-from cli.serve.limits_factory import bounds
+from cli.serve.limits_factory import limit_options
 from cli.settings.listener_settings import PER_LISTENER
 from cli.settings.setting_flags import size_shown, time_shown, with_settings_flags
 from cli.settings.settings import OTHER_VARIABLES, RELOADABLE, ConfigError, Settings, load
@@ -181,7 +182,7 @@ def test_a_listener_has_settings_of_its_own(config: Path) -> None:
         ('ws_origins = ["a"]', "must be origins such as"),
         ('address = "0.0.0.0:1"', "listen = 0.0.0.0:1 can be reached from other machines"),
         ('address = "tls://localhost:1"', "set tls_cert and tls_key"),
-        ("allow_anonymous = false", "allow_anonymous = false lets nobody connect"),
+        ("allow_anonymous = false", "allow_anonymous = false lets no client connect"),
         ("proxy_protocol = true", "listen = 127.0.0.1:1 can be reached from other machines"),
         ('"\\u001b[31mfoo" = 1', '"\\u001b[31mfoo" cannot be set for one listener'),
         ('ws_path = "/\\u0000"', "must not hold a NUL character"),
@@ -228,16 +229,16 @@ def test_a_certificate_that_is_required_is_enough() -> None:
 
 def test_the_banner_says_who_needs_a_certificate() -> None:
     settings = load(with_tls("tls://0.0.0.0:1", tls_client_certs="required"), {})
-    assert admitted(settings, 0) == "whoever has a certificate"
+    assert admitted(settings, 0) == "clients with a certificate"
     named = with_tls("tls://0.0.0.0:1", tls_client_certs="required", tls_identity="cn")
     assert admitted(load(named, {}), 0) == "client certificates"
-    assert admitted(load({}, {}), 0) == "anybody, without a password"
+    assert admitted(load({}, {}), 0) == "any client, without a password"
 
 
 def test_a_required_certificate_that_is_nobody_and_nobody_else_is_refused() -> None:
     flags = with_tls("tls://0.0.0.0:1", tls_client_certs="required", allow_anonymous=False)
     message = refusal(flags)
-    assert "lets nobody connect" in message
+    assert "lets no client connect" in message
     assert "tls_identity" in message
     assert not load({**flags, "tls_identity": "cn"}, {}).anonymous
 
@@ -253,7 +254,7 @@ def test_certificates_say_nothing_about_listeners_without_tls() -> None:
     required = with_tls("tls://0.0.0.0:1", tls_client_certs="required")
     assert "can be reached" in refusal({**required, "listen": ["tls://0.0.0.0:1", "0.0.0.0:2"]})
     mixed = {**required, "listen": ["tls://0.0.0.0:1", "127.0.0.1:2"]}
-    assert "listen = 127.0.0.1:2 lets nobody connect" in refusal(mixed)
+    assert "listen = 127.0.0.1:2 lets no client connect" in refusal(mixed)
     assert load({**mixed, "allow_anonymous": True}, {}).anonymous
 
 
@@ -465,7 +466,24 @@ def test_every_limit_of_the_broker_has_the_same_default_as_a_setting() -> None:
 
 
 def test_the_bounds_on_clients_have_the_same_defaults_as_the_settings() -> None:
-    assert bounds(load({}, {}), 1 << 20) == LimitOptions()
+    assert limit_options(load({}, {}), 1 << 20) == LimitOptions()
+
+
+def test_each_limit_follows_its_setting() -> None:
+    """Every setting of a limit changes one limit, or a window and its jail."""
+    fixed = {"address", "burst", "client", "overload_after", "user"}
+    before = limit_options(load({}, {}), 1 << 20)
+    for field in dataclasses.fields(LimitOptions):
+        if field.name in fixed:
+            continue
+        name = limits_factory._SETTINGS.get(field.name, field.name)
+        value = getattr(before, field.name)
+        after = limit_options(load({name: int(value) + 1}, {}), 1 << 21)
+        assert getattr(after, field.name) == int(value) + 1, name
+    for whose in ("address", "user", "client"):
+        name = f"publish_rate_per_{whose}"
+        quota = getattr(limit_options(load({name: 7}, {}), 1 << 20), whose)
+        assert quota == Quota(publish_rate=7)
 
 
 def test_reloadable_names_are_settings() -> None:

@@ -16,13 +16,11 @@ from harness import forkserver
 from harness.broker import environment
 from typer.testing import CliRunner
 
-from cli.compare.live_state import Attested, Page
-from cli.compare.stored_projections import Held, Projections
-from cli.logsource.source_flags import UsageError
 from cli.main import app
-from eventstore.errors import CorruptLog
+from eventstore.errors import CorruptLog, UsageError
 from eventstore.format.positions import position
 from eventstore.paths import NoHome
+from projections.comparison import LivePage, LiveState, StoredItem, StoredProjections
 from projections.storage.format import Mark
 from spark.runtime import session
 from spark.runtime.errors import NoJava, NoSpark, OutOfDisk, SparkError
@@ -377,7 +375,9 @@ def test_a_jvm_that_does_not_start(said: str, says: str) -> None:
 def test_what_a_broker_says_becomes_claims() -> None:
     from cli.sparkjobs.claims import _told
 
-    said = Attested("n", position(5, 0), [Page(position(6, 2), {"a": 255, "b": None}, {"t": 1})])
+    said = LiveState(
+        "n", position(5, 0), [LivePage(position(6, 2), {"a": 255, "b": None}, {"t": 1})]
+    )
     rows = [(one.kind, one.name, one.bound, one.digest) for one in _told("n", said)]
     assert rows == [
         ("all", "", position(5, 0), None),
@@ -390,8 +390,8 @@ def test_what_a_broker_says_becomes_claims() -> None:
 def test_what_is_stored_becomes_claims_as_of_its_mark_or_later() -> None:
     from cli.sparkjobs.claims import _stored
 
-    old, new = Held(position(3, 0), 1), Held(position(9, 1), 2)
-    stored = Projections({"old": old, "new": new}, {"t": old}, mark=Mark(7, "00", 0, 0))
+    old, new = StoredItem(position(3, 0), 1), StoredItem(position(9, 1), 2)
+    stored = StoredProjections({"old": old, "new": new}, {"t": old}, mark=Mark(7, "00", 0, 0))
     end = position(20, 0)
     mark = position(8, 0)
     bounds = {(one.kind, one.name): one.bound for one in _stored("n", stored, end)}
@@ -403,7 +403,7 @@ def test_what_is_stored_becomes_claims_as_of_its_mark_or_later() -> None:
     }
     stored.torn = {"other"}
     assert "all" not in {one.kind for one in _stored("n", stored, end)}
-    unmarked = Projections({}, {"t": old})
+    unmarked = StoredProjections({}, {"t": old})
     assert [one.bound for one in _stored("n", unmarked, end)] == [position(3, 1)]
 
 

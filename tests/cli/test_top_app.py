@@ -10,9 +10,9 @@ import pytest
 from topsamples import actor, status
 
 from cli.live.broker_client import LiveBroker, NoLiveBroker, Refused, TooLarge
+from cli.live.broker_link import BrokerLink, NotUnderstood
 from cli.live.trace_client import Portion
 from cli.top import once
-from cli.top.data.broker_link import Link, NotUnderstood
 from cli.top.data.top_queries import ACTORS_ASKED, Questions
 from cli.top.top_app import Top
 from cli.top.views import trace_view
@@ -34,6 +34,7 @@ class Inspected:
 
     node = "n1"
     where = "/var/lib/foldmq"
+    connected = True
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, dict[str, Any]]] = []
@@ -123,9 +124,13 @@ class Screen:
 
 @contextlib.asynccontextmanager
 async def shown(
-    broker: Inspected, width: int = 80, height: int = 24, interval: float = 0.05
+    broker: Inspected,
+    width: int = 80,
+    height: int = 24,
+    interval: float = 0.05,
+    answer_seconds: float | None = None,
 ) -> AsyncIterator[Screen]:
-    link = Link(broker.find)
+    link = BrokerLink(broker.find, answer_seconds=answer_seconds)
     app = Top(link, interval, "recent")
     async with app.run_test(size=(width, height)) as pilot:
         screen = Screen(app, pilot)
@@ -356,8 +361,7 @@ async def test_a_connection_is_shown_with_its_client(
 async def test_an_answer_that_does_not_come_counts_as_none(
     broker: Inspected, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cli.top.data.broker_link.ANSWER_SECONDS", 0.05)
-    async with shown(broker) as screen:
+    async with shown(broker, answer_seconds=0.05) as screen:
         never = asyncio.Event()
 
         async def ask(*_: Any, **__: Any) -> dict[str, Any]:
@@ -425,7 +429,7 @@ async def test_page_of_an_actor_and_back(broker: Inspected) -> None:
         assert len(broker.requests("actors")) <= actors + 1
         assert broker.requests("status")[-1] == {"topics": False}
         broker.answers["actor"] = Refused("no actor connection:40")
-        await screen.sees("connection:40 is not there any more", "no actor connection:40")
+        await screen.sees("connection:40 no longer exists", "no actor connection:40")
         await screen.press("escape")
         await screen.sees("ACTOR", "connection:40")
 
@@ -457,7 +461,7 @@ async def test_page_of_a_topic(broker: Inspected) -> None:
         await screen.sees("plant/temp: sent to 1 client", "plant/#", SHOWN, "GETS IT")
         assert broker.requests("subscriptions")[0] == {"topic": "plant/temp"}
         await screen.press("enter")
-        await screen.sees(f"session {SHOWN} is not there any more")
+        await screen.sees(f"session {SHOWN} no longer exists")
         assert broker.requests("session")[0]["client"] == HOSTILE
 
 
@@ -577,7 +581,7 @@ async def test_less_is_asked_for_when_an_answer_does_not_fit(
 
     monkeypatch.setattr(broker, "ask", ask)
     broker.answers["session"] = {"client": "c"}
-    questions = Questions(Link(broker.find))
+    questions = Questions(BrokerLink(broker.find))
     for _ in range(2):
         assert len(await questions.actors("recent")) == 40
         assert await questions.session("c") == {"client": "c"}
@@ -594,7 +598,7 @@ async def test_less_is_asked_for_when_an_answer_does_not_fit(
 
 async def test_one_frame_as_text(broker: Inspected, capsys: pytest.CaptureFixture[str]) -> None:
     broker.actors = [actor(1, name=HOSTILE)]
-    await once.run(Link(broker.find), 0.01, "recent", 80, as_json=False)
+    await once.run(BrokerLink(broker.find), 0.01, "recent", 80, as_json=False)
     said = capsys.readouterr().out
     assert said.replace("\n", "").isprintable()
     assert all(len(one) <= 80 for one in said.splitlines())
@@ -605,7 +609,7 @@ async def test_one_frame_as_text(broker: Inspected, capsys: pytest.CaptureFixtur
 async def test_one_frame_as_json(broker: Inspected, capsys: pytest.CaptureFixture[str]) -> None:
     import json
 
-    await once.run(Link(broker.find), 0.01, "mailbox", 80, as_json=True)
+    await once.run(BrokerLink(broker.find), 0.01, "mailbox", 80, as_json=True)
     said = capsys.readouterr().out
     assert said.isascii()
     found = json.loads(said)
@@ -622,7 +626,7 @@ async def test_a_strange_answer_is_named() -> None:
     broker.status = {"received": [1, 2]}
     broker.answers = {}
     broker.actors = [{"id": 1}]
-    from cli.top.data.broker_link import understood
+    from cli.live.broker_link import understood
 
     with pytest.raises(NotUnderstood, match="another version"), understood():
-        await once.run(Link(broker.find), 0.01, "recent", 80, as_json=False)
+        await once.run(BrokerLink(broker.find), 0.01, "recent", 80, as_json=False)

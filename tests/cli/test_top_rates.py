@@ -26,7 +26,7 @@ from cli.top.text.columns import (
 from cli.top.text.rate_history import History, area, spark
 from cli.top.text.rates import between, difference, percentile
 from cli.top.text.styled_text import cells, fit, plain, width_of, wrapped
-from cli.top.text.summary import WIDE, Frame, summary
+from cli.top.text.summary_text import WIDE, Frame, summary
 
 BOUNDS = (0.001, 0.002, 0.004, 0.008, 0.5)
 SHARES = (0.0, 0.01, 0.5, 0.9, 0.99, 1.0)

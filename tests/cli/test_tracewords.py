@@ -242,7 +242,9 @@ def test_hostile_names_stay_on_their_line() -> None:
     async def scenario() -> list[dict[str, Any]]:
         sent: list[bytes] = []
         async with World().running() as world:
-            tracer = Tracer(world.broker, lambda _subject, data: sent.append(data))
+            tracer = Tracer(
+                world.broker.node, world.broker.admission, lambda _subject, data: sent.append(data)
+            )
             tracer.start({"token": "c" * 22, "client": EVIL, "rate": 5000})
             tracer.start({"token": "t" * 22, "topic": "#", "rate": 5000})
             other = await world.connect(EVIL + "2", filters=[(EVIL, 2)])

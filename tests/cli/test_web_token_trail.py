@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from cli.live.broker_client import NoLiveBroker
 from cli.web import tokentrail
-from cli.web.live.broker_connection import Away
 from cli.web.tokentrail import TokenTrail
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class Log:
     async def record(self, endpoint: str, **request: Any) -> object:
         assert (endpoint, request["do"]) == ("change", "web_accessed")
         if self.away:
-            raise Away("not now")
+            raise NoLiveBroker("not now")
         self.told.append(request)
         return {}
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from cli.live.broker_client import NoLiveBroker
 from cli.web.auth import audit_trail as module
 from cli.web.auth.audit_trail import MOST_SERIES, WINDOW, Entry, Gathering, Trail
 from cli.web.auth.tokens import Grant, Role
-from cli.web.live.broker_connection import Away
 
 ANN = Grant("ann", Role.VIEW, "0" * 64)
 BOB = Grant("bob", Role.OPERATE, "1" * 64)
@@ -101,7 +101,7 @@ class Log:
         assert (endpoint, request.pop("do")) == ("change", "web_accessed")
         assert request.pop("by")
         if self.away:
-            raise Away("not there")
+            raise NoLiveBroker("not there")
         self.found.append(request)
         self.grown.set()
 

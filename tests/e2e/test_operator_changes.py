@@ -199,12 +199,12 @@ def test_actors_are_kicked_by_their_id(place: Place) -> None:
     held.subscribe(("kicks/#", 1))
     (inspector,) = place.run("actors", "ls", "--type", "inspector", "--json").objects
     said = place.refused("actors", "kick", inspector["id"], "--yes", code=1)
-    assert said == f"{inspector['id']} is no session and no connection: nobody to be kicked"
+    assert said == f"{inspector['id']} is no session and no connection: there is nothing to kick"
     (row,) = place.run(
         "actors", "ls", "--type", "subscription", "--match", "kicks/#", "--json"
     ).objects
     said = place.refused("actors", "kick", row["id"], "--yes", code=1)
-    assert said == f"{row['id']} is no session and no connection: nobody to be kicked"
+    assert said == f"{row['id']} is no session and no connection: there is nothing to kick"
     held.expect_alive()
     assert "nobody" in place.refused("actors", "kick", "nobody", "--yes", code=1)
 

@@ -467,7 +467,7 @@ def test_who_would_get_a_message(data: tuple[str, str]) -> None:
     ]
     lines = run("subscriptions", "--topic", "lamp", *data).lines
     assert re.fullmatch(
-        r"retained: message \S+, QoS 1, 2 B; who subscribes gets it first", lines[-1]
+        r"retained: message \S+, QoS 1, 2 B; new subscribers get it first", lines[-1]
     )
     nobody = run("subscriptions", "--topic", "nobody/wants", *data).lines
     assert nobody[0] == "nobody/wants: sent to 0 clients, queued for 0"

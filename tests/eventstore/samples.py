@@ -35,6 +35,12 @@ from eventstore.format.events import (
     WillFired,
 )
 from eventstore.format.records import GENESIS
+from eventstore.format.turn_events import (
+    TurnAcked,
+    TurnDelivered,
+    TurnPublished,
+    TurnReleased,
+)
 
 PAYLOADS = [b"", b"\x00\xff", b"three"]
 """Of the MessagePublished event below; the will's payload follows them."""
@@ -105,3 +111,21 @@ def every_event() -> list[Event]:
         WebAccessed("token_added", "", "ann", "view", expires="2026-12-31T23:59:59Z"),
         BrokerStopped(),
     ]
+
+
+def turn_events() -> list[Event]:
+    """What several sessions share, of each type; the payloads are TURN_PAYLOADS."""
+    first = 1 << 20
+    return [
+        TurnPublished(["a", "b"], [0, 1, 0], 1, ["t", "ü/2"], [0, 0, 1], [1, 2, 65_535], 2, 0, 3),
+        TurnPublished(["c", "d"], [], 2, ["t"], [], [7, 7], [0, 5], 6, 2),
+        TurnDelivered(["x", "y"], ["t", "#"], [0, 1, 0], 1, [1, 9, 2], [[first, 3, 1]]),
+        TurnAcked("Acked", ["x", "y"], [0, 1, 0], [1, 9, 2]),
+        TurnReleased(["c", "d"], [], [7, 7], [first + 3, first + 4]),
+        TurnDelivered(["x"], ["t"], [], 2, [3, 4], [first + 3, first + 4]),
+        TurnAcked("Received", ["x"], [], [3, 4]),
+        TurnAcked("Completed", ["x"], [], [3, 4]),
+    ]
+
+
+TURN_PAYLOADS = [b"up", b"ok", b"no", b"", b"\x00\xff\x00\xff\x00"]

@@ -275,7 +275,7 @@ NO_SUCH_STREAM = 10059
 async def answered(client: Client, subject: str, data: bytes) -> object:
     """The code of the error that is the answer to a request, None if nobody answers."""
     try:
-        answer = await client.request(subject, data, timeout=2)
+        answer = await client.request(subject, data, timeout=30)
     except NoRespondersError:
         return None
     return json.loads(answer.data)["error"]["err_code"]

@@ -2,7 +2,7 @@ from typing import Any, get_args
 
 import orjson
 import pytest
-from samples import every_event
+from samples import every_event, turn_events
 
 from eventstore.format import events
 from eventstore.format.events import (
@@ -15,6 +15,7 @@ from eventstore.format.events import (
     parse_event,
     upcast,
 )
+from eventstore.format.turn_events import TurnEvent
 
 
 def written(event: Event) -> dict[str, Any]:
@@ -24,6 +25,7 @@ def written(event: Event) -> dict[str, Any]:
 
 def test_the_samples_hold_every_type() -> None:
     assert {type(event) for event in every_event()} == set(get_args(Event))
+    assert {type(event) for event in turn_events()} == set(get_args(TurnEvent))
 
 
 @pytest.mark.parametrize("event", every_event(), ids=lambda event: event.e)

@@ -8,6 +8,7 @@ import pytest
 
 from eventstore.format.events import Event
 from eventstore.format.records import ChainChecker, Record, decode_record
+from eventstore.format.turn_events import TurnEvent
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -46,8 +47,10 @@ def test_a_golden_log_is_read_as_it_was_written(name: str) -> None:
     )
 
 
-@pytest.mark.parametrize("kind", [kind.__name__ for kind in get_args(Event)])
+@pytest.mark.parametrize(
+    "kind", [kind.__name__ for union in (Event, TurnEvent) for kind in get_args(union)]
+)
 def test_every_event_type_is_in_a_golden_log(kind: str) -> None:
     files = sorted(GOLDEN.glob("*.records"))
-    kinds = {event.e for file in files for record in read(file) for _, event in record.events()}
-    assert kind in kinds, "write a new golden log: see golden/make.py"
+    written = any(b'"e":"%s"' % kind.encode() in file.read_bytes() for file in files)
+    assert written, "write a new golden log: see golden/make.py"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cli.history.salvage import Progress, report
+from cli.history.salvage import ProgressLine, report
 from eventstore.datadir import DataDir, take_lock
 from eventstore.errors import CorruptLog, DataDirBusy, DataDirError, DiskFull, UnknownLogFormat
 from eventstore.format.events import (
@@ -332,7 +332,7 @@ class Stream:
 @pytest.mark.parametrize("terminal", [True, False])
 def test_progress_is_one_line_on_a_terminal(terminal: bool) -> None:
     stream = Stream(terminal)
-    progress = Progress(stream)  # type: ignore[arg-type] # what it uses of one
+    progress = ProgressLine(stream)  # type: ignore[arg-type] # what it uses of one
     progress("copying", 1, 4)
     progress("copying", 2, 4)
     progress.close()

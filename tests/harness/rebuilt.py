@@ -6,15 +6,15 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, NamedTuple
 
-from cli.logsource.moments import Cut
-from cli.logsource.replay_fold import Replay
-from cli.logsource.source import connect_to, find_place
+from cli.logsource.source import find_location
 from cli.logsource.source_flags import SourceFlags
 from cli.settings.settings import load
 from cli.sparkjobs.claims import of_brokers
 from cli.sparkjobs.log_location import Found, _access
 from eventstore.format.events import BrokerStarted
+from eventstore.reading import LogPoint
 from harness.staterows import assert_same, rebuilt_rows, state_rows, will_payloads
+from projections.replay import Replay
 from projections.state.digests import retained_digest, session_digest
 from spark.datasource.log import Log
 from spark.rebuild import JOBS
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from cli.logsource.source import Source
+    from eventstore.reading import LogSource
     from harness.broker import Broker
     from harness.staterows import Row
     from projections.state.node import NodeState
@@ -78,8 +78,8 @@ async def _gathered(broker: Broker) -> _Gathered:
     """Asks the broker, and folds its log up to where it ends then."""
     given: dict[str, object] = {"data_dir": broker.data_dir}
     async with contextlib.AsyncExitStack() as stack:
-        place = await find_place(stack, load(given, {}, None), SourceFlags(given))
-        client = await connect_to(stack, place)
+        place = await find_location(stack, load(given, {}, None), SourceFlags(given))
+        client = await place.connect(stack)
         [stream] = await place.streams(client)
         source = await place.open(client, stream)
         found = Found({**_access(place.access), "stream": stream}, [source])
@@ -87,16 +87,16 @@ async def _gathered(broker: Broker) -> _Gathered:
         last = (await source.bounds())[1]
         crash = await _last_start(source, last) - 1
         replay = Replay(source, last)
-        await replay.to(Cut(crash))
+        await replay.to(LogPoint(crash))
         payloads = dict(
             [pair async for one in source.records(1, crash) for pair in will_payloads(one)]
         )
         then = state_rows(claims[0].node, replay.state, payloads)
-        await replay.to(Cut(last))
+        await replay.to(LogPoint(last))
         return _Gathered(found.options, claims, last, crash, then, replay.state)
 
 
-async def _last_start(source: Source, last: int) -> int:
+async def _last_start(source: LogSource, last: int) -> int:
     """The record with the last start."""
     found = 0
     async for record in source.records(1, last):

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from actors.limits.addresses import network_of
-from actors.limits.connection_quota import Admission
+from actors.limits.connection_quota import ConnectionQuotas
 from actors.options.limit_options import NO_QUOTA, Quota
 
 BURST = 2.0
@@ -15,8 +15,8 @@ BURST = 2.0
 
 def admission(
     listener: Quota = NO_QUOTA, address: Quota = NO_QUOTA, user: Quota = NO_QUOTA
-) -> Admission:
-    return Admission({"plain": listener}, address, user, BURST)
+) -> ConnectionQuotas:
+    return ConnectionQuotas({"plain": listener}, address, user, BURST)
 
 
 @pytest.mark.parametrize(

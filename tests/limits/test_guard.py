@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from actors.limits.client_limits import Guard
+from actors.limits.client_limits import ClientLimits
 from actors.options.limit_options import LimitOptions, Quota
 
 LISTENERS = {"plain": Quota(connections=5)}
@@ -18,8 +18,8 @@ class Client:
         self.ended = False
 
 
-def guard(**options: object) -> Guard[Client]:
-    return Guard(replace(LimitOptions(), **options), LISTENERS)  # type: ignore[arg-type]
+def guard(**options: object) -> ClientLimits[Client]:
+    return ClientLimits(replace(LimitOptions(), **options), LISTENERS)  # type: ignore[arg-type]
 
 
 def test_one_that_comes_and_goes() -> None:
@@ -62,7 +62,7 @@ def test_under_overload_nobody_new_comes_and_who_is_there_stays() -> None:
 
 def test_a_reload_changes_bounds_and_forgives_nothing_else() -> None:
     options = replace(LimitOptions(), flapping_connects=1, user=Quota(publish_rate=1.0))
-    door: Guard[Client] = Guard(options, LISTENERS)
+    door: ClientLimits[Client] = ClientLimits(options, LISTENERS)
     door.flaps("c", 0.0, "c", "192.0.2.1")
     door.flaps("c", 0.0, "c", "192.0.2.1")
     meter = door.meter("plain", "", "alice", 0.0)
@@ -98,7 +98,7 @@ def test_those_without_connect_are_bounded_by_what_was_changed() -> None:
 
 
 def test_an_address_of_many_faults_is_turned_away_for_a_while() -> None:
-    door: Guard[Client] = Guard(LimitOptions(address_faults=3, fault_jail=60.0), {})
+    door: ClientLimits[Client] = ClientLimits(LimitOptions(address_faults=3, fault_jail=60.0), {})
     for second in range(3):
         door.fault("192.0.2.1", float(second))
         assert not door.refuses("l", "192.0.2.1", float(second))
@@ -112,14 +112,14 @@ def test_an_address_of_many_faults_is_turned_away_for_a_while() -> None:
 
 
 def test_faults_have_no_bound_unless_it_is_set() -> None:
-    door: Guard[Client] = Guard(LimitOptions(), {})
+    door: ClientLimits[Client] = ClientLimits(LimitOptions(), {})
     for _ in range(1000):
         door.fault("192.0.2.1", 0.0)
     assert not door.refuses("l", "192.0.2.1", 0.0)
 
 
 def test_an_address_in_debt_is_turned_away_at_once() -> None:
-    door: Guard[Client] = Guard(LimitOptions(address=Quota(publish_rate=10)), {})
+    door: ClientLimits[Client] = ClientLimits(LimitOptions(address=Quota(publish_rate=10)), {})
     meter = door.meter("l", "192.0.2.1", None, 0.0)
     assert meter is not None
     meter.took(200, 0, 0.0)

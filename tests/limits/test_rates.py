@@ -6,7 +6,7 @@ import gc
 
 import pytest
 
-from actors.limits.publish_rates import Meter, PublishRates
+from actors.limits.publish_rates import PublishRates, RateLimiter
 from actors.options.limit_options import NO_QUOTA, Quota
 
 
@@ -20,7 +20,7 @@ def rates(
     return PublishRates({"plain": listener}, address, user, client, 1.0, patience)
 
 
-def meter(found: Meter | None) -> Meter:
+def meter(found: RateLimiter | None) -> RateLimiter:
     assert found is not None
     return found
 
@@ -154,7 +154,7 @@ def test_nothing_is_held_back_for_a_moment_only() -> None:
     assert client.took(1001, 9, 0.0) == 0.05
 
 
-def flood(client: Meter, now: float, until: float) -> float:
+def flood(client: RateLimiter, now: float, until: float) -> float:
     """Sends as soon as it is read again, always too much; gives when that was the last time."""
     while now < until:
         now += client.took(20, 100, now)

@@ -12,8 +12,8 @@ from eventstore.format.records import decode_record
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
 
-    from cli.logsource.source import Source
     from eventstore.format.records import Record
+    from eventstore.reading import LogSource
 
 
 class FakeSource:
@@ -38,8 +38,8 @@ class FakeSource:
         return [self.record(sequence) for sequence in wanted]
 
 
-def as_source(fake: FakeSource) -> Source:
-    return cast("Source", fake)
+def as_source(fake: FakeSource) -> LogSource:
+    return cast("LogSource", fake)
 
 
 def played(steps: list[tuple[str, str, int]], max_record: int) -> Node:

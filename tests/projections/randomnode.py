@@ -6,7 +6,7 @@ from specification import published
 
 from actors.maintenance.checkpoints import repeat_retained, repeat_session
 from actors.session import decisions
-from actors.session.decisions import Limits
+from actors.session.decisions import DeliveryLimits
 from eventstore.format.events import (
     CheckpointBegun,
     CheckpointCompleted,
@@ -27,7 +27,7 @@ from eventstore.format.records import GENESIS
 from eventstore.log.journal import Journal, Pending
 from projections.state.node import NodeState
 
-LIMITS = Limits(window=3, queued_messages=6, queued_bytes=40, batch_bytes=20)
+LIMITS = DeliveryLimits(window=3, queued_messages=6, queued_bytes=40, batch_bytes=20)
 
 
 NAMES = ["ann", "bob", "cy"]

@@ -18,7 +18,7 @@ from specification import (
 )
 
 from actors.session import decisions
-from actors.session.decisions import Delivery, Limits
+from actors.session.decisions import Delivery, DeliveryLimits
 from eventstore.format.events import (
     Acked,
     Completed,
@@ -31,7 +31,7 @@ from eventstore.format.events import (
 from eventstore.format.positions import position, to_runs
 from projections.state.session import SessionState
 
-WIDE = Limits(window=1000, queued_messages=1000, queued_bytes=10_000, batch_bytes=10_000)
+WIDE = DeliveryLimits(window=1000, queued_messages=1000, queued_bytes=10_000, batch_bytes=10_000)
 
 
 def deliver(
@@ -40,7 +40,7 @@ def deliver(
     refs: Sequence[int],
     *,
     sizes: Sequence[int] | None = None,
-    limits: Limits = WIDE,
+    limits: DeliveryLimits = WIDE,
     retain: bool = False,
     ready: bool = True,
 ) -> Callable[[SessionState], Delivery]:

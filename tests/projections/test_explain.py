@@ -29,8 +29,8 @@ from eventstore.format.events import (
 )
 from eventstore.format.positions import Position, position, to_runs
 from eventstore.format.records import GENESIS, Record
+from eventstore.format.turn_parts import Turns
 from projections.audit.message_story import Explainer, Story
-from projections.state.turns import Turns
 
 
 def record(sequence: int, *events: Event, part: int = 0, last: bool = True) -> Record:

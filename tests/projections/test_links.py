@@ -20,7 +20,7 @@ from specification import (
 )
 
 from actors.session import decisions
-from actors.session.decisions import Limits
+from actors.session.decisions import DeliveryLimits
 from eventstore.format.events import Event, MessageDropped, Unsubscribed
 from eventstore.format.positions import from_runs
 from projections.state.filter_links import linked
@@ -28,7 +28,7 @@ from projections.state.session import SessionState
 from projections.state.snapshot import decode, encode
 from protocol.mqtt.topics import matches
 
-LIMITS = Limits(window=1, queued_messages=1000, queued_bytes=10_000, batch_bytes=10_000)
+LIMITS = DeliveryLimits(window=1, queued_messages=1000, queued_bytes=10_000, batch_bytes=10_000)
 FILTERS = ["#", "+/x", "a/+", "a/x", "b/x", "b/y", "b/+", "c", "+"]
 TOPICS = ["a/x", "a/y", "b/x", "b/y", "c"]
 

@@ -12,10 +12,10 @@ from playedlogs import MANY, FakeSource, as_source, played
 from randomnode import NAMES, Node
 from specification import snapshot
 
-from cli.logsource.replay_fold import _head, fold
-from cli.web.history import session_history as module
-from cli.web.history.session_history import SessionHistory
 from eventstore.format.positions import INDEX_BITS, MAX_INDEX, index_of, position, sequence_of
+from projections.replay import SessionHistory, fold
+from projections.replay import session_history as module
+from projections.replay.replay import head
 from projections.state.node import NodeState
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ async def no_pause(_sequence: int) -> None:
 
 
 def grown(fake: FakeSource, name: str, *stops: int) -> SessionHistory:
-    history = SessionHistory(name, fake.begin)
+    history = SessionHistory(name, fake.begin, asyncio.Lock())
     for stop in (*stops, fake.last):
         asyncio.run(history.grow(as_source(fake), stop, no_pause))
     return history
@@ -42,7 +42,7 @@ def full_fold(fake: FakeSource, name: str, at: Position) -> SessionState | None:
     for sequence in range(fake.begin, min(sequence_of(at), fake.last) + 1):
         record = fake.record(sequence)
         if sequence == sequence_of(at) and index_of(at) != MAX_INDEX:
-            record = _head(record, index_of(at))
+            record = head(record, index_of(at))
         fold(node, record, name)
     return node.sessions.peek(name)
 

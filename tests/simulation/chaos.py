@@ -23,10 +23,11 @@ from actors.connection import connection
 from actors.inspection.requests import Refused
 from actors.kernel import kernel
 from actors.maintenance import retention
-from actors.session import publisher, router, session
+from actors.routing import router
+from actors.session import publisher, session
 from eventstore.format.events import LogArchived, LogCut, MessageDropped
 from eventstore.format.records import Record, decode_record
-from projections.state.turns import Turns
+from eventstore.format.turn_parts import Turns
 from simulation.account import Account
 from simulation.attackers import ATTACKERS
 from simulation.devices import Device, Habits, settled
@@ -222,7 +223,7 @@ class Chaos:
             await world.crash()
             return
         await world.start_surely()
-        if chance.random() < 0.3 and world.broker.journal.idle:
+        if chance.random() < 0.3 and world.broker.node.journal.idle:
             self.note("live state compared with the log after a restart")
             compare(world)
 
@@ -380,7 +381,7 @@ class Chaos:
 
     async def _ask(self, endpoint: str, request: dict[str, Any]) -> None:
         with contextlib.suppress(Refused, pykka.ActorDeadError):
-            answer = await self.world.broker.inspector.ask_for(endpoint, request)
+            answer = await self.world.broker.inspection.inspector.ask_for(endpoint, request)
             if "done" in answer:
                 self.counts[f"operator: {request['do']} done"] += len(answer["done"])
 
@@ -415,7 +416,7 @@ class Chaos:
         """Let the broker read other permissions, as SIGHUP does."""
         world, broker = self.world, self.world.broker
         world.permissions = parse(Path("rules.toml"), permissions)
-        broker.reload(broker.options, broker.authenticator, world.permissions)
+        broker.reload(broker.node.options, broker.admission.authenticator, world.permissions)
 
     def note(self, what: str) -> None:
         self.counts[what] += 1
@@ -496,11 +497,11 @@ class Chaos:
         return (
             world.up
             and world.failure() is None
-            and world.broker.journal.idle
+            and world.broker.node.journal.idle
             and all(settled(device) for device in self.devices)
             and not any(
                 state.inflight or state.releasing or state.queued
-                for _, state in world.broker.node.sessions.items()
+                for _, state in world.broker.node.state.sessions.items()
             )
         )
 
@@ -508,7 +509,9 @@ class Chaos:
         world = self.world
         broker = world.broker
         assert world.failure() is None
-        assert broker.attached == sum(one.connected for one in broker.node.sessions.live.values())
+        assert broker.attached == sum(
+            one.connected for one in broker.node.state.sessions.live.values()
+        )
         reader = SimClient(world)
         reader.send(p.connect("reader"))
         # One topic after the other: at QoS 0 what is too much at once is dropped.
@@ -522,11 +525,11 @@ class Chaos:
         reader.send(p.disconnect())
         self.account.check(dropped(world.disk))
         await world.go(1.0)
-        await world.broker.settled()
+        await world.broker.wait_durable()
         compare(world)
         await world.crash()
         await world.start()
-        await world.broker.settled()
+        await world.broker.wait_durable()
         compare(world)
         disk = world.disk
         history = [decode_record(at, data) for at, data in sorted(disk.stream.history.items())]

@@ -70,8 +70,8 @@ def compare(world: World) -> None:
     Everything must be on disk. What sessions and the router have in memory must agree too.
     """
     broker = world.broker
-    assert broker.journal.idle
-    live, folded = described(broker.node), described(fold(world.disk.decoded()))
+    assert broker.node.journal.idle
+    live, folded = described(broker.node.state), described(fold(world.disk.decoded()))
     for part, wanted in folded.items():
         if part == "sessions":
             assert live[part].keys() == wanted.keys(), f"{list(live[part])}, not {list(wanted)}"
@@ -83,7 +83,7 @@ def compare(world: World) -> None:
                 }
                 assert not different, f"{name}: live and folded: {different}"
         assert live[part] == wanted, f"{part}: {live[part]}, folded: {wanted}"
-    router, sessions = broker.router, broker.node.sessions
+    router, sessions = broker.node.router, broker.node.state.sessions
     frozen, counted = Owed(), sessions.owed_frozen
     for name, state in sessions.items():
         if name not in sessions.live:

@@ -184,9 +184,11 @@ class SimClient:
         self._latency = latency
         self._unsent: deque[bytes] = deque()
         world.transcripts.append(self.transcript)
-        options = world.broker.options
+        options = world.broker.node.options
         holding = ListenerOptions("", options.max_packet_size, options.connect_timeout)
-        self.protocol: Any = (listener or Listener(world.broker, holding)).accept()
+        self.protocol: Any = (
+            listener or Listener(world.broker.node, world.broker.admission, holding)
+        ).accept()
         top = self.protocol
         while isinstance(top, Stage):
             top = top.get_protocol()

@@ -19,7 +19,7 @@ OPEN = "[[allow]]\nboth = ['#']\n"
 def permit(world: World, text: str) -> None:
     """Reload with other permissions."""
     broker, world.permissions = world.broker, parse(Path("rules.toml"), text)
-    broker.reload(broker.options, broker.authenticator, world.permissions)
+    broker.reload(broker.node.options, broker.admission.authenticator, world.permissions)
 
 
 def topics(client: SimClient) -> list[str]:

@@ -18,12 +18,12 @@ from eventstore.format.events import (
 )
 from eventstore.format.positions import INDEX_BITS, from_runs, position
 from eventstore.format.records import payload_bounds
+from eventstore.format.turn_parts import Turns
 from projections.audit.rules import Violation
 from projections.audit.session_audit import SessionAudit
 from projections.audit.subscription_spans import TYPES, Span, SubscriptionSpans
 from projections.state.digests import digest, session_digest
 from projections.state.snapshot import encode
-from projections.state.turns import Turns
 from protocol.mqtt.topics import matches
 from simulation.fold import fold
 

@@ -13,7 +13,7 @@ from harness.certs import Authority
 
 from actors.authn.credentials import AuthResult, Verdict
 from actors.connection.listener import Listener, ListenerOptions
-from actors.limits.client_limits import Guard
+from actors.limits.client_limits import ClientLimits
 from actors.options.limit_options import LimitOptions, Quota
 from actors.transports.stack import StackOptions
 from actors.transports.tls_context import TlsOptions, make_context
@@ -47,7 +47,7 @@ async def answer(
 def test_a_session_belongs_to_the_user_who_made_it() -> None:
     async def scenario() -> None:
         async with World().running() as world:
-            world.broker.authenticator = Believing()
+            world.broker.admission.authenticator = Believing()
             first, code = await answer(world, username="ann", clean=False)
             assert code == 0
             for clean in (False, True):
@@ -67,7 +67,7 @@ def test_a_session_belongs_to_the_user_who_made_it() -> None:
 def test_a_session_of_nobody_and_one_that_ended_are_free() -> None:
     async def scenario() -> None:
         async with World().running() as world:
-            world.broker.authenticator = Believing()
+            world.broker.admission.authenticator = Believing()
             nobody, code = await answer(world, clean=False)
             nobody.send(p.disconnect())
             await world.go(1)
@@ -99,7 +99,7 @@ def test_names_that_nobody_looked_at_give_no_rights_and_own_nothing() -> None:
 def test_logins_that_are_given_up_before_they_begin_leave_room_for_others() -> None:
     async def scenario() -> None:
         async with World().running() as world:
-            world.broker.authenticator = Slow()
+            world.broker.admission.authenticator = Slow()
             for number in range(1200):
                 client = SimClient(world)
                 client.send(p.connect(f"c{number}", username="ann"))
@@ -116,7 +116,7 @@ def test_what_a_user_published_is_held_against_the_next_connection() -> None:
     async def scenario() -> None:
         bounds = LimitOptions(user=Quota(publish_rate=10))
         async with World(bounds=bounds).running() as world:
-            world.broker.authenticator = Believing()
+            world.broker.admission.authenticator = Believing()
             reader, _ = await answer(world, p.subscribe(1, ("#", 0)), client_id="r")
             burst = [p.publish("t", b"x") for _ in range(200)]
             client, code = await answer(world, *burst, username="ann", client_id="a")
@@ -127,7 +127,7 @@ def test_what_a_user_published_is_held_against_the_next_connection() -> None:
             await world.go(20)
             assert (await answer(world, username="ann", client_id="e"))[1] == 0
             assert len(topics(reader)) == 200
-            assert world.broker.guard.refused.counts["publish_debt"] == 1
+            assert world.broker.node.limits.refused.counts["publish_debt"] == 1
 
     simulate(scenario)
 
@@ -162,7 +162,7 @@ class Late(Listed):
     async def check(self, shown: Credentials) -> Verdict:
         reread = self.world.broker.reload
         # Behind this check, and before the connection is told of it.
-        asyncio.get_running_loop().call_soon(reread, self.world.broker.options, self.later)
+        asyncio.get_running_loop().call_soon(reread, self.world.broker.node.options, self.later)
         verdict = super().check_now(shown)
         assert verdict is not None
         return verdict
@@ -184,7 +184,7 @@ def test_a_reload_ends_who_came_in_by_a_password_that_is_good_no_longer() -> Non
         async with World().running() as world:
             watcher = await world.connect("w", filters=[("wills/#", 1)])
             broker = world.broker
-            broker.authenticator = Listed(ann=1, bob=1, carl=1, dora=1)
+            broker.admission.authenticator = Listed(ann=1, bob=1, carl=1, dora=1)
             clients = {}
             for name in ("ann", "bob", "carl", "other", None):
                 will = p.Will(f"wills/{name}", b"gone", 1)
@@ -197,12 +197,12 @@ def test_a_reload_ends_who_came_in_by_a_password_that_is_good_no_longer() -> Non
             await world.go(1)
             was = about(world, "away")
             # The same users once more: nobody is ended.
-            broker.reload(broker.options, Listed(ann=1, bob=1, carl=1, dora=1))
+            broker.reload(broker.node.options, Listed(ann=1, bob=1, carl=1, dora=1))
             await world.go(1)
             assert all(client.open for client in clients.values())
             # ann and dora are gone, and bob has another password.
             after = Listed(bob=2, carl=1)
-            broker.reload(broker.options, after)
+            broker.reload(broker.node.options, after)
             await world.go(1)
             assert {name for name, client in clients.items() if not client.open} == {"ann", "bob"}
             reasons = {"c-ann": "login_revoked", "c-bob": "login_revoked", "away": "disconnect"}
@@ -211,12 +211,12 @@ def test_a_reload_ends_who_came_in_by_a_password_that_is_good_no_longer() -> Non
             # Their sessions are there still.
             _, code = await answer(world, client_id="c-bob", username="bob", clean=False)
             assert code == 0
-            state = broker.node.sessions.peek("c-bob")
+            state = broker.node.state.sessions.peek("c-bob")
             assert state is not None
             assert state.connected
-            assert broker.node.sessions.peek("c-ann") is not None
+            assert broker.node.state.sessions.peek("c-ann") is not None
             await world.restart()
-            assert world.broker.node.sessions.peek("away") is not None
+            assert world.broker.node.state.sessions.peek("away") is not None
             assert about(world, "away") == was, "who is absent is not concerned"
 
     simulate(scenario)
@@ -225,11 +225,11 @@ def test_a_reload_ends_who_came_in_by_a_password_that_is_good_no_longer() -> Non
 def test_users_that_change_while_a_login_is_on_its_way() -> None:
     async def scenario() -> None:
         async with World().running() as world:
-            world.broker.authenticator = Late(world, Listed(), ann=1)
+            world.broker.admission.authenticator = Late(world, Listed(), ann=1)
             client, code = await answer(world, username="ann")
             assert code == 4
             assert not client.open
-            world.broker.authenticator = Late(world, Listed(ann=1), ann=1)
+            world.broker.admission.authenticator = Late(world, Listed(ann=1), ann=1)
             client, code = await answer(world, username="ann")
             assert code == 0
             assert client.open
@@ -241,14 +241,14 @@ def test_a_login_that_waits_for_its_turn_ends_with_its_password() -> None:
     async def scenario() -> None:
         async with World(jail_time=5.0).running() as world:
             broker = world.broker
-            broker.authenticator = Listed(ann=1)
+            broker.admission.authenticator = Listed(ann=1)
             await answer(world, client_id="x", username="ann")
             rival, _ = await answer(world, client_id="x", username="ann", host="192.0.2.2")
             rival.send(p.pingreq())
             await world.go(0.1)
             waiting, code = await answer(world, client_id="x", username="ann")
             assert code is None
-            broker.reload(broker.options, Listed())
+            broker.reload(broker.node.options, Listed())
             await world.go(10)
             assert not waiting.open
             assert waiting.received == []
@@ -263,7 +263,9 @@ class TlsVisitor:
         self.threads = Threads(1)
         context = make_context(TlsOptions(server.certificate, server.key))
         options = StackOptions(tls_context=context, handshakes=self.threads)
-        listener = Listener(world.broker, ListenerOptions("", 1000, 5.0, stack=options))
+        listener = Listener(
+            world.broker.node, world.broker.admission, ListenerOptions("", 1000, 5.0, stack=options)
+        )
         self.client = SimClient(world, listener=listener)
         self.connection = self.client.connection
         self._got: list[bytes] = []
@@ -299,7 +301,7 @@ def server(authority: Authority) -> Pair:
 @pytest.fixture
 def blamed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     found: list[str] = []
-    monkeypatch.setattr(Guard, "fault", lambda _guard, address, _now: found.append(address))
+    monkeypatch.setattr(ClientLimits, "fault", lambda _guard, address, _now: found.append(address))
     return found
 
 
@@ -360,13 +362,13 @@ def test_a_connection_that_is_lost_while_its_handshake_waits_is_forgotten(
             visitor.greet()
             visitor.client.transport.drop()
             await world.go(1)
-            assert visitor.connection in world.broker.connections
+            assert visitor.connection in world.broker.admission.connections
             if ends == "refused":
                 visitor.connection.abort(ends)
             elif ends is None:
                 visitor.threads.go_on()
             await world.go(1 if ends != "connect_timeout" else 20)
-            assert visitor.connection not in world.broker.connections
+            assert visitor.connection not in world.broker.admission.connections
             assert visitor.connection.stopped
             visitor.threads.go_on()
             await world.go(1)

@@ -53,11 +53,11 @@ async def tell(
         "link": link_of_record(world, through) if link is None else link,
         "where": where,
     }
-    return await world.broker.inspector.ask_for("change", request)
+    return await world.broker.inspection.inspector.ask_for("change", request)
 
 
 async def archive_all(world: World) -> int:
-    through = world.broker.journal.durable
+    through = world.broker.node.journal.durable
     await tell(world, through)
     return through
 
@@ -121,7 +121,7 @@ def test_what_is_archived_stays_for_as_long_as_it_is_to_be_kept() -> None:
             await world.go(5)
             records = world.disk.decoded()
             assert world.disk.stream.first > 1
-            age = (world.broker.clock.time_ms() - records[0].time_ms) / 1000
+            age = (world.broker.node.clock.time_ms() - records[0].time_ms) / 1000
             assert 800 <= age <= 800 * 1.3
             compare(world)
 
@@ -139,7 +139,7 @@ def test_an_archive_alone_changes_nothing() -> None:
             assert {one.reason for one in of(world, LogCut)} == {"keep_bytes"}
             assert size(world) < BOUND * 1.2
             # That is gone with the records before it: the log tells of no archive any more.
-            assert world.broker.node.archived is None
+            assert world.broker.node.state.archived is None
             compare(world)
 
     simulate(scenario)
@@ -203,12 +203,12 @@ def test_what_was_said_last_counts() -> None:
             await traffic(world, noisy, 20)
             await archive_all(world)
             await tell(world, 5, where="/another")
-            archived = world.broker.node.archived
+            archived = world.broker.node.state.archived
             assert archived is not None
             assert (archived.said.through, archived.said.where) == (5, "/another")
             await traffic(world, noisy, 400)
             assert world.disk.stream.first <= 6
-            await tell(world, world.broker.journal.durable, where="/another")
+            await tell(world, world.broker.node.journal.durable, where="/another")
             await world.go(5)
             assert world.disk.stream.first > 20
 
@@ -246,16 +246,16 @@ def test_it_is_known_in_the_next_life(*, stored: bool) -> None:
             await traffic(world, noisy, 400)
             await archive_all(world)
             await world.go(10)
-            known = world.broker.node.archived
+            known = world.broker.node.state.archived
             assert known is not None
             assert world.disk.stream.first > 1
             await world.crash()
             if not stored:
                 world.keyed.history.clear()
             await world.start()
-            assert world.broker.node.archived == known
+            assert world.broker.node.state.archived == known
             assert fold(world.disk.decoded()).archived == known
-            status = await world.broker.inspector.ask_for("status")
+            status = await world.broker.inspection.inspector.ask_for("status")
             assert status["log"]["archived"] == known.said.through
 
     simulate(scenario)
@@ -278,7 +278,7 @@ def test_what_was_said_goes_with_the_cut_that_is_on_record(
             await traffic(world, noisy, 400)
             assert of(world, LogCut)
             assert world.disk.stream.first == 1
-            assert world.broker.node.archived is None
+            assert world.broker.node.state.archived is None
             await world.go(5)
             compare(world)
             await world.restart()
@@ -292,7 +292,7 @@ def test_the_archive_of_another_log_is_refused() -> None:
         async with guarded().running() as world:
             noisy = await world.connect("noisy")
             await traffic(world, noisy, 400)
-            last = world.broker.journal.durable
+            last = world.broker.node.journal.durable
             for through, link, why in (
                 (7, link_of_record(world, 8), r"record 7 is another one here than in '/archive"),
                 (last + 9, "ab" * 32, rf"no record {last + 9} here: the log ends with {last}"),
@@ -302,7 +302,7 @@ def test_the_archive_of_another_log_is_refused() -> None:
                     await tell(world, through, link)
             for wrong in ({"where": 7}, {"link": None}, {"where": "x" * 5000}, {"through": -1}):
                 with pytest.raises(Refused):
-                    await world.broker.inspector.ask_for(
+                    await world.broker.inspection.inspector.ask_for(
                         "change",
                         {
                             "do": "archived",
@@ -337,9 +337,9 @@ def test_a_cut_that_was_decided_before_is_given_up() -> None:
             broker = world.broker
             await broker.retention.checkpoint()
             await traffic(world, noisy, 10)
-            options = dataclasses.replace(broker.options, keep_until_archived=True)
-            broker.reload(options, broker.authenticator)
-            (checkpoint,) = broker.node.checkpoints
+            options = dataclasses.replace(broker.node.options, keep_until_archived=True)
+            broker.reload(options, broker.admission.authenticator)
+            (checkpoint,) = broker.node.state.checkpoints
             await broker.retention.cut(checkpoint, "keep_bytes")
             assert of(world, LogCut) == []
             assert world.disk.stream.first == 1
@@ -369,7 +369,7 @@ def test_killed_at_any_step_nothing_is_gone_that_was_not_archived(steps: int) ->
                 await traffic(world, noisy, 4)
                 if world.up:
                     # From the moment at which it is said it may count. Who is dead says nothing.
-                    told = world.broker.journal.durable
+                    told = world.broker.node.journal.durable
                     asked = asyncio.create_task(tell(world, told))
                     await world.go(0.1)
                     assert asked.done() or not world.up
@@ -379,7 +379,7 @@ def test_killed_at_any_step_nothing_is_gone_that_was_not_archived(steps: int) ->
                 world.kill()
             await world.crash()
             await world.start_surely()
-            archived = world.broker.node.archived
+            archived = world.broker.node.state.archived
             assert (archived.said.through if archived is not None else 0) <= told
             assert world.disk.stream.first <= told + 1
             compare(world)

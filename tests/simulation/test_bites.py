@@ -78,7 +78,7 @@ def test_who_is_closed_for_a_flood_is_not_heard_any_more() -> None:
             await world.go(60)
             assert not writer.open
             assert len(numbers(reader)) < 200
-            assert world.broker.guard.refused.counts["publish_rate"] == 1
+            assert world.broker.node.limits.refused.counts["publish_rate"] == 1
             # One fault, whatever it had sent: its address may come again.
             assert (await world.connect("writer")).open
 
@@ -105,7 +105,7 @@ def test_who_sends_all_at_once_and_goes_is_heard() -> None:
 def test_what_comes_while_the_password_is_looked_at_keeps_its_order() -> None:
     async def scenario() -> None:
         async with World().running() as world:
-            world.broker.authenticator = Slow()
+            world.broker.admission.authenticator = Slow()
             reader = SimClient(world)
             reader.send(p.connect("reader", username="r"), p.subscribe(1, ("t", 0)))
             await world.go(3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from harness import packets as p
 from harness.packets import Puback, Publish, Suback
 
+from actors import broker as broker_module
 from actors.broker import Broker
 from actors.connection.connection import Connection
 from actors.session.delivery import Delivery
@@ -60,6 +62,37 @@ def payloads(client: SimClient) -> list[bytes]:
 
 def publish(client: SimClient, *numbers: int, topic: str = "a", qos: int = 1) -> None:
     client.send(*(p.publish(topic, b"%d" % number, qos, number) for number in numbers))
+
+
+def test_the_subscriptions_of_a_session_that_fails_are_stopped_little_by_little(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(broker_module, "_STOPPED_AT_ONCE", 10)
+    trap = Trap(monkeypatch, Session, "on_receive", outgoing_for("s"))
+
+    async def scenario() -> None:
+        async with World().running() as world:
+            await world.connect("s", filters=[(f"a/{number}", 1) for number in range(100)])
+            sender = await world.connect("d")
+            kernel, stopped = world.broker.kernel, []
+            stop = kernel._stop
+
+            def count(actor: Any) -> None:
+                if isinstance(actor, Subscription):
+                    stopped.append(kernel.turns)
+                stop(actor)
+
+            monkeypatch.setattr(kernel, "_stop", count)
+            trap.left = 1
+            publish(sender, 1, topic="a/7")
+            await world.go(5)
+            assert trap.sprung == 1
+            assert max(Counter(stopped).values()) <= 10
+            assert len(stopped) == kernel.population[Subscription] + 100 == 100
+            again = await world.connect("s", present=True)
+            assert payloads(again) == [b"1"]
+
+    simulate(scenario)
 
 
 @pytest.mark.parametrize("online", [True, False])
@@ -238,7 +271,7 @@ def test_a_session_that_fails_while_it_is_closed_is_closed_by_its_successor(
             await world.go(2)
             assert trap.sprung == 1
             assert payloads(watcher) == [b"gone"]
-            assert not world.broker.node.sessions["s"].connected
+            assert not world.broker.node.state.sessions["s"].connected
             closed = [one for one in world.disk.events() if isinstance(one, SessionClosed)]
             assert [one.session for one in closed] == ["s"]
 
@@ -326,9 +359,9 @@ def test_a_rebuilt_offline_session_expires_and_is_passivated(
             assert trap.sprung == 1
             await world.go(20)
             assert "s" not in world.broker._sessions
-            assert "s" in world.broker.node.sessions
+            assert "s" in world.broker.node.state.sessions
             await world.go(60)
-            assert "s" not in world.broker.node.sessions
+            assert "s" not in world.broker.node.state.sessions
 
     simulate(scenario)
 
@@ -394,7 +427,7 @@ def test_the_state_of_a_failed_session_does_not_get_into_the_projections(
             await world.go(5)
             may_rebuild = rebuilt_later(monkeypatch)
             trap.left = 1
-            publish(sender, 2)
+            sender.send(p.publish("a", b"2", 1, 2, dup=True))  # is no case for the columns
             await world.calm()
             assert trap.sprung == 1
             publish(sender, 3)
@@ -494,7 +527,7 @@ def test_a_subscription_that_failed_may_be_made_again_in_the_same_turn(
             session = world.broker.find_session("s")
             assert session is not None
             assert session.connection is not None
-            (subscriber,) = world.broker.router.subscribers("s")
+            (subscriber,) = world.broker.node.router.subscribers("s")
             assert subscriber.actor is not None
             trap.left = 1
             world.broker.kernel.tell(subscriber.actor, Regrant(1))
@@ -552,7 +585,7 @@ def test_a_connection_that_fails_closes_itself_alone(monkeypatch: pytest.MonkeyP
             await world.go(0.1)
             assert (client.open, watcher.open) == (False, True)
             assert payloads(watcher) == [b"gone"]
-            assert len(world.broker.connections) == 1
+            assert len(world.broker.admission.connections) == 1
             publish(watcher, 1)
             await world.go(0.1)
             assert payloads(await world.connect("s", present=True)) == [b"1"]
@@ -571,7 +604,7 @@ def test_a_connection_that_fails_before_its_connect(monkeypatch: pytest.MonkeyPa
             client.send(p.connect("s"))
             await world.go(0.1)
             assert not client.open
-            assert world.broker.connections == set()
+            assert world.broker.admission.connections == set()
             assert len(world.broker.kernel) == at_rest
             assert (await world.connect("s")).open
 

@@ -261,7 +261,7 @@ def test_input_is_paused_while_too_much_waits() -> None:
                 await asyncio.sleep(0)
             await world.calm()
             assert client.transport.arrived
-            assert sum(len(one.data) for one in world.broker.journal.pending) < 40_000_000
+            assert sum(len(one.data) for one in world.broker.node.journal.pending) < 40_000_000
             world.log.release()
             await world.go(1)
             assert client.take() == [Puback(number) for number in range(1, 60)]

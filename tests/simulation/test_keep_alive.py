@@ -15,7 +15,7 @@ from harness.certs import Authority
 from websockets.frames import Frame, Opcode
 
 from actors.connection.listener import Listener, ListenerOptions
-from actors.node.read_pause import Pause
+from actors.node.read_pause import ReadPause
 from actors.options.limit_options import LimitOptions, Quota
 from actors.transports.stack import StackOptions
 from actors.transports.tls_context import TlsOptions, make_context
@@ -45,7 +45,9 @@ class Caller:
 
     def __init__(self, world: World, stack: StackOptions) -> None:
         options = ListenerOptions("", MIB, 10.0, stack=stack)
-        self.client = SimClient(world, listener=Listener(world.broker, options))
+        self.client = SimClient(
+            world, listener=Listener(world.broker.node, world.broker.admission, options)
+        )
         self.got = bytearray()
         self.client.receive = self.got.extend  # type: ignore[assignment, method-assign]
         self.world = world
@@ -262,10 +264,10 @@ def test_time_stands_still_while_nothing_is_read(
             await caller.connect()
             wire = caller.wire(large())
             await caller.trickle(wire, 1, ALLOWED - 5)
-            caller.client.connection.pause(Pause.LOG)
+            caller.client.connection.pause(ReadPause.LOG)
             await caller.trickle(wire[10:], 1, 100)
             assert caller.open
-            caller.client.connection.resume(Pause.LOG)
+            caller.client.connection.resume(ReadPause.LOG)
             await world.go(4)
             assert caller.open
             await world.go(2)
@@ -282,9 +284,9 @@ def test_what_was_sent_while_nothing_was_read_comes_before_the_end(
             caller = call("tcp", world)
             await caller.connect()
             await world.go(ALLOWED - 0.2)
-            caller.client.connection.pause(Pause.LOG)
+            caller.client.connection.pause(ReadPause.LOG)
             await world.go(100)
-            caller.client.connection.resume(Pause.LOG)
+            caller.client.connection.resume(ReadPause.LOG)
             await world.go(0.5)
             await caller.send(p.pingreq())
             await world.go(ALLOWED - 1)

@@ -46,7 +46,7 @@ def test_who_publishes_what_the_log_has_no_room_for_is_closed_alone(qos: int, re
             assert acknowledged == [p.Puback(1)]
             got = [one.payload for one in other.take() if isinstance(one, p.Publish)]
             assert got == [b"fits"]
-            assert world.broker.guard.refused.counts["message_too_large"] == 1
+            assert world.broker.node.limits.refused.counts["message_too_large"] == 1
             await goes_on(world, other, 7)
             compare(world)
 
@@ -83,7 +83,7 @@ def test_names_that_json_makes_long_are_no_failure() -> None:
             await world.go(0.2)
             assert not sender.open
             await goes_on(world, other, 1)
-            assert not world.broker.rebuilding
+            assert not world.broker.node.rebuilding
             compare(world)
 
     simulate(scenario)
@@ -118,13 +118,13 @@ def test_more_retained_messages_than_a_record_has_room_for(
             if not connected:
                 reader.drop()
             assert world.failure() is None
-            assert not world.broker.rebuilding
-            state = world.broker.node.sessions["reader"]
+            assert not world.broker.node.rebuilding
+            state = world.broker.node.state.sessions["reader"]
             assert state.queued + len(state.inflight) == count - len(cleared)
             reader = await world.connect("reader", present=True)
             reader.send(p.unsubscribe(2, "kept/#"))
             await world.go(0.5)
-            assert not world.broker.node.sessions["reader"].queued
+            assert not world.broker.node.state.sessions["reader"].queued
             await goes_on(world, sender, 65_535)
             compare(world)
 
@@ -210,7 +210,7 @@ def test_what_refuses_every_record_keeps_all_waiting_and_loses_nothing(
             await world.go(20)
             assert one.open
             assert not one.take()
-            assert any(description in line for line in world.broker.trouble())
+            assert any(description in line for line in world.broker.node.not_ready_reasons())
             world.server.refusal = None
             await world.go(5)
             assert p.Puback(1) in one.take()

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import structlog.testing
 from harness import packets as p
+from harness.anonymous import Anonymous
 
-from actors.authn.credentials import Anonymous
 from actors.maintenance import retention
 from actors.maintenance.projector import Projector
 from actors.maintenance.retention import Retention
@@ -103,7 +103,7 @@ def test_a_retention_that_is_starved_makes_input_wait(monkeypatch: pytest.Monkey
             assert len(cuts(world)) == 1
             assert world.disk.stream.first > 100
             await world.go(30)
-            assert not world.broker.journal.full
+            assert not world.broker.node.journal.full
             away = await world.connect("away", present=True)
             assert [one.payload for one in away.take() if isinstance(one, p.Publish)] == [b"first"]
             compare(world)
@@ -170,7 +170,7 @@ def held_by_the_projections(world: World, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def held_by_a_session(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    world.broker.rebuilding.add("away")
+    world.broker.node.rebuilding.add("away")
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ def test_a_cut_that_is_held_up_stops_nobody(hold: Any, monkeypatch: pytest.Monke
             await load.run(60)
             assert load.longest < 20
             assert load.acknowledged > 1000
-            world.broker.rebuilding.clear()
+            world.broker.node.rebuilding.clear()
 
     with structlog.testing.capture_logs() as lines:
         simulate(scenario)
@@ -215,7 +215,7 @@ def test_a_bound_that_is_lowered_stops_nobody_for_long() -> None:
             load = Load(world, await world.connect("noisy"))
             await load.run(40)
             assert load.most > 2 * BOUND
-            options = dataclasses.replace(world.broker.options, keep_bytes=BOUND)
+            options = dataclasses.replace(world.broker.node.options, keep_bytes=BOUND)
             world.broker.reload(options, Anonymous())
             await load.run(20)
             assert load.longest < 2

@@ -10,8 +10,8 @@ from harness import packets as p
 
 from actors.kernel import kernel
 from actors.limits.subscription_rate import Changes
-from actors.node.read_pause import Pause
-from actors.options.limit_options import LimitOptions
+from actors.node.read_pause import ReadPause
+from actors.options.limit_options import LimitOptions, Quota
 from actors.session import publisher, session
 from eventstore.format.events import Subscribed
 from simulation.world import SimClient, World, simulate
@@ -48,7 +48,7 @@ def test_long_filters_are_granted_and_removed_a_few_at_a_time() -> None:
                 await world.go(0.5)
                 parts.append(world.broker.kernel.parts)
             assert [type(one) for one in client.take()] == [p.Suback, p.Unsuback]
-            assert world.broker.router.subscriptions == 0
+            assert world.broker.node.router.subscriptions == 0
             granted, removed = (after - before for before, after in itertools.pairwise(parts))
             assert min(granted, removed) >= len(long) // 2 - 1
 
@@ -66,12 +66,12 @@ def test_others_come_between_the_parts_of_one_client(monkeypatch: pytest.MonkeyP
             quick.send(p.publish("t", b"x", 1, 1))
             for _ in range(15):  # visits of the loop
                 await asyncio.sleep(0)
-            assert 0 < world.broker.router.subscriptions < len(MANY)
+            assert 0 < world.broker.node.router.subscriptions < len(MANY)
             # The message was taken meanwhile: it is in the log's next record.
-            assert world.broker.meters.received[1] == 1
+            assert world.broker.node.counters.received[1] == 1
             await world.go(1)
             assert [type(one) for one in quick.take()] == [p.Puback]
-            assert world.broker.router.subscriptions == len(MANY)
+            assert world.broker.node.router.subscriptions == len(MANY)
 
     simulate(scenario)
 
@@ -104,8 +104,8 @@ def test_a_client_that_leaves_meanwhile_stops_the_work() -> None:
             await world.calm()
             client.drop()
             await world.go(2)
-            assert world.broker.router.subscriptions == 0
-            assert "c" not in world.broker.node.sessions
+            assert world.broker.node.router.subscriptions == 0
+            assert "c" not in world.broker.node.state.sessions
 
     simulate(scenario)
 
@@ -117,7 +117,7 @@ def test_a_session_with_many_subscriptions_comes_back_and_goes() -> None:
             client.drop()
             await world.go(5)
             assert world.broker.find_session("c") is None
-            assert world.broker.node.sessions.frozen("c") is not None
+            assert world.broker.node.state.sessions.frozen("c") is not None
             writer = await world.connect("w")
             writer.send(p.publish("many/5", b"away", 1, 1))
             await world.go(1)
@@ -125,10 +125,10 @@ def test_a_session_with_many_subscriptions_comes_back_and_goes() -> None:
             await world.go(0.5)
             found = [one.payload for one in client.take() if isinstance(one, p.Publish)]
             assert found == [b"away"]
-            assert world.broker.router.subscriptions == len(MANY)
+            assert world.broker.node.router.subscriptions == len(MANY)
             again = await world.connect("c", clean=True, present=False)
             await world.go(1)
-            assert world.broker.router.subscriptions == 0
+            assert world.broker.node.router.subscriptions == 0
             again.send(p.subscribe(1, ("many/5", 1)))
             await world.go(0.1)
             writer.send(p.publish("many/5", b"there", 1, 2))
@@ -168,7 +168,7 @@ def test_a_burst_of_topics_is_matched_in_parts_and_keeps_its_order(
 
     async def scenario() -> None:
         async with World().running() as world:
-            world.broker.router.routes.matched_at_once = 10
+            world.broker.node.router.routes.matched_at_once = 10
             reader = await world.connect("r", filters=[("t/#", 2)])
             writer = await world.connect("w")
             await world.go(2)
@@ -242,6 +242,44 @@ def test_a_client_that_sends_much_comes_behind_others_until_it_sends_less() -> N
     simulate(scenario)
 
 
+def test_clients_that_only_acknowledge_or_ping_shorten_no_parts() -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            client = await world.connect("c")
+            await world.go(5)  # it counts as new no longer
+            kernel = world.broker.kernel
+            for packet in (p.puback(7), p.pubrec(7), p.pubcomp(7), p.pingreq()):
+                client.send(packet)
+                await world.go(0.01)
+                assert not kernel.shared
+            client.send(p.publish("t", b"x"))
+            await world.go(0.01)
+            assert kernel.shared
+
+    simulate(scenario)
+
+
+def test_a_client_that_waits_for_its_rate_is_no_stranger(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        async with World(bounds=LimitOptions(client=Quota(publish_rate=100))).running() as world:
+            client = await world.connect("c")
+            await world.go(5)  # it counts as new no longer
+            parts = world.broker.kernel.parts
+
+            def put_off(_actor: object, message: object, *, first: bool = False) -> None:
+                pytest.fail(f"put off: {message!r}")
+
+            monkeypatch.setattr(world.broker.kernel, "put_off", put_off)
+            messages = [p.publish("t", bytes(400), 1, pid) for pid in range(1, 1001)]
+            client.send(b"".join(messages))
+            await world.go(12)
+            assert world.broker.kernel.parts - parts > 20
+            acknowledged = [one.packet_id for one in client.take() if isinstance(one, p.Puback)]
+            assert acknowledged == list(range(1, 1001))
+
+    simulate(scenario)
+
+
 def test_wildcard_patterns_beyond_the_bound_are_refused_and_counted() -> None:
     bomb = [("/".join(levels), 0) for levels in itertools.product("a+", repeat=8)]
 
@@ -253,8 +291,8 @@ def test_wildcard_patterns_beyond_the_bound_are_refused_and_counted() -> None:
             (answer,) = client.take()
             assert isinstance(answer, p.Suback)
             assert answer.codes.count(0x80) == len(bomb) - 11
-            assert world.broker.guard.refused.counts["wildcard_patterns"] > 0
-            assert world.broker.router.subscriptions == 11
+            assert world.broker.node.limits.refused.counts["wildcard_patterns"] > 0
+            assert world.broker.node.router.subscriptions == 11
 
     simulate(scenario)
 
@@ -294,12 +332,12 @@ def test_a_client_that_changes_too_many_subscriptions_waits_but_not_its_successo
             assert [type(one) for one in client.take()] == [p.Suback, p.Unsuback]
             connection = world.broker.find_session("c").connection  # type: ignore[union-attr]
             assert connection is not None
-            assert connection.paused & Pause.WORK
+            assert connection.paused & ReadPause.WORK
             client.send(p.subscribe(3, ("more", 0)))
             await world.go(5)
             assert client.take() == []
             await world.connect("c")  # another connection takes over at once
-            assert world.broker.guard.refused.counts["subscribe_rate"] == 1
+            assert world.broker.node.limits.refused.counts["subscribe_rate"] == 1
 
     simulate(scenario)
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from actors.broker import Broker
 from actors.maintenance import recovery
 from actors.maintenance.archive_hold import ArchiveGuard
+from actors.routing.router import Router
 from actors.session import decisions
+from actors.session.context import NodeContext
 from actors.session.publisher import Publisher
-from actors.session.router import Router
 from eventstore.format.events import (
     Event,
     Queued,
@@ -62,17 +62,17 @@ def acknowledges_what_was_only_sent(patch: Patch) -> None:
 
 def _forgets(patch: Patch, kind: type[Event]) -> None:
     """Apply events of a kind, and do not append them."""
-    emit = Broker.emit
+    emit = NodeContext.emit
 
-    def emitted(broker: Broker, event: Event, *rest: Any) -> int:
+    def emitted(node: NodeContext, event: Event, *rest: Any) -> int:
         if type(event) is not kind:
-            return emit(broker, event, *rest)
-        journal = broker.journal
+            return emit(node, event, *rest)
+        journal = node.journal
         at = journal._next << INDEX_BITS | journal._index
-        broker.node.apply(event, at, journal.time_ms or broker.clock.time_ms())
+        node.state.apply(event, at, journal.time_ms or node.clock.time_ms())
         return at
 
-    patch.setattr(Broker, "emit", emitted)
+    patch.setattr(NodeContext, "emit", emitted)
 
 
 def forgets_to_record_what_is_queued(patch: Patch) -> None:
@@ -134,14 +134,14 @@ def takes_all_for_stored_after_a_disturbance(patch: Patch) -> None:
 
 
 def forgets_wills_when_it_is_started_again(patch: Patch) -> None:
-    def end(broker: Broker) -> None:
-        for name, state in list(broker.node.sessions.items()):
+    def end(node: NodeContext) -> None:
+        for name, state in list(node.state.sessions.items()):
             if state.connected:
                 if state.will is not None:
-                    broker.emit(WillCancelled(name))
-                broker.emit(SessionClosed(name, "broker_restarted", state.generation))
+                    node.emit(WillCancelled(name))
+                node.emit(SessionClosed(name, "broker_restarted", state.generation))
                 if state.clean:
-                    broker.router.remove_session(name)
+                    node.router.remove_session(name)
 
     patch.setattr(recovery, "_end_connections", end)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from harness import packets as p
 
-from actors.node.read_pause import Pause
+from actors.node.read_pause import ReadPause
 from actors.session import backpressure, delivery
 from simulation.world import SimClient, World, simulate
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _TICK = 0.01
-_WAITS = Pause.BACKLOG | Pause.SLOW_READER
+_WAITS = ReadPause.BACKLOG | ReadPause.SLOW_READER
 
 
 class Peer(SimClient):

@@ -31,7 +31,7 @@ from simulation.world import World, simulate
 
 
 async def ask(world: World, endpoint: str, **request: Any) -> dict[str, Any]:
-    return await world.broker.inspector.ask_for(endpoint, request)
+    return await world.broker.inspection.inspector.ask_for(endpoint, request)
 
 
 async def change(world: World, do: str, **request: Any) -> dict[str, Any]:
@@ -74,7 +74,7 @@ def test_a_kicked_clean_session_is_gone() -> None:
             await world.connect("c", clean=True, filters=[("t", 1)])
             await change(world, "kick", client="c")
             assert (await ask(world, "sessions"))["rows"] == []
-            assert world.broker.router.subscriptions == 0
+            assert world.broker.node.router.subscriptions == 0
             compare(world)
 
     simulate(scenario)
@@ -96,7 +96,7 @@ def test_a_removed_session_starts_anew(*, connected: bool, passive: bool) -> Non
             assert answer["refused"] == [["nobody", "no such session"]]
             await world.go(1)
             assert not client.open
-            assert world.broker.router.subscriptions == 0
+            assert world.broker.node.router.subscriptions == 0
             (gone,) = events(world, SessionExpired)
             assert gone == SessionExpired("c", "removed")
             assert events(world, OperatorActed) == [
@@ -119,7 +119,7 @@ def test_a_session_that_came_back_is_not_purged() -> None:
                 if name != "here":
                     client.drop()
                 await world.go(10)
-            before = world.broker.node.sessions.peek("early")
+            before = world.broker.node.state.sessions.peek("early")
             assert before is not None
             answer = await change(
                 world,
@@ -315,7 +315,7 @@ def test_lists_come_in_pages_that_together_have_everything_once() -> None:
             assert sorted(row["client"] for row in rows) == sorted(names)
             passive = sum(row["passive"] for row in rows)
             assert passive == -(-len(names) // 2)
-            assert len(world.broker.node.sessions.live) == len(names) - passive
+            assert len(world.broker.node.state.sessions.live) == len(names) - passive
             found = await ask(world, "sessions", match="c00?7", connected=False)
             expected = [name for number, name in enumerate(sorted(names)) if number % 2 == 0]
             assert sorted(row["client"] for row in found["rows"]) == [
@@ -378,8 +378,10 @@ def test_the_census_counts_live_and_frozen_sessions() -> None:
             sender.send(*(p.pubrel(n) for n in range(1, 5)))
             await world.go(5)
             census = (await ask(world, "status"))["census"]
-            states = list(world.broker.node.sessions.values())
-            assert any(name not in world.broker.node.sessions.live for name in ("c1", "c3", "c5"))
+            states = list(world.broker.node.state.sessions.values())
+            assert any(
+                name not in world.broker.node.state.sessions.live for name in ("c1", "c3", "c5")
+            )
             assert census["queued"] == sum(state.queued for state in states) > 0
             assert census["queued_bytes"] == 3 * census["queued"]
             assert census["inflight"] == sum(len(state.inflight) for state in states) == 6
@@ -397,7 +399,9 @@ def test_who_would_get_a_message_and_why() -> None:
                 client = await world.connect(name, filters=[("a/+", qos)])
                 client.drop()
             await world.go(5)
-            frozen = set(world.broker.node.sessions) - set(world.broker.node.sessions.live)
+            frozen = set(world.broker.node.state.sessions) - set(
+                world.broker.node.state.sessions.live
+            )
             answer = await ask(world, "subscriptions", topic="a/b")
             assert {(row["client"], row["filter"], row["why"]) for row in answer["rows"]} == {
                 ("here", "a/#", "overlapped"),
@@ -408,7 +412,7 @@ def test_who_would_get_a_message_and_why() -> None:
             assert answer["retained"] is None
             # To look is not to wake.
             assert frozen == {"away", "away0"}
-            assert frozen.isdisjoint(world.broker.node.sessions.live)
+            assert frozen.isdisjoint(world.broker.node.state.sessions.live)
             with pytest.raises(Refused):
                 await ask(world, "subscriptions", topic="a/#")
 
@@ -517,7 +521,7 @@ def test_busiest_topics_are_counted_only_while_somebody_asks() -> None:
     async def scenario() -> None:
         async with World().running() as world:
             sender = await world.connect("s")
-            assert world.broker.watch is None
+            assert world.broker.node.publish_observer is None
             assert (await ask(world, "status", topics=True))["topics"] == []
             for number in range(1, 31):
                 sender.send(p.publish("busy" if number % 3 else "quiet", b"x", 1, number))
@@ -525,7 +529,7 @@ def test_busiest_topics_are_counted_only_while_somebody_asks() -> None:
             topics = dict((await ask(world, "status", topics=True))["topics"])
             assert topics["busy"] == pytest.approx(2 * topics["quiet"], rel=0.05)
             await world.go(30)
-            assert world.broker.watch is None
+            assert world.broker.node.publish_observer is None
 
     simulate(scenario)
 
@@ -571,7 +575,7 @@ def test_what_must_wait_for_the_log_is_answered_when_it_is_done(do: str) -> None
             assert any(isinstance(one, SessionExpired) for one in rest) is (do != "kick")
             await world.restart()
             compare(world)
-            assert ("c" in world.broker.node.sessions) is (do == "kick")
+            assert ("c" in world.broker.node.state.sessions) is (do == "kick")
 
     simulate(scenario)
 
@@ -585,8 +589,8 @@ def test_an_order_to_a_session_that_fails_is_carried_out_by_its_successor() -> N
             world.broker.kernel.restart(session)
             answer = await asking
             assert answer["done"] == ["c"]
-            assert "c" not in world.broker.node.sessions
-            assert world.broker.inspector.endpoints
+            assert "c" not in world.broker.node.state.sessions
+            assert world.broker.inspection.inspector.endpoints
 
     simulate(scenario)
 
@@ -636,7 +640,7 @@ def test_a_subscription_that_fails_while_its_session_reads_does_not_take_it_alon
     async def scenario() -> None:
         async with World(message_cache=1).running() as world:
             back, session = await reading(world)
-            (subscriber,) = world.broker.router.subscribers("c")
+            (subscriber,) = world.broker.node.router.subscribers("c")
             assert subscriber.actor is not None
             back.drop()
             await world.calm()

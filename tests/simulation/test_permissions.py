@@ -114,7 +114,7 @@ def test_a_queue_of_nothing_but_what_may_not_be_read_comes_to_its_end() -> None:
         reader = await world.connect("r", present=True)
         await world.go(3)
         assert topics(reader) == ["last"]
-        assert world.broker.node.sessions["r"].queued == 0
+        assert world.broker.node.state.sessions["r"].queued == 0
 
     run(scenario)
 

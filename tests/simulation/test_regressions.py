@@ -103,7 +103,7 @@ def test_what_waits_at_the_gate_is_bounded_and_arrives_when_it_opens() -> None:
             for n in range(1, 101):
                 sender.send(p.publish("t", b"%d " % n + bytes(10_000), 1, n))
                 await world.go(0.01)
-            assert world.broker.journal.gated < 300_000
+            assert world.broker.node.journal.gated < 300_000
             world.log.release()
             got = await acknowledged(world, receiver)
             assert [int(payload.split(b" ")[0]) for payload in got] == list(range(1, 101))
@@ -156,7 +156,7 @@ def test_a_login_that_nobody_waits_for_is_given_up() -> None:
     async def scenario() -> None:
         async with World(connect_timeout=5.0).running() as world:
             slow = Slow()
-            world.broker.authenticator = slow
+            world.broker.admission.authenticator = slow
             gone, stays = SimClient(world), SimClient(world)
             gone.send(p.connect("a", username="u", password=b"p"))
             stays.send(p.connect("b", username="u", password=b"p"))
@@ -248,8 +248,8 @@ async def interrupt(world: World, receiver: SimClient, how: str) -> SimClient:
     elif how == "passive":
         receiver.send(p.disconnect())
         await world.go(20)
-        assert "r" in world.broker.node.sessions
-        assert "r" not in world.broker.node.sessions.live
+        assert "r" in world.broker.node.state.sessions
+        assert "r" not in world.broker.node.state.sessions.live
     else:
         session = world.broker.find_session("r")
         assert session is not None
@@ -339,15 +339,15 @@ def test_a_retained_message_that_waits_twice_is_sent_for_itself_alone() -> None:
             for n in (1, 2):
                 sender.send(p.publish(f"k/{n}", b"%d" % n, 1, n, retain=True))
                 await world.go(0.1)
-            window = world.broker.limits
-            world.broker.limits = window._replace(window=0)
+            window = world.broker.node.delivery_limits
+            world.broker.node.delivery_limits = window._replace(window=0)
             receiver = await world.connect("r", filters=[("k/2", 1)])
             receiver.send(p.subscribe(9, ("k/#", 1)))
             await world.go(0.1)
             # 2, 1 and 2 wait. Only 2 is at hand: it was published last.
             receiver.send(p.disconnect())
             await world.go(0.1)
-            world.broker.limits = window
+            world.broker.node.delivery_limits = window
             receiver = await world.connect("r", present=True)
             assert await acknowledged(world, receiver) == [b"2", b"1", b"2"]
             await check_promises(world)

@@ -106,7 +106,7 @@ def test_a_cut_log_is_enough(lost: str) -> None:
             await traffic(world, noisy, 400)
             assert world.disk.stream.first > 1
             await world.go(5)
-            before = described(world.broker.node)
+            before = described(world.broker.node.state)
             await world.crash()
             if lost == "the end":
                 world.keyed.lose(3)
@@ -114,7 +114,7 @@ def test_a_cut_log_is_enough(lost: str) -> None:
                 world.keyed.history.clear()
             await world.start()
             compare(world)
-            after = described(world.broker.node)
+            after = described(world.broker.node.state)
             assert before["retained"] == after["retained"]
             assert before["not_released"] == after["not_released"]
             assert before["sessions"]["away"] == after["sessions"]["away"]
@@ -244,7 +244,7 @@ def test_a_session_that_was_replaced_misses_nothing_that_was_cut_off(
             assert payloads(reader) == [b"it is gone"]
             reader.send(p.puback(1))
             noisy = await world.connect("noisy")
-            while world.broker.log.first < 10:
+            while world.broker.node.log.first < 10:
                 await traffic(world, noisy, 10)
             may_read.set()
             await world.go(5)
@@ -287,7 +287,7 @@ def test_a_message_that_moves_while_the_log_is_looked_through_is_carried(
 
             monkeypatch.setattr(Retention, "_carry", in_small_steps)
             monkeypatch.setattr(Retention, "_breathe", released_meanwhile)
-            while world.broker.log.first == 1:
+            while world.broker.node.log.first == 1:
                 await traffic(world, noisy, 10)
             assert payloads(receiver) == [b"first", b"second"]
             receiver.drop()
@@ -324,7 +324,7 @@ def test_what_a_failed_session_needs_is_carried_when_it_is_rebuilt(
                 await carry(retention_, before)
 
             monkeypatch.setattr(Retention, "_carry", after_a_failure)
-            while world.broker.log.first == 1:
+            while world.broker.node.log.first == 1:
                 await traffic(world, noisy, 10)
             assert len(spoilt) == 1
             await world.go(5)
@@ -348,9 +348,9 @@ def test_killed_at_any_step_of_a_checkpoint_or_a_cut(steps: int) -> None:
             noisy.send(
                 p.publish("old/1", b"first", 1, 1), p.publish("k", b"kept", 1, 2, retain=True)
             )
-            while world.broker.log.first == 1:
+            while world.broker.node.log.first == 1:
                 await traffic(world, noisy, 10)
-            first = world.broker.log.first
+            first = world.broker.node.log.first
             await traffic(world, noisy, 60)
             world.fuse = steps * 8
             for _ in range(400):

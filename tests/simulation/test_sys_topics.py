@@ -28,7 +28,9 @@ def values(client: SimClient) -> dict[str, str]:
 
 def reload(world: World, **values: float) -> None:
     broker = world.broker
-    broker.reload(dataclasses.replace(broker.options, **values), broker.authenticator)  # type: ignore[arg-type]
+    broker.reload(
+        dataclasses.replace(broker.node.options, **values), broker.admission.authenticator
+    )  # type: ignore[arg-type]
 
 
 def subscribe(client: SimClient, *filters: str) -> None:
@@ -149,7 +151,7 @@ def test_a_client_that_was_away_gets_no_old_values_but_new_ones() -> None:
             client = await world.connect("c", filters=[("$SYS/broker/uptime", 1)])
             client.drop()
             await world.go(60)
-            assert world.broker.node.sessions.frozen("c") is not None
+            assert world.broker.node.state.sessions.frozen("c") is not None
             client = await world.connect("c", present=True)
             assert client.received == []
             await world.go(10)

@@ -134,7 +134,7 @@ def test_a_client_that_reconnects_every_second_is_never_held_back() -> None:
                 client = come(world)
                 await world.go(1)
                 assert client.take() == [ACCEPTED]
-            assert world.broker.guard.refused.counts == {}
+            assert world.broker.node.limits.refused.counts == {}
 
     simulate(scenario)
 

@@ -54,7 +54,7 @@ def test_a_connect_must_come_in_time() -> None:
             assert client.open
             await world.go(0.2)
             assert not client.open
-            assert world.broker.connections == set()
+            assert world.broker.admission.connections == set()
 
     simulate(scenario)
 
@@ -88,7 +88,7 @@ def test_redelivery_does_not_become_more_frequent_with_time() -> None:
             assert 18 <= len(publishes(client)) <= 21
             again = [one for one in world.disk.events() if isinstance(one, Redelivered)]
             assert len(again) <= 20
-            assert len(world.broker.timers) < 10
+            assert len(world.broker.node.timers) < 10
 
     simulate(scenario)
 
@@ -118,13 +118,13 @@ def test_an_offline_session_expires(*, restart: bool) -> None:
                 stays = await world.connect("stays", present=True)
             else:
                 await world.go(15)
-            assert "c" in world.broker.node.sessions
+            assert "c" in world.broker.node.state.sessions
             await world.go(10)
-            assert list(world.broker.node.sessions) == ["stays"]
+            assert list(world.broker.node.state.sessions) == ["stays"]
             assert stays.open
             gone = [one for one in world.disk.events() if isinstance(one, SessionExpired)]
             assert [one.session for one in gone] == ["c"]
-            assert world.broker.router.subscriptions == 0
+            assert world.broker.node.router.subscriptions == 0
             await world.connect("c", present=False)
 
     simulate(scenario)

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from harness import packets as p
+from harness.anonymous import Anonymous
 
-from actors.authn.credentials import Anonymous
 from actors.authz.rules import Permissions
 from actors.broker import Broker
 from actors.options.broker_options import Options
@@ -168,7 +168,7 @@ class World:
         await self.start()
         try:
             yield self
-            assert not self.broker.failed.done(), self.broker.failed.result()
+            assert not self.broker.node.failed.done(), self.broker.node.failed.result()
         finally:
             await self.crash()
 
@@ -184,17 +184,17 @@ class World:
         )
         if self.cutting:
             self.broker.kernel.turn_slice = 0.0
-            self.broker.router.routes.matched_at_once = 1
+            self.broker.node.router.routes.matched_at_once = 1
         self._corpses.append(self.broker)
         await self.broker.recover(lambda _done, _total: None)
         if self.cutting:
-            self.broker.journal.released_at_once = 1
+            self.broker.node.journal.released_at_once = 1
             self._tell_of_cuts(self.broker)
-        self.up = not self.broker.failed.done() and not self.log.nats.dead
+        self.up = not self.broker.node.failed.done() and not self.log.nats.dead
 
     def _tell_of_cuts(self, broker: Broker) -> None:
         def turn_cut() -> None:
-            broker.journal.cut_turn()
+            broker.node.journal.cut_turn()
             if self.on_cut is not None and broker is self.broker:
                 self.on_cut()
 
@@ -258,7 +258,7 @@ class World:
     def _cancel(self) -> None:
         """End what the dead would still do."""
         for broker in self._corpses:
-            broker.timers._heap.clear()
+            broker.node.timers._heap.clear()
             for task in _tasks_of(broker):
                 task.cancel()
 
@@ -279,7 +279,7 @@ class World:
 
     def failure(self) -> FoldmqError | None:
         """Why the broker gave up, if it did."""
-        return self.broker.failed.result() if self.broker.failed.done() else None
+        return self.broker.node.failed.result() if self.broker.node.failed.done() else None
 
     async def connect(
         self,
@@ -311,7 +311,7 @@ class World:
 
 
 def _tasks_of(broker: Broker) -> list[asyncio.Task[None]]:
-    found = [*broker._tasks, *broker._background]
+    found = [*broker.node.tasks, *broker._background]
     writer = getattr(broker, "writer", None)
     if writer is not None:
         found += writer._tasks

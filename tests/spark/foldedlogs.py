@@ -14,9 +14,9 @@ from harness.staterows import Row, state_rows, will_payloads
 from simulation.chaos import Chaos, errors_of_the_broker, small_checkpoints
 from simulation.loop import simulate
 
-from cli.logsource.replay_fold import _head
 from eventstore.format.positions import MAX_INDEX, index_of, position, sequence_of
 from eventstore.format.records import Record, decode_record, link_of
+from projections.replay.replay import head
 from projections.state.node import NodeState
 
 sys.path.append(str(Path(__file__).parents[1] / "projections"))
@@ -55,7 +55,7 @@ class FoldedLog:
         for sequence in range(self.first, sequence_of(self.end) + 1):
             record = self.record(sequence)
             if sequence == sequence_of(self.end) and index_of(self.end) != MAX_INDEX:
-                record = _head(record, index_of(self.end))
+                record = head(record, index_of(self.end))
             yield record
 
     def fold(self) -> NodeState:

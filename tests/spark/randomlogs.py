@@ -16,7 +16,7 @@ from eventstore.format.events import (
     WillFired,
 )
 from eventstore.format.records import decode_record
-from projections.state.turns import Turns
+from eventstore.format.turn_parts import Turns
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -17,10 +17,10 @@ from harness.logs import BEGIN_MS, LogBuilder
 from pyarrow import parquet
 
 from cli.logsource.moments import parse_moment
-from cli.logsource.source_flags import SourceFlags, UsageError
+from cli.logsource.source_flags import SourceFlags
 from cli.sparkjobs.log_location import Found, find, since, until
 from cli.sparkjobs.spark_flags import SparkFlags
-from eventstore.errors import CorruptLog
+from eventstore.errors import CorruptLog, UsageError
 from eventstore.format.records import decode_record
 from eventstore.shown import iso
 from spark.datasource.options import Options

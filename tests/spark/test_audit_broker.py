@@ -10,7 +10,7 @@ import pytest
 from harness.drill import SEED, Drill
 from harness.fixtures import make_broker
 
-from cli.logsource.source import connect_to, find_place
+from cli.logsource.source import find_location
 from cli.logsource.source_flags import SourceFlags
 from cli.settings.settings import load
 from cli.sparkjobs.claims import of_brokers, of_projections
@@ -36,8 +36,8 @@ async def gathered(broker: Broker) -> tuple[dict[str, str], list[Claim]]:
     """How the log is read, and what the broker and its projections say of the state."""
     given = {"data_dir": broker.data_dir}
     async with contextlib.AsyncExitStack() as stack:
-        place = await find_place(stack, load(given, {}, None), SourceFlags(given))
-        client = await connect_to(stack, place)
+        place = await find_location(stack, load(given, {}, None), SourceFlags(given))
+        client = await place.connect(stack)
         [stream] = await place.streams(client)
         found = Found(
             {**_access(place.access), "stream": stream}, [await place.open(client, stream)]

@@ -10,7 +10,6 @@ import pytest
 from harness.logs import LogBuilder
 from harness.nats import PASSWORD, USER
 
-from cli.logsource.source import Place, connect_to
 from cli.sparkjobs.log_location import _logs
 from eventstore.datadir import DataDir
 from eventstore.errors import CorruptLog
@@ -18,6 +17,7 @@ from eventstore.format.events import Acked, BrokerStarted
 from eventstore.format.records import link_of
 from eventstore.log.watermark import Watermark
 from eventstore.nats.connection import ConnectionOptions
+from eventstore.reading import LogLocation
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,9 +41,9 @@ def look_at(log: LogBuilder, nats: Nats, tmp_path: Path) -> Callable[[int, bytes
     access = ConnectionOptions(urls=(nats.url,), user=USER, password=PASSWORD)
 
     async def logs() -> list[int]:
-        place = Place(access, "here", live=False, named=log.stream, datadir=DataDir(tmp_path))
+        place = LogLocation(access, "here", live=False, named=log.stream, datadir=DataDir(tmp_path))
         async with contextlib.AsyncExitStack() as stack:
-            (found,) = await _logs(place, await connect_to(stack, place))
+            (found,) = await _logs(place, await place.connect(stack))
             return [found.first, found.last]
 
     def look(sequence: int, link: bytes) -> list[int]:

@@ -19,9 +19,9 @@ from eventstore.format.events import (
     Subscribed,
 )
 from eventstore.format.positions import MAX_INDEX, position, sequence_of
+from eventstore.format.turn_parts import Turns
 from projections.audit.rules import Rule
 from projections.state.digests import retained_digest, session_digest
-from projections.state.turns import Turns
 from spark.audit.facts.outcome import BROKER, PROJECTIONS, Claim
 from spark.datasource.log import Log
 from spark.recovery.check import RECOVERY, NodeRecovery, Start, recovery_check

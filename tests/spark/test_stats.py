@@ -26,7 +26,7 @@ from eventstore.format.events import (
 )
 from eventstore.format.positions import from_runs, position
 from eventstore.format.records import decode_record
-from projections.state.turns import Turns
+from eventstore.format.turn_parts import Turns
 from spark.runtime.marked_errors import BadOption
 from spark.traffic import traffic_report as reports
 from spark.traffic.traffic_stats import KEYS, MEASURES, stats, traffic

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from cli.live.broker_client import TooLarge
+from cli.live import TooLarge
 
 if TYPE_CHECKING:
-    from cli.top.data.broker_link import Link
+    from cli.live import BrokerLink
 
 ACTORS_ASKED = 100
 """Rows of the list of actors."""
@@ -23,7 +23,7 @@ _LESS = 4
 class Questions:
     """Asks over a link, and remembers how much fits."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: BrokerLink) -> None:
         self._link = link
         self._actors = ACTORS_ASKED
         self._rows = SESSION_ROWS
@@ -72,5 +72,5 @@ class Questions:
                 self._rows = max(1, self._rows // _LESS)
 
     async def receivers(self, topic: str) -> dict[str, Any]:
-        """Ask who gets what is published on a topic: the first page of them."""
+        """Ask for the first page of receivers of a topic."""
         return await self._link.ask("subscriptions", topic=topic)

@@ -6,18 +6,16 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from cli.top.data.top_queries import Questions
-from cli.top.text.rate_history import History
-from cli.top.text.rates import between
-from cli.top.text.summary import Frame
+from cli.top.text import Frame, History, between
 
 if TYPE_CHECKING:
-    from cli.top.data.broker_link import Link
+    from cli.live import BrokerLink
 
 
-class Monitor:
+class WatchedBroker:
     """Turns answers to ``status`` into frames, and knows since when there is no answer."""
 
-    def __init__(self, link: Link, interval: float) -> None:
+    def __init__(self, link: BrokerLink, interval: float) -> None:
         self.link = link
         self.questions = Questions(link)
         self.interval = interval
@@ -35,7 +33,7 @@ class Monitor:
         self._history = History()
 
     def took(self, status: dict[str, Any]) -> Frame:
-        """Take an answer, and return what it tells."""
+        """Record an answer; return the frame to show."""
         before = None if self.frame is None else self.frame.status
         rates = None if before is None else between(before, status)
         self._history.add(status, rates)
@@ -44,7 +42,7 @@ class Monitor:
         return self.frame
 
     def missed(self, now: float, why: str, *, poll: bool) -> None:
-        """Take that there was no answer; ``now`` is Unix time in seconds.
+        """Record that there was no answer; ``now`` is Unix time in seconds.
 
         Only what a ``poll`` misses is a gap in the curves.
         """

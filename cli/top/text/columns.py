@@ -21,7 +21,7 @@ _NAME_SHOWN = 400
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class TopColumn:
     """A column: its title, what it shows of a row, and how much it wants to be seen."""
 
     title: str
@@ -38,7 +38,7 @@ class Column:
     """What the rows are sorted by when this column is marked."""
 
 
-def fitting(columns: Sequence[Column], width: int) -> list[tuple[Column, int]]:
+def fitting(columns: Sequence[TopColumn], width: int) -> list[tuple[TopColumn, int]]:
     """Return the columns that fit into ``width`` cells, in their order, and their widths."""
     chosen = sorted(columns, key=lambda column: column.rank)
     while len(chosen) > 1 and _needed(chosen) > width:
@@ -52,12 +52,12 @@ def fitting(columns: Sequence[Column], width: int) -> list[tuple[Column, int]]:
     ]
 
 
-def _needed(columns: Sequence[Column]) -> int:
+def _needed(columns: Sequence[TopColumn]) -> int:
     return sum(column.width for column in columns) + _GAP * (len(columns) - 1)
 
 
-def head(sized: Sequence[tuple[Column, int]], sort: str | None, part: str = "") -> Line:
-    """Give the titles; the column that is sorted by is marked, and the filter is shown."""
+def head(sized: Sequence[tuple[TopColumn, int]], sort: str | None, part: str = "") -> Line:
+    """Return the titles; the column that is sorted by is marked, and the filter is shown."""
     line: Line = []
     for column, width in sized:
         here = sort is not None and column.sort == sort
@@ -68,8 +68,8 @@ def head(sized: Sequence[tuple[Column, int]], sort: str | None, part: str = "") 
     return line
 
 
-def cells_of(row: Row, sized: Sequence[tuple[Column, int]]) -> Line:
-    """Give a row."""
+def cells_of(row: Row, sized: Sequence[tuple[TopColumn, int]]) -> Line:
+    """Return a row."""
     line: Line = []
     for column, width in sized:
         line += _padded(fit(column.show(row), width, right=column.right), column.role, line)
@@ -95,24 +95,24 @@ def _busy(row: Row) -> str:
 
 
 ACTORS = (
-    Column("ACTOR", 18, lambda row: text.escaped(str(row["id"])), right=False, role="strong"),
-    Column("NAME", 14, lambda row: _name(row, "name"), right=False, wide=True),
-    Column("CLIENT", 11, lambda row: _name(row, "client"), 2, right=False, wide=True),
-    Column("STATE", 10, lambda row: text.escaped(str(row["state"])), 3, right=False),
-    Column("BUSY", 6, lambda row: figures.percent(row["recent_us_per_s"] / 1e6), sort="recent"),
-    Column("MSG/S", 7, lambda row: figures.count(row["recent_per_s"])),
-    Column("BOX", 6, lambda row: figures.count(row["mailbox"]), 1, sort="mailbox"),
-    Column("HIGH", 6, lambda row: figures.count(row["high_water"]), 2, sort="high_water"),
-    Column("HANDLED", 8, lambda row: figures.count(row["handled"]), 4, sort="handled"),
-    Column("WORKED", 8, _busy, 6, sort="busy"),
-    Column("LAST", 5, _last_active, 5, sort="last_active"),
+    TopColumn("ACTOR", 18, lambda row: text.escaped(str(row["id"])), right=False, role="strong"),
+    TopColumn("NAME", 14, lambda row: _name(row, "name"), right=False, wide=True),
+    TopColumn("CLIENT", 11, lambda row: _name(row, "client"), 2, right=False, wide=True),
+    TopColumn("STATE", 10, lambda row: text.escaped(str(row["state"])), 3, right=False),
+    TopColumn("BUSY", 6, lambda row: figures.percent(row["recent_us_per_s"] / 1e6), sort="recent"),
+    TopColumn("MSG/S", 7, lambda row: figures.count(row["recent_per_s"])),
+    TopColumn("BOX", 6, lambda row: figures.count(row["mailbox"]), 1, sort="mailbox"),
+    TopColumn("HIGH", 6, lambda row: figures.count(row["high_water"]), 2, sort="high_water"),
+    TopColumn("HANDLED", 8, lambda row: figures.count(row["handled"]), 4, sort="handled"),
+    TopColumn("WORKED", 8, _busy, 6, sort="busy"),
+    TopColumn("LAST", 5, _last_active, 5, sort="last_active"),
 )
 """What is shown of a row of ``actors``; ``now_ms`` in it is the time of the answer."""
 
 TOPICS = (
-    Column("TOPIC", 16, lambda row: _name(row, "topic"), right=False, wide=True),
-    Column("MSG/S", 7, lambda row: figures.count(row["rate"]), sort="rate"),
-    Column("SHARE", 6, lambda row: figures.percent(row["share"]), 1),
+    TopColumn("TOPIC", 16, lambda row: _name(row, "topic"), right=False, wide=True),
+    TopColumn("MSG/S", 7, lambda row: figures.count(row["rate"]), sort="rate"),
+    TopColumn("SHARE", 6, lambda row: figures.percent(row["share"]), 1),
 )
 """What is shown of a topic and what came in on it."""
 

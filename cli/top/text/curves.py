@@ -31,7 +31,7 @@ _CURVES = (
 
 
 def charts(history: History, width: int, height: int, interval: float) -> list[Line]:
-    """Give the curves that fit into ``width`` columns; each has its title in the first line.
+    """Return the curves that fit into ``width`` columns; each has its title in the first line.
 
     ``interval`` is the time between two values, in seconds.
     """

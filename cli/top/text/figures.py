@@ -11,7 +11,7 @@ _LARGE = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 def count(value: float | None) -> str:
-    """Give a number of things: ``7``, ``0.5``, ``1,234``, ``12.3k``."""
+    """Return a number of things: ``7``, ``0.5``, ``1,234``, ``12.3k``."""
     if value is None:
         return NOTHING
     if value >= 9999.5:
@@ -25,7 +25,7 @@ def count(value: float | None) -> str:
 
 
 def span(seconds: float | None) -> str:
-    """Give how long something took: ``0.42 ms``, ``12.0 ms``, ``1.50 s``.
+    """Return how long something took: ``0.42 ms``, ``12.0 ms``, ``1.50 s``.
 
     ``inf`` is more than was measured.
     """
@@ -39,7 +39,7 @@ def span(seconds: float | None) -> str:
 
 
 def size(value: float | None) -> str:
-    """Give a number of bytes: ``512 B``, ``12.1 KiB``, ``1.50 GiB``."""
+    """Return a number of bytes: ``512 B``, ``12.1 KiB``, ``1.50 GiB``."""
     if value is None:
         return NOTHING
     if value < 1023.5:
@@ -52,7 +52,7 @@ def size(value: float | None) -> str:
 
 
 def percent(share: float | None) -> str:
-    """Give a share of 1."""
+    """Return a share of 1."""
     if share is None:
         return NOTHING
     value = share * 100
@@ -62,7 +62,7 @@ def percent(share: float | None) -> str:
 
 
 def ago(milliseconds: int) -> str:
-    """Give how long ago something was, in its largest unit: ``5s``, ``3min``, ``2h``."""
+    """Return how long ago something was, in its largest unit: ``5s``, ``3min``, ``2h``."""
     seconds = max(0, milliseconds) // 1000
     for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= length:

@@ -92,7 +92,7 @@ def _level(value: float | None, most: float, steps: int) -> int:
 
 
 def _block(level: int, floor: int) -> str:
-    """Give what of a column of ``level`` steps is in the line that begins above ``floor``."""
+    """Return what of a column of ``level`` steps is in the line that begins above ``floor``."""
     if level == _UNKNOWN:
         return _LEVELS[0] if floor else _GAP
     return _LEVELS[min(max(level - floor, 0), _STEPS)]

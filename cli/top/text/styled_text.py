@@ -23,7 +23,7 @@ _MOST_INDENT = 8
 
 
 def plain(line: Line) -> str:
-    """Give a line without its roles."""
+    """Return a line without its roles."""
     return "".join(text for text, _ in line).rstrip()
 
 

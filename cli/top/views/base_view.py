@@ -9,9 +9,7 @@ from textual.binding import Binding, BindingType
 from textual.screen import Screen
 
 from cli.common import text
-from cli.top.text import figures
-from cli.top.text.styled_text import Line, cells, wrapped
-from cli.top.text.summary import header, health, troubles
+from cli.top.text import Line, cells, figures, header, health, troubles, wrapped
 from cli.top.views.widgets import Lines
 
 if TYPE_CHECKING:
@@ -19,7 +17,7 @@ if TYPE_CHECKING:
 
     from textual.app import ComposeResult
 
-    from cli.top.data.watched_broker import Monitor
+    from cli.top.data import WatchedBroker
 
 _MOST_TROUBLES = 3
 """Lines of what is wrong."""
@@ -39,7 +37,7 @@ class View(Screen[None]):
     keys: tuple[tuple[str, str], ...] = ()
     """The keys that the last line names, and what they do."""
 
-    def __init__(self, monitor: Monitor) -> None:
+    def __init__(self, monitor: WatchedBroker) -> None:
         super().__init__()
         self.monitor = monitor
         self.ready = False
@@ -55,7 +53,7 @@ class View(Screen[None]):
         yield self._keys
 
     def body(self) -> ComposeResult:
-        """Give what is special to the view."""
+        """Return what is special to the view."""
         yield from ()
 
     async def load(self) -> None:
@@ -78,7 +76,7 @@ class View(Screen[None]):
         self.ready = True
 
     def on_screen_resume(self) -> None:
-        """Have what this view shows asked for, also when it was covered by another one."""
+        """Ask for what this view shows, also when another one covered it."""
         self.monitor.wanted.set()
 
 
@@ -101,7 +99,7 @@ def as_lines(said: Iterable[str], width: int) -> list[Line]:
     ]
 
 
-def _header(monitor: Monitor, width: int) -> Line:
+def _header(monitor: WatchedBroker, width: int) -> Line:
     frame = monitor.frame
     if frame is None:
         return [("foldmq top", "title"), (f"  asking {text.escaped(monitor.link.where)}", "label")]
@@ -116,7 +114,7 @@ def _header(monitor: Monitor, width: int) -> Line:
     )
 
 
-def _banner(monitor: Monitor, width: int) -> list[Line]:
+def _banner(monitor: WatchedBroker, width: int) -> list[Line]:
     if monitor.away_since is not None:
         since = text.clock(round(monitor.away_since * 1000))[11:19]
         passed = figures.ago(round((time.time() - monitor.away_since) * 1000))
@@ -130,7 +128,7 @@ def _banner(monitor: Monitor, width: int) -> list[Line]:
 
 
 def _alarm(said: str, why: str, width: int) -> list[Line]:
-    """Give what is wrong on a few lines; what to do stands at its end, and is not cut off."""
+    """Return what is wrong on a few lines; what to do stands at its end, and is not cut off."""
     lines = wrapped(said + why, width - 1)
     room = min(len(why), _MOST_TROUBLES * width)
     while len(lines) > _MOST_TROUBLES and room > _STEP:

@@ -1,4 +1,4 @@
-"""The views behind the overview: an actor, a session, who gets a topic, and the keys."""
+"""The views behind the overview: an actor, a session, the receivers of a topic."""
 
 from __future__ import annotations
 
@@ -8,11 +8,16 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from textual.binding import Binding, BindingType
 
 from cli.common import text
-from cli.inspection.actor_page import actor_lines, connection_of, connection_rates
-from cli.inspection.receivers import OUTCOMES, outcome_lines
-from cli.inspection.session_page import session_lines
-from cli.live.broker_client import Refused
-from cli.top.text.columns import Column, Row
+from cli.inspection import (
+    OUTCOMES,
+    actor_lines,
+    connection_of,
+    connection_rates,
+    outcome_lines,
+    session_lines,
+)
+from cli.live import Refused
+from cli.top.text import Row, TopColumn
 from cli.top.views.base_view import Page, as_lines
 from cli.top.views.trace_view import TracePage
 from cli.top.views.widgets import Lines, RowTable, Scroller
@@ -22,7 +27,7 @@ if TYPE_CHECKING:
 
     from textual.app import ComposeResult
 
-    from cli.top.data.watched_broker import Monitor
+    from cli.top.data import WatchedBroker
 
 _NAME_SHOWN = 400
 
@@ -32,13 +37,13 @@ class TextPage(Page):
 
     AUTO_FOCUS = "#text"
 
-    def __init__(self, monitor: Monitor) -> None:
+    def __init__(self, monitor: WatchedBroker) -> None:
         super().__init__(monitor)
         self._text = Scroller(id="text")
         self._said: list[str] = []
 
     def body(self) -> ComposeResult:
-        """Give the lines."""
+        """Return the lines."""
         yield self._text
 
     def say(self, lines: Iterable[str]) -> None:
@@ -68,7 +73,7 @@ class ActorPage(TextPage):
         ("q", "quit"),
     )
 
-    def __init__(self, monitor: Monitor, actor: str) -> None:
+    def __init__(self, monitor: WatchedBroker, actor: str) -> None:
         super().__init__(monitor)
         self._actor = actor
         if actor.startswith("session:"):
@@ -81,7 +86,7 @@ class ActorPage(TextPage):
         try:
             found = await self.monitor.questions.actor(self._actor)
         except Refused as refusal:
-            self.say([f"{self._actor} is not there any more", f"  {refusal}"])
+            self.say([f"{self._actor} no longer exists", f"  {refusal}"])
             return
         row, detail, now = found["actor"], found["detail"], time.monotonic()
         is_session = row["type"] == "session"
@@ -119,7 +124,7 @@ class SessionPage(TextPage):
         ("q", "quit"),
     )
 
-    def __init__(self, monitor: Monitor, client: str) -> None:
+    def __init__(self, monitor: WatchedBroker, client: str) -> None:
         super().__init__(monitor)
         self._client = client
 
@@ -128,7 +133,7 @@ class SessionPage(TextPage):
         try:
             found = await self.monitor.questions.session(self._client)
         except Refused as refusal:
-            self.say([f"session {_short(self._client)} is not there any more", f"  {refusal}"])
+            self.say([f"session {_short(self._client)} no longer exists", f"  {refusal}"])
             return
         self.say(session_lines(found, None, _now_ms()))
 
@@ -138,16 +143,16 @@ class SessionPage(TextPage):
 
 
 RECEIVERS = (
-    Column("GETS IT", 16, lambda row: _outcome(row), right=False),
-    Column("QOS", 3, lambda row: str(row["qos"])),
-    Column("FILTER", 16, lambda row: _short(row["filter"]), right=False, wide=True),
-    Column("CLIENT", 16, lambda row: _short(row["client"]), right=False, wide=True),
+    TopColumn("GETS IT", 16, lambda row: _outcome(row), right=False),
+    TopColumn("QOS", 3, lambda row: str(row["qos"])),
+    TopColumn("FILTER", 16, lambda row: _short(row["filter"]), right=False, wide=True),
+    TopColumn("CLIENT", 16, lambda row: _short(row["client"]), right=False, wide=True),
 )
 """What is shown of a subscription that matches a topic."""
 
 
 class TopicPage(Page):
-    """Who gets what is published on a topic."""
+    """The receivers of what is published on a topic."""
 
     DEFAULT_CSS = """
     TopicPage #outcome { margin-bottom: 1; }
@@ -163,7 +168,7 @@ class TopicPage(Page):
         ("q", "quit"),
     )
 
-    def __init__(self, monitor: Monitor, topic: str) -> None:
+    def __init__(self, monitor: WatchedBroker, topic: str) -> None:
         super().__init__(monitor)
         self._topic = topic
         self._outcome = Lines(id="outcome")
@@ -172,7 +177,7 @@ class TopicPage(Page):
         self._many = False
 
     def body(self) -> ComposeResult:
-        """Give a few sentences and the table."""
+        """Return a few sentences and the table."""
         yield self._outcome
         yield self._table
 
@@ -190,7 +195,7 @@ class TopicPage(Page):
         self._said = outcome_lines(self._topic, rows, answer["retained"])
         if self._many:
             self._said.append(f"only the first {len(rows):,}: foldmq subscriptions has all")
-        self._table.hint = "nobody has subscribed to it"
+        self._table.hint = "it has no subscribers"
         self._table.rows = rows
 
     def show(self) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from cli.top.views.detail_views import TextPage
 
 if TYPE_CHECKING:
-    from cli.top.data.watched_broker import Monitor
+    from cli.top.data import WatchedBroker
 
 TEXT = """\
 Keys
@@ -52,6 +52,6 @@ class Help(TextPage):
 
     keys = (("Esc", "back"), ("↑↓", "scroll"), ("q", "quit"))
 
-    def __init__(self, monitor: Monitor) -> None:
+    def __init__(self, monitor: WatchedBroker) -> None:
         super().__init__(monitor)
         self._said = TEXT.splitlines()

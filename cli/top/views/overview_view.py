@@ -9,18 +9,18 @@ from textual.binding import Binding, BindingType
 from textual.containers import Container
 from textual.widgets import Input
 
-from cli.top.text.columns import (
+from cli.top.text import (
     ACTOR_SORTS,
     ACTORS,
     TOPIC_SORTS,
     TOPICS,
     as_glob,
+    charts,
     holding,
     sorted_topics,
+    summary,
     topic_rows,
 )
-from cli.top.text.curves import charts
-from cli.top.text.summary import summary
 from cli.top.views.base_view import View
 from cli.top.views.detail_views import ActorPage, TopicPage
 from cli.top.views.widgets import Lines, RowTable
@@ -28,7 +28,7 @@ from cli.top.views.widgets import Lines, RowTable
 if TYPE_CHECKING:
     from textual.app import ComposeResult
 
-    from cli.top.data.watched_broker import Monitor
+    from cli.top.data import WatchedBroker
 
 _BESIDE = 110
 """Columns from which on the tables stand beside each other."""
@@ -72,7 +72,7 @@ class Overview(View):
         ("q", "quit"),
     )
 
-    def __init__(self, monitor: Monitor, sort: str) -> None:
+    def __init__(self, monitor: WatchedBroker, sort: str) -> None:
         super().__init__(monitor)
         self._filters = {"actors": "", "topics": ""}
         self._sorts = {"actors": sort, "topics": TOPIC_SORTS[0]}
@@ -87,7 +87,7 @@ class Overview(View):
         self._due = 0.0
 
     def body(self) -> ComposeResult:
-        """Give figures, curves, tables, and the line for a filter."""
+        """Yield figures, curves, tables, and the line for a filter."""
         yield self._summary
         yield self._charts
         yield Container(*self._tables.values(), id="tables")
@@ -153,7 +153,7 @@ class Overview(View):
             self.app.push_screen(TopicPage(self.monitor, str(chosen.row["topic"])))
 
     def action_other(self) -> None:
-        """Give the keys to the other table."""
+        """Return the keys to the other table."""
         self.set_focus(self._tables["actors" if self._front == "topics" else "topics"])
 
     def action_sort(self) -> None:

@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 from textual.binding import Binding, BindingType
 
 from cli.common import text
-from cli.live.broker_client import NoLiveBroker, Refused
-from cli.live.trace_client import Portion, open_trace
-from cli.live.trace_text import TraceWords
-from cli.top.text.styled_text import Line, Role, wrapped
+from cli.live import NoLiveBroker, Portion, Refused, TraceWords, open_trace
+from cli.top.text import Line, Role, wrapped
 from cli.top.views.base_view import Page
 from cli.top.views.widgets import Lines, Scroller
 from protocol.errors import FoldmqError
@@ -22,12 +20,12 @@ if TYPE_CHECKING:
 
     from textual.app import ComposeResult
 
-    from cli.top.data.watched_broker import Monitor
+    from cli.top.data import WatchedBroker
 
 KEPT = 2000
 """Lines that are remembered."""
 _RATE = 100
-"""Lines a second that are asked for: nobody reads more."""
+"""Lines a second that are asked for: more cannot be read."""
 _DRAW_SECONDS = 0.25
 _ROLES: dict[str, Role] = {
     "event": "good",
@@ -60,7 +58,7 @@ class TracePage(Page):
         ("q", "quit"),
     )
 
-    def __init__(self, monitor: Monitor, of: Mapping[str, str]) -> None:
+    def __init__(self, monitor: WatchedBroker, of: Mapping[str, str]) -> None:
         super().__init__(monitor)
         ((kind, name),) = of.items()
         self._of = dict(of)
@@ -73,7 +71,7 @@ class TracePage(Page):
         self._about, self._trace = Lines(id="about"), Scroller(id="trace")
 
     def body(self) -> ComposeResult:
-        """Give a heading and the lines."""
+        """Return a heading and the lines."""
         yield self._about
         yield self._trace
 
@@ -97,7 +95,7 @@ class TracePage(Page):
         self._new = True
 
     async def _follow(self) -> None:
-        """Take what comes; begin again when the broker was away."""
+        """Receive lines; begin again when the broker was away."""
         ended = False
         while not ended:
             try:
@@ -129,7 +127,7 @@ class TracePage(Page):
             self._tell(f"the trace has ended: {text.escaped(portion.ended, 400)}", "warn")
 
     def _skip(self, count: int) -> None:
-        """Tell that lines are missing; once for all that are missing there."""
+        """Show that lines are missing, once for all that are missing there."""
         if self._skipped:
             self._got.pop()
         total = self._skipped + count
@@ -143,7 +141,7 @@ class TracePage(Page):
         self._new = True
 
     def _draw(self) -> None:
-        """Show what is new, unless somebody reads further up."""
+        """Show what is new, unless the operator has scrolled up."""
         page = self._trace
         at_end = page.scroll_offset.y >= page.max_scroll_y
         state = "paused" if self.monitor.paused else "following" if at_end else "scrolled back"

@@ -16,14 +16,14 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from cli.top.text.columns import Column, Row, cells_of, fitting, head
+from cli.top.text import Row, TopColumn, cells_of, fitting, head
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from textual import events
 
-    from cli.top.text.styled_text import Line, Role
+    from cli.top.text import Line, Role
 
 STYLES: dict[Role, Style] = {
     "plain": Style(),
@@ -42,7 +42,7 @@ _CURSOR = Style(reverse=True)
 
 
 def strip(line: Line, width: int, over: Style | None = None) -> Strip:
-    """Give a line as the terminal gets it, ``width`` cells wide; ``over`` replaces all styles."""
+    """Return a line as the terminal gets it, ``width`` cells wide; ``over`` replaces all styles."""
     segments = [Segment(text, over or STYLES[role]) for text, role in line if text]
     return Strip(segments).adjust_cell_length(width, over or Style.null())
 
@@ -138,13 +138,13 @@ class RowTable(ScrollView, can_focus=True, inherit_bindings=False):
             """The table."""
             return self.table
 
-    def __init__(self, columns: Sequence[Column], key: Callable[[Row], str], *, id: str) -> None:  # noqa: A002
+    def __init__(self, columns: Sequence[TopColumn], key: Callable[[Row], str], *, id: str) -> None:  # noqa: A002
         super().__init__(id=id)
         self._columns = columns
         self._key = key
         self._rows: list[Row] = []
         self._kept: str | None = None
-        self._sized: list[tuple[Column, int]] = []
+        self._sized: list[tuple[TopColumn, int]] = []
         self.cursor = 0
         self.sort: str | None = None
         """What the rows are sorted by."""
@@ -192,7 +192,7 @@ class RowTable(ScrollView, can_focus=True, inherit_bindings=False):
         self.action_move(by * max(1, self.size.height - 2))
 
     def action_choose(self) -> None:
-        """Tell that the marked row was chosen."""
+        """Post that the marked row was chosen."""
         row = self.marked
         if row is not None:
             self.post_message(self.Chosen(self, row))

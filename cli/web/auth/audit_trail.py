@@ -1,6 +1,6 @@
 """The audit trail of the web page: logins and refusals as events in the log of the broker.
 
-None of it lets anybody grow the log without bound. What is alike (outcome, reason, token, network
+None of it can grow the log without bound. What is alike (outcome, reason, token, network
 of the address) is one *series*: its first is recorded at once, those that follow within ten minutes
 are counted and recorded as one event when these are over. Of so many series at once each has events
 of its own; all others are one series without an address.
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from actors.authn.login_backoff import network
-from cli.operator.bulk_change import by
+from cli.operator import by
 from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class Gathering:
         self._series: dict[bool, dict[tuple[str, ...], _Series]] = {True: {}, False: {}}
 
     def add(self, entry: Entry) -> Entry | None:
-        """Take one; returns what is to be recorded now, None when it is counted for later."""
+        """Count one access; return what to record now, or None if it is recorded later."""
         table = self._series[entry.outcome == "login"]
         where = network(entry.address) or entry.address
         key = (entry.outcome, entry.reason, entry.name, entry.role, where)
@@ -195,7 +195,7 @@ class Trail:
         self._work()
 
     def _work(self) -> None:
-        """See to it that somebody records what waits, now or when series end."""
+        """Start the task that records what waits, now or when series end."""
         self._wake.set()
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._keep(), name="audit trail")
@@ -217,7 +217,7 @@ class Trail:
                 await asyncio.wait_for(self._wake.wait(), wait)
 
     async def _send_all(self, pause: float) -> float:
-        """Have the broker record what waits; returns the pause before another try, 0: none."""
+        """Send what waits to the broker; return the pause before another try, 0: none."""
         while self._waiting:
             entry = self._waiting[0]
             try:

@@ -55,7 +55,7 @@ def cookie_of(secret: str) -> str:
 
 
 def new_secret() -> str:
-    """Return a token that nobody has had."""
+    """Return a new token."""
     return secrets.token_urlsafe(24)
 
 

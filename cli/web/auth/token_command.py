@@ -1,4 +1,4 @@
-"""The commands ``foldmq web-token``: who else may see the web page, what, and until when."""
+"""The commands ``foldmq web-token``: tokens for the web page, their roles and ends."""
 
 import json
 import os
@@ -9,10 +9,8 @@ from typing import Annotated
 
 import typer
 
-from cli.common import text
-from cli.common.units import seconds
-from cli.logsource.source_flags import UsageError
-from cli.settings.settings import load
+from cli.common import seconds, text
+from cli.settings import load
 from cli.users import line_files
 from cli.web.auth.own_token import cookie_of, new_secret
 from cli.web.auth.tokens import (
@@ -26,6 +24,7 @@ from cli.web.auth.tokens import (
     parse,
     read,
 )
+from eventstore.errors import UsageError
 
 _app = typer.Typer(
     help="Tokens for the web page, besides the broker's own in web.token.",
@@ -125,7 +124,7 @@ def _ls(
 
 @_app.command("rm")
 def _rm(name: Name, tokens: File = None, data_dir: DataDir = None, config: Config = None) -> None:
-    """Remove a token: whoever logged in with it is out at once."""
+    """Remove a token; its logins end at once."""
     path = _file(tokens, data_dir, config)
     with line_files.locked(path):
         content = _content(path)

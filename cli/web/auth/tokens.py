@@ -1,4 +1,4 @@
-"""The tokens of the web page: who may see it, what, and until when.
+"""The tokens of the web page: what each allows, and until when.
 
 The first is the page's own, in ``web.token`` (``cli.web.auth.own_token``): it may do everything and
 does not expire. Operators make others with a name, a role and an end. They stand in a file of
@@ -8,7 +8,7 @@ lines::
 
 that is name, role, end (or ``never``) and mark. The mark is the SHA-256 of the cookie that a
 browser has after it showed the token, and the cookie is derived from the token: the file holds
-nothing that lets anybody in. A token is random, so no slow hash is needed.
+nothing to log in with. A token is random, so no slow hash is needed.
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ class Role(enum.StrEnum):
 
     @property
     def sees_payloads(self) -> bool:
-        """Tell whether payloads are shown."""
+        """Return whether payloads are shown."""
         return self is not Role.VIEW
 
     @property
     def makes_changes(self) -> bool:
-        """Tell whether requests may change something."""
+        """Return whether requests may change something."""
         return self is Role.OPERATE
 
 
@@ -85,7 +85,7 @@ class Grant:
     """When it ends, Unix time in seconds; None: never."""
 
     def holds(self, now: float) -> bool:
-        """Tell whether it has not expired."""
+        """Return whether it has not expired."""
         return self.expires is None or now < self.expires
 
     @property
@@ -200,7 +200,7 @@ class Tokens:
         return found
 
     def holds(self, grant: Grant) -> bool:
-        """Tell whether a token has not expired."""
+        """Return whether a token has not expired."""
         return grant.holds(self._now())
 
     def seconds_left(self, grant: Grant, most: int) -> int:

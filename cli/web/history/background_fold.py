@@ -1,4 +1,4 @@
-"""The histories of the sessions that somebody looks at: folded in the background, few at a time."""
+"""The histories of sessions that pages show: folded in the background, few at a time."""
 
 import asyncio
 import contextlib
@@ -6,16 +6,16 @@ import time
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
-from cli.web.history.session_history import SessionHistory
-from cli.web.live.broker_connection import Link
+from cli.web.live import LogLink
+from projections.replay import SessionHistory
 from protocol.errors import FoldmqError
 
 MOST_HISTORIES = 4
 """Sessions of which a history is kept."""
 _SLICE = 0.01
-"""Seconds for which nobody else is served."""
+"""Seconds for which no other request is served."""
 _PATIENCE = 30.0
-"""Seconds after which folding ends that nobody asks for any more."""
+"""Seconds after which folding ends that is no longer asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +33,11 @@ class Folding:
 
 
 class _AbandonedError(Exception):
-    """Nobody wants to see it any more."""
+    """It is no longer asked for."""
 
 
 @dataclass(slots=True)
-class _Held:
+class _HeldHistory:
     history: SessionHistory
     epoch: int
     asked: float
@@ -48,16 +48,16 @@ class _Held:
 class Histories:
     """Histories by session; those that were not looked at for longest are forgotten."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: LogLink) -> None:
         self._link = link
-        self._held: OrderedDict[str, _Held] = OrderedDict()
+        self._held: OrderedDict[str, _HeldHistory] = OrderedDict()
         self._one = asyncio.Semaphore()
 
     async def find(self, name: str, patience: float) -> SessionHistory | Folding:
         """Return the history of a session up to the end of the log as it is now.
 
         If that takes longer than ``patience`` seconds it is told how far it is; it goes on.
-        Raises Away, and what reading the log raises.
+        Raises NoLiveBroker, and what reading the log raises.
         """
         async with self._link.log() as source:
             held = self._held.get(name)
@@ -66,8 +66,8 @@ class Histories:
             )
             if held is None or outdated:
                 self._forget(name)
-                history = SessionHistory(name, source.begin)
-                held = self._held[name] = _Held(history, self._link.epoch, time.monotonic())
+                history = SessionHistory(name, source.begin, asyncio.Lock())
+                held = self._held[name] = _HeldHistory(history, self._link.epoch, time.monotonic())
             last = source.last
         self._held.move_to_end(name)
         held.asked = time.monotonic()
@@ -81,7 +81,7 @@ class Histories:
         await asyncio.wait({task}, timeout=patience)
         if not task.done():
             return held.progress
-        if held.task is task:  # nobody else who waited was faster
+        if held.task is task:  # no other request that waited was faster
             held.task = None
         try:
             task.result()
@@ -97,7 +97,7 @@ class Histories:
         for name in list(self._held):
             self._forget(name)
 
-    async def _grow(self, held: _Held, last: int) -> None:
+    async def _grow(self, held: _HeldHistory, last: int) -> None:
         history = held.history
         begun = history.done
         turn = time.monotonic()
@@ -125,6 +125,6 @@ class Histories:
 
 
 def _ignore(task: asyncio.Task[None]) -> None:
-    """Take note of how a task ended, so that nobody complains that it was not asked."""
+    """Retrieve the exception of a task, so that asyncio does not log it as lost."""
     with contextlib.suppress(asyncio.CancelledError):
         task.exception()

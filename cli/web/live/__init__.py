@@ -1,1 +1,21 @@
 """The running broker for the web page: its connection, samples and charts."""
+
+from typing import TYPE_CHECKING
+
+from cli.common.front_door import front_door
+
+if TYPE_CHECKING:
+    from cli.web.live.log_link import LogLink
+    from cli.web.live.samples import EVERY, Samples
+    from cli.web.live.svg_charts import bars
+else:
+    __getattr__ = front_door(
+        __name__,
+        {
+            "log_link": "LogLink",
+            "samples": "EVERY Samples",
+            "svg_charts": "bars",
+        },
+    )
+
+__all__ = ["EVERY", "LogLink", "Samples", "bars"]

@@ -1,4 +1,4 @@
-"""What the broker did in the last minutes: asked while somebody looks, and kept for the curves."""
+"""What the broker did in the last minutes: asked while pages are open, kept for the curves."""
 
 import asyncio
 import contextlib
@@ -9,18 +9,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from cli.live.broker_client import TooLarge
-from cli.top.text.rate_history import waiting
-from cli.top.text.rates import Rates, between
-from cli.web.live.broker_connection import Link
+from cli.live import TooLarge
+from cli.top.text import Rates, between, waiting
+from cli.web.live.log_link import LogLink
 from cli.web.live.svg_charts import Chart, chart
 from protocol.errors import FoldmqError
 
 EVERY = 2.0
-"""Seconds between two answers while somebody looks."""
+"""Seconds between two answers while a page is open."""
 KEPT = 600
 _LOOKS = 30.0
-"""Seconds for which somebody who asked is taken to look."""
+"""Seconds for which a page counts as open after a request."""
 _FIRST = 0.4
 """Seconds between the first two answers: then there are rates."""
 
@@ -37,9 +36,9 @@ class Sample:
 
 
 class Samples:
-    """Asks for the status while somebody looks, and remembers what it was."""
+    """Asks for the status while a page is open, and remembers the answers."""
 
-    def __init__(self, link: Link, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, link: LogLink, clock: Callable[[], float] = time.monotonic) -> None:
         self._link = link
         self._clock = clock
         self._kept: deque[Sample | None] = deque(maxlen=KEPT)
@@ -48,7 +47,7 @@ class Samples:
         self._lock = asyncio.Lock()
 
     async def latest(self) -> Sample:
-        """Return a sample that is not older than the next one is due; raises Away."""
+        """Return a sample that is not older than the next one is due; raises NoLiveBroker."""
         self._looked = self._clock()
         async with self._lock:
             last = self._kept[-1] if self._kept else None
@@ -105,7 +104,7 @@ class Samples:
             async with self._lock:
                 try:
                     await self._take()
-                except FoldmqError:  # whoever looks is told when they ask
+                except FoldmqError:  # the next request reports it
                     self._gap()
         self._gap()
 

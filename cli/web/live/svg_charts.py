@@ -71,7 +71,7 @@ def _pieces(
 
 
 def bars(counts: Sequence[int]) -> str:
-    """Give a path of bars, as high as the square root of what they stand for: few are seen too."""
+    """Return a path of bars, as high as the square root of the counts: small ones are visible."""
     if not any(counts):
         return ""
     top = max(counts) ** 0.5

@@ -1,1 +1,25 @@
 """The pages of the web page: requests, middleware and templates."""
+
+from typing import TYPE_CHECKING
+
+from cli.common.front_door import front_door
+
+if TYPE_CHECKING:
+    from cli.web.pages.lists import Lists
+    from cli.web.pages.middleware import Guard
+    from cli.web.pages.overview import Pages
+    from cli.web.pages.session import SessionPages
+    from cli.web.pages.site import Site
+else:
+    __getattr__ = front_door(
+        __name__,
+        {
+            "lists": "Lists",
+            "middleware": "Guard",
+            "overview": "Pages",
+            "session": "SessionPages",
+            "site": "Site",
+        },
+    )
+
+__all__ = ["Guard", "Lists", "Pages", "SessionPages", "Site"]

@@ -12,13 +12,13 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from cli.common.text import clock
-from cli.live.broker_client import Refused
+from cli.common import clock
+from cli.live import Refused
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from cli.web.live.broker_connection import Link
+    from cli.web.live import LogLink
 
 PAGE_ROWS = 100
 _MOST_ROWS = 10_000
@@ -59,7 +59,7 @@ class Listed:
 
 
 @dataclass(slots=True)
-class _Held:
+class _HeldCursor:
     key: object
     about: dict[str, Any]
     rows: list[dict[str, Any]]
@@ -69,11 +69,11 @@ class _Held:
 
 
 class Listings:
-    """Lists that somebody looks at; those not looked at for longest are forgotten."""
+    """Lists that pages show; the least recently used are forgotten."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: LogLink) -> None:
         self._link = link
-        self._held: OrderedDict[str, _Held] = OrderedDict()
+        self._held: OrderedDict[str, _HeldCursor] = OrderedDict()
 
     async def find(
         self,
@@ -86,7 +86,7 @@ class Listings:
         """Return a page of what the broker lists; ``given`` names the list, None: a new one.
 
         With the name of a figure as ``order`` it is the highest ones by that. Other lists are put
-        into their order if they are not too long. Raises Away and Refused.
+        into their order if they are not too long. Raises NoLiveBroker and Refused.
         """
         named = order.name if isinstance(order, Order) else order
         key = (endpoint, sorted(wanted.items(), key=str), named)
@@ -118,7 +118,7 @@ class Listings:
 
     async def _begin(
         self, key: object, endpoint: str, wanted: dict[str, Any], order: Order | str | None
-    ) -> _Held:
+    ) -> _HeldCursor:
         if isinstance(order, str):
             answer, _ = await self._link.ask_less(
                 endpoint, _TOPS, lambda count: {**wanted, "top": {"by": order, "count": count}}
@@ -126,21 +126,21 @@ class Listings:
         else:
             answer = await self._link.ask(endpoint, **wanted)
         rows, cursor = answer.pop("rows"), answer.pop("cursor")
-        held = _Held(key, answer, rows, cursor, clock(round(time.time() * 1000)))
+        held = _HeldCursor(key, answer, rows, cursor, clock(round(time.time() * 1000)))
         if isinstance(order, Order):
             await self._put_in_order(held, wanted, order)
         return held
 
-    async def _put_in_order(self, held: _Held, wanted: dict[str, Any], order: Order) -> None:
+    async def _put_in_order(self, held: _HeldCursor, wanted: dict[str, Any], order: Order) -> None:
         """Read all of a list and sort it, unless it is too long for that."""
         if not wanted and held.about.get("total", 0) > MOST_SORTED:
-            return  # to read the first ones would help nobody
+            return  # reading the first ones would not help
         if await self._fill(held, MOST_SORTED) and held.cursor is None:
             held.rows.sort(key=order.key)
             held.order = order.name
 
-    async def _fill(self, held: _Held, count: int) -> bool:
-        """Have so many rows, if there are; return False when the broker has forgotten the list."""
+    async def _fill(self, held: _HeldCursor, count: int) -> bool:
+        """Load rows up to a number; return False if the broker has forgotten the list."""
         while len(held.rows) < min(count, _MOST_ROWS) and held.cursor is not None:
             cursor, held.cursor = held.cursor, None
             try:
@@ -151,7 +151,7 @@ class Listings:
             held.cursor = answer["cursor"]
         return True
 
-    def _keep(self, key: str, held: _Held) -> None:
+    def _keep(self, key: str, held: _HeldCursor) -> None:
         self._held[key] = held
         self._held.move_to_end(key)
         while len(self._held) > _MOST_LISTS:

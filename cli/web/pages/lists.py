@@ -1,24 +1,23 @@
-"""The pages that list what is now: sessions, actors, retained messages, who gets a topic."""
+"""The pages that list what is now: sessions, actors, retained messages, receivers."""
 
 from __future__ import annotations
 
 import base64
 from typing import TYPE_CHECKING, Any
 
-from cli.common.text import payload_text
-from cli.live.broker_client import Refused
-from cli.logsource.source import NoLog
-from cli.logsource.source_flags import UsageError
+from cli.common import payload_text
+from cli.live import Refused
 from cli.web.pages.cursors import Listings, Order
 from cli.web.pages.middleware import viewer
 from cli.web.pages.site import Site, asked, choice, is_fragment, number
+from eventstore.errors import NoLog, UsageError
 from eventstore.format.positions import format_position, sequence_of
 from eventstore.log.message_store import messages_of
 
 if TYPE_CHECKING:
     from aiohttp import web
 
-    from cli.web.live.broker_connection import Link
+    from cli.web.live import LogLink
     from cli.web.pages.cursors import Listed
     from eventstore.format.positions import Position
 
@@ -39,7 +38,7 @@ _PAYLOAD_SHOWN = 64 * 1024
 class Lists:
     """Lists, a page at a time."""
 
-    def __init__(self, link: Link, site: Site) -> None:
+    def __init__(self, link: LogLink, site: Site) -> None:
         self._link = link
         self._site = site
         self._listings = Listings(link)
@@ -163,10 +162,10 @@ class Lists:
                 for stored in messages_of(record):
                     if 0 <= ref - stored.first < len(stored.payloads):
                         return stored.payloads[ref - stored.first]
-        raise NoLog(f"message {format_position(ref)} is not in the log any more: load again")
+        raise NoLog(f"message {format_position(ref)} is no longer in the log: load again")
 
     async def subscriptions(self, request: web.Request) -> web.Response:
-        """Who would get a message on a topic, and why."""
+        """Show which clients would get a message on a topic, and why."""
         topic = asked(request, "topic")
         found = problem = None
         if topic is not None:

@@ -10,16 +10,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from cli.history.log_events import Entry, Selection, Selector, refs_of
-from cli.logsource.event_text import payload_words, words
-from cli.logsource.moments import Cut, cut_at, cut_off, start_at
-from cli.logsource.source import CutOff, Source
-from cli.logsource.topic_lookup import TopicBook
+from cli.history import Selection
+from cli.logsource import cut_off, point_at, start_at
 from cli.web.pages.session_at import of_few_records
+from eventstore.errors import CutOff
 from eventstore.format.events import entries
 from eventstore.format.positions import MAX_INDEX, Position, index_of, position, sequence_of
 from eventstore.format.records import Record
-from projections.state.turns import Turns
+from eventstore.format.turn_parts import Turns
+from eventstore.reading import LogPoint, LogSource
+from projections.replay import EventEntry, EventFilter, TopicBook, payload_words, refs_of, words
 
 SECONDS = 3.0
 """How long a page may take."""
@@ -72,7 +72,7 @@ class _Budget:
         self._slice = clock() + _SLICE
 
     async def spend(self) -> bool:
-        """Let others have their turn; tell whether there is time left."""
+        """Yield to other tasks; return whether there is time left."""
         now = self._clock()
         if now > self._slice:
             await asyncio.sleep(0)
@@ -81,7 +81,7 @@ class _Budget:
 
 
 async def find_page(
-    source: Source,
+    source: LogSource,
     wanted: Selection,
     count: int,
     after: Position | None,
@@ -100,7 +100,7 @@ async def find_page(
     if await cut_off(source, wanted.end):
         raise CutOff(f"nothing is left of that: {source.beginning()}")
     beginning = source.beginning() if await cut_off(source, wanted.start) else None
-    end = await cut_at(source, wanted.end)
+    end = await point_at(source, wanted.end)
     if wanted.start is not None and (wanted.start.position or 0) >= position(source.last + 1, 0):
         said = f"nothing is there yet: the last record of the log is {source.last:,}"
         return LogPage([], None, False, (0, 0), beginning, said)
@@ -117,28 +117,28 @@ async def find_page(
     return LogPage(rows, following, timed_out, search.looked, beginning)
 
 
-def _place(cut: Cut) -> tuple[int, int]:
+def _place(cut: LogPoint) -> tuple[int, int]:
     return cut.sequence, cut.index
 
 
-def _before(at: Position) -> Cut:
+def _before(at: Position) -> LogPoint:
     """Return up to where the log is read to end before a position."""
     if index_of(at):
-        return Cut(sequence_of(at), index_of(at) - 1)
-    return Cut(sequence_of(at) - 1)
+        return LogPoint(sequence_of(at), index_of(at) - 1)
+    return LogPoint(sequence_of(at) - 1)
 
 
-def _behind(at: Position) -> Cut:
+def _behind(at: Position) -> LogPoint:
     """Return from where the log is read to begin behind a position."""
     if index_of(at) == MAX_INDEX:
-        return Cut(sequence_of(at) + 1, 0)
-    return Cut(sequence_of(at), index_of(at) + 1)
+        return LogPoint(sequence_of(at) + 1, 0)
+    return LogPoint(sequence_of(at), index_of(at) + 1)
 
 
 class _Found(NamedTuple):
     """An event that is wanted."""
 
-    entry: Entry
+    entry: EventEntry
     payload: str
 
 
@@ -146,18 +146,20 @@ class _Search:
     """Looks for the events of one page."""
 
     def __init__(
-        self, source: Source, wanted: Selection, count: int, budget: _Budget, *, payload: bool
+        self, source: LogSource, wanted: Selection, count: int, budget: _Budget, *, payload: bool
     ) -> None:
         self.looked = (0, 0)
         self._source = source
-        self._selector = Selector(wanted)
+        self._selected = EventFilter(wanted.types, wanted.session, wanted.topic)
         self._session = wanted.session
         self._topics = TopicBook(source)
         self._count = count
         self._budget = budget
         self._payload = payload
 
-    async def forwards(self, start: Cut, end: Cut) -> tuple[list[Row], Position | None, bool]:
+    async def forwards(
+        self, start: LogPoint, end: LogPoint
+    ) -> tuple[list[Row], Position | None, bool]:
         """Return events, the earliest first; where to go on; and whether time was up."""
         rows: list[Row] = []
         turns = Turns(anywhere=True)
@@ -178,7 +180,9 @@ class _Search:
                     return rows, _end_of(found.entry), False
         return rows, None, False
 
-    async def backwards(self, start: Cut, end: Cut) -> tuple[list[Row], Position | None, bool]:
+    async def backwards(
+        self, start: LogPoint, end: LogPoint
+    ) -> tuple[list[Row], Position | None, bool]:
         """Return events, the latest first; where to go on; and whether time was up."""
         rows: list[Row] = []
         block = _LOOK_BACK
@@ -190,14 +194,14 @@ class _Search:
                 rows.append(await self._row(found))
                 if len(rows) == self._count:
                     return rows, found.entry.at, False
-            last = Cut(first - 1)
+            last = LogPoint(first - 1)
             if last.sequence >= start.sequence and not await self._budget.spend():
                 return rows, position(first, 0), True
             taken = max(time.perf_counter() - begun, 1e-3)
             block = max(1, min(4 * block, _LOOK_MOST, int(block * _BLOCK_SECONDS / taken)))
         return rows, None, False
 
-    async def _block(self, first: int, last: Cut, start: Cut) -> list[_Found]:
+    async def _block(self, first: int, last: LogPoint, start: LogPoint) -> list[_Found]:
         """Return the last events that are wanted of some records, in order."""
         turns = Turns(anywhere=True)
         found: list[_Found] = []
@@ -222,7 +226,9 @@ class _Search:
                 return [(part, False) for part in rest]
         return [(part, True) for part in rest]
 
-    async def _chosen(self, part: Record, start: Cut, end: Cut, *, void: bool) -> list[_Found]:
+    async def _chosen(
+        self, part: Record, start: LogPoint, end: LogPoint, *, void: bool
+    ) -> list[_Found]:
         base = position(part.sequence, 0)
         if self._session is not None and not any(
             raw.get("session") == self._session for raw in part.raw_events
@@ -236,10 +242,10 @@ class _Search:
                 continue
             if part.sequence == end.sequence and index > end.index:
                 break
-            if await self._selector.selects(event, self._topics):
+            if await self._selected.selects(event, self._topics):
                 payload = payload_words(event, part.payload) if self._payload else ""
                 # Without the payload area: it would keep the whole record in memory.
-                entry = Entry(base + index, part.time_ms, event, _NO_AREA, void)
+                entry = EventEntry(base + index, part.time_ms, event, _NO_AREA, void)
                 found.append(_Found(entry, payload.removeprefix(": ")))
         return found
 
@@ -261,7 +267,7 @@ class _Search:
         self.looked = (min(first or sequence, sequence), max(last, sequence))
 
 
-def _end_of(entry: Entry) -> Position:
+def _end_of(entry: EventEntry) -> Position:
     """Return the last position that an event occupies."""
     return entry.at + max(entries(entry.event), 1) - 1
 

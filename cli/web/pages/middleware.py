@@ -12,19 +12,16 @@ from urllib.parse import urlsplit
 import structlog
 from aiohttp import web
 
-from cli.live.broker_client import Refused
-from cli.logsource.source import CutMeanwhile, NoLog
-from cli.logsource.source_flags import UsageError
-from cli.web.auth.own_token import cookie_of
-from cli.web.live.broker_connection import Away
+from cli.live import NoLiveBroker, Refused
+from cli.web.auth import cookie_of
+from eventstore.errors import CutMeanwhile, NoLog, UsageError
 from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:
     from aiohttp.typedefs import Handler
 
-    from cli.common.allowed_hosts import Hosts
-    from cli.web.auth.audit_trail import Trail
-    from cli.web.auth.tokens import Grant, Tokens
+    from cli.common import Hosts
+    from cli.web.auth import Grant, Tokens, Trail
     from cli.web.pages.site import Site
 
 log = structlog.get_logger("foldmq")
@@ -50,7 +47,7 @@ _HEADERS = {
 
 
 class Guard:
-    """Lets those in who may see the page; turns what goes wrong into pages."""
+    """Admits requests with a valid token; turns errors into pages."""
 
     def __init__(self, site: Site, tokens: Tokens, trail: Trail, hosts: Hosts, port: int) -> None:
         self._site = site
@@ -61,7 +58,7 @@ class Guard:
         self._cookie = f"foldmq_web_{port}"
 
     def install(self, app: web.Application) -> None:
-        """Have every request and response pass here."""
+        """Add the middleware."""
         app.middlewares.append(self._pass)
         app.on_response_prepare.append(_add_headers)
         app.router.add_get("/login", self._login)
@@ -90,7 +87,7 @@ class Guard:
         return await self._answered(request, handler)
 
     def _stranger(self, request: web.Request, grant: Grant | None, *, shown: bool) -> web.Response:
-        """Ask for the token; a cookie that lets nobody in any more is forgotten."""
+        """Ask for the token; an invalid cookie is removed."""
         if shown and grant is None:
             self._trail.refused(_address(request), None, "wrong_cookie")
         problem = "The token has expired." if grant is not None else None
@@ -106,7 +103,7 @@ class Guard:
             if error.status < 400:
                 raise
             return self._site.error(request, error.status, f"{error.status}: {error.reason}.")
-        except Away as error:
+        except NoLiveBroker as error:
             return self._site.away(request, str(error))
         except FoldmqError as error:
             return self._site.error(request, _status_of(error), str(error))
@@ -116,7 +113,7 @@ class Guard:
             return self._site.error(request, 500, what)
 
     async def _by_address(self, request: web.Request, given: str) -> web.Response:
-        """Take the token out of the address, where it would stay in the browser's history."""
+        """Redirect to the address without the token, which would stay in the browser's history."""
         rest = [(key, value) for key, value in request.query.items() if key != "token"]
         return await self._decide(request, given, str(request.rel_url.with_query(rest)), "/")
 
@@ -134,7 +131,7 @@ class Guard:
     async def _decide(
         self, request: web.Request, given: str, following: str, again: str
     ) -> web.Response:
-        """Let in who shows a token, and lead on; else ask for it, to lead to ``again`` then."""
+        """Log in a request with a token and redirect; otherwise ask for it, then open ``again``."""
         address = _address(request)
         grant = self._tokens.of_token(given)
         if grant is None:
@@ -164,7 +161,7 @@ class Guard:
 
 
 def viewer(request: web.Request) -> Grant:
-    """Return what the token allows with which somebody logged in who now asks for a page."""
+    """Return what the token of a login allows, for a request of a page."""
     grant: Grant = request["grant"]
     return grant
 
@@ -174,7 +171,7 @@ def _address(request: web.Request) -> str:
 
 
 def _local(address: str) -> str:
-    """Give an address if it is one of this page, else the first page."""
+    """Return an address if it is one of this page, else the first page."""
     try:
         found = urlsplit(address)
     except ValueError:

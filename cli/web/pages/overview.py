@@ -5,21 +5,21 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from cli.history.log_events import TYPES, selection
-from cli.live.broker_client import Refused
-from cli.logsource.moments import Moment, parse_moment
-from cli.logsource.source_flags import UsageError
-from cli.web.live.samples import EVERY
+from cli.history import selection
+from cli.live import Refused
+from cli.logsource import Moment, parse_moment
+from cli.web.live import EVERY
 from cli.web.pages.log import find_page
 from cli.web.pages.middleware import viewer
 from cli.web.pages.site import Site, asked, choice, is_fragment, number
+from eventstore.errors import UsageError
 from eventstore.format.positions import Position, format_position
+from projections.replay import EVENT_TYPES
 
 if TYPE_CHECKING:
     from aiohttp import web
 
-    from cli.web.live.broker_connection import Link
-    from cli.web.live.samples import Samples
+    from cli.web.live import LogLink, Samples
 
 _ROWS = 8
 _FEWER = (_ROWS, 2, 1)
@@ -31,13 +31,13 @@ _SHARE = 30
 _FEW_ACTORS = 50
 _LOG_ROWS = 100
 _MOST_LOG_ROWS = 500
-EVENT_TYPES = sorted(kind.__name__ for kind in TYPES.values())
+_TYPES = sorted(kind.__name__ for kind in EVENT_TYPES.values())
 
 
 class Pages:
     """Pages about the broker as a whole, one actor, and the log."""
 
-    def __init__(self, link: Link, site: Site, samples: Samples) -> None:
+    def __init__(self, link: LogLink, site: Site, samples: Samples) -> None:
         self._link = link
         self._site = site
         self._samples = samples
@@ -136,7 +136,7 @@ class Pages:
             problem=problem,
             query={**query, "type": kinds, "order": order if order != "newest" else None},
             following=None if found is None or found.next is None else format_position(found.next),
-            types=EVENT_TYPES,
+            types=_TYPES,
             later=after is not None,
             withheld=withheld,
         )

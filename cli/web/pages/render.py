@@ -13,8 +13,7 @@ from urllib.parse import urlencode
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from cli.common import text
-from cli.common.version import version
+from cli.common import text, version
 from cli.top.text import figures
 from eventstore.format.positions import format_position
 
@@ -50,7 +49,7 @@ def environment() -> Environment:
 
 
 def name(value: str, limit: int = text.NAME_LIMIT) -> Markup:
-    """Give a client identifier, topic or filter: harmless, and apart from what is around it."""
+    """Return a client identifier, topic or filter: harmless, and apart from what is around it."""
     shown = text.name(value, limit)
     if len(value) > limit:
         title = text.name(value, _TITLE)
@@ -59,7 +58,7 @@ def name(value: str, limit: int = text.NAME_LIMIT) -> Markup:
 
 
 def clock(time_ms: int | None) -> Markup:
-    """Give a time of the machine that serves the page; UTC when it is pointed at."""
+    """Return a time of the machine that serves the page; UTC when it is pointed at."""
     if time_ms is None:
         return Markup("-")
     iso = text.iso(time_ms)
@@ -68,12 +67,12 @@ def clock(time_ms: int | None) -> Markup:
 
 
 def payload(encoded: str, limit: int) -> str:
-    """Give a payload that came in base64 as text."""
+    """Return a payload that came in base64 as text."""
     return text.payload_text(base64.b64decode(encoded), limit)
 
 
 def url(path: str, *mappings: Mapping[str, Any], **query: Any) -> str:
-    """Give an address of this page; what is None, False or empty is left out."""
+    """Return an address of this page; what is None, False or empty is left out."""
     given: dict[str, Any] = {}
     for one in (*mappings, query):
         given |= one

@@ -7,27 +7,25 @@ from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
-from cli.common.text import counted
-from cli.history.diff import SessionFacts, session_facts, session_lines
-from cli.history.log_events import refs_of
-from cli.live.broker_client import Refused
-from cli.logsource.event_text import words
-from cli.logsource.moments import Cut, cut_at, parse_moment, time_of
-from cli.logsource.replay_fold import AsOf
-from cli.logsource.source import CutOff
-from cli.logsource.source_flags import UsageError
-from cli.logsource.topic_lookup import TopicBook
-from cli.web.history.background_fold import Folding, Histories
-from cli.web.live.svg_charts import bars
+from cli.common import counted
+from cli.history import session_lines
+from cli.live import Refused
+from cli.logsource import parse_moment, point_at
+from cli.web.history import Folding, Histories
+from cli.web.live import bars
 from cli.web.pages.session_at import describe_messages, of_few_records, view_of
 from cli.web.pages.site import Site, asked, is_fragment, number
+from eventstore.errors import CutOff, UsageError
 from eventstore.format.positions import MAX_INDEX, format_position, index_of, position, sequence_of
+from eventstore.reading import LogPoint, time_of
+from projections.comparison import SessionFacts, session_facts
+from projections.replay import AsOf, TopicBook, refs_of, words
 
 if TYPE_CHECKING:
-    from cli.logsource.source import Source
-    from cli.web.history.session_history import Seen, SessionHistory
-    from cli.web.live.broker_connection import Link
+    from cli.web.live import LogLink
     from eventstore.format.positions import Position
+    from eventstore.reading import LogSource
+    from projections.replay import SessionHistory, SessionMoment
     from projections.state.session import SessionState
 
 _PART = 100
@@ -45,7 +43,7 @@ _NOTHING = SessionFacts(False, {}, frozenset(), (0, 0, {}), frozenset(), None)
 class SessionPages:
     """Pages about one session."""
 
-    def __init__(self, link: Link, site: Site, histories: Histories) -> None:
+    def __init__(self, link: LogLink, site: Site, histories: Histories) -> None:
         self._link = link
         self._site = site
         self._histories = histories
@@ -84,7 +82,7 @@ class SessionPages:
             request, "session.html", status, client=client, past=None, folding=None, **shown
         )
 
-    def _book(self, source: Source) -> TopicBook:
+    def _book(self, source: LogSource) -> TopicBook:
         """Return the topics that are known from earlier looks, as long as they hold."""
         held = (self._link.epoch, source.first)
         if self._topics is None or self._topics[0] != held:
@@ -97,7 +95,7 @@ class SessionPages:
         return self._site.page(request, "past.html", **values)
 
     async def timeline(self, request: web.Request) -> web.Response:
-        """Tell the slider what it needs to know, once the log has been folded."""
+        """Return the data of the slider, once the log has been folded."""
         client = _client(request)
         history = await self._histories.find(client, _PATIENCE)
         if isinstance(history, Folding):
@@ -137,15 +135,15 @@ class SessionPages:
         if isinstance(history, Folding):
             return {**values, "folding": history, "past": None, "view": None}
         async with self._link.log() as source:
-            cut = await cut_at(source, moment)
+            cut = await point_at(source, moment)
             if cut.sequence > history.done:  # the log goes on
-                cut = Cut(history.done)
+                cut = LogPoint(history.done)
             past = await self._past(source, history, cut, offset)
         view = past.pop("view")
         return {**values, "folding": None, "past": past, "view": view}
 
     async def _past(
-        self, source: Source, history: SessionHistory, cut: Cut, offset: int
+        self, source: LogSource, history: SessionHistory, cut: LogPoint, offset: int
     ) -> dict[str, Any]:
         at = position(cut.sequence, cut.index)
         if history.partial or (at < history.begin and history.begin > position(1, 0)):
@@ -183,21 +181,21 @@ def _client(request: web.Request) -> str:
 
 
 def _place(at: Position | None) -> str | None:
-    """Give a position as it may be asked for; the last one of a record is the whole record."""
+    """Return a position as it may be asked for; the last one of a record is the whole record."""
     if at is None:
         return None
     return str(sequence_of(at)) if index_of(at) == MAX_INDEX else format_position(at)
 
 
-def _before_first(history: SessionHistory, seen: Seen) -> str | None:
-    """Give a place before the first event, if there is one that can be told of."""
+def _before_first(history: SessionHistory, seen: SessionMoment) -> str | None:
+    """Return a place before the first event, if there is one that can be told of."""
     if not seen.number:
         return None
     before = history.begin if history.forgotten else history.position_of(0) - 1
     return _place(before) if history.forgotten or before >= history.begin - 1 else None
 
 
-async def _event(seen: Seen, topics: TopicBook) -> dict[str, Any] | None:
+async def _event(seen: SessionMoment, topics: TopicBook) -> dict[str, Any] | None:
     """Return the last event before the moment, in words."""
     last = seen.last
     if last is None:
@@ -271,11 +269,11 @@ def _rows(state: SessionState | None) -> dict[tuple[str, object], object]:
 def _too_short(history: SessionHistory) -> str:
     return (
         f"The log was cut before record {history.first_record}, and no whole state follows yet: "
-        "nothing can be told of the past."
+        "nothing is known of the past."
     )
 
 
-def _too_early(source: Source, history: SessionHistory) -> str:
+def _too_early(source: LogSource, history: SessionHistory) -> str:
     if history.partial:
         return _too_short(history)
     since = format_position(history.begin)

@@ -11,9 +11,9 @@ from projections.state.waiting_queue import QOS_MASK, RETAIN_FLAG
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from cli.logsource.source import Source
-    from cli.logsource.topic_lookup import TopicBook
     from eventstore.format.positions import Position
+    from eventstore.reading import LogSource
+    from projections.replay import TopicBook
     from projections.state.session import InFlight, SessionState, SubscriptionState
 
 _MOST_RECORDS = 32
@@ -58,7 +58,7 @@ def references(view: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         yield from view[key]["rows"]
 
 
-async def describe_messages(view: Mapping[str, Any], source: Source, topics: TopicBook) -> None:
+async def describe_messages(view: Mapping[str, Any], source: LogSource, topics: TopicBook) -> None:
     """Add to the messages of a view when they were published, and topics that are missing.
 
     Both are read in the log, ``source``: of the first few records that are not known yet, so that

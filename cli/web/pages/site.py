@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
-from cli.common.text import escaped
-from cli.logsource.source_flags import UsageError
+from cli.common import escaped
 from cli.web.pages.render import environment
+from eventstore.errors import UsageError
 
 if TYPE_CHECKING:
-    from cli.web.live.broker_connection import Link
+    from cli.web.live import LogLink
 
 PAGES = (
     ("/", "Overview"),
@@ -26,7 +26,7 @@ PAGES = (
 class Site:
     """Renders templates. A request with ``part=live`` is given what changes, and no more."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: LogLink) -> None:
         self._link = link
         self._environment = environment()
 
@@ -59,7 +59,7 @@ class Site:
 
 
 def is_fragment(request: web.Request) -> bool:
-    """Tell whether only what changes is asked for."""
+    """Return whether only what changes is asked for."""
     return request.query.get("part") == "live"
 
 

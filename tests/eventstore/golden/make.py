@@ -2,6 +2,8 @@
 
 Run once for each version of the record format or of an event, under a new name; what is there is
 never written again:  python tests/eventstore/golden/make.py v2
+With ``turn`` behind the name: the events that several sessions share, which are read as events of
+single ones.
 """
 
 import sys
@@ -12,21 +14,34 @@ import orjson
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent), str(HERE.parents[2])]
 
-from samples import PAYLOADS, WILL, every_event  # noqa: E402 - found by the line above
+from samples import (  # noqa: E402 - found by the line above
+    PAYLOADS,
+    TURN_PAYLOADS,
+    WILL,
+    every_event,
+    turn_events,
+)
 
-from eventstore.format.records import GENESIS, encode_record, link_of  # noqa: E402
+from eventstore.format.records import (  # noqa: E402
+    GENESIS,
+    decode_record,
+    encode_record,
+    link_of,
+)
 
 FIRST_PART = 9
 """Events of the first turn that lie in the first of its two records."""
 
 
-def main(name: str) -> None:
+def main(name: str, what: str = "") -> None:
     events = every_event()
     turns = [
         (events[:FIRST_PART], [*PAYLOADS, WILL], 0, False),
         (events[FIRST_PART:-1], [], 1, True),
         (events[-1:], [], 0, True),
     ]
+    if what == "turn":
+        turns = [(turn_events(), TURN_PAYLOADS, 0, True)]
     link = GENESIS
     log, expected = bytearray(), []
     for sequence, (some, payloads, part, last) in enumerate(turns, 1):
@@ -50,7 +65,7 @@ def main(name: str) -> None:
                 "part": part,
                 "last": last,
                 "payload": b"".join(payloads).hex(),
-                "events": some,
+                "events": [event for _, event in decode_record(sequence, data).events()],
             }
         )
     with (HERE / f"{name}.records").open("xb") as records:
@@ -60,4 +75,4 @@ def main(name: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

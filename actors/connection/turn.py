@@ -1,0 +1,630 @@
+"""What the sockets brought in one round of the event loop, decided as columns in one pass.
+
+Devices send one packet at a time. What a packet costs alone, the way through the mailboxes of
+connection, session and subscription with an event for each step, is shared here by all packets of
+a turn: they are read into columns, looked up, recorded as one event of a kind for all sessions
+(``eventstore.format.turn_events``), and written out for each connection.
+
+The pass takes what nearly always comes: PUBLISH that is not retained, and acknowledgements, from
+clients in whose way nothing stands, to receivers whose window is open. What is not of that kind
+is told to its actor in the same turn, from that byte or that receiver on: a client that is new or
+has a rate, a topic that nobody has looked up yet or that is denied, a full window, a queue, a
+trace. A burst of one client on one topic goes that way as well: its session takes it as a batch.
+
+Everything is decided before anything is changed, and what fails is told to its actor, where the
+same failure ends one connection or one session.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias, TypeVar
+
+import structlog
+
+from actors.node.read_pause import ReadPause
+from actors.session.decisions import PACKET_IDS
+from actors.session.messages import Batch, Outgoing, Writable
+from eventstore.format.positions import to_runs
+from eventstore.format.turn_events import (
+    TurnAcked,
+    TurnDelivered,
+    TurnPublished,
+    TurnReleased,
+)
+from eventstore.log.message_store import Stored
+from projections.state.waiting_queue import QOS_MASK
+from protocol.errors import FoldmqError
+from protocol.mqtt.encoder import PID_BYTES, publish_head
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from actors.connection.connection import Connection
+    from actors.routing.router import Route, Subscriber
+    from actors.session.context import NodeContext
+    from actors.session.ports import ClientConnection
+    from actors.session.session import Session
+    from actors.session.subscription import Subscription
+    from eventstore.format.positions import Position
+    from projections.state.session import SessionState, SubscriptionState
+
+    _Row: TypeAlias = tuple[Subscriber, Session, ClientConnection, int, int]
+
+_log = structlog.get_logger("foldmq")
+
+T = TypeVar("T")
+
+_ENOUGH = 128
+"""Packets that are taken in one pass, about; 256 bytes count as one more."""
+_LONG = 0.004
+"""Seconds of a turn after which no further pass is begun."""
+_RECEIVERS = 8
+"""Receivers of a message, at most: more of them share what is prepared for a batch."""
+_NAME = 256
+"""Characters of a client identifier, at most: an event has those of a turn."""
+_BULK, _EACH = 16, 3
+"""Packets of a read that are looked at, and how many of them have one topic where it is bulk."""
+_ALIKE = 4
+"""Acknowledgements of a read that are taken before the others are left to its session."""
+_ROWS_OF_EVENT = 256
+"""Deliveries of one event, at most."""
+_RESERVED = ord("$")
+_QOS0, _QOS1, _QOS2 = 0x18, 0x19, 0x1A
+"""First byte of a PUBLISH that is neither retained nor sent again, without its lowest bit."""
+_PUBLISH = frozenset({_QOS0 << 1, _QOS1 << 1, _QOS2 << 1})
+_PUBLISH_2 = _QOS2 << 1
+_PUBACK, _PUBREC, _PUBREL, _PUBCOMP = 0x40, 0x50, 0x62, 0x70
+_ACKED: Final[Mapping[int, Literal["Acked", "Received", "Completed"]]] = {
+    _PUBACK: "Acked",
+    _PUBREC: "Received",
+    _PUBCOMP: "Completed",
+}
+
+
+class _Messages:
+    """Messages of one QoS, as columns."""
+
+    __slots__ = ("origins", "payloads", "pids", "refs", "routes", "sessions", "topics")
+
+    def __init__(self) -> None:
+        self.origins: list[Connection] = []
+        self.sessions: list[Session] = []
+        self.topics: list[bytes] = []
+        self.payloads: list[bytes] = []
+        """At QoS 0 the whole packets."""
+        self.routes: list[Route] = []
+        self.pids: list[int] = []
+        self.refs: list[Position] = []
+
+    def add(
+        self,
+        origin: Connection,
+        session: Session,
+        topic: bytes,
+        payload: bytes,
+        route: Route,
+        pid: int,
+    ) -> None:
+        """Add a message."""
+        self.origins.append(origin)
+        self.sessions.append(session)
+        self.topics.append(topic)
+        self.payloads.append(payload)
+        self.routes.append(route)
+        self.pids.append(pid)
+
+
+class _Acks:
+    """Acknowledgements of one kind, as columns."""
+
+    __slots__ = ("connections", "pids", "sessions")
+
+    def __init__(self) -> None:
+        self.connections: list[Connection] = []
+        self.sessions: list[Session] = []
+        self.pids: list[int] = []
+
+
+class Turn:
+    """Decides on what clients sent; one for each broker."""
+
+    __slots__ = (
+        "_acks",
+        "_inbound",
+        "_node",
+        "_passing",
+        "_published",
+        "_released",
+        "_seen",
+        "_size",
+    )
+
+    def __init__(self, node: NodeContext) -> None:
+        self._node = node
+        self._begin()
+
+    def _begin(self) -> None:
+        self._published = _Messages()
+        self._inbound = _Messages()
+        self._released = _Messages()
+        self._passing = _Messages()
+        self._acks = {kind: _Acks() for kind in _ACKED}
+        self._seen: set[tuple[Session, int, int]] = set()
+        """Packet identifiers that came in this turn, by session and first byte."""
+        self._size = 0
+        """What was taken: packets, and their text and payloads in units of 256 bytes."""
+
+    def take(self, reads: Sequence[tuple[Connection, bytes]]) -> int:
+        """Handle what connections read, in this order; return how many of the reads were taken.
+
+        What is left is for another turn. Called by the kernel.
+        """
+        node = self._node
+        kernel = node.kernel
+        until, count = kernel.clock() + _LONG, 0
+        left: dict[Connection, list[bytes]] = {}
+        if (
+            node.publish_observer is not None
+            or node.journal.observer is not None
+            or node.bridge is not None
+            or node.draining
+        ):
+            count = len(reads)
+            for connection, data in reads:
+                left.setdefault(connection, []).append(data)
+        while count < len(reads) and (not count or kernel.clock() < until):
+            count = self._take_some(reads, count, left)
+        for connection, rest in left.items():
+            if not connection.stopped:
+                kernel.tell_first(connection, b"".join(rest))
+        if node.journal.congested:
+            for connection, _ in reads[:count]:
+                connection.pause(ReadPause.LOG)
+                node.paused.add(connection)
+        return count
+
+    def _take_some(
+        self,
+        reads: Sequence[tuple[Connection, bytes]],
+        begin: int,
+        left: dict[Connection, list[bytes]],
+    ) -> int:
+        """Handle some reads from one on; return how many were taken with all before it.
+
+        What the connections are to be told is put to what is ``left``.
+        """
+        end = begin
+        rests: list[tuple[Connection, bytes]] = []
+        blocked = set(left)
+        try:
+            while end < len(reads) and self._size < _ENOUGH:
+                connection, data = reads[end]
+                end += 1
+                session = connection.session
+                at = 0
+                if (
+                    session is not None
+                    and connection not in blocked
+                    and connection.plain
+                    and session.free
+                ):
+                    at = self._read(connection, session, data)
+                if at < len(data):
+                    blocked.add(connection)
+                    rests.append((connection, data[at:] if at else data))
+        except Exception as error:  # noqa: BLE001 - the actors do it, and the one that fails ends
+            _log.error("turn not read in columns", exc_info=error)
+            self._begin()
+            rests = list(reads[begin:end])
+        for connection, rest in rests:
+            left.setdefault(connection, []).append(rest)
+        if self._size:
+            try:
+                self._carry_out()
+            except Exception as error:  # noqa: BLE001 - what is half done must not go on
+                _log.error("turn failed", exc_info=error)
+                self._node.fail(
+                    FoldmqError(f"a turn failed: {error!r}; this is a bug, please report it")
+                )
+            self._begin()
+        return end
+
+    def _read(self, connection: Connection, session: Session, data: bytes) -> int:
+        """Read packets into the columns; return the offset of the first one that is left."""
+        at, end, count = 0, len(data), 0
+        while at < end - 1 and self._size < _ENOUGH:
+            first = data[at]
+            if first in _ACKED:
+                stop = self._read_ack(connection, session, data, at)
+            elif first in _PUBLISH:
+                stop = self._read_publish(connection, session, data, at)
+            elif first == _PUBREL:
+                stop = self._read_release(connection, session, data, at)
+            else:
+                break
+            if not stop:
+                break
+            count += 1
+            at = stop
+        if count:
+            self._size += count
+            connection.took(at, count)
+            session.handled += 1
+        return at
+
+    def _read_ack(self, connection: Connection, session: Session, data: bytes, at: int) -> int:
+        """Read a PUBACK, PUBREC or PUBCOMP; return where it ends, 0 if it is left."""
+        first, pid = data[at], int.from_bytes(data[at + 2 : at + 4], "big")
+        if len(data) - at < 4 or data[at + 1] != 2 or not pid:
+            return 0
+        if data[at + 4 * _ALIKE : at + 4 * _ALIKE + 1] == data[at : at + 1]:
+            return 0
+        state = session.state
+        sent = (state.releasing if first == _PUBCOMP else state.inflight).get(pid)
+        acks = self._acks[first]
+        key = session, first, pid
+        if sent is not None and sent[1] & QOS_MASK == (1 if first == _PUBACK else 2):
+            if key in self._seen:
+                return 0
+            self._seen.add(key)
+            acks.connections.append(connection)
+            acks.sessions.append(session)
+            acks.pids.append(pid)
+        elif first == _PUBREC:
+            return 0  # it is answered all the same
+        return at + 4
+
+    def _read_publish(self, connection: Connection, session: Session, data: bytes, at: int) -> int:
+        """Read a PUBLISH; return where it ends, 0 if it is left."""
+        size, body = data[at + 1], at + 2
+        if size > 127:
+            more = data[body] if body < len(data) else 0
+            if not 0 < more < 128:
+                return 0
+            size, body = size & 127 | more << 7, body + 1
+        stop = body + size
+        if stop > len(data) or stop - at > connection.max_packet or size < 2:
+            return 0
+        qos = data[at] >> 1
+        name_end = body + 2 + (data[body] << 8 | data[body + 1])
+        rest = name_end + 2 if qos & 3 else name_end
+        if rest > stop:
+            return 0
+        raw = data[body + 2 : name_end]
+        route = self._route(connection, raw)
+        if route is None or len(session.name) > _NAME:
+            return 0
+        if not at and self._is_bulk(data, stop):
+            return 0
+        pid = 0
+        if qos != _QOS0:
+            pid = data[name_end] << 8 | data[name_end + 1]
+            if not pid:
+                return 0
+        if qos == _QOS0:
+            messages = self._passing
+            payload = data if not at and stop == len(data) else data[at:stop]
+        elif qos == _QOS1:
+            messages, payload = self._published, data[rest:stop]
+        else:
+            key = session, _PUBLISH_2, pid
+            refused = self._node.options.reject_qos2_publish
+            if pid in session.state.inbound or key in self._seen or refused:
+                return 0
+            self._seen.add(key)
+            messages, payload = self._inbound, data[rest:stop]
+        messages.add(connection, session, raw, payload, route, pid)
+        connection.messages_in += 1
+        meters = self._node.counters
+        meters.received[qos & 3] += 1
+        meters.publish_bytes_in += stop - at
+        self._size += size >> 8
+        return stop
+
+    def _is_bulk(self, data: bytes, stop: int) -> bool:
+        """Return whether a read has many packets on few topics, of which the first one ends here.
+
+        Their session takes them as a batch, for which they are prepared together.
+        """
+        if len(data) < stop * _BULK:
+            return False
+        at, end, topics = 0, len(data), set[bytes]()
+        for _ in range(_BULK):
+            if at + 4 > end or data[at] not in _PUBLISH:
+                return False
+            size, body = data[at + 1], at + 2
+            if size > 127:
+                size, body = size & 127 | data[body] << 7, body + 1
+            topics.add(data[body : body + 2 + int.from_bytes(data[body : body + 2], "big")])
+            at = body + size
+        return len(topics) * _EACH <= _BULK
+
+    def _route(self, connection: Connection, raw: bytes) -> Route | None:
+        """Return the receivers of a topic, None when that is more than a look-up."""
+        node = self._node
+        router = node.router
+        route = router.routes.get(raw)
+        if route is None or route.denied or raw[0] == _RESERVED:
+            return None
+        if not route.targets:
+            if node.limits.topics.refuses_topic(raw) is not None:
+                return None
+        elif len(route.targets) > _RECEIVERS:
+            return None
+        if router.births and raw in router.births:
+            return None
+        access = connection.access
+        if access is not None and not access.publish[raw]:
+            return None
+        return route
+
+    def _read_release(self, connection: Connection, session: Session, data: bytes, at: int) -> int:
+        """Read a PUBREL; return where it ends, 0 if it is left."""
+        pid = int.from_bytes(data[at + 2 : at + 4], "big")
+        key = session, _PUBREL, pid
+        if len(data) - at < 4 or data[at + 1] != 2 or key in self._seen:
+            return 0
+        node = self._node
+        ref = session.state.inbound.get(pid)
+        message = node.messages.get(ref) if ref is not None else None
+        if ref is None or message is None or node.state.retained.known(session.name, ref):
+            return 0
+        route = node.router.routes.get(message.topic)
+        if route is None or route.denied or len(route.targets) > _RECEIVERS:
+            return 0
+        if len(session.name) > _NAME or message.topic in node.router.births:
+            return 0
+        self._seen.add(key)
+        self._released.add(connection, session, message.topic, message.payload, route, pid)
+        self._released.refs.append(ref)
+        return at + 4
+
+    # What was decided.
+
+    def _carry_out(self) -> None:
+        """Record what was read, and have it take effect: all acknowledgements first."""
+        for first, some in self._acks.items():
+            if some.pids:
+                self._complete(first, some)
+        if self._published.pids:
+            self._record(self._published, 1)
+        if self._inbound.pids:
+            self._record(self._inbound, 2)
+        if self._released.pids:
+            self._release(self._released)
+        if self._published.pids:
+            _Sending(self._node, self._published, 1).run()
+        if self._released.pids:
+            _Sending(self._node, self._released, 2).run()
+        if self._passing.routes:
+            self._pass_on(self._passing)
+
+    def _complete(self, first: int, some: _Acks) -> None:
+        """Record acknowledgements of one kind; answer a PUBREC, send what waited."""
+        node = self._node
+        sessions, by = distinct(some.sessions)
+        names = [session.name for session in sessions]
+        node.emit(TurnAcked(_ACKED[first], names, by, some.pids))
+        if first == _PUBREC:
+            self._answer(some.connections, b"\x62\x02", some.pids)
+        for connection, session in zip(some.connections, some.sessions, strict=True):
+            if session.state.queued and not session.stopped:
+                node.kernel.tell(session, Writable(connection))
+
+    def _answer(self, connections: Sequence[Connection], head: bytes, pids: Sequence[int]) -> None:
+        after = self._node.journal.after
+        for connection, pid in zip(connections, pids, strict=True):
+            after(connection, head + PID_BYTES[pid])
+        self._node.counters.packets_out += len(pids)
+
+    def _record(self, messages: _Messages, qos: int) -> None:
+        """Record publications and acknowledge them; they have their positions then."""
+        node, payloads = self._node, messages.payloads
+        sessions, by = distinct(messages.sessions)
+        names, which = distinct(messages.topics)
+        sizes = list(map(len, payloads))
+        count, size = len(sizes), sum(sizes)
+        event = TurnPublished(
+            [session.name for session in sessions],
+            by,
+            qos,
+            [raw.decode() for raw in names],
+            which,
+            messages.pids,
+            sizes[0] if sizes.count(sizes[0]) == count else sizes,
+            0,
+            count,
+        )
+        first = node.emit(event, payloads, size)
+        node.messages.add(Stored(first, messages.topics, payloads, size))
+        messages.refs = list(range(first, first + count))
+        self._answer(messages.origins, b"\x40\x02" if qos == 1 else b"\x50\x02", messages.pids)
+
+    def _release(self, messages: _Messages) -> None:
+        """Record that QoS 2 messages take effect; answer with PUBCOMP."""
+        sessions, by = distinct(messages.sessions)
+        names = [session.name for session in sessions]
+        self._node.emit(TurnReleased(names, by, messages.pids, to_runs(messages.refs)))
+        self._answer(messages.origins, b"\x70\x02", messages.pids)
+
+    def _pass_on(self, messages: _Messages) -> None:
+        """Send messages of QoS 0, which nothing records, as they came."""
+        node = self._node
+        tell, journal, meters = node.kernel.tell, node.journal, node.counters
+        columns = zip(messages.origins, messages.routes, messages.payloads, strict=True)
+        for origin, route, packet in columns:
+            origin.caused += len(route.targets)
+            node.router.deliveries += len(route.targets)
+            for target in route.targets:
+                actor: Subscription | None = target.actor  # type: ignore[assignment]
+                if actor is None:
+                    continue
+                session = actor.session
+                connection = session.connection
+                if connection is None or not connection.writable or not actor.free:
+                    batch = Batch(0, (), (), (), packets=(packet,), origin=origin)
+                    if actor.stopped:
+                        tell(node.directory.session(target.session), Outgoing(target, batch, 0))
+                    else:
+                        tell(actor, batch)
+                    continue
+                actor.matched += 1
+                journal.pass_or_follow(connection, packet)
+                meters.gave(connection, 0, 1, len(packet))
+
+
+class _Sending:
+    """Sends messages of one QoS to their receivers."""
+
+    __slots__ = ("_aside", "_left", "_messages", "_more", "_node", "_pids", "_qos", "_rows")
+
+    def __init__(self, node: NodeContext, messages: _Messages, qos: int) -> None:
+        self._node = node
+        self._messages = messages
+        self._qos = qos
+        self._rows: dict[int, list[_Row]] = {1: [], 2: []}
+        """What is sent, by QoS of the delivery."""
+        self._pids: dict[SessionState, int] = {}
+        """The last packet identifier that a session gives out with these rows."""
+        self._more: dict[SubscriptionState, int] = {}
+        """Deliveries of a subscription among these rows."""
+        self._aside: set[Session] = set()
+        """Sessions that are told: what comes for them later must not overtake that."""
+        self._left: list[tuple[Subscriber, int]] = []
+        """What they are told: which message."""
+
+    def run(self) -> None:
+        """Send to each receiver that can take a message; tell the sessions of the others."""
+        node, messages = self._node, self._messages
+        deliveries = 0
+        for at, route in enumerate(messages.routes):
+            targets = route.targets
+            messages.origins[at].caused += len(targets)
+            deliveries += len(targets)
+            for target in targets:
+                if not self._send(target, at):
+                    actor: Subscription | None = target.actor  # type: ignore[assignment]
+                    if actor is not None:
+                        self._aside.add(actor.session)
+                    if actor is not None or target.qos:
+                        self._left.append((target, at))
+        node.router.deliveries += deliveries
+        self._flush()
+        for target, at in self._left:
+            self._tell(target, at)
+
+    def _send(self, target: Subscriber, at: int) -> bool:
+        """Send a message if nothing stands in its way."""
+        actor: Subscription | None = target.actor  # type: ignore[assignment]
+        if actor is None or target.ended or not actor.free:
+            return False
+        session = actor.session
+        connection, state = session.connection, session.state
+        if (
+            connection is None
+            or session in self._aside
+            or state.waiting
+            or not session.may_send(connection)
+        ):
+            return False
+        qos = actor.granted if actor.granted < self._qos else self._qos
+        messages = self._messages
+        if not qos:
+            if not connection.writable:
+                return False
+            # The publication is being recorded: see Delivery._send_qos0.
+            payload = messages.payloads[at]
+            data = publish_head(0, messages.topics[at], len(payload)) + payload
+            self._node.journal.after(connection, data)
+            self._node.counters.gave(connection, 0, 1, len(data))
+            actor.matched += 1
+            return True
+        held = state.subscriptions.get(target.filter)
+        pid = self._pids.get(state, state.last_pid) % PACKET_IDS + 1
+        if held is None or pid in state.inflight or pid in state.releasing:
+            return False
+        more = self._more.get(held, 0)
+        if held.outstanding + more >= self._node.delivery_limits.window:
+            return False
+        if self._node.state.sessions.live.get(session.name) is not state:
+            return False
+        self._pids[state] = pid
+        self._more[held] = more + 1
+        rows = self._rows[qos]
+        rows.append((target, session, connection, pid, at))
+        if len(rows) >= _ROWS_OF_EVENT:
+            self._flush()
+        return True
+
+    def _flush(self) -> None:
+        """Record what is sent, and let it go."""
+        for qos, rows in self._rows.items():
+            if rows:
+                self._deliver(qos, rows)
+                self._rows[qos] = []
+        self._pids.clear()
+        self._more.clear()
+
+    def _deliver(self, qos: int, rows: Sequence[_Row]) -> None:
+        node, messages = self._node, self._messages
+        targets, by = distinct([row[0] for row in rows])
+        node.emit(
+            TurnDelivered(
+                [target.session for target in targets],
+                [target.filter for target in targets],
+                by,
+                qos,
+                [row[3] for row in rows],
+                to_runs([messages.refs[row[4]] for row in rows]),
+            )
+        )
+        after, topics, payloads = node.journal.after, messages.topics, messages.payloads
+        size = 0
+        for target, session, connection, pid, at in rows:
+            payload = payloads[at]
+            data = publish_head(qos, topics[at], len(payload)) + PID_BYTES[pid] + payload
+            after(connection, data)
+            size += len(data)
+            connection.messages_out += 1
+            session.handled += 1
+            actor: Subscription | None = target.actor  # type: ignore[assignment]
+            if actor is not None:
+                actor.matched += 1
+                actor.handled += 1
+            session.expect_acks()
+        meters = node.counters
+        meters.sent[qos] += len(rows)
+        meters.packets_out += len(rows)
+        meters.publish_bytes_out += size
+
+    def _tell(self, target: Subscriber, at: int) -> None:
+        """Have a session decide on a message."""
+        node, messages = self._node, self._messages
+        payload = messages.payloads[at]
+        batch = Batch(
+            self._qos,
+            [messages.topics[at]],
+            [payload],
+            [messages.refs[at]],
+            size=len(payload),
+            origin=messages.origins[at],
+        )
+        actor = target.actor
+        if actor is not None and not actor.stopped:
+            node.kernel.tell(actor, batch)
+            return
+        qos = min(self._qos, target.qos)
+        if qos or actor is not None:
+            node.kernel.tell(node.directory.session(target.session), Outgoing(target, batch, qos))
+
+
+def distinct(values: Sequence[T]) -> tuple[list[T], list[int]]:
+    """Return values without repetitions, and for each which of them it is.
+
+    The latter is empty when each is the next one, or all are the only one.
+    """
+    found = dict.fromkeys(values)
+    if len(found) == len(values) or len(found) == 1:
+        return list(found), []
+    number = {value: at for at, value in enumerate(found)}
+    return list(found), list(map(number.__getitem__, values))

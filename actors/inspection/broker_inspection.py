@@ -1,0 +1,50 @@
+"""All that is asked of a running broker: the inspector, and what answers each of its endpoints."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from actors.inspection.busiest_topics import BusiestTopics
+from actors.inspection.inspector import Inspector
+from actors.inspection.log_storage import LogStorage
+from actors.inspection.operations import Operations
+from actors.inspection.queries import Queries
+from actors.inspection.status import StatusSources, status
+
+if TYPE_CHECKING:
+    from actors.bridge.host import BridgeHost
+    from actors.connection.admission import Admission
+    from actors.inspection.inspector import Handler
+    from actors.maintenance.projector import Projector
+    from actors.session.context import NodeContext
+
+
+class BrokerInspection:
+    """The inspection of one broker; :meth:`start` begins it."""
+
+    def __init__(
+        self,
+        node: NodeContext,
+        admission: Admission,
+        projector: Projector,
+        bridge: BridgeHost | None,
+    ) -> None:
+        self.node = node
+        self.admission = admission
+        self.storage = LogStorage(node)
+        self._sources = StatusSources(node, admission, projector, self.storage, bridge)
+        self.handlers: dict[str, Handler] = {
+            **Queries(self._sources, BusiestTopics(node)).handlers(),
+            "change": Operations(node).change,
+        }
+        """What the inspector answers, by endpoint."""
+        self.inspector: Inspector
+
+    def start(self) -> None:
+        """Start an inspector, in place of one that failed if there was one."""
+        self.inspector = Inspector(self.node, self.handlers)
+        self.node.kernel.spawn(self.inspector, self.node.root)
+
+    def status(self) -> dict[str, Any]:
+        """Return counters and gauges at once, without the inspector."""
+        return status(self._sources)

@@ -1,0 +1,1 @@
+"""The subscription index of a node: from a topic to the subscriptions that match it."""

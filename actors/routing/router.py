@@ -1,0 +1,438 @@
+"""From a topic to the subscriptions that match it.
+
+A *route* is the set of subscribers that get a message, one for each session: of the overlapping
+subscriptions of a session the one with the highest QoS is chosen, so that a session gets one copy
+at that QoS [MQTT-3.3.5-1]. Topics with the same subscribers share a route, so that what one read
+brought can be grouped by route: messages in a group stay in order and are prepared once.
+
+Routes are looked up by raw topic in a dict. When a subscription without wildcards changes, it
+forgets the route of that topic; when one with wildcards changes, everything.
+
+What a match may cost is bounded by ``actors.routing.wildcard_patterns``; the filters of a session
+that ended are taken out of the index little by little, and match nothing meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from operator import attrgetter
+from time import perf_counter
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+from weakref import WeakSet
+
+from actors.options.bridge_options import REQUESTS
+from actors.routing.wildcard_patterns import Patterns
+from protocol.mqtt.sparkplug import certificate_topic
+from protocol.mqtt.topic_trie import FilterTrie
+from protocol.mqtt.topics import is_reserved_topic
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from actors.authz.rules import TopicAcl
+    from actors.kernel.kernel import LoopActor
+    from projections.state.session import SessionState
+
+_CACHED_TOPICS = 65_536
+_CACHED_BYTES = 16 * 1024 * 1024
+_SPARKPLUG = b"spBv1.0/"
+_MATCHED_AT_ONCE, _MATCHING = 256, 0.001
+"""Topics that are matched in one turn for one client, and for how many seconds."""
+_REMOVED_AT_ONCE = 64
+"""Subscriptions of a session that ended which are taken out of the index at once."""
+_THAWED_AT_ONCE = 64
+"""Passive sessions that are activated in one turn for one client."""
+_STALE = 1024
+"""Sets of receivers that are kept although no known topic has them."""
+_UNBOUNDED = 1 << 62
+
+
+class SubscriptionObserver(Protocol):
+    """Told of each subscription that begins or ends, also of passive sessions."""
+
+    def added(self, session: str, topic_filter: str) -> None:
+        """Record a subscription that a session did not have."""
+
+    def removed(self, session: str, topic_filter: str) -> None:
+        """Record the end of a subscription."""
+
+
+class Subscriber:
+    """One subscription of one session, as the index knows it."""
+
+    __slots__ = ("__weakref__", "actor", "ended", "filter", "guard", "qos", "session")
+
+    def __init__(self, session: str, topic_filter: str, qos: int) -> None:
+        self.session = session
+        self.filter = topic_filter
+        self.qos = qos
+        self.actor: LoopActor | None = None
+        """Who delivers; None while the session is offline."""
+        self.guard: TopicAcl | None = None
+        """Says of each topic whether the client may have it; None: of all, or it is offline."""
+        self.ended = False
+        """The session it belonged to is gone: what is still on its way is for nobody. What an
+        UNSUBSCRIBE ends still gets what matched before."""
+
+    def __repr__(self) -> str:
+        """Return session, filter and QoS."""
+        return f"Subscriber({self.session!r}, {self.filter!r}, QoS {self.qos})"
+
+
+_Receivers: TypeAlias = tuple[tuple[Subscriber, ...], tuple[Subscriber, ...]]
+"""Who gets a message, and who subscribed and may not have it."""
+
+
+class Route:
+    """The subscribers of a topic, one for each session. Compared by identity."""
+
+    __slots__ = ("denied", "targets")
+
+    def __init__(
+        self, targets: tuple[Subscriber, ...], denied: tuple[Subscriber, ...] = ()
+    ) -> None:
+        self.targets = targets
+        self.denied = denied
+        """Who subscribed and may not have the messages."""
+
+
+NOWHERE = Route(())
+_NOBODY: _Receivers = ((), ())
+
+
+class _EnoughMatched(Exception):  # noqa: N818 - a signal, no error
+    """No further topic is matched in this turn."""
+
+
+class Routes(dict[bytes, Route]):
+    """Routes by raw topic; a miss is looked up in the index."""
+
+    __slots__ = ("_forgot", "_interned", "_left", "_router", "_size", "_until", "matched_at_once")
+
+    def __init__(self, router: Router) -> None:
+        super().__init__()
+        self._router = router
+        self._interned: dict[_Receivers, Route] = {}
+        self._size = 0
+        self._forgot = False
+        """Everything was dropped since this was set to False."""
+        self._left = _UNBOUNDED
+        """Topics that may still be matched."""
+        self._until = 0.0
+        self.matched_at_once = _MATCHED_AT_ONCE
+        """Topics that :meth:`look_up` matches at most."""
+
+    def look_up(self, topics: Sequence[bytes]) -> list[Route]:
+        """Return the routes of the first topics: of all if that is soon done, else of some.
+
+        Of none while passive sessions are made ready that get messages on the first one.
+        """
+        self._left = self.matched_at_once
+        self._until = self._router.clock() + _MATCHING
+        self._forgot = False
+        found: list[Route] = []
+        try:
+            found.extend(map(self.__getitem__, topics))
+        except _EnoughMatched:
+            pass
+        finally:
+            self._left = _UNBOUNDED
+        if self._forgot:
+            # For a session that was activated, or for want of room: what was found holds, and who
+            # asks for some of it again in this turn is not to have all of it matched once more.
+            self.update(zip(topics, found, strict=False))
+            self._size = sum(map(len, self))
+        return found
+
+    def __missing__(self, raw: bytes) -> Route:
+        """Look a topic up in the index."""
+        if self._left <= 0:
+            raise _EnoughMatched
+        if len(self) >= _CACHED_TOPICS or self._size >= _CACHED_BYTES:
+            self.forget()
+        topic = raw.decode()
+        until = None if self._left == _UNBOUNDED else self._until
+        receivers = _NOBODY if self._router.too_deep(raw) else self._router.match(topic, until)
+        if raw.startswith(_SPARKPLUG):
+            self._router.take_birth(topic, raw)
+        route = NOWHERE
+        if receivers != _NOBODY:
+            route = self._interned.setdefault(receivers, Route(*receivers))
+        self[raw] = route
+        self._size += len(raw)
+        if self._left < _UNBOUNDED:
+            self._left = 0 if self._router.clock() >= self._until else self._left - 1
+        return route
+
+    def changed(self, topic_filter: str) -> None:
+        """Drop what a subscription matches that changed."""
+        if "+" in topic_filter or "#" in topic_filter:
+            self.forget()
+            return
+        raw = topic_filter.encode()
+        if self.pop(raw, None) is not None:
+            self._size -= len(raw)
+            if len(self._interned) > len(self) + _STALE:
+                self.forget()  # sets of receivers that no topic has any more
+
+    def forget(self) -> None:
+        """Drop everything: the subscriptions changed, or it grew too large."""
+        self.clear()
+        self._interned.clear()
+        self._size = 0
+        self._forgot = True
+
+
+class Router:
+    """The subscription index of this node.
+
+    The subscriptions of a passive session stand in the index with its name alone; ``activate`` is
+    called with the name of one that is needed, and has :meth:`restore` called.
+    """
+
+    def __init__(
+        self,
+        activate: Callable[[str], object],
+        observer: SubscriptionObserver | None = None,
+        clock: Callable[[], float] = perf_counter,
+    ) -> None:
+        self.clock = clock
+        """Seconds, to measure how long matching takes."""
+        self._observer = observer
+        """Told of each subscription that begins or ends, also of passive sessions; of those to
+        requests from NATS (``$nats/request/...``), only while the session is connected."""
+        self._index: FilterTrie[Subscriber | str] = FilterTrie()
+        self._subscribers: dict[str, dict[str, Subscriber]] = {}
+        self._activate = activate
+        self.routes = Routes(self)
+        self.patterns = Patterns()
+        self._gone: deque[Subscriber] = deque()
+        """Subscriptions of sessions that ended which still stand in the index."""
+        self.deliveries = 0
+        """Deliveries of this turn; reset by the broker."""
+        self.on_gone: Callable[[], None] = _nothing
+        """Called when :meth:`sweep` has something to do."""
+        self._leaving: dict[str, WeakSet[Subscriber]] = {}
+        """Subscriptions that ended before their session, while something is on its way for them."""
+        self.births: dict[bytes, bytes] = {}
+        """Topics of Sparkplug's births among the routes that are known -> where they are kept."""
+        self.too_deep: Callable[[bytes], bool] = _never
+        """Says which topics have more levels than there may be: nobody gets them."""
+        self.system: set[Subscriber] = set()
+        """Subscriptions below ``$SYS`` of sessions that are not passive."""
+
+    @property
+    def subscriptions(self) -> int:
+        """The number of subscriptions."""
+        return len(self._index)
+
+    def match(self, topic: str, until: float | None = None) -> _Receivers:
+        """Return who gets a message on a topic, and who subscribed and may not have it.
+
+        Of each session the subscription with the highest QoS. ``until`` bounds how many passive
+        sessions are activated: at least one; raises _EnoughMatched if that is too few.
+        """
+        if is_reserved_topic(topic):
+            return _NOBODY
+        matching = self._index.match(topic)
+        passive = dict.fromkeys(found for found in matching if isinstance(found, str))
+        if passive:
+            for count, name in enumerate(passive):
+                if until is not None and count and self._enough(count, until):
+                    raise _EnoughMatched
+                self._activate(name)
+            matching = self._index.match(topic)
+        best: dict[str, Subscriber] = {}
+        denied: list[Subscriber] = []
+        for found in matching:
+            if isinstance(found, str) or found.ended:
+                continue
+            if found.guard is not None and not found.guard.may_read(topic):
+                denied.append(found)
+                continue
+            other = best.get(found.session)
+            if other is None or found.qos > other.qos:
+                best[found.session] = found
+        without: dict[str, Subscriber] = {}
+        for found in sorted(denied, key=attrgetter("qos")):
+            if found.session not in best:
+                without[found.session] = found
+        return tuple(best.values()), tuple(without.values())
+
+    def _enough(self, thawed: int, until: float) -> bool:
+        """Return whether no further passive session is to be activated: some have much to keep."""
+        return thawed >= _THAWED_AT_ONCE or self.clock() >= until
+
+    def take_birth(self, topic: str, raw: bytes) -> None:
+        """Take note of where a birth of Sparkplug is kept, if a topic is one's."""
+        if len(self.births) >= _CACHED_TOPICS:
+            self.births.clear()
+        certificate = certificate_topic(topic)
+        if certificate is not None:
+            self.births[raw] = certificate.encode()
+
+    def matching(self, topic: str) -> list[Subscriber | str]:
+        """Return the subscriptions that a topic matches; of passive sessions the name alone."""
+        return [
+            found for found in self._index.match(topic) if isinstance(found, str) or not found.ended
+        ]
+
+    def match_system(self, topic: str) -> tuple[Subscriber, ...]:
+        """Return who of those that are not passive gets a message of the broker, each once."""
+        matching = self._index.match(topic)
+        best = {
+            found.session: found
+            for found in matching
+            if isinstance(found, Subscriber)
+            and not found.ended
+            and (found.guard is None or found.guard.may_read(topic))
+        }
+        return tuple(best.values())
+
+    def guard(self, session: str, access: TopicAcl | None) -> None:
+        """Have a session get only what ``access`` lets it have, from now on; None: everything.
+
+        Of a session that is offline nobody says; what is queued is looked at when it is sent.
+        """
+        changed = False
+        for found in self._subscribers.get(session, {}).values():
+            changed |= self._guard(found, access)
+        if changed:
+            self.routes.forget()
+
+    def _guard(self, found: Subscriber, access: TopicAcl | None) -> bool:
+        before = found.guard
+        found.guard = access if access is not None and access.guards(found.filter) else None
+        return found.guard is not before
+
+    def subscribe(
+        self, session: str, topic_filter: str, qos: int, access: TopicAcl | None = None
+    ) -> Subscriber:
+        """Add a subscription, or change the QoS of the one with this filter.
+
+        ``access`` says what the client may have; None: everything, or it is offline.
+        """
+        held = self._subscribers.setdefault(session, {})
+        found = held.get(topic_filter)
+        if found is None:
+            found = Subscriber(session, topic_filter, qos)
+            held[topic_filter] = found
+            self.patterns.begun(session, topic_filter)
+            self._insert(topic_filter, session, found)
+            if is_reserved_topic(topic_filter):
+                self.system.add(found)
+        found.qos = qos
+        self._guard(found, access)
+        self.routes.changed(topic_filter)
+        return found
+
+    def unsubscribe(self, session: str, topic_filter: str) -> Subscriber | None:
+        """Remove a subscription; return what it was."""
+        held = self._subscribers.get(session)
+        found = held.pop(topic_filter, None) if held else None
+        if found is not None:
+            self._remove(found)
+            self.system.discard(found)
+            self.patterns.ended(session, topic_filter)
+            self._leaving.setdefault(session, WeakSet()).add(found)
+            self.routes.changed(topic_filter)
+            if not held:
+                del self._subscribers[session]
+        return found
+
+    def _remove(self, found: Subscriber) -> None:
+        """Take a subscription out of the index, unless another one stands in its place."""
+        session, topic_filter = found.session, found.filter
+        if self._index.get(topic_filter, session) is not found:
+            return
+        self._index.remove(topic_filter, session)
+        self.patterns.removed(topic_filter)
+        if self._observer is not None:
+            self._observer.removed(session, topic_filter)
+
+    def subscribers(self, session: str) -> list[Subscriber]:
+        """Return the subscriptions of a session."""
+        return list(self._subscribers.get(session, {}).values())
+
+    def remove_session(self, session: str) -> list[Subscriber]:
+        """Remove all subscriptions of a session, which is gone; return what they were.
+
+        They match nothing more. Many are taken out of the index little by little (:meth:`sweep`).
+        """
+        gone = [*self._subscribers.pop(session, {}).values()]
+        self.patterns.forget(session)
+        for left in self._leaving.pop(session, ()):
+            left.ended = True
+        for found in gone:
+            found.ended = True
+            self.system.discard(found)
+        if len(gone) > _REMOVED_AT_ONCE:
+            self.routes.forget()
+            self._gone += gone
+            self.on_gone()
+        else:
+            for found in gone:
+                self._remove(found)
+                self.routes.changed(found.filter)
+        return gone
+
+    def sweep(self) -> bool:
+        """Take some subscriptions of ended sessions out of the index; return if some are left."""
+        for _ in range(min(_REMOVED_AT_ONCE, len(self._gone))):
+            self._remove(self._gone.popleft())
+        return bool(self._gone)
+
+    def passivate(self, session: str, filters: Iterable[str]) -> None:
+        """Keep nothing but the filters of a session whose state is frozen."""
+        self.system.difference_update(self._subscribers.pop(session, {}).values())
+        self.patterns.forget(session)
+        self._leaving.pop(session, None)
+        for topic_filter in filters:
+            self._insert(topic_filter, session, session)
+        self.routes.forget()
+
+    def remember(self, subscriber: Subscriber) -> None:
+        """Know a subscription again that was forgotten with something on its way for it.
+
+        It must end with its session, which was passive since.
+        """
+        self._leaving.setdefault(subscriber.session, WeakSet()).add(subscriber)
+
+    def _insert(self, topic_filter: str, session: str, value: Subscriber | str) -> None:
+        before = len(self._index)
+        self._index.insert(topic_filter, session, value)
+        if len(self._index) > before:
+            self.patterns.filed(topic_filter)
+            if self._observer is not None and not topic_filter.startswith(REQUESTS):
+                self._observer.added(session, topic_filter)
+
+    def started(self, subscriber: Subscriber) -> None:
+        """Note that a subscription has a client: one to requests is answered from now on."""
+        if self._observer is not None and subscriber.filter.startswith(REQUESTS):
+            self._observer.added(subscriber.session, subscriber.filter)
+
+    def stopped(self, subscriber: Subscriber) -> None:
+        """Note that a subscription has no client: NATS is to know that nobody answers requests."""
+        if self._observer is not None and subscriber.filter.startswith(REQUESTS):
+            self._observer.removed(subscriber.session, subscriber.filter)
+
+    def active_sessions(self) -> list[str]:
+        """Return the sessions that have subscriptions and are not passive."""
+        return list(self._subscribers)
+
+    def restore(self, state: SessionState) -> None:
+        """Bring the index in line with a session's state: after recovery or a rebuild."""
+        wanted = {held.filter: held.qos for held in state.active()}
+        for found in self.subscribers(state.session):
+            if found.filter not in wanted:
+                self.unsubscribe(state.session, found.filter)
+        for topic_filter, qos in wanted.items():
+            self.subscribe(state.session, topic_filter, qos)
+
+
+def _never(_topic: bytes) -> bool:
+    return False
+
+
+def _nothing() -> None:
+    """Do nothing."""

@@ -1,0 +1,235 @@
+"""What all actors of a node share: its journal, its state, its router, its clock and timers.
+
+The broker makes one and gives it to each actor; no actor knows the broker. What only the broker
+can do for a session is in :class:`actors.session.ports.SessionDirectory`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pykka
+import structlog
+
+from actors.kernel.clock import Timers
+from actors.node.counters import Counters
+from actors.session.decisions import dropped
+from eventstore.format.events import LogEvent, entries
+from eventstore.format.positions import Position, format_position
+from eventstore.log.message_store import MessageStore
+from projections.state.node import NodeState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Sequence
+
+    from actors.kernel.clock import Clock
+    from actors.kernel.kernel import Kernel, LoopActor
+    from actors.limits.client_limits import ClientLimits
+    from actors.options.broker_options import Options
+    from actors.routing.router import Router
+    from actors.session.authorization import Authorizer
+    from actors.session.decisions import DeliveryLimits
+    from actors.session.messages import Publication
+    from actors.session.ports import (
+        LogHold,
+        Paused,
+        PublicationBridge,
+        SessionDirectory,
+        SystemTopics,
+    )
+    from actors.session.session import Session
+    from eventstore.log.jetstream_log import EventLog, LogWriter
+    from eventstore.log.journal import Journal
+    from projections.state.session import SessionState
+    from protocol.errors import FoldmqError
+
+_log = structlog.get_logger("foldmq")
+
+
+class NodeContext:
+    """What the actors of a node share.
+
+    ``failed`` is resolved with an error when the broker must stop at once.
+    """
+
+    __slots__ = (
+        "_loop",
+        "_watchers",
+        "bridge",
+        "clock",
+        "counters",
+        "delivery_limits",
+        "directory",
+        "draining",
+        "dropped",
+        "failed",
+        "journal",
+        "kernel",
+        "limits",
+        "log",
+        "messages",
+        "options",
+        "paused",
+        "permissions",
+        "publish_observer",
+        "rebuilding",
+        "recovered",
+        "retention",
+        "root",
+        "router",
+        "software",
+        "state",
+        "system_topics",
+        "tasks",
+        "timers",
+        "writer",
+    )
+
+    def __init__(
+        self,
+        options: Options,
+        log: EventLog,
+        clock: Clock,
+        root: LoopActor,
+        directory: SessionDirectory,
+        software: str,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._watchers: list[Callable[[Publication], None]] = []
+        self.options = options
+        self.log = log
+        self.clock = clock
+        self.root = root
+        """The actor that supervises connections and sessions."""
+        self.directory = directory
+        self.software = software
+        """Version of foldmq that runs."""
+        self.kernel: Kernel
+        self.state = NodeState()
+        """The fold of the log."""
+        self.journal: Journal
+        self.writer: LogWriter
+        self.router: Router
+        self.timers = Timers(clock.monotonic, self._arm_timers)
+        self.counters = Counters(clock.time_ms())
+        self.messages = MessageStore(options.message_cache)
+        """Messages published recently."""
+        self.limits: ClientLimits[Any]
+        """All limits on what clients take."""
+        self.delivery_limits: DeliveryLimits
+        self.permissions: Authorizer
+        self.bridge: PublicationBridge | None = None
+        """What exchanges messages with NATS; None: nothing does."""
+        self.system_topics: SystemTopics
+        self.retention: LogHold
+        self.publish_observer: Callable[[Publication], None] | None = None
+        """Called with all messages as they are routed, while there is a watcher."""
+        self.dropped: Counter[str] = Counter()
+        """Messages dropped, by reason, since the start."""
+        self.paused: set[Paused] = set()
+        """What is not read because too much waits for the disk."""
+        self.rebuilding: set[str] = set()
+        """Sessions whose state is not in the fold at present: they failed."""
+        self.recovered = False
+        """The state is that of the log."""
+        self.draining = False
+        """The broker ends."""
+        self.failed: asyncio.Future[FoldmqError] = self._loop.create_future()
+        self.tasks: set[asyncio.Task[Any]] = set()
+        """Work beside the turn; it is cancelled when the broker ends."""
+
+    def _arm_timers(self, delay: float) -> None:
+        self._loop.call_later(delay, self.timers.run_due)
+
+    # Events and messages.
+
+    def emit(self, event: LogEvent, payloads: Sequence[bytes] = (), size: int = 0) -> Position:
+        """Append an event and fold it; return the position of its first entry."""
+        journal = self.journal
+        at = journal.append(event, entries(event), payloads, size)
+        self.state.apply(event, at, journal.time_ms, payloads)
+        return at
+
+    def count_dropped(self, reason: str, count: int, **whose: str | None) -> None:
+        """Count messages that were dropped; ``whose`` goes into the log, the first time."""
+        if not self.dropped[reason]:
+            _log.warning("messages dropped", reason=reason, count=count, **whose)
+        self.dropped[reason] += count
+
+    def drop_denied(
+        self, session: str, refs: Sequence[Position], topic_filter: str, queued: int = -1
+    ) -> None:
+        """Record that a session does not get messages that it may not have.
+
+        ``queued`` are their payload bytes if they left the head of its queue.
+        """
+        for event in dropped(session, "not_permitted", refs, topic_filter, queued):
+            where = format_position(self.emit(event))
+            self.count_dropped("not_permitted", event.count, client=session, position=where)
+
+    def tell_session(self, session: Session, message: Any) -> None:
+        """Tell a session, or the one that took its place."""
+        try:
+            self.kernel.tell(session, message)
+        except pykka.ActorDeadError:
+            self.directory.redirect(session.name, [message])
+
+    def tell_if_alive(self, actor: LoopActor, message: Any) -> None:
+        """Tell an actor, unless it has stopped."""
+        if not actor.stopped:
+            self.kernel.tell(actor, message)
+
+    # Watchers of publications.
+
+    def add_watcher(self, watcher: Callable[[Publication], None]) -> None:
+        """Call a watcher with all messages as they are routed, until it fails or is removed."""
+        self._watchers.append(watcher)
+        self.publish_observer = self._tell_watchers
+
+    def remove_watcher(self, watcher: Callable[[Publication], None]) -> None:
+        """Call a watcher no longer; it need not have been added."""
+        self._watchers = [other for other in self._watchers if other != watcher]
+        if not self._watchers:
+            self.publish_observer = None
+
+    def _tell_watchers(self, publication: Publication) -> None:
+        for watcher in self._watchers:
+            try:
+                watcher(publication)
+            except Exception as error:  # noqa: BLE001 - the messages are to arrive all the same
+                _log.error("watching messages failed", exc_info=error)
+                self.remove_watcher(watcher)
+
+    # How the node is.
+
+    def fail(self, error: FoldmqError) -> None:
+        """Stop the broker: it can no longer keep its promise."""
+        if not self.failed.done():
+            self.failed.set_result(error)
+
+    def not_ready_reasons(self) -> list[str]:
+        """Return why the broker does not serve, or keeps its clients waiting; empty: it serves."""
+        if self.failed.done():
+            return ["failed"]
+        if not self.recovered:
+            return ["recovering"]
+        found = ["stopping"] if self.draining else []
+        if self.writer.trouble is not None:
+            found.append(f"the log cannot be written: {self.writer.trouble}")
+        return found
+
+    def expires_in(self, state: SessionState) -> float:
+        """Return in how many seconds an offline session expires; infinity if it never does."""
+        limit = self.options.session_expiry if state.expiry is None else state.expiry
+        if not limit:
+            return float("inf")
+        return limit - (self.clock.time_ms() - state.closed_ms) / 1000
+
+    def spawn_task(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Do work beside the turn; it is cancelled when the broker ends."""
+        task = self._loop.create_task(work)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+        return task

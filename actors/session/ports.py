@@ -1,0 +1,188 @@
+"""The other parts of a broker as sessions see them: interfaces, implemented elsewhere."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from eventstore.log.journal import Sink
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from contextlib import AbstractContextManager
+
+    from actors.authn.credentials import Verdict
+    from actors.authz.rules import TopicAcl
+    from actors.kernel.kernel import LoopActor
+    from actors.node.read_pause import ReadPause
+    from actors.session.messages import Batch
+    from actors.session.session import Session
+    from eventstore.format.positions import Position
+    from eventstore.log.message_store import Stored
+    from projections.state.session import SessionState
+    from protocol.mqtt.packets import ConnectCode, Publishes
+
+
+class Paused(Protocol):
+    """Something whose input waits."""
+
+    def resume(self, reason: ReadPause) -> None:
+        """Take back a reason to pause; read again if it was the last one."""
+
+
+class ClientConnection(Sink, Paused, Protocol):
+    """The connection of a client: ``actors.connection.connection.Connection``."""
+
+    access: TopicAcl | None
+    """What the client may publish and subscribe to; None: everything."""
+    address: str
+    caused: int
+    """Deliveries of what it published."""
+    client_id: str | None
+    counted_user: str | None
+    """User whose connections it is counted among."""
+    deaf: bool
+    """It is about to be closed: what it sent and nobody has handled yet does not count."""
+    deep_filter: str | None
+    """The one filter with more wildcards than others may have."""
+    given_id: str
+    """The client identifier that the client has for itself; others see ``client_id``."""
+    host: str
+    """Where the client is, without the port; empty while that is not known, or nowhere."""
+    identity: Verdict | None
+    last_read: float
+    """When something was read behind the CONNECT, seconds of the node's clock."""
+    messages_in: int
+    messages_out: int
+    pace: float
+    """The part of the usual work that this client may cause in one turn while others wait."""
+    packets_in: int
+    session: Session | None
+    starved: bool
+    """Something was queued because too much waited at the gate already."""
+    writable: bool
+
+    @property
+    def actor_urn(self) -> str:
+        """The name of its actor."""
+
+    @property
+    def ended(self) -> bool:
+        """True once the connection is closed or being closed."""
+
+    @property
+    def unsent(self) -> int:
+        """Bytes on their way to the client: at the gate, and not taken by it yet."""
+
+    def attached(self, session: Session, keep_alive: int) -> None:
+        """Begin to pass packets on to a session; it accepted the CONNECT."""
+
+    def pause(self, reason: ReadPause) -> None:
+        """Read nothing more until every reason to pause is gone."""
+
+    def brake(self, publisher: ClientConnection, count: int) -> None:
+        """Let a publisher wait until this client, which reads too slowly, has caught up."""
+
+    def on_part(self, seconds: float) -> None:
+        """Make the next parts of longer work shorter, or longer, after one of this client's."""
+
+    def stop_listening(self) -> None:
+        """Take nothing more from the client: it is about to be closed."""
+
+    def refuse(self, code: ConnectCode, reason: str) -> None:
+        """Answer the CONNECT with a return code other than 0 and close [MQTT-3.2.2-5]."""
+
+    def close(self, reason: str) -> None:
+        """Close the connection once what waits at the gate for it has been written."""
+
+    def close_soon(self, reason: str) -> None:
+        """Close the connection when what it was told before is done."""
+
+    def close_behind(self) -> None:
+        """Close the transport behind what was handed to the gate until now."""
+
+    def abort(self, reason: str) -> None:
+        """Close at once, whatever waits at the gate."""
+
+
+class SessionDirectory(Protocol):
+    """The sessions of a node, and what becomes of them: the broker."""
+
+    @property
+    def attached(self) -> int:
+        """The number of sessions that are connected."""
+
+    def session(self, name: str) -> Session:
+        """Return the actor of a session, activated if it was passive."""
+
+    def find_session(self, name: str) -> Session | None:
+        """Return the actor of a session; None: it is passive, or there is none."""
+
+    def install(self, session: Session) -> None:
+        """Make an actor the one that a session is reached by, from now on."""
+
+    def redirect(self, name: str, messages: list[Any]) -> None:
+        """Tell messages to the session that took the place of one that ended."""
+
+    def came_online(self, session: Session) -> None:
+        """Record that a session has a connection now."""
+
+    def went_offline(self, session: Session) -> None:
+        """Record that a session has no connection now."""
+
+    def retire(self, session: Session) -> None:
+        """Stop the actor of a session that ended or is passive."""
+
+    def passivate(self, name: str) -> None:
+        """Keep of an offline session no more than it takes to have it back."""
+
+    def take_passive(self, state: SessionState) -> None:
+        """Add a session that is frozen already."""
+
+    def watch_expiry(self, state: SessionState) -> None:
+        """Look at an offline session again when it may have expired."""
+
+    def on_session_failure(self, session: Session) -> None:
+        """Put a successor in the place of a session that has just failed."""
+
+    def stop_all(self, actors: Sequence[LoopActor]) -> None:
+        """Stop actors that are told nothing any more; many of them little by little."""
+
+    def load(self, session: Session, refs: Sequence[Position]) -> None:
+        """Read messages from the log; the session is told ``Loaded``."""
+
+
+class PublicationBridge(Protocol):
+    """What exchanges messages with NATS: ``actors.bridge.host.BridgeHost``."""
+
+    def packets(self, client: str, packet: Publishes, origin: ClientConnection | None) -> None:
+        """Send messages at QoS 0 that are not retained, in whole packets; ``origin`` has them."""
+
+    def published(
+        self,
+        client: str,
+        qos: int,
+        content: Stored,
+        refs: Sequence[Position],
+        took_effect: tuple[Position, Position],
+        *,
+        retain: bool,
+        gated: bool,
+    ) -> None:
+        """Take messages that take effect in this turn, with the entries between two positions."""
+
+    def permissions_changed(self) -> None:
+        """Have the bridge look anew at what it may exchange."""
+
+
+class SystemTopics(Protocol):
+    """The topics ``$SYS/...``: ``actors.inspection.sys_topics.SysTopicTree``."""
+
+    def retained(self, topic_filter: str, access: TopicAcl | None = None, /) -> Batch | None:
+        """Return what a new subscription gets at once; None: nothing."""
+
+
+class LogHold(Protocol):
+    """What cuts the log: ``actors.maintenance.retention.Retention``."""
+
+    def holding_still(self) -> AbstractContextManager[None]:
+        """Cut nothing off while the log is read."""

@@ -1,0 +1,204 @@
+"""``foldmq verify``: the running broker's state and its projections, compared with the log."""
+
+import asyncio
+import contextlib
+import sys
+from collections.abc import Iterator
+
+from cli.common import progress, text
+from cli.live import NoBroker, StateClient
+from cli.logsource import SourceFlags, open_source
+from eventstore.errors import CutMeanwhile
+from eventstore.format.positions import Position, format_position
+from projections.comparison import (
+    MARK,
+    SESSION,
+    Difference,
+    Divergence,
+    FieldDifference,
+    StateVerification,
+    VerificationOutcome,
+)
+
+_TRIES = 2
+"""How often to begin anew because the broker cut the log, before saying so."""
+_LISTED = 20
+_LOOKED_AT = 1000
+"""Damaged messages that JSON output lists."""
+_SHOWN = 5
+"""Elements of a field that a line shows."""
+_MOST_ELEMENTS = 100
+
+
+def run(flags: SourceFlags, session: str | None, *, stored: bool, as_json: bool) -> bool:
+    """Compare, print what differs; return whether all is equal.
+
+    Raises NoBroker when the broker is to be asked and does not answer.
+    """
+    for _ in range(_TRIES):
+        with contextlib.suppress(CutMeanwhile):
+            return asyncio.run(_run(flags, session, stored=stored, as_json=as_json))
+    return asyncio.run(_run(flags, session, stored=stored, as_json=as_json))
+
+
+async def _run(flags: SourceFlags, session: str | None, *, stored: bool, as_json: bool) -> bool:
+    async with open_source(flags) as source:
+        source.require_whole()
+        node = await source.node()
+        broker: StateClient | None = None
+        if not stored:
+            if not source.live:
+                raise NoBroker(node, f"none runs on {source.where}")
+            broker = StateClient(source, node)
+        outcome = await StateVerification(source, node, broker, session, progress).outcome()
+    if as_json:
+        sys.stdout.write(text.json_line(as_object(outcome)) + "\n")
+    else:
+        for line in lines(outcome):
+            sys.stdout.write(line + "\n")
+    return outcome.equal
+
+
+# ----------------------------------------------------------------------------- for a person
+
+
+def lines(outcome: VerificationOutcome) -> Iterator[str]:
+    """Yield what was found for a person."""
+    for one in outcome.divergences[:_LISTED]:
+        yield from _divergence_lines(one)
+    for sequence in outcome.damaged[:_LISTED]:
+        yield f"message {sequence} of the projections cannot be read"
+    rest = len(outcome.divergences) - _LISTED + outcome.more
+    if rest > 0:
+        yield f"and {rest:,} more"
+    said, found = outcome.said, outcome.found
+    if said is not None and outcome.equal:
+        counts = _counts(outcome, said.sessions, said.retained)
+        yield f"equal: {counts} in the broker, as of {format_position(said.end)}"
+    if found is not None and outcome.equal and (found.mark is not None or found.sessions):
+        counts = _counts(outcome, len(found.sessions), len(found.retained))
+        of_mark = f", as of record {found.mark.sequence}" if found.mark is not None else ""
+        yield f"equal: {counts} in the projections{of_mark}"
+    if found is not None and found.useless is not None:
+        yield f"the projections would not be used at a start, but all of the log: {found.useless}"
+    if not outcome.equal:
+        yield _verdict(outcome)
+
+
+def _counts(outcome: VerificationOutcome, sessions: int, retained: int) -> str:
+    if outcome.only is not None:
+        return f"session {text.name(outcome.only)} {'is' if sessions else 'is not'}"
+    return f"{text.counted(sessions, 'session')} and {text.counted(retained, 'retained message')}"
+
+
+def _verdict(outcome: VerificationOutcome) -> str:
+    count = len(outcome.divergences) + len(outcome.damaged) + outcome.more
+    first = outcome.first
+    said = f"parted: {text.counted(count, 'difference')}"
+    return said if first is None else f"{said}, the first at {format_position(first)}"
+
+
+def _subject(one: Difference) -> str:
+    if one.kind == MARK:
+        return "the mark"
+    noun = "session" if one.kind == SESSION else "the retained message on"
+    return f"{noun} {text.name(one.name)}"
+
+
+def _divergence_lines(divergence: Divergence) -> Iterator[str]:
+    one, trail = divergence.difference, divergence.trail
+    side, as_of = f"the {one.where}", format_position(one.bound)
+    if one.kind == MARK and one.log is None:
+        yield f"the projections reflect more than the log holds, which ends before {as_of}"
+        return
+    if one.kind == MARK:
+        yield f"the projections are those of another log: record {as_of} is not the one they name"
+        return
+    subject = _subject(one)
+    if one.other is None:
+        yield f"{subject}: missing in {side}, as of {as_of}"
+    elif one.log is None:
+        yield f"{subject}: in {side}, but not by the log, as of {as_of}"
+    else:
+        yield f"{subject}: other in {side} than by the log, as of {as_of}"
+    if trail.parts_at is None:
+        yield "  at no position that the log tells of was it so"
+    elif trail.equal_at is None:
+        yield f"  they part at {format_position(trail.parts_at)}"
+    else:
+        yield (
+            f"  equal up to {format_position(trail.equal_at)}, they part at "
+            f"{format_position(trail.parts_at)}"
+        )
+    for known in divergence.fields:
+        yield from _field_lines(known, one.where)
+
+
+def _field_lines(known: FieldDifference, where: str) -> Iterator[str]:
+    at = known.trail.parts_at
+    since = f", from {format_position(at)} on" if at is not None else ""
+    yield f"  {known.name}{since}:" + ("" if known.log or known.other else " in another order")
+    for side, some in (("log", known.log), (where, known.other)):
+        if some:
+            more = f" and {len(some) - _SHOWN:,} more" if len(some) > _SHOWN else ""
+            yield f"    only in the {side}: " + "; ".join(some[:_SHOWN]) + more
+
+
+# ----------------------------------------------------------------------------- for machines
+
+
+def as_object(outcome: VerificationOutcome) -> dict[str, object]:
+    """Return what was found as a JSON object."""
+    said, found = outcome.said, outcome.found
+    broker = None
+    if said is not None:
+        broker = {
+            "as_of": format_position(said.end),
+            "sessions": said.sessions,
+            "retained": said.retained,
+        }
+    projections = None
+    if found is not None:
+        projections = {
+            "as_of": found.mark.sequence if found.mark is not None else None,
+            "sessions": len(found.sessions),
+            "retained": len(found.retained),
+            "useless": found.useless,
+            "damaged": found.damaged[:_LOOKED_AT],
+        }
+    return {
+        "equal": outcome.equal,
+        "first": _position(outcome.first),
+        "broker": broker,
+        "projections": projections,
+        "differences": [_object(one) for one in outcome.divergences],
+        "more": outcome.more,
+    }
+
+
+def _position(at: Position | None) -> str | None:
+    return None if at is None else format_position(at)
+
+
+def _object(divergence: Divergence) -> dict[str, object]:
+    one, trail = divergence.difference, divergence.trail
+    what = "missing" if one.other is None else "extra" if one.log is None else "differs"
+    return {
+        "where": one.where,
+        "kind": one.kind,
+        "name": one.name,
+        "what": what,
+        "as_of": format_position(one.bound),
+        "equal_up_to": _position(trail.equal_at),
+        "parts_at": _position(trail.parts_at),
+        "fields": [
+            {
+                "field": known.name,
+                "log": known.log[:_MOST_ELEMENTS],
+                one.where: known.other[:_MOST_ELEMENTS],
+                "equal_up_to": _position(known.trail.equal_at),
+                "parts_at": _position(known.trail.parts_at),
+            }
+            for known in divergence.fields
+        ],
+    }

@@ -1,0 +1,21 @@
+"""Topics and filters that an operator gives."""
+
+from cli.common import escaped
+from eventstore.errors import UsageError
+from protocol.mqtt.topics import TopicError, validate_topic_filter, validate_topic_name
+
+
+def check_filter(topic_filter: str) -> None:
+    """Raise UsageError unless that is a topic filter."""
+    try:
+        validate_topic_filter(topic_filter)
+    except TopicError as error:
+        raise UsageError(f'topic "{escaped(topic_filter)}": {error}') from None
+
+
+def check_topic(topic: str) -> None:
+    """Raise UsageError unless messages can be published on that topic."""
+    try:
+        validate_topic_name(topic)
+    except TopicError as error:
+        raise UsageError(f'topic "{escaped(topic)}": {error}') from None

@@ -1,0 +1,228 @@
+"""The figures above the tables: what goes in and out, how long it takes, what waits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any
+
+from cli.common import text
+from cli.top.text import figures
+from cli.top.text.rate_history import History, spark
+from cli.top.text.styled_text import Line, Role, cells, width_of
+
+if TYPE_CHECKING:
+    from cli.top.text.rates import Percentiles, Rates
+
+WIDE = 170
+"""Columns from which on the figures stand in two blocks."""
+_LABEL = 9
+_CELLS = (12, 12, 13, 13, 12)
+_MOST_CELL = 22
+_LEFT = 84
+"""Columns of the first block."""
+
+_SLOW_COMMIT = (0.1, 1.0)
+_SLOW_LOOP = (0.05, 0.25)
+_MUCH_PENDING = (1 << 20, 16 << 20)
+_LITTLE_DISK = (1 << 30, 64 << 20)
+_FULL = 0.9
+"""The part of a limit from which on it is marked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """All that one poll has brought, and what was before."""
+
+    status: dict[str, Any]
+    rates: Rates | None
+    history: History
+
+
+def header(frame: Frame, where: str, width: int, state: Line, right: str) -> Line:
+    """Return the first line: which broker it is, ``state``, and ``right`` at its right end."""
+    status = frame.status
+    up = text.duration(status["time_ms"] - status["started_ms"])
+    line: Line = [
+        ("foldmq top", "title"),
+        ("  node ", "label"),
+        (text.name(str(status["node"])), "strong"),
+        ("  up ", "label"),
+        (up, "plain"),
+        ("  ", "plain"),
+        *state,
+    ]
+    free = width - width_of(line) - len(right) - 4
+    place = text.escaped(where)
+    if free >= len(place):
+        line += [("  ", "plain"), (place, "label")]
+    return cells((width - len(right), line), (len(right), [(right, "label")]))
+
+
+def health(status: dict[str, Any]) -> Line:
+    """Return ``ready``, or that it is not."""
+    return [("ready", "good")] if status["ready"] else [("NOT READY", "bad")]
+
+
+def troubles(status: dict[str, Any]) -> list[str]:
+    """Return what is wrong, as the broker says it."""
+    found = [text.escaped(str(reason)) for reason in status["trouble"]]
+    trouble = (status.get("log") or {}).get("trouble")
+    if trouble and not any(trouble in reason for reason in status["trouble"]):
+        found.append(text.escaped(f"log: {trouble}"))
+    return found
+
+
+def summary(frame: Frame, width: int) -> list[Line]:
+    """Return the figures as lines of ``width`` columns: nine, or five where they are long."""
+    if width < WIDE:
+        return [*_curves(frame, width), *_states(frame, width)]
+    left, right = _curves(frame, _LEFT), _states(frame, width - _LEFT - 2)
+    nothing: Line = []
+    return [
+        cells((_LEFT + 2, one), (width - _LEFT - 2, other))
+        for one, other in zip_longest(left, right, fillvalue=nothing)
+    ]
+
+
+def _curves(frame: Frame, width: int) -> list[Line]:
+    """Return the lines that end with a curve of their first figure."""
+    status, rates, history = frame.status, frame.rates, frame.history
+    per_record = rates.events / rates.records if rates and rates.records else None
+    lines: list[tuple[str, list[Line]]] = [
+        ("in", _traffic(rates and rates.messages_in, rates and rates.bytes_in)),
+        ("out", _traffic(rates and rates.messages_out, rates and rates.bytes_out)),
+        (
+            "gate",
+            [
+                *_percentiles(rates and rates.commit, _SLOW_COMMIT),
+                _pair("rec/s", figures.count(rates and rates.records)),
+                _pair("ev/rec", figures.count(per_record)),
+            ],
+        ),
+        (
+            "loop",
+            [
+                *_percentiles(rates and rates.lag, _SLOW_LOOP),
+                _pair("turn/s", figures.count(rates and rates.turns)),
+                [],
+            ],
+        ),
+        (
+            "broker",
+            [
+                [("cpu ", "label"), (figures.percent(rates and rates.cpu), "strong")],
+                _pair("", figures.size(status["process"]["rss"])),
+                _pair("actors", figures.count(status["actors"]["total"])),
+                _pair("msg/s", figures.count(rates and rates.handled)),
+                _pair("high", figures.count(status["kernel"]["mailbox_high_water"])),
+            ],
+        ),
+    ]
+    return [_row(name, parts, history, width) for name, parts in lines]
+
+
+def _traffic(by_qos: tuple[float, ...] | None, size: float | None) -> list[Line]:
+    total = None if by_qos is None else sum(by_qos)
+    split = by_qos or (None,) * 3
+    return [
+        [(f"{figures.count(total)}/s", "strong")],
+        *(_pair(f"q{qos}", figures.count(value)) for qos, value in enumerate(split)),
+        [(f"{figures.size(size)}/s", "plain")],
+    ]
+
+
+def _percentiles(found: Percentiles | None, slow: tuple[float, float]) -> list[Line]:
+    if found is None:
+        return [_pair(name, figures.NOTHING) for name in ("p99", "p90", "p50")]
+    role = _role(found.p99, *slow)
+    return [
+        [("p99 ", "label"), (figures.span(found.p99), "strong" if role == "plain" else role)],
+        _pair("p90", figures.span(found.p90)),
+        _pair("p50", figures.span(found.p50)),
+    ]
+
+
+def _states(frame: Frame, width: int) -> list[Line]:
+    status, rates = frame.status, frame.rates
+    connections, sessions = status["connections"], status["sessions"]
+    census = status.get("census") or {}
+    dropped = None if rates is None else sum(rates.dropped.values())
+    return [
+        _grid(
+            "clients",
+            width,
+            _limited("open", connections["open"], connections.get("limit")),
+            _pair("new", f"{figures.count(rates and rates.accepted)}/s"),
+            _marked("paused", connections["paused"], "warn"),
+            _pair("filters", figures.count(status["subscriptions"])),
+        ),
+        _grid(
+            "sessions",
+            width,
+            _limited("all", sessions["total"], sessions.get("limit")),
+            _pair("connected", figures.count(sessions["connected"])),
+            _pair("passive", figures.count(sessions["passive"])),
+            _pair("retained", figures.count(status["retained"]["count"])),
+        ),
+        _grid(
+            "waiting",
+            width,
+            _pair("in flight", figures.count(census.get("inflight"))),
+            _pair("queued", figures.count(census.get("queued"))),
+            _pair("size", figures.size(census.get("queued_bytes"))),
+            _marked("dropped", dropped, "bad", "/s"),
+        ),
+        _log(status, width),
+    ]
+
+
+def _log(status: dict[str, Any], width: int) -> Line:
+    log = status.get("log")
+    if not log:
+        return _grid("log", width, [("is being read", "warn")])
+    pending, free = log["pending_bytes"], log.get("disk_free")
+    disk: Role = "plain" if free is None else _role(-free, *(-bound for bound in _LITTLE_DISK))
+    return _grid(
+        "log",
+        width,
+        [("pending ", "label"), (figures.size(pending), _role(pending, *_MUCH_PENDING))],
+        _pair("held", figures.size(log["gated_bytes"])),
+        _pair("stream", figures.size(log.get("stream_bytes"))),
+        [("free ", "label"), (figures.size(free), disk)],
+    )
+
+
+def _row(name: str, parts: list[Line], history: History, width: int) -> Line:
+    sized = zip(_CELLS, parts, strict=True)
+    curve = spark(history.curve(name), max(0, width - _LABEL - sum(_CELLS) - 1))
+    return [*cells((_LABEL, [(name, "label")]), *sized), (" ", "plain"), (curve, "curve")]
+
+
+def _grid(label: str, width: int, *parts: Line) -> Line:
+    """Put a label and up to four parts into columns of equal width."""
+    each = min(_MOST_CELL, (width - _LABEL) // 4)
+    return cells((_LABEL, [(label, "label")]), *((each, part) for part in parts))
+
+
+def _pair(name: str, value: str) -> Line:
+    return [(f"{name} ", "label"), (value, "plain")] if name else [(value, "plain")]
+
+
+def _marked(name: str, value: float | None, role: Role, unit: str = "") -> Line:
+    """Return a figure that should be 0."""
+    shown = figures.count(value) + unit
+    return [(f"{name} ", "label"), (shown, role if value else "plain")]
+
+
+def _limited(name: str, value: int, limit: int | None) -> Line:
+    near = bool(limit) and value >= _FULL * float(limit or 0)
+    label: Line = [(f"{name} ", "label")] if name else []
+    rest: Line = [(f" of {figures.count(limit)}", "warn")] if near else []
+    return [*label, (figures.count(value), "warn" if near else "strong"), *rest]
+
+
+def _role(value: float, warn: float, bad: float) -> Role:
+    if value >= bad:
+        return "bad"
+    return "warn" if value >= warn else "plain"

@@ -1,0 +1,77 @@
+"""The connection of the web page: to the broker, and to its log."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import nats.errors
+
+from cli.live import BrokerLink, NoLiveBroker, TooLarge, open_broker
+from eventstore.errors import NatsUnavailable
+from eventstore.nats.connection import check_jetstream
+from eventstore.reading import open_log
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Sequence
+
+    from cli.live import LiveBroker, OpenBroker
+    from cli.logsource import SourceFlags
+    from eventstore.reading import LogSource
+
+_RETRY_SECONDS = 1.0
+"""How long a broker that was away is not looked for."""
+
+
+class LogLink(BrokerLink):
+    """One connection for all pages."""
+
+    def __init__(self, flags: SourceFlags) -> None:
+        super().__init__(lambda: open_broker(flags), retry_seconds=_RETRY_SECONDS)
+        self._source: tuple[LiveBroker, LogSource] | None = None
+
+    async def ask_less(
+        self,
+        endpoint: str,
+        counts: Sequence[int],
+        request: Callable[[int], dict[str, Any]],
+    ) -> tuple[dict[str, Any], int]:
+        """Ask for many things at once, for fewer where their names are too long.
+
+        ``request`` makes the question for one of the ``counts``, which get smaller. Returns the
+        answer, and the count that fitted. Raises as ``ask`` does.
+        """
+        for count in counts[:-1]:
+            with contextlib.suppress(TooLarge):
+                return await self.ask(endpoint, **request(count)), count
+        return await self.ask(endpoint, **request(counts[-1])), counts[-1]
+
+    @contextlib.asynccontextmanager
+    async def log(self) -> AsyncIterator[LogSource]:
+        """Yield the log as it is now.
+
+        Raises NoLiveBroker when NATS does not answer, here or while the log is read, and as
+        ``eventstore.reading.open_log``.
+        """
+        held = await self._connected()
+        try:
+            yield await self._as_of_now(held)
+        except NatsUnavailable as error:
+            await self._drop(held, str(error))
+            raise NoLiveBroker(str(error)) from None
+        except nats.errors.Error:  # the connection ended under the reader
+            raise NoLiveBroker("the connection to NATS was lost") from None
+
+    async def _as_of_now(self, held: OpenBroker) -> LogSource:
+        broker = held.broker
+        if self._source is not None and self._source[0] is broker:
+            source = self._source[1]
+            first, last = await source.bounds()
+            if first == source.first:
+                return replace(source, last=last)
+        else:
+            await check_jetstream(broker.client)
+        source = await open_log(broker.client, f"FOLDMQ_LOG_{broker.node}", broker.where)
+        self._source = broker, source
+        return source

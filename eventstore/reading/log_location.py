@@ -1,0 +1,142 @@
+"""Where logs are: on a NATS server, or in a data directory whose broker runs or not.
+
+The data directory of a broker that does not run is locked, the embedded NATS server is started
+on it, and ended when the reading is over. Nothing is ever written to a log.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from eventstore.datadir import DataDir
+from eventstore.errors import DataDirBusy, DataDirError, NatsUnavailable, NoLog
+from eventstore.log.watermark import Watermark
+from eventstore.nats.connection import (
+    ConnectionOptions,
+    check_jetstream,
+    check_server,
+    connect,
+    disconnect,
+)
+from eventstore.nats.discovery import PREFIX, list_logs
+from eventstore.reading.log_source import LogSource, open_log
+from eventstore.server.embedded import EmbeddedServer
+from eventstore.shown import name
+
+if TYPE_CHECKING:
+    import contextlib
+    from collections.abc import Callable, Iterable
+    from pathlib import Path
+
+    from nats.aio.client import Client
+
+
+@dataclass(frozen=True, slots=True)
+class LogLocation:
+    """A NATS server that has logs."""
+
+    access: ConnectionOptions
+    where: str
+    """The place, for messages."""
+    live: bool
+    """A broker may be writing there."""
+    named: str | None
+    """The stream that was asked for, or the only one that can be meant."""
+    datadir: DataDir | None = None
+    """The data directory, if the server is the embedded one of it."""
+
+    async def connect(self, stack: contextlib.AsyncExitStack) -> Client:
+        """Return a connection to the server; ``stack`` closes it. Raises NatsUnavailable."""
+        client = await connect(self.access)
+        stack.push_async_callback(disconnect, client)
+        check_server(client)
+        await check_jetstream(client)
+        return client
+
+    async def streams(self, client: Client) -> list[str]:
+        """Return the streams that may be meant. Raises NoLog when there is none."""
+        found = [self.named] if self.named is not None else await list_logs(client)
+        if not found:
+            raise NoLog(f"there is no foldmq log on {self.where}")
+        return found
+
+    async def open(self, client: Client, stream: str) -> LogSource:
+        """Return a log to read. Raises NoLog, LostLog, CorruptLog or NatsUnavailable."""
+        mark = None
+        if self.datadir is not None:
+            mark = Watermark(self.datadir.path / "log.mark", stream)
+        return await open_log(client, stream, self.where, live=self.live, mark=mark)
+
+    def reading(self, streams: Iterable[str]) -> str:
+        """Return a sentence: what is read, and where."""
+        state = ""
+        if self.datadir is not None:
+            how = "running" if self.live else "not running: its NATS server is started to read"
+            state = f" ({how})"
+        return f"reading {', '.join(streams)} at {self.where}{state}"
+
+
+async def open_directory(
+    stack: contextlib.AsyncExitStack,
+    path: Path,
+    stream: str | None,
+    *,
+    note: Callable[[str], object],
+    server_log: Callable[[str], None],
+) -> LogLocation:
+    """Return the location of the logs in a data directory.
+
+    If no broker runs on it, the directory is locked and its NATS server started, until ``stack``
+    is left. ``stream`` is the log that is meant; None: that of the directory's own node.
+    ``note`` is called with a line for each file of the directory that was mended, ``server_log``
+    with the lines of the NATS server.
+
+    Raises DataDirError, NatsUnavailable, or another EventStoreError of the data directory.
+    """
+    datadir = DataDir(path)
+    if not datadir.path.is_dir():
+        raise DataDirError(datadir.path, "is not there")
+    stored = sorted(datadir.jetstream.glob(f"jetstream/*/streams/{PREFIX}*"))
+    if not stored:
+        raise DataDirError(
+            datadir.path, "holds no log (is it on a NATS server elsewhere? Then give --nats-url)"
+        )
+    stream = stream or PREFIX + datadir.node()
+    if stream not in {path.name for path in stored}:
+        raise DataDirError(datadir.path, f"holds no log {name(stream)}")
+    try:
+        datadir.lock()
+    except DataDirBusy:
+        access = _running_access(datadir)
+        return LogLocation(access, str(datadir.path), live=True, named=stream, datadir=datadir)
+    stack.callback(datadir.unlock)
+    for line in datadir.mended:
+        note(line)
+    server = EmbeddedServer(datadir, log=server_log)
+    await server.start()
+    stack.push_async_callback(server.stop)
+    access = ConnectionOptions(urls=(server.url,), user=server.user, password=server.password)
+    return LogLocation(access, str(datadir.path), live=False, named=stream, datadir=datadir)
+
+
+def _running_access(datadir: DataDir) -> ConnectionOptions:
+    """Return how to reach the embedded server of the broker that uses the directory."""
+    try:
+        port = int(json.loads(datadir.nats_config.read_text("utf-8"))["port"])
+    except (OSError, ValueError, KeyError, TypeError):
+        raise NatsUnavailable(
+            f"data directory {datadir.path} is in use, but its nats.conf does not tell where its "
+            "NATS server listens: try again"
+        ) from None
+    known = datadir.credentials()
+    return ConnectionOptions(
+        urls=(f"nats://127.0.0.1:{port}",), user=known.user, password=known.password
+    )
+
+
+def stream_of(path: Path) -> str | None:
+    """Return the stream of a data directory's own node; None if the directory names no node."""
+    datadir = DataDir(path)
+    return PREFIX + datadir.node() if (datadir.path / "node").is_file() else None

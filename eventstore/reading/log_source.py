@@ -1,0 +1,188 @@
+"""A log as its readers see it: records in order, each checked; a broker may write or cut it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from eventstore.errors import CorruptLog, CutMeanwhile, LostLog, NoLog
+from eventstore.format.positions import sequence_of
+from eventstore.format.records import ChainChecker, Record, decode_record
+from eventstore.log.jetstream_log import read_bounds, read_records, read_some, read_stored
+from eventstore.log.log_start import RecordedCut, check_beginning, check_first, find_cut
+from eventstore.nats.discovery import PREFIX
+from eventstore.shown import clock, escaped, name
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+
+    from nats.aio.client import Client
+
+    from eventstore.log.watermark import Watermark
+
+
+@dataclass(frozen=True, slots=True)
+class LogSource:
+    """A log that can be read; it is never written to."""
+
+    client: Client
+    stream: str
+    where: str
+    """The place, for messages."""
+    live: bool
+    """A broker may be writing to it."""
+    first: int
+    last: int
+    """Stream sequences of the first and the last record when it was opened; last 0: none."""
+    noted: tuple[int, bytes] | None
+    """Sequence and link of a record that the broker noted, outside the log, as stored."""
+    cut: RecordedCut | None = None
+    """The newest cut that a log tells of which does not begin with record 1."""
+
+    @property
+    def begin(self) -> int:
+        """Stream sequence with which the log begins, 1 for an empty one."""
+        return max(1, self.first)
+
+    async def records(self, first: int, last: int) -> AsyncIterator[Record]:
+        """Yield the records between two sequences in order, each checked against the one before.
+
+        Raises CorruptLog for the first record that is damaged, missing or out of place, and
+        CutMeanwhile when the broker cut the log further than where the reading was.
+        """
+        checker: ChainChecker | None = ChainChecker() if first == 1 else None
+        async for record in read_records(self.client, self.stream, first, last):
+            expected = first if checker is None else checker.sequence + 1
+            if record.sequence != expected:
+                await self.check_still_there(expected)
+            if checker is None:
+                if record.sequence != first:
+                    raise CorruptLog(first, "is missing or cannot be read")
+                check_first(record, self.cut)
+                checker = ChainChecker.before(record)
+            checker.check(record)
+            if self.noted is not None and self.noted[0] == record.sequence:
+                check_noted(self.noted, record)
+            yield record
+        seen = checker.sequence if checker is not None else first - 1
+        if seen < last:
+            await self.check_still_there(seen + 1)
+            raise CorruptLog(seen + 1, "is missing or cannot be read")
+
+    def stored(self, first: int, last: int) -> AsyncIterator[tuple[int, bytes]]:
+        """Yield (sequence, bytes) of what is stored between two sequences, unchecked."""
+        return read_stored(self.client, self.stream, first, last)
+
+    async def some(self, sequences: Iterable[int]) -> list[Record]:
+        """Return the records with these sequences, and perhaps some between them.
+
+        Raises CorruptLog when one is missing or damaged, CutMeanwhile as :meth:`records`.
+        """
+        try:
+            return await read_some(self.client, self.stream, sequences)
+        except CorruptLog as error:
+            await self.check_still_there(error.sequence)
+            raise
+
+    async def records_with(
+        self, words: Sequence[bytes], progressed: Callable[[int], None]
+    ) -> AsyncIterator[Record]:
+        """Yield the records up to the newest cut in which one of some byte strings occurs.
+
+        These repeat what is needed of the time before the cut. ``progressed`` is called with each
+        sequence that was read. Raises CorruptLog for a damaged record.
+        """
+        last = sequence_of(self.cut.at) if self.cut is not None else self.begin - 1
+        async for sequence, data in self.stored(self.begin, last):
+            if any(word in data for word in words):
+                yield decode_record(sequence, data)
+            progressed(sequence)
+
+    async def bounds(self) -> tuple[int, int]:
+        """Return the sequences of the first and the last record as of now."""
+        return await read_bounds(self.client, self.stream)
+
+    async def node(self) -> str:
+        """Return the node whose log it is. Raises CorruptLog or CutMeanwhile."""
+        if not self.last:
+            return self.stream.removeprefix(PREFIX)
+        return (await self.some([self.last]))[-1].node
+
+    async def check_still_there(self, sequence: int) -> None:
+        """Raise CutMeanwhile when the broker has cut a record off since the log was opened."""
+        if self.live:
+            first, _ = await self.bounds()
+            if first > sequence >= self.first:
+                raise CutMeanwhile(first)
+
+    def beginning(self) -> str:
+        """Return a sentence: where a log that was cut begins, since when and why."""
+        said = f"the log begins with record {self.first}"
+        if self.cut is None:
+            return said
+        event = self.cut.event
+        if event.first == self.first:
+            said += f" of {clock(event.begins_ms)}"
+        why = escaped(event.reason)
+        return f"{said}: what was before it was cut off on {clock(self.cut.time_ms)} ({why})"
+
+    def require_whole(self) -> None:
+        """Raise CorruptLog unless the log begins and ends where it may.
+
+        It may begin with record 1, or with a record before which it says that it was cut.
+        """
+        if self.last:
+            check_beginning(self.first, self.cut)
+        if self.noted is not None and self.noted[0] > self.last:
+            raise CorruptLog(
+                self.last + 1,
+                f"is missing: the log had reached record {self.noted[0]} and ends before it",
+            )
+
+    async def require_noted(self) -> None:
+        """Raise CorruptLog when the record that was noted outside the log is another one in it.
+
+        For readers that do not use :meth:`records`, which checks it. A record that cannot be read
+        is left to them.
+        """
+        if self.noted is not None and self.begin <= self.noted[0] <= self.last:
+            sequence = self.noted[0]
+            async for found, data in self.stored(sequence, sequence):
+                try:
+                    record = decode_record(found, data)
+                except CorruptLog:
+                    return
+                check_noted(self.noted, record)
+
+
+def check_noted(noted: tuple[int, bytes], record: Record) -> None:
+    """Raise CorruptLog when the record is not the one that was noted under its sequence."""
+    if noted[0] == record.sequence and noted[1] != record.link:
+        raise CorruptLog(record.sequence, "is not the one that was acknowledged")
+
+
+async def open_log(
+    client: Client, stream: str, where: str, *, live: bool = True, mark: Watermark | None = None
+) -> LogSource:
+    """Return the log in a stream of a NATS server.
+
+    ``where`` names the place in messages. ``live`` tells that a broker may be writing to the log.
+    ``mark`` is what the broker noted outside the log.
+
+    Raises NoLog, LostLog, CorruptLog or NatsUnavailable.
+    """
+    # the mark first: a running broker moves both
+    noted = mark.read() if mark is not None else None
+    try:
+        first, last = await read_bounds(client, stream)
+    except LostLog:
+        if mark is not None:
+            raise LostLog(stream, stored=True) from None
+        raise NoLog(f"there is no log {name(stream)} on {where}") from None
+    if first > last > 0:
+        raise CorruptLog(1, f"is gone with all others: stream {stream} was emptied")
+    cut: RecordedCut | None = None
+    if first > 1:
+        cut = await find_cut(partial(read_stored, client, stream), first, last)
+    return LogSource(client, stream, where, live, first, last, noted, cut)

@@ -1,0 +1,28 @@
+"""How long work on a log tells how far it is: to a progress bar, or to nothing."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
+
+
+class Progress(Protocol):
+    """Shows how far a piece of work is."""
+
+    def __call__(
+        self, what: str, total: int, unit: str = "records", /
+    ) -> AbstractContextManager[Callable[[int], None]]:
+        """Begin a piece of work called ``what``, of ``total`` records or another unit.
+
+        The context gives a function that is called with how many of them are done.
+        """
+
+
+@contextlib.contextmanager
+def silent(_what: str, _total: int, _unit: str = "records", /) -> Iterator[Callable[[int], None]]:
+    """Show nothing."""
+    yield lambda _done: None

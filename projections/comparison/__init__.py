@@ -1,0 +1,84 @@
+"""Comparing states: the log with a broker or its projections, and two moments of one log.
+
+``Comparison`` folds a log once and runs checks at their positions, ``find_divergences`` folds it
+once more to find where each difference began.
+"""
+
+from projections.comparison.comparison import (
+    BROKER,
+    MARK,
+    PROJECTIONS,
+    RETAINED,
+    SESSION,
+    Check,
+    Comparison,
+    Difference,
+    PageCheck,
+    beyond,
+    broker_checks,
+    mark_checker,
+    projection_checks,
+)
+from projections.comparison.divergence import (
+    Divergence,
+    FieldDifference,
+    Trail,
+    describe_message,
+    find_divergences,
+)
+from projections.comparison.live_state import (
+    LivePage,
+    LiveSession,
+    LiveState,
+    LiveStateSource,
+    digest_number,
+)
+from projections.comparison.state_facts import (
+    SessionFacts,
+    StateFacts,
+    session_facts,
+    state_facts,
+)
+from projections.comparison.state_verification import StateVerification, VerificationOutcome
+from projections.comparison.stored_projections import (
+    ProjectionReader,
+    StoredItem,
+    StoredProjections,
+    Unsettled,
+)
+
+__all__ = [
+    "BROKER",
+    "MARK",
+    "PROJECTIONS",
+    "RETAINED",
+    "SESSION",
+    "Check",
+    "Comparison",
+    "Difference",
+    "Divergence",
+    "FieldDifference",
+    "LivePage",
+    "LiveSession",
+    "LiveState",
+    "LiveStateSource",
+    "PageCheck",
+    "ProjectionReader",
+    "SessionFacts",
+    "StateFacts",
+    "StateVerification",
+    "StoredItem",
+    "StoredProjections",
+    "Trail",
+    "Unsettled",
+    "VerificationOutcome",
+    "beyond",
+    "broker_checks",
+    "describe_message",
+    "digest_number",
+    "find_divergences",
+    "mark_checker",
+    "projection_checks",
+    "session_facts",
+    "state_facts",
+]

@@ -1,0 +1,74 @@
+"""What two states of a node are compared by, to show what happened between two moments."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from eventstore.format.positions import Position
+    from projections.replay import Origins
+    from projections.state.node import NodeState
+    from projections.state.session import SessionState
+
+
+@dataclass(frozen=True, slots=True)
+class SessionFacts:
+    """What is compared of a session."""
+
+    connected: bool
+    subscriptions: dict[str, int]
+    in_flight: frozenset[tuple[int, Position]]
+    """Packet identifier and message of what was sent and is not complete."""
+    queue: tuple[int, int, dict[str, tuple[Position, Position]]]
+    """Messages, bytes, and for each filter the ends of its queue."""
+    inbound: frozenset[int]
+    will: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class StateFacts:
+    """What is compared of a node."""
+
+    sessions: dict[str, SessionFacts]
+    retained: dict[str, tuple[Position, int]]
+    """Position and size of the retained message of each topic."""
+    entries: int
+
+
+def state_facts(state: NodeState, session: str | None, origins: Origins) -> StateFacts:
+    """Return what is compared of a state, of one session only if it is named.
+
+    A retained message that a checkpoint repeated is the same as before.
+    """
+    chosen = {
+        name: session_facts(held)
+        for name, held in state.sessions.items()
+        if session is None or name == session
+    }
+    retained = {}
+    if session is None:
+        retained = {
+            message.topic: (origins.of(message.ref), len(message.payload))
+            for message in state.retained.all()
+        }
+    return StateFacts(chosen, retained, state.entries)
+
+
+def session_facts(state: SessionState) -> SessionFacts:
+    """Return what is compared of a session."""
+    sent = [(pid, one.ref) for pid, one in state.inflight.items()]
+    sent += [(pid, one.ref) for pid, one in state.releasing.items()]
+    ends = {
+        one.filter: ends
+        for one in state.subscriptions.values()
+        if one.queue is not None and (ends := one.queue.ends()) is not None
+    }
+    return SessionFacts(
+        state.connected,
+        {one.filter: one.qos for one in state.active()},
+        frozenset(sent),
+        (state.queued, state.queued_bytes, ends),
+        frozenset(state.inbound),
+        None if state.will is None else state.will.topic,
+    )

@@ -1,0 +1,139 @@
+"""The events of a log, selected by type, session and topic, also those of incomplete turns."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple, get_args
+
+from eventstore.format.events import (
+    Delivered,
+    Event,
+    MessageDropped,
+    MessagePublished,
+    MessagesCarried,
+    Queued,
+    Released,
+    RetainedCleared,
+    RetainedSnapshot,
+    WillArmed,
+    entries,
+)
+from eventstore.format.positions import Position, from_runs, position
+from eventstore.reading import Progress, silent
+from projections.replay.topic_lookup import TopicBook, topic_matcher
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+
+    from eventstore.format.records import Record
+    from eventstore.format.turn_parts import Turns
+    from eventstore.reading import LogPoint, LogSource
+
+EVENT_TYPES: Final[dict[str, type]] = {kind.__name__.casefold(): kind for kind in get_args(Event)}
+"""The types of events by name, in lower case."""
+
+
+class EventEntry(NamedTuple):
+    """An event and where it stands."""
+
+    at: Position
+    time_ms: int
+    event: Event
+    area: memoryview
+    """The payload area of its record."""
+    void: bool
+    """It belongs to a turn that never was complete: it did not happen."""
+
+
+class EventFilter:
+    """Selects events by type, session and topic; None and empty select all."""
+
+    def __init__(
+        self, types: tuple[type, ...] = (), session: str | None = None, topic: str | None = None
+    ) -> None:
+        """``topic`` is a topic filter; raises TopicError if it is not."""
+        self._types = types
+        self._session = session
+        self._matches = topic_matcher(topic) if topic is not None else None
+
+    @property
+    def needs_topics(self) -> bool:
+        """Whether the topics of messages matter that events name by position only."""
+        return self._matches is not None
+
+    async def selects(self, event: Event, topics: TopicBook) -> bool:
+        """Return whether an event is selected; may read the log for the topics it concerns."""
+        if self._types and type(event) not in self._types:
+            return False
+        if self._session is not None and getattr(event, "session", None) != self._session:
+            return False
+        if self._matches is None:
+            return True
+        refs = refs_of(event)
+        await topics.load(refs)
+        return any(map(self._matches, _topics(event, refs, topics)))
+
+
+def _topics(event: Event, refs: list[Position], topics: TopicBook) -> Iterator[str]:
+    """Yield the topics that an event concerns."""
+    if isinstance(event, (MessagePublished, MessagesCarried, RetainedCleared, RetainedSnapshot)):
+        yield from event.topics
+    elif isinstance(event, WillArmed):
+        yield event.topic
+    for ref in refs:
+        known = topics.get(ref)
+        if known is not None:
+            yield known.topic
+
+
+def refs_of(event: Event) -> list[Position]:
+    """Return the positions of the messages that an event concerns."""
+    if isinstance(event, (Delivered, Queued, Released, MessageDropped)):
+        return from_runs(event.refs)
+    return []
+
+
+class EventReader:
+    """Reads the events of a log that a filter selects."""
+
+    def __init__(
+        self, source: LogSource, selected: EventFilter, progress: Progress = silent
+    ) -> None:
+        self.source = source
+        self.topics = TopicBook(source, thorough=selected.needs_topics, progress=progress)
+        self._selected = selected
+
+    async def entries(
+        self, start: LogPoint, end: LogPoint, turns: Turns, *, ended: bool
+    ) -> AsyncGenerator[EventEntry, None]:
+        """Yield what is selected between two points.
+
+        ``turns`` holds what was read of a turn that is not complete; ``ended`` tells that nothing
+        follows the end, so that such a turn is void. Raises CorruptLog, UnreadableEvent or
+        CutMeanwhile.
+        """
+        if start.sequence <= end.sequence:
+            async for record in self.source.records(start.sequence, end.sequence):
+                void, complete = turns.take(record)
+                for part in void:
+                    async for entry in self._of(part, start, end, void=True):
+                        yield entry
+                for part in complete:
+                    async for entry in self._of(part, start, end, void=False):
+                        yield entry
+        for part in turns.rest() if ended else ():
+            async for entry in self._of(part, start, end, void=True):
+                yield entry
+
+    async def _of(
+        self, record: Record, start: LogPoint, end: LogPoint, *, void: bool
+    ) -> AsyncIterator[EventEntry]:
+        base = position(record.sequence, 0)
+        events = list(record.events())
+        self.topics.note(base, events)
+        for index, event in events:
+            if record.sequence == start.sequence and index + entries(event) <= start.index:
+                continue
+            if record.sequence == end.sequence and index > end.index:
+                return
+            if await self._selected.selects(event, self.topics):
+                yield EventEntry(base + index, record.time_ms, event, record.payload, void)

@@ -1,0 +1,379 @@
+"""Events of the log in words, and as JSON objects."""
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from typing import Any
+
+from eventstore import shown
+from eventstore.format import run_text
+from eventstore.format.events import (
+    Acked,
+    Bridged,
+    BrokerStarted,
+    BrokerStopped,
+    CheckpointBegun,
+    CheckpointCompleted,
+    Completed,
+    Delivered,
+    Event,
+    LogArchived,
+    LogCut,
+    MessageDropped,
+    MessagePublished,
+    MessagesCarried,
+    OperatorActed,
+    Queued,
+    Received,
+    Redelivered,
+    Released,
+    RetainedCleared,
+    RetainedSnapshot,
+    SessionClosed,
+    SessionExpired,
+    SessionOpened,
+    SessionSnapshot,
+    SessionTakenOver,
+    Subscribed,
+    Unsubscribed,
+    WebAccessed,
+    WillArmed,
+    WillCancelled,
+    WillFired,
+)
+from eventstore.format.positions import Position, Run, format_position, from_runs
+from eventstore.format.records import payload_bounds
+from projections.audit.message_story import topic_of
+from projections.replay.topic_lookup import Published, Topics
+
+_LEVELS = {3: ["MQTT 3.1"], 4: [], 5: ["MQTT 5"]}
+_PAYLOADS_SHOWN = 3
+_WITH_MESSAGES = (MessagePublished, MessagesCarried, RetainedSnapshot)
+"""Events that have a payload for each of several messages."""
+
+
+def words(event: Event, topics: Topics) -> str:
+    """Return what happened as text, without the session.
+
+    Topics of messages that are not loaded in ``topics`` are left out.
+    """
+    return _WORDS[type(event)](event, topics)
+
+
+def payload_words(event: Event, area: memoryview) -> str:
+    """Return the payloads of an event as text, the first few of them; empty if it has none."""
+    payloads = _payloads(event, area, _PAYLOADS_SHOWN)
+    if not payloads:
+        return ""
+    total = event.count if isinstance(event, _WITH_MESSAGES) else 1
+    return ": " + run_text.several(map(shown.payload_text, payloads), total)
+
+
+def _payloads(event: Event, area: memoryview, most: int) -> list[bytes]:
+    if isinstance(event, _WITH_MESSAGES):
+        pairs = itertools.islice(itertools.pairwise(payload_bounds(event)), most)
+        return [bytes(area[start:stop]) for start, stop in pairs]
+    if isinstance(event, WillArmed):
+        return [bytes(area[event.at : event.at + event.size])]
+    return []
+
+
+def _ids(runs: list[Run]) -> str:
+    single = len(runs) == 1 and isinstance(runs[0], int)
+    return f"packet {run_text.numbers(runs)}" if single else f"packets {run_text.numbers(runs)}"
+
+
+def _messages(refs: list[Run], topics: Topics) -> str:
+    """Return the topics and positions of messages: ``hall/door (5.0)``."""
+    values = from_runs(refs)
+    if not values:
+        return ""
+    names = {found.topic: None for ref in values if (found := topics.get(ref)) is not None}
+    where = run_text.positions(refs)
+    label = "" if len(values) == 1 else f"{len(values):,} messages "
+    if not names:  # from before the log begins
+        return f"message {where}" if len(values) == 1 else f"{label}{where}"
+    return f"{run_text.several(map(shown.name, names), len(names))} ({label}{where})"
+
+
+def _opened(event: SessionOpened, _topics: Topics) -> str:
+    kind = "session resumed" if event.resumed else "new session"
+    parts = [kind, *(["clean"] if event.clean else [])]
+    parts += _LEVELS.get(event.level, [f"protocol level {event.level}"])
+    if event.keep_alive:
+        parts.append(f"keep alive {event.keep_alive} s")
+    if event.user is not None:
+        parts.append(f"user {shown.name(event.user)}")
+    origin = f" from {shown.escaped(event.address)}" if event.address else ""
+    return f"connected{origin}: {', '.join(parts)}"
+
+
+def _published(event: MessagePublished, _topics: Topics) -> str:
+    sizes = event.sizes
+    total = sizes * event.count if isinstance(sizes, int) else sum(sizes)
+    what = "" if event.count == 1 else f" {event.count:,} messages to"
+    verb = "will published" if event.will else "published"
+    topics = run_text.several(map(shown.name, event.topics), len(event.topics))
+    retained = " retained" if event.retain else ""
+    ids = f", {_ids(event.pids)}" if event.pids else ""
+    return f"{verb}{what} {topics} QoS {event.qos}{retained}, {shown.size(total)}{ids}"
+
+
+def _delivered(event: Delivered, topics: Topics) -> str:
+    origin = " from the queue" if event.queued >= 0 else ""
+    retained = " retained" if event.retain else ""
+    return (
+        f"sent{origin} {_messages(event.refs, topics)} QoS {event.qos}{retained}, "
+        f"{_ids(event.pids)}, for {shown.name(event.filter)}"
+    )
+
+
+def _queued(event: Queued, topics: Topics) -> str:
+    return (
+        f"queued {_messages(event.refs, topics)} QoS {event.qos}, {shown.size(event.size)}, "
+        f"for {shown.name(event.filter)}"
+    )
+
+
+def _dropped(event: MessageDropped, topics: Topics) -> str:
+    what = _messages(event.refs, topics) or shown.counted(event.count, "message")
+    where = " from the queue" if event.queued >= 0 else ""
+    by = f", for {shown.name(event.filter)}" if event.filter else ""
+    return f"dropped{where} {what}: {shown.escaped(event.reason)}{by}"
+
+
+def _granted(event: Subscribed, _topics: Topics) -> str:
+    granted = (f"{shown.name(one)} QoS {qos}" for one, qos in event.filters)
+    return f"subscribed {run_text.several(granted, len(event.filters))}"
+
+
+def _will_armed(event: WillArmed, _topics: Topics) -> str:
+    retained = " retained" if event.retain else ""
+    return (
+        f"left a will for {shown.name(event.topic)} QoS {event.qos}{retained}, "
+        f"{shown.size(event.size)}"
+    )
+
+
+def _snapshot(event: SessionSnapshot, _topics: Topics) -> str:
+    state = event.state
+    away = "connected" if state.get("connected") else "away"
+    held = state.get("subscriptions")
+    count = len(held) if isinstance(held, list) else 0
+    whole = "" if event.part == 0 and event.last else f", part {event.part + 1} of its state"
+    return f"repeated: session {away}, {shown.counted(count, 'subscription')}{whole}"
+
+
+def _retained(event: RetainedSnapshot, _topics: Topics) -> str:
+    what = "retained" if event.session is None else "waiting for its PUBREL to be retained"
+    if event.session is not None and event.count > 1:
+        what = "waiting for their PUBREL to be retained"
+    return f"repeated: {what}: {_repeated(event.topics, event)}"
+
+
+def _carried(event: MessagesCarried, _topics: Topics) -> str:
+    return f"repeated: still to be delivered: {_repeated(event.topics, event)}"
+
+
+def _repeated(topics: Sequence[str], event: RetainedSnapshot | MessagesCarried) -> str:
+    label = "" if event.count == 1 else f"{event.count:,} messages "
+    sizes = event.sizes
+    total = sizes * event.count if isinstance(sizes, int) else sum(sizes)
+    several = run_text.several(map(shown.name, topics), len(topics))
+    return f"{several} ({label}from {run_text.positions(event.refs)}), {shown.size(total)}"
+
+
+def _completed(event: CheckpointCompleted, _topics: Topics) -> str:
+    sessions = shown.counted(event.sessions, "session")
+    retained = shown.counted(event.retained, "retained message")
+    begun = format_position(event.begun)
+    return f"checkpoint {event.checkpoint} (from {begun}) complete: {sessions}, {retained}"
+
+
+def _cut(event: LogCut, _topics: Topics) -> str:
+    return (
+        f"log cut before record {event.first} of {shown.clock(event.begins_ms)}: "
+        f"{shown.escaped(event.reason)}"
+    )
+
+
+def _archived(event: LogArchived, _topics: Topics) -> str:
+    where, by = shown.name(event.where), shown.name(event.by)
+    return f"log archived up to record {event.through} in {where}, says {by}"
+
+
+def _acted(event: OperatorActed, _topics: Topics) -> str:
+    action = shown.escaped(event.action.replace("_", " "))
+    return f"operator {shown.name(event.by)}: {action} {shown.name(event.target)}"
+
+
+def _web_accessed(event: WebAccessed, _topics: Topics) -> str:
+    if event.outcome.startswith("token_"):
+        change = shown.escaped(event.outcome.removeprefix("token_"))
+        end = shown.escaped(event.expires)
+        return (
+            f"web page: token {shown.name(event.name)} {change}, role {shown.escaped(event.role)}, "
+            f"expires {end if end == 'never' else f'at {end}'}"
+        )
+    noun = "change" if event.outcome == "denied" else "login"
+    what = noun if event.count == 1 else shown.counted(event.count, noun)
+    if event.outcome != "login":
+        what += f" {shown.escaped(event.outcome)}"
+    reason = f" ({shown.escaped(event.reason.replace('_', ' '))})" if event.reason else ""
+    origin = shown.escaped(event.address) if event.address else "many addresses"
+    token = f", token {shown.name(event.name)}" if event.name else ""
+    role = f", role {shown.escaped(event.role)}" if event.role else ""
+    since = f", the first at {shown.clock(event.first_ms)}" if event.count > 1 else ""
+    return f"web page: {what}{reason} from {origin}{token}{role}{since}"
+
+
+_WORDS: dict[type, Callable[[Any, Topics], str]] = {
+    BrokerStarted: lambda event, _: f"broker started, foldmq {shown.escaped(event.software)}",
+    BrokerStopped: lambda _event, _: "broker stopped",
+    SessionOpened: _opened,
+    SessionTakenOver: lambda event, _: f"taken over: connection {event.generation} is closed",
+    SessionClosed: lambda event, _: f"connection ended: {shown.escaped(event.reason)}",
+    SessionExpired: lambda event, _: f"session removed: {shown.escaped(event.reason)}",
+    Subscribed: _granted,
+    Unsubscribed: lambda event, _: (
+        f"unsubscribed {run_text.several(map(shown.name, event.filters), len(event.filters))}"
+    ),
+    MessagePublished: _published,
+    Delivered: _delivered,
+    Queued: _queued,
+    Redelivered: lambda event, _: f"sent again {_ids(event.pids)}: {shown.escaped(event.cause)}",
+    Acked: lambda event, _: f"acknowledged {_ids(event.pids)} (PUBACK)",
+    Received: lambda event, _: f"received {_ids(event.pids)} (PUBREC)",
+    Completed: lambda event, _: f"completed {_ids(event.pids)} (PUBCOMP)",
+    Released: lambda event, topics: (
+        f"released {_messages(event.refs, topics)}, {_ids(event.pids)} (PUBREL)"
+    ),
+    WillArmed: _will_armed,
+    WillFired: lambda _event, _: "will fired",
+    WillCancelled: lambda _event, _: "will discarded",
+    MessageDropped: _dropped,
+    CheckpointBegun: lambda event, _: f"checkpoint {event.checkpoint} begun",
+    SessionSnapshot: _snapshot,
+    RetainedSnapshot: _retained,
+    CheckpointCompleted: _completed,
+    MessagesCarried: _carried,
+    Bridged: lambda event, _: f"NATS has what was published up to {format_position(event.through)}",
+    LogArchived: _archived,
+    LogCut: _cut,
+    OperatorActed: _acted,
+    RetainedCleared: lambda event, _: (
+        "retained messages removed: "
+        + run_text.several(map(shown.name, event.topics), len(event.topics))
+    ),
+    WebAccessed: _web_accessed,
+}
+
+
+def event_object(
+    event: Event, at: Position, time_ms: int, topics: Topics, area: memoryview | None
+) -> dict[str, object]:
+    """Return an event as a JSON object.
+
+    ``time_ms`` is that of its record (Unix, milliseconds), ``area`` the payload area of the record,
+    or None to leave payloads out.
+    """
+    found: dict[str, object] = {
+        "position": format_position(at),
+        "time": shown.iso(time_ms),
+        "type": event.e,
+    }
+    columns = {"e", "v", "at", "pids", "refs", "topics", "which", "sizes", "properties"}
+    if isinstance(event, RetainedSnapshot):
+        columns.add("qos")
+    elif isinstance(event, MessagesCarried):
+        columns.add("waiting")
+    for column in fields(event):
+        value = getattr(event, column.name)
+        if column.name not in columns or (column.name == "properties" and value is not None):
+            found[column.name] = value
+    if isinstance(event, MessagePublished):
+        found["messages"] = _published_objects(event, at, area)
+        return found
+    if isinstance(event, RetainedCleared):
+        found["topics"] = event.topics
+        return found
+    if isinstance(event, (MessagesCarried, RetainedSnapshot)):
+        found["messages"] = _repeated_objects(event, at, area)
+        return found
+    if isinstance(event, CheckpointCompleted):
+        found["begun"] = format_position(event.begun)
+    elif isinstance(event, LogCut):
+        found["begins"] = shown.iso(event.begins_ms)
+        del found["begins_ms"]
+    pids, refs = from_runs(getattr(event, "pids", ())), from_runs(getattr(event, "refs", ()))
+    if refs:
+        found["messages"] = _ref_objects(refs, pids, topics)
+    elif pids:
+        found["packet_ids"] = pids
+    if isinstance(event, WillArmed):
+        found["topic"] = event.topic
+        if area is not None:
+            found.update(shown.payload_field(_payloads(event, area, 1)[0]))
+    return found
+
+
+def _published_objects(
+    event: MessagePublished, at: Position, area: memoryview | None
+) -> list[dict[str, object]]:
+    pids = from_runs(event.pids)
+    payloads = _payloads(event, area, event.count) if area is not None else []
+    sizes = event.sizes
+    return [
+        {
+            "position": format_position(at + offset),
+            "topic": topic_of(event, offset),
+            "size": sizes if isinstance(sizes, int) else sizes[offset],
+            **({"packet_id": pids[offset]} if offset < len(pids) else {}),
+            **(shown.payload_field(payloads[offset]) if payloads else {}),
+        }
+        for offset in range(event.count)
+    ]
+
+
+def _repeated_objects(
+    event: MessagesCarried | RetainedSnapshot, at: Position, area: memoryview | None
+) -> list[dict[str, object]]:
+    """Return messages that are repeated: each has two positions, one of which counts from here."""
+    payloads = _payloads(event, area, event.count) if area is not None else []
+    sizes = event.sizes
+    found: list[dict[str, object]] = []
+    for offset, ref in enumerate(from_runs(event.refs)):
+        moved = isinstance(event, RetainedSnapshot) and event.session is None
+        here, there = format_position(at + offset), format_position(ref)
+        places = {"position": here, "was": there} if moved else {"position": there, "also": here}
+        found.append(
+            {
+                **places,
+                "topic": topic_of(event, offset),
+                "size": sizes if isinstance(sizes, int) else sizes[offset],
+                **({"qos": event.qos[offset]} if isinstance(event, RetainedSnapshot) else {}),
+                **(shown.payload_field(payloads[offset]) if payloads else {}),
+            }
+        )
+    if isinstance(event, MessagesCarried):
+        waiting = set(from_runs(event.waiting))
+        for ref, one in zip(from_runs(event.refs), found, strict=True):
+            if ref in waiting:
+                one["waiting"] = True
+    return found
+
+
+def _ref_objects(
+    refs: Sequence[Position], pids: Sequence[int], topics: Topics
+) -> list[dict[str, object]]:
+    found: list[dict[str, object]] = []
+    for offset, ref in enumerate(refs):
+        known: Published | None = topics.get(ref)
+        found.append(
+            {
+                "position": format_position(ref),
+                **({"topic": known.topic, "size": known.size} if known is not None else {}),
+                **({"packet_id": pids[offset]} if offset < len(pids) else {}),
+            }
+        )
+    return found

@@ -1,0 +1,96 @@
+"""Looking through a log for what became of messages."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from eventstore.errors import UsageError
+from eventstore.format.events import MessagePublished, MessagesCarried, RetainedSnapshot, entries
+from eventstore.format.positions import Position, format_position, from_runs, index_of, sequence_of
+from eventstore.format.turn_parts import Turns
+from eventstore.reading import Progress, silent
+from projections.audit.message_story import Explainer
+from projections.replay.event_reader import refs_of
+from projections.state.misfits import MISFITS, misfit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from eventstore.format.records import Record
+    from eventstore.reading import LogSource
+    from projections.audit.message_story import Story
+
+_UPDATE_EVERY = 16
+_REPEATING = (b'"MessagesCarried"', b'"will":[')
+"""What the records contain that repeat messages, or tell of wills."""
+
+
+async def find_stories(
+    source: LogSource,
+    *,
+    matches: Callable[[str], bool] | None = None,
+    last: int = 1,
+    ref: Position | None = None,
+    client: str | None = None,
+    progress: Progress = silent,
+) -> list[Story]:
+    """Return what became of the ``last`` messages whose topic ``matches``, or of that at ``ref``.
+
+    ``client`` is the session whose subscriptions of that moment are told as well. Messages of
+    which the log knows nothing are left out. Raises CorruptLog, UnreadableEvent or CutMeanwhile.
+    """
+    explainer = Explainer(wanted=matches, last=last, ref=ref, client=client, begin=source.begin)
+    if source.begin > 1:
+        with progress("looking for messages from before the cut", source.last) as update:
+            async for record in source.records_with(_REPEATING, update):
+                explainer.look_ahead(record)
+    turns = Turns()
+    with progress("reading", source.last) as update:
+        async for record in source.records(source.begin, source.last):
+            for part in turns.take(record)[1]:
+                _take(explainer, part)
+            if record.sequence % _UPDATE_EVERY == 0:
+                update(record.sequence)
+    return [story for story in explainer.stories.values() if story.known]
+
+
+def _take(explainer: Explainer, record: Record) -> None:
+    try:
+        explainer.take(record)
+    except MISFITS as error:
+        raise misfit(record, error) from error
+
+
+async def message_at(source: LogSource, place: Position) -> Position:
+    """Return the message that is at a position, or that the event there concerns.
+
+    A retained message that a checkpoint repeated is traced back as far as the log goes. Raises
+    UsageError if there is none, CorruptLog or CutMeanwhile.
+    """
+    sequence = sequence_of(place)
+    if not 1 <= sequence <= source.last:
+        raise UsageError(
+            f"position {format_position(place)} is beyond the log, whose last record is "
+            f"{source.last}"
+        )
+    if sequence < source.first:
+        return place
+    record = next(one for one in await source.some([sequence]) if one.sequence == sequence)
+    for index, event in record.events():
+        offset = index_of(place) - index
+        if not 0 <= offset < entries(event):
+            continue
+        if isinstance(event, MessagePublished):
+            return place
+        refs = refs_of(event)
+        if isinstance(event, (MessagesCarried, RetainedSnapshot)):
+            refs = from_runs(event.refs)
+        if offset < len(refs) and refs[offset] < place:
+            return await message_at(source, refs[offset])
+        raise UsageError(
+            f"position {format_position(place)} is no message but {event.e}: foldmq log --from "
+            f"{format_position(place)} -n 1 shows it"
+        )
+    raise UsageError(
+        f"there is no position {format_position(place)}: record {sequence} ends before"
+    )

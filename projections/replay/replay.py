@@ -1,0 +1,159 @@
+"""A log folded up to a moment, by the broker's own fold."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from eventstore import shown
+from eventstore.errors import CorruptLog, CutOff
+from eventstore.format.events import CheckpointBegun, Event, RetainedSnapshot
+from eventstore.format.positions import MAX_INDEX, Position, format_position, from_runs, position
+from eventstore.reading import LogPoint, Progress, few_collections, silent
+from projections.state.misfits import MISFITS, misfit
+from projections.state.node import NodeState
+
+if TYPE_CHECKING:
+    from eventstore.format.records import Record
+    from eventstore.reading import LogSource
+
+_UPDATE_EVERY = 16
+
+
+@dataclass(frozen=True, slots=True)
+class AsOf:
+    """The point in the log that a state is of."""
+
+    point: LogPoint
+    record_ms: int
+    """Time of the record, Unix time in milliseconds."""
+
+    def __str__(self) -> str:
+        """Return it as text."""
+        if not self.point.sequence:
+            return "before the first record"
+        return f"{self.place}, {shown.clock(self.record_ms)}"
+
+    @property
+    def place(self) -> str:
+        """The position; that of a whole record is its number."""
+        if self.point.index == MAX_INDEX:
+            return f"record {self.point.sequence}"
+        return f"position {format_position(position(self.point.sequence, self.point.index))}"
+
+    def fields(self) -> dict[str, object]:
+        """Return it as fields of a JSON object."""
+        place = self.place.rpartition(" ")[2]
+        return {"as_of": place, "time": shown.iso(self.record_ms) if self.point.sequence else None}
+
+
+class Replay:
+    """Folds a log from its beginning up to record ``last``, step by step."""
+
+    def __init__(
+        self,
+        source: LogSource,
+        last: int,
+        only: str | None = None,
+        progress: Progress = silent,
+    ) -> None:
+        """Begin before the first record; ``only`` folds the events of one session alone.
+
+        Raises CorruptLog when the log does not begin where it may, or misses its end.
+        """
+        source.require_whole()
+        self.state = NodeState(source.begin)
+        self.origins = Origins()
+        self._source = source
+        self._progress = progress
+        self._records = source.records(source.begin, last)
+        self._only = only
+        self._done = source.begin - 1
+        self._time_ms = 0
+
+    async def to(self, point: LogPoint) -> AsOf:
+        """Fold up to a point behind the last one; return what ``state`` is of then.
+
+        After a point in the middle of a record there is no next step. A turn takes effect with
+        its last part. Raises CorruptLog and UnreadableEvent, and CutOff for a point so close to
+        where the log was cut that the state cannot be known there.
+        """
+        with few_collections(), self._progress("folding", point.sequence) as update:
+            while self._done < point.sequence:
+                record = await anext(self._records)
+                self._done = record.sequence
+                self._time_ms = record.time_ms
+                if record.sequence == point.sequence and point.index != MAX_INDEX:
+                    record = head(record, point.index)
+                self.origins.take(record, self.state)
+                fold(self.state, record, self._only)
+                if record.sequence % _UPDATE_EVERY == 0:
+                    update(record.sequence)
+        as_of = AsOf(point, self._time_ms)
+        if self.state.partial:
+            raise await self._too_early(as_of)
+        return as_of
+
+    async def _too_early(self, as_of: AsOf) -> CutOff:
+        """Return the error that names the first record whose state can be rebuilt."""
+        source = self._source
+        missing = f"the state as of {as_of} cannot be rebuilt"
+        if as_of.point.sequence < source.begin:
+            missing = f"no state before record {source.begin} can be rebuilt"
+        state = NodeState(source.begin)
+        doing = "looking for the first state"
+        with few_collections(), self._progress(doing, source.last) as update:
+            async for record in source.records(source.begin, source.last):
+                fold(state, record, only="")
+                if not state.partial:
+                    since = f"record {record.sequence}, {shown.clock(record.time_ms)}"
+                    return CutOff(
+                        f"{missing}: {source.beginning()}; states can be rebuilt from {since} on"
+                    )
+                if record.sequence % _UPDATE_EVERY == 0:
+                    update(record.sequence)
+        raise CorruptLog(source.begin, "begins the log, and no whole checkpoint follows it")
+
+
+class Origins:
+    """Where retained messages stood before checkpoints repeated them."""
+
+    def __init__(self) -> None:
+        self._first: dict[Position, Position] = {}
+
+    def take(self, record: Record, state: NodeState) -> None:
+        """Follow the record that is folded next."""
+        if any(raw.get("e") in _REPEATING for raw in record.raw_events):
+            base = position(record.sequence, 0)
+            for index, event in record.events():
+                self._follow(event, base + index, state)
+
+    def _follow(self, event: Event, at: Position, state: NodeState) -> None:
+        known = self._first
+        if isinstance(event, CheckpointBegun):  # forget what is no longer retained
+            current = (message.ref for message in state.retained.all())
+            self._first = {ref: known[ref] for ref in current if ref in known}
+        elif isinstance(event, RetainedSnapshot) and event.session is None:
+            for new, old in enumerate(from_runs(event.refs), at):
+                known[new] = known.get(old, old)
+
+    def of(self, ref: Position) -> Position:
+        """Return the earliest known position of a retained message."""
+        return self._first.get(ref, ref)
+
+
+_REPEATING = frozenset({"CheckpointBegun", "RetainedSnapshot"})
+
+
+def fold(state: NodeState, record: Record, only: str | None = None) -> None:
+    """Fold a record; raise CorruptLog when its events do not fit together."""
+    try:
+        state.apply_record(record, only)
+    except MISFITS as error:
+        raise misfit(record, error) from error
+
+
+def head(record: Record, index: int) -> Record:
+    """Return a record with only those of its events that begin at or before an index."""
+    count = sum(1 for at, _ in record.events() if at <= index)
+    return replace(record, raw_events=record.raw_events[:count])

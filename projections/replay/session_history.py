@@ -1,0 +1,350 @@
+"""The history of one session, kept so that its state at any position is found quickly.
+
+The log is folded once, from its beginning to its end, by the fold of the broker; what does not
+concern the session is passed over. Kept are where the session's events stand and, every so many
+of them, its state. A state in between is that plus the few events that follow, which are read
+again from the log. All of it is bounded: states get fewer as they get larger or more, and of a
+session with very many events only the latest ones are kept.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections import OrderedDict
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
+
+import orjson
+
+from eventstore.format.events import (
+    CheckpointBegun,
+    CheckpointCompleted,
+    MessagesCarried,
+    RetainedSnapshot,
+    SessionSnapshot,
+)
+from eventstore.format.positions import INDEX_BITS, Position, position
+from eventstore.format.turn_parts import Turns
+from eventstore.reading import few_collections
+from projections.state.misfits import MISFITS, misfit
+from projections.state.node import NodeState
+from projections.state.retained import RetainedIndex
+from projections.state.snapshot import Part, decode, encode
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+    from contextlib import AbstractAsyncContextManager
+
+    from eventstore.format.events import Event
+    from eventstore.format.records import Record
+    from eventstore.reading import LogSource
+    from projections.state.session import SessionState
+
+MOST_EVENTS = 400_000
+"""Events of a session that are kept; of more, the older half is forgotten."""
+STATE_BYTES = 16 * 1024 * 1024
+"""What the kept states of one session may take."""
+MOST_STATES = 1024
+_FIRST_INTERVAL = 64
+"""Events between two kept states, at first."""
+_BYTES_AN_EVENT = 256
+"""Bytes of a state for which the next one is kept one event later: encoding takes time."""
+_CACHED = 100_000
+"""Events that stay in memory after they were looked at, unless more lie between two states."""
+_READ_AT_ONCE = 16
+_REPEATING = (SessionSnapshot, RetainedSnapshot)
+"""Events of a session that repeat what is known; nothing happened to it."""
+_NODE_EVENTS = frozenset({"CheckpointBegun", "CheckpointCompleted", "MessagesCarried"})
+
+
+class SessionEvent(NamedTuple):
+    """An event of the session."""
+
+    at: Position
+    time_ms: int
+    event: Event
+
+
+@dataclass(frozen=True, slots=True)
+class SessionMoment:
+    """The session as of a moment."""
+
+    number: int
+    """How many of its events had happened, of those that are kept."""
+    state: SessionState | None
+    """None: there was no such session."""
+    before: SessionState | None
+    """The state before the last of these events and those that took effect with it."""
+    last: SessionEvent | None
+    """The last of these events; None if it is not kept."""
+    earlier: Position | None
+    """Where the event before took effect; None if it is not kept."""
+    later: Position | None
+    """Where the next one does; None: there is none."""
+
+
+class _Kept(NamedTuple):
+    number: int
+    """Events before it."""
+    parts: bytes
+    """The state; empty: there is no session."""
+
+
+class _Unretained(RetainedIndex):
+    """Forgets what is retained: it is not asked for here, and payloads take room."""
+
+    def published(self, event: object, at: Position, payloads: Sequence[bytes]) -> None:
+        """Do nothing."""
+
+    def repeated(self, event: object, at: Position, payloads: Sequence[bytes]) -> None:
+        """Do nothing."""
+
+
+class SessionHistory:
+    """The events and states of one session, as far as the log goes.
+
+    ``begin`` is the first moment that is known: what is before it was cut off, or forgotten in a
+    log with very many events of the session. ``done`` is the last record that was
+    folded.
+    """
+
+    def __init__(self, name: str, begin: int, lock: AbstractAsyncContextManager[object]) -> None:
+        """Begin with the first record of a log, ``begin``.
+
+        ``lock``, such as an ``asyncio.Lock``, is held while a state is looked up, and for each
+        record that is folded.
+        """
+        self.name = name
+        self.first_record = begin
+        self.begin: Position = position(begin, 0)
+        self.done = begin - 1
+        self.done_ms = 0
+        self.forgotten = 0
+        """Events that are no longer kept."""
+        self._node = _fresh(begin)
+        self._turns = Turns()
+        # Where events took effect; an event of a turn in several parts stands before that.
+        self._effective = array("Q")
+        self._positions = array("Q")
+        self._times = array("q")
+        self._kept: list[_Kept] = []
+        self._bytes = 0
+        self._interval = _FIRST_INTERVAL
+        self._due = 0
+        self._stretches: OrderedDict[int, list[SessionEvent]] = OrderedDict()
+        self._still = lock
+        if not self._node.partial:
+            self._keep()
+
+    def __len__(self) -> int:
+        """Return the number of events that are kept."""
+        return len(self._positions)
+
+    @property
+    def partial(self) -> bool:
+        """The log was cut, and nothing is known before its first whole checkpoint."""
+        return self._node.partial
+
+    @property
+    def state(self) -> SessionState | None:
+        """The state after the last record."""
+        return self._node.sessions.peek(self.name)
+
+    @property
+    def carried(self) -> dict[int, list[int]]:
+        """Records that were cut off -> those that repeat messages of them."""
+        return self._node.carried
+
+    # ------------------------------------------------------------------------- folding
+
+    async def grow(
+        self, source: LogSource, last: int, pause: Callable[[int], Awaitable[None]]
+    ) -> None:
+        """Fold on up to a record; ``pause`` is awaited after each, with its sequence.
+
+        Raises CorruptLog, UnreadableEvent, CutMeanwhile; the history is of no use after that.
+        """
+        if self.done >= last:
+            return
+        with few_collections():
+            async for record in source.records(self.done + 1, last):
+                async with self._still:
+                    self._follow(record)
+                self.done, self.done_ms = record.sequence, record.time_ms
+                await pause(record.sequence)
+
+    def _follow(self, record: Record) -> None:
+        try:
+            self._take(record)
+        except MISFITS as error:
+            raise misfit(record, error) from error
+
+    def _take(self, record: Record) -> None:
+        _, complete = self._turns.take(record)
+        for part in complete:
+            if any(_concerns(raw, self.name) for raw in part.raw_events):
+                self._fold(part, position(record.sequence, 0))
+
+    def _fold(self, part: Record, turn: Position) -> None:
+        """Fold the events of a part of a turn that is complete with the record at ``turn``."""
+        base = position(part.sequence, 0)
+        node = self._node
+        for index, event in part.events():
+            session = getattr(event, "session", None)
+            if session is None:
+                if isinstance(event, (CheckpointBegun, CheckpointCompleted, MessagesCarried)):
+                    node.apply(event, base + index, part.time_ms)
+            elif session == self.name:
+                node.apply(event, base + index, part.time_ms)
+                if not node.partial and type(event) not in _REPEATING:
+                    self._note(base + index, max(base + index, turn), part.time_ms)
+            if not self._kept and not node.partial:
+                self.begin = max(base + index, turn)
+                self._keep()
+
+    def _note(self, at: Position, effective: Position, time_ms: int) -> None:
+        self._positions.append(at)
+        self._effective.append(effective)
+        self._times.append(time_ms)
+        self._due -= 1
+        if self._due <= 0:
+            self._keep()
+        if len(self) > MOST_EVENTS:
+            self._forget()
+
+    def _keep(self) -> None:
+        """Keep the state as it is now."""
+        state = self._node.sessions.get(self.name)
+        parts = b"" if state is None else orjson.dumps(encode(state))
+        self._kept.append(_Kept(self.forgotten + len(self), parts))
+        self._bytes += len(parts)
+        while len(self._kept) > MOST_STATES or (self._bytes > STATE_BYTES and len(self._kept) > 2):
+            # The first one stays: all others can be made from it.
+            del self._kept[1::2]
+            self._bytes = sum(len(one.parts) for one in self._kept)
+            self._interval *= 2
+            self._stretches.clear()
+        self._due = max(self._interval, len(parts) // _BYTES_AN_EVENT)
+
+    def _forget(self) -> None:
+        """Forget the older half of the events."""
+        half = self.forgotten + len(self) // 2
+        kept = [one for one in self._kept if one.number >= half]
+        if not kept:
+            self._keep()
+            kept = self._kept[-1:]
+        gone = kept[0].number - self.forgotten
+        self._kept = kept
+        self._bytes = sum(len(one.parts) for one in kept)
+        self._stretches.clear()
+        # The state that is kept first is that after the last event that goes.
+        self.begin = self._effective[gone - 1]
+        for column in (self._positions, self._effective, self._times):
+            del column[:gone]
+        self.forgotten += gone
+
+    # ------------------------------------------------------------------------- looking
+
+    def number_at(self, at: Position) -> int:
+        """Return how many of the events that are kept had happened at a position."""
+        return bisect_right(self._effective, at)
+
+    def position_of(self, number: int) -> Position:
+        """Return from which position on an event, counted from 0, has happened."""
+        return self._effective[number]
+
+    def counts(self, buckets: Sequence[Position]) -> list[int]:
+        """Return how many events lie between neighbours of these positions."""
+        ends = [bisect_left(self._effective, one) for one in buckets]
+        return [after - before for before, after in pairwise(ends)]
+
+    async def at(self, source: LogSource, at: Position) -> SessionMoment:
+        """Return the session as of a position, which is not before ``begin``.
+
+        Raises CorruptLog and CutMeanwhile.
+        """
+        async with self._still:
+            return await self._at(source, at)
+
+    async def _at(self, source: LogSource, at: Position) -> SessionMoment:
+        number = self.number_at(at)
+        effective = self._effective
+        later = effective[number] if number < len(self) else None
+        if not number:
+            return SessionMoment(0, _thawed(self.name, self._kept[0]), None, None, None, later)
+        # A turn in several parts takes effect at one position.
+        first = bisect_left(effective, effective[number - 1])
+        before = await self._after(source, first)
+        (last,) = await self._between(source, number - 1, number)
+        state = await self._after(source, number)
+        earlier = effective[first - 1] if first else None
+        return SessionMoment(number, state, before, last, earlier, later)
+
+    async def _after(self, source: LogSource, number: int) -> SessionState | None:
+        """Return the state after so many of the events that are kept."""
+        absolute = number + self.forgotten
+        index = bisect_right(self._kept, absolute, key=_number) - 1
+        kept = self._kept[index]
+        node = _fresh(1)
+        state = _thawed(self.name, kept)
+        if state is not None:
+            node.sessions[self.name] = state
+        for one in await self._between(source, kept.number - self.forgotten, number):
+            node.apply(one.event, one.at, one.time_ms)
+        return node.sessions.get(self.name)
+
+    async def _between(self, source: LogSource, first: int, last: int) -> list[SessionEvent]:
+        """Return the events from one number up to another; they lie in one stretch."""
+        if first == last:
+            return []
+        index = bisect_right(self._kept, first + self.forgotten, key=_number) - 1
+        start = self._kept[index].number - self.forgotten
+        stretch = self._stretches.get(start)
+        if stretch is None or len(stretch) < last - start:
+            stop = len(self)
+            if index + 1 < len(self._kept):
+                stop = self._kept[index + 1].number - self.forgotten
+            stretch = await self._read(source, start, stop)
+            self._stretches[start] = stretch
+        self._stretches.move_to_end(start)
+        while len(self._stretches) > 1 and sum(map(len, self._stretches.values())) > _CACHED:
+            self._stretches.popitem(last=False)
+        return stretch[first - start : last - start]
+
+    async def _read(self, source: LogSource, first: int, last: int) -> list[SessionEvent]:
+        wanted = list(zip(self._positions[first:last], self._times[first:last], strict=True))
+        times = dict(wanted)
+        found: dict[Position, SessionEvent] = {}
+        sequences = sorted({at >> INDEX_BITS for at, _ in wanted})
+        for start in range(0, len(sequences), _READ_AT_ONCE):
+            for record in await source.some(sequences[start : start + _READ_AT_ONCE]):
+                base = position(record.sequence, 0)
+                if not any(_concerns(raw, self.name) for raw in record.raw_events):
+                    continue
+                for index, event in record.events():
+                    if base + index in times:
+                        found[base + index] = SessionEvent(base + index, record.time_ms, event)
+        return [found[at] for at, _ in wanted]
+
+
+def _fresh(begin: int) -> NodeState:
+    node = NodeState(begin)
+    node.retained = _Unretained()
+    return node
+
+
+def _concerns(raw: dict[str, object], name: str) -> bool:
+    return raw.get("session") == name or raw.get("e") in _NODE_EVENTS
+
+
+def _number(kept: _Kept) -> int:
+    return kept.number
+
+
+def _thawed(name: str, kept: _Kept) -> SessionState | None:
+    if not kept.parts:
+        return None
+    parts: list[Part] = orjson.loads(kept.parts)
+    return decode(name, parts)

@@ -1,0 +1,182 @@
+"""Topics: those that a filter matches, and those of messages that events name by position."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import OrderedDict
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from eventstore.format.events import MessagePublished, MessagesCarried, RetainedSnapshot
+from eventstore.format.positions import INDEX_BITS, Position, from_runs, position
+from eventstore.reading import Progress, silent
+from projections.audit.message_story import topic_of
+from protocol.mqtt.topic_trie import FilterTrie
+from protocol.mqtt.topics import validate_topic_filter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from eventstore.format.events import Event
+    from eventstore.reading import LogSource
+
+_KNOWN_TOPICS = 100_000
+_KNOWN_MESSAGES = 1_000_000
+_LOAD = 256
+
+
+class Published(NamedTuple):
+    """What is known of a published message without reading its payload."""
+
+    topic: str
+    size: int
+    """Payload bytes."""
+    time_ms: int | None = None
+    """When it was recorded (Unix, milliseconds); None: unknown, a repetition does not tell."""
+
+
+def topic_matcher(topic_filter: str) -> Callable[[str], bool]:
+    """Return a function that tells whether a filter matches a topic.
+
+    Raises TopicError for a bad filter.
+    """
+    validate_topic_filter(topic_filter)
+    trie: FilterTrie[bool] = FilterTrie()
+    trie.insert(topic_filter, "", True)
+    known: dict[str, bool] = {}
+
+    def matches(topic: str) -> bool:
+        found = known.get(topic)
+        if found is None:
+            if len(known) >= _KNOWN_TOPICS:
+                known.clear()
+            found = known[topic] = bool(trie.match(topic))
+        return found
+
+    return matches
+
+
+class _Held(NamedTuple):
+    """Messages of one event, adjacent in the log."""
+
+    first: Position
+    """Position of the first one."""
+    messages: int
+    event: MessagePublished | MessagesCarried | RetainedSnapshot
+    start: int
+    """Index in the event of the first one."""
+    time_ms: int | None
+
+
+class Topics(Protocol):
+    """Known messages by position."""
+
+    def get(self, ref: Position) -> Published | None:
+        """Return what is known of a message; None if it is not loaded."""
+
+
+class TopicBook:
+    """The topics of messages by position: a bounded number in memory, the rest read from the log.
+
+    Messages from before a log that was cut are known if the log repeats them. ``carriers`` tells
+    where: records that were cut off -> those that repeat messages of them. Without it only what
+    was noted is known, unless ``thorough``: then the log is searched for them once they matter.
+    """
+
+    def __init__(
+        self,
+        source: LogSource,
+        carriers: Mapping[int, list[int]] | None = None,
+        *,
+        thorough: bool = False,
+        progress: Progress = silent,
+    ) -> None:
+        self._source = source
+        self._progress = progress
+        self._carriers = carriers
+        self._thorough = thorough
+        self._records: OrderedDict[int, list[_Held]] = OrderedDict()
+        self._count = 0
+
+    def note(
+        self, base: Position, events: Iterable[tuple[int, Event]], time_ms: int | None = None
+    ) -> None:
+        """Remember what a record published.
+
+        ``base`` is its position, ``events`` are all of it, ``time_ms`` is when it was recorded.
+        """
+        sequence = base >> INDEX_BITS
+        if sequence in self._records:
+            return
+        found: list[_Held] = []
+        for at, one in events:
+            if isinstance(one, MessagePublished):
+                found.append(_Held(base + at, one.count, one, 0, time_ms))
+            elif isinstance(one, RetainedSnapshot) and one.session is None:
+                found.append(_Held(base + at, one.count, one, 0, None))
+            elif isinstance(one, MessagesCarried):
+                for start, ref in enumerate(from_runs(one.refs)):
+                    self._note_carried(_Held(ref, 1, one, start, None))
+        self._records[sequence] = found
+        self._count += _weight(found)
+        while self._count > _KNOWN_MESSAGES and len(self._records) > 1:
+            _, gone = self._records.popitem(last=False)
+            self._count -= _weight(gone)
+
+    def _note_carried(self, one: _Held) -> None:
+        sequence = one.first >> INDEX_BITS
+        if sequence not in self._records:
+            self._records[sequence] = []
+            self._count += 1
+        held = self._records[sequence]
+        at = bisect_left(held, one.first, key=_first)
+        if at == len(held) or held[at].first != one.first:
+            held.insert(at, one)
+            self._count += 1
+
+    async def load(self, refs: Iterable[Position]) -> None:
+        """Load the messages with these positions. Raises CorruptLog or CutMeanwhile."""
+        unknown = {ref >> INDEX_BITS for ref in refs if self.get(ref) is None}
+        first = self._source.first
+        gone = {sequence for sequence in unknown if sequence < first}
+        if gone and self._carriers is None:
+            self._carriers = await self._look() if self._thorough else {}
+        wanted = unknown - gone
+        for sequence in gone:
+            carriers = self._carriers.get(sequence, ()) if self._carriers else ()
+            wanted.update(at for at in carriers if at >= first)
+        missing = sorted(wanted - self._records.keys())
+        for start in range(0, len(missing), _LOAD):
+            for record in await self._source.some(missing[start : start + _LOAD]):
+                self.note(position(record.sequence, 0), record.events(), record.time_ms)
+
+    async def _look(self) -> dict[int, list[int]]:
+        """Return the records that repeat messages, by the records that the messages were in."""
+        found: dict[int, list[int]] = {}
+        doing = "looking for messages from before the cut"
+        with self._progress(doing, self._source.last) as update:
+            async for record in self._source.records_with([b'"MessagesCarried"'], update):
+                for _, event in record.events():
+                    if isinstance(event, MessagesCarried):
+                        for old in {ref >> INDEX_BITS for ref in from_runs(event.refs)}:
+                            found.setdefault(old, []).append(record.sequence)
+        return found
+
+    def get(self, ref: Position) -> Published | None:
+        """Return what is known of a message; None if it is not loaded."""
+        held = self._records.get(ref >> INDEX_BITS)
+        if not held:
+            return None
+        first, messages, event, start, time_ms = held[bisect_right(held, ref, key=_first) - 1]
+        if not 0 <= ref - first < messages:
+            return None
+        offset = ref - first + start
+        size = event.sizes if isinstance(event.sizes, int) else event.sizes[offset]
+        return Published(topic_of(event, offset), size, time_ms)
+
+
+def _first(held: _Held) -> Position:
+    return held.first
+
+
+def _weight(held: list[_Held]) -> int:
+    return sum(one.messages for one in held) + 1

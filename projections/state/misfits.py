@@ -1,0 +1,19 @@
+"""Events that do not fit together: what folding them raises, and the error that says so."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from eventstore.errors import CorruptLog
+
+if TYPE_CHECKING:
+    from eventstore.format.records import Record
+
+MISFITS: Final = (ValueError, KeyError, IndexError, TypeError, AttributeError)
+"""What is raised for events and snapshots that do not fit together."""
+
+
+def misfit(record: Record, error: Exception) -> CorruptLog:
+    """Return the error for a record whose events do not fit to what was before."""
+    what = f"holds an event that does not fit: {type(error).__name__}"
+    return CorruptLog(record.sequence, what)

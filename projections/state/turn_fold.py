@@ -1,0 +1,90 @@
+"""The fold of events that several sessions share, as the broker that decides them applies it.
+
+What is read back from a log has the events of single sessions in their place; both folds come to
+the same state (``tests/projections/test_turn_fold.py``).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from eventstore.format.positions import from_runs
+from eventstore.format.turn_events import indices
+from projections.state.session import InFlight, SessionState, complete
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from eventstore.format.positions import Position
+    from eventstore.format.turn_events import (
+        TurnAcked,
+        TurnDelivered,
+        TurnPublished,
+        TurnReleased,
+    )
+    from projections.state.session_table import SessionTable
+
+Touched = dict[str, "Position"]
+
+
+def states_of(
+    table: SessionTable, names: Sequence[str], touched: Touched | None
+) -> list[SessionState]:
+    """Return the states of sessions; note them as changed, with the version that is saved."""
+    live = table.live
+    found: list[SessionState] = []
+    for name in names:
+        state = live.get(name) or table.get(name)
+        if state is None:
+            raise LookupError(f"there is no session {name!r}")
+        if touched is not None and name not in touched:
+            touched[name] = state.saved
+        found.append(state)
+    return found
+
+
+def published(states: Sequence[SessionState], event: TurnPublished, at: Position) -> None:
+    """Apply publications: those of QoS 2 wait for their PUBREL."""
+    if event.qos == 2:
+        by = indices(event.by, event.sessions, event.count)
+        for ref, (index, pid) in enumerate(zip(by, event.pids, strict=True), at):
+            states[index].inbound[pid] = ref
+
+
+def delivered(states: Sequence[SessionState], event: TurnDelivered, time_ms: int) -> None:
+    """Apply deliveries: PUBACK or PUBREC is awaited."""
+    qos, pids = event.qos, event.pids
+    held = [
+        state.subscription(topic_filter)
+        for state, topic_filter in zip(states, event.filters, strict=True)
+    ]
+    by = indices(event.by, event.sessions, len(pids))
+    for index, pid, ref in zip(by, pids, from_runs(event.refs), strict=True):
+        state, one = states[index], held[index]
+        state.inflight[pid] = InFlight(ref, qos, one, time_ms)
+        state.last_pid = pid
+        one.outstanding += 1
+
+
+def acked(states: Sequence[SessionState], event: TurnAcked, time_ms: int) -> None:
+    """Apply acknowledgements of one kind."""
+    pids, kind = event.pids, event.kind
+    by = indices(event.by, event.sessions, len(pids))
+    if kind == "Received":
+        for index, pid in zip(by, pids, strict=True):
+            state = states[index]
+            sent = state.inflight.pop(pid, None)
+            if sent is not None:
+                state.releasing[pid] = sent._replace(sent_ms=time_ms)
+        return
+    of_acked = kind == "Acked"
+    for index, pid in zip(by, pids, strict=True):
+        state = states[index]
+        complete(state, state.inflight if of_acked else state.releasing, (pid,))
+
+
+def released(states: Sequence[SessionState], event: TurnReleased) -> None:
+    """Apply releases: the messages took effect."""
+    by = indices(event.by, event.sessions, len(event.pids))
+    for index, pid in zip(by, event.pids, strict=True):
+        states[index].inbound.pop(pid, None)

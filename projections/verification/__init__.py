@@ -1,0 +1,7 @@
+"""Whether a log is intact: its records, its events, and what its checkpoints repeat."""
+
+from projections.verification.checkpoint_check import CheckpointCheck
+from projections.verification.event_checks import event_problem
+from projections.verification.log_verifier import LogVerifier, verify_log
+
+__all__ = ["CheckpointCheck", "LogVerifier", "event_problem", "verify_log"]

@@ -1,0 +1,281 @@
+"""Whether what the checkpoints of a log repeat agrees with the log without them.
+
+The log is folded once more. Where the fold is complete, every snapshot must equal what was
+folded, and every cut must leave a log that is whole.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+
+from eventstore import shown
+from eventstore.format import run_text
+from eventstore.format.events import (
+    CheckpointBegun,
+    CheckpointCompleted,
+    Event,
+    LogCut,
+    MessagePublished,
+    RetainedSnapshot,
+    SessionOpened,
+    SessionSnapshot,
+)
+from eventstore.format.positions import INDEX_BITS, Position, format_position, from_runs, position
+from projections.state.misfits import MISFITS
+from projections.state.node import NodeState
+from projections.state.retained import RetainedMessage
+from projections.state.snapshot import Part, decode, encode, expanded, reference_runs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from eventstore.format.records import Record
+    from projections.state.session import SessionState, SubscriptionState
+
+_NAMED = 3
+
+
+_Check: TypeAlias = "Callable[[CheckpointCheck, Any, Position, Sequence[bytes]], None]"
+
+
+class CheckpointCheck:
+    """Folds the records of a log in order; reports what is wrong in its checkpoints and cuts."""
+
+    def __init__(self, report: Callable[[int, str], None], begin: int) -> None:
+        """Begin with record ``begin``; call ``report(sequence, what)`` for every problem."""
+        self._report = report
+        self._state = NodeState(begin)
+        self._turn: list[tuple[Record, list[tuple[int, Event]]]] = []
+        self._begun: CheckpointBegun | None = None
+        self._links: dict[int, tuple[bytes, int]] = {}
+        """Record with which a checkpoint begins -> what it continues, and its time."""
+        self._sessions: set[str] = set()
+        """Sessions that the checkpoint has still to repeat."""
+        self._retained: dict[str, Position] = {}
+        """Topics that the checkpoint found retained, with the position of the message."""
+        self._waiting: set[Position] = set()
+        """Retained QoS 2 messages, not yet released, of the session that was repeated last."""
+        self._counts = [0, 0]
+        self._parts: list[Part] = []
+
+    @property
+    def partial(self) -> bool:
+        """Whether the state is not known yet."""
+        return self._state.partial
+
+    def lose_track(self, sequence: int) -> None:
+        """Begin again behind a record: what is known is no longer right."""
+        self._turn = []
+        self._begun = None
+        self._state = NodeState(sequence + 1)
+        self._sessions, self._retained, self._waiting = set(), {}, set()
+
+    def take(self, record: Record, events: list[tuple[int, Event]]) -> None:
+        """Fold the next record and its events; a turn counts when its last part is there."""
+        if record.part == 0 and record.last:  # nearly all
+            self._turn = []
+            self._fold(record, events)
+            return
+        if record.part == 0:
+            self._turn = []
+        self._turn.append((record, events))
+        if record.last:
+            turn, self._turn = self._turn, []
+            if turn[0][0].part == 0:
+                for part in turn:
+                    self._fold(*part)
+
+    def _fold(self, record: Record, events: list[tuple[int, Event]]) -> None:
+        apply, checks = self._state.apply, self._CHECKS
+        base, time_ms = position(record.sequence, 0), record.time_ms
+        index = 0
+        try:
+            for index, event in events:
+                kind = type(event)
+                if kind in checks:
+                    payloads: Sequence[bytes] = ()
+                    if isinstance(event, RetainedSnapshot):
+                        payloads = record.payloads(event)
+                    if kind is CheckpointBegun:
+                        self._links[record.sequence] = (record.previous, time_ms)
+                    checks[kind](self, event, base + index, payloads)
+                    apply(event, base + index, time_ms, payloads)
+                elif type(event) is MessagePublished and event.retain:
+                    apply(event, base + index, time_ms, record.payloads(event))
+                else:
+                    apply(event, base + index, time_ms)
+        except MISFITS as error:
+            self._report(
+                record.sequence, f"entry {index}: does not fit what was before: {error!r:.100}"
+            )
+            self.lose_track(record.sequence)
+
+    def _report_at(self, at: Position, what: str) -> None:
+        self._report(at >> INDEX_BITS, f"entry {at & ((1 << INDEX_BITS) - 1)}: {what}")
+
+    # Checkpoints.
+
+    def _checkpoint(self, event: CheckpointBegun, _at: Position, _: Sequence[bytes]) -> None:
+        self._begun = event
+        self._counts = [0, 0]
+        self._sessions, self._retained, self._waiting = set(), {}, set()
+        if not self.partial:
+            self._sessions = set(self._state.sessions)
+            retained = self._state.retained
+            self._retained = {message.topic: message.ref for message in retained.all()}
+
+    def _opened(self, event: SessionOpened, _at: Position, _: Sequence[bytes]) -> None:
+        if not event.resumed:  # a session that began after the checkpoint did
+            self._sessions.discard(event.session)
+
+    def _session(self, event: SessionSnapshot, at: Position, _: Sequence[bytes]) -> None:
+        if event.part == 0:
+            self._parts = []
+        self._parts.append(event.state)
+        if not event.last:
+            return
+        parts, self._parts = self._parts, []
+        name = event.session
+        self._counts[0] += 1
+        self._sessions.discard(name)
+        if self.partial:
+            decode(name, parts)  # must be possible
+            return
+        self._check_waiting(at)
+        state = self._state.sessions.peek(name)
+        if state is None:
+            self._report_at(at, f"repeats session {shown.name(name)}, which does not exist")
+            return
+        self._waiting = {message.ref for message in self._state.retained.pending(name)}
+        if parts != encode(state):  # it may be encoded differently
+            wrong = _differences(state, decode(name, parts))
+            if wrong:
+                self._report_at(at, f"repeats session {shown.name(name)} with other {wrong}")
+
+    def _check_waiting(self, at: Position) -> None:
+        if self._waiting:
+            count = shown.counted(len(self._waiting), "message")
+            self._report_at(at, f"before it {count} that wait for a PUBREL were not repeated")
+            self._waiting = set()
+
+    def _messages(self, event: RetainedSnapshot, at: Position, payloads: Sequence[bytes]) -> None:
+        refs = from_runs(event.refs)
+        if event.session is None:
+            self._counts[1] += event.count
+        if self.partial:
+            return
+        retained = self._state.retained
+        pending: dict[Position, RetainedMessage] = {}
+        if event.session is not None:
+            pending = {one.ref: one for one in retained.pending(event.session)}
+            self._waiting.difference_update(refs)
+        columns = zip(event.topics, payloads, event.qos, refs, strict=True)
+        for number, (topic, payload, qos, ref) in enumerate(columns, at):
+            known = retained.get(topic) if event.session is None else pending.get(ref)
+            if known != RetainedMessage(topic, payload, qos, ref):
+                self._report_at(
+                    number,
+                    f"repeats a message on {shown.name(topic)} from {format_position(ref)} that is "
+                    "not retained so",
+                )
+
+    def _completed(self, event: CheckpointCompleted, at: Position, _: Sequence[bytes]) -> None:
+        begun, self._begun = self._begun, None
+        if begun is None:
+            if not self.partial:
+                self._report_at(at, f"completes checkpoint {event.checkpoint}, which was not begun")
+            return
+        self._check_waiting(at)
+        if [event.sessions, event.retained] != self._counts or begun.checkpoint != event.checkpoint:
+            sessions, retained = self._counts
+            self._report_at(
+                at,
+                f"says that checkpoint {event.checkpoint} has {event.sessions:,} sessions and "
+                f"{event.retained:,} retained messages, but it has {sessions:,} and {retained:,}",
+            )
+        left = sorted(name for name in self._sessions if name in self._state.sessions)
+        if left:
+            self._report_at(at, f"the checkpoint does not repeat sessions {_several(left)}")
+        get = self._state.retained.get
+        same = (topic for topic, ref in self._retained.items() if _ref(get(topic)) == ref)
+        if topics := sorted(same):
+            self._report_at(
+                at, f"the checkpoint does not repeat what is retained on {_several(topics)}"
+            )
+        self._sessions, self._retained = set(), {}
+
+    # Cuts.
+
+    def _cut(self, event: LogCut, at: Position, _: Sequence[bytes]) -> None:
+        if self.partial or event.first < self._state.begin:
+            return
+        begun = [one.begun >> INDEX_BITS for one in self._state.checkpoints]
+        if event.first not in begun:
+            self._report_at(
+                at, f"cuts the log before record {event.first}, where no whole checkpoint begins"
+            )
+            return
+        link, time_ms = self._links[event.first]
+        if (event.link, event.begins_ms) != (link.hex(), time_ms):
+            self._report_at(
+                at, f"cuts the log before record {event.first}, but describes another one"
+            )
+        self._check_carried(event, at)
+        self._links = {first: one for first, one in self._links.items() if first >= event.first}
+
+    def _check_carried(self, event: LogCut, at: Position) -> None:
+        """Report messages that are cut off although sessions need them."""
+        state, before = self._state, position(event.first, 0)
+        for name in state.sessions.names():
+            held = state.sessions.peek(name) if state.sessions.holds(name, before) else None
+            for ref in expanded(reference_runs(held), before) if held is not None else ():
+                carriers = state.carried.get(ref >> INDEX_BITS, ())
+                if not any(one >= event.first for one in carriers):
+                    needed = f"session {shown.name(name)} needs message {format_position(ref)}"
+                    self._report_at(at, f"cuts off what is not repeated: {needed}")
+                    break
+
+    _CHECKS: ClassVar[dict[type, _Check]] = {
+        CheckpointBegun: _checkpoint,
+        CheckpointCompleted: _completed,
+        LogCut: _cut,
+        RetainedSnapshot: _messages,
+        SessionOpened: _opened,
+        SessionSnapshot: _session,
+    }
+
+
+def _ref(message: RetainedMessage | None) -> Position | None:
+    return None if message is None else message.ref
+
+
+def _several(names: list[str]) -> str:
+    return run_text.several(map(shown.name, names[:_NAMED]), len(names))
+
+
+def _differences(state: SessionState, other: SessionState) -> str:
+    """Return which facts of two states of a session differ; empty if none does."""
+    one, two = _facts(state), _facts(other)
+    return ", ".join(what for what, value in one.items() if value != two[what])
+
+
+def _facts(state: SessionState) -> dict[str, object]:
+    plain = ("connected", "clean", "generation", "level", "expiry", "user", "closed_ms", "will")
+    sent = {
+        what: [
+            (pid, one.ref, one.flags, one.subscription.filter, one.sent_ms)
+            for pid, one in table.items()
+        ]
+        for what, table in (("in flight", state.inflight), ("releasing", state.releasing))
+    }
+    return {
+        **{what: getattr(state, what) for what in plain},
+        "subscriptions": [_subscription(held) for held in state.subscriptions.values()],
+        **sent,
+        "inbound": state.inbound,
+        "last packet identifier": state.last_pid,
+    }
+
+
+def _subscription(held: SubscriptionState) -> tuple[object, ...]:
+    return held.filter, held.qos, held.active, held.queued_bytes, list(held.queue or ())

@@ -1,0 +1,109 @@
+"""Whether the parts of one event fit together: its columns, topics and payloads."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from eventstore.format.events import (
+    Delivered,
+    Event,
+    MessageDropped,
+    MessagePublished,
+    MessagesCarried,
+    Queued,
+    Released,
+    RetainedSnapshot,
+    WillArmed,
+)
+from eventstore.format.positions import count_runs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def event_problem(event: Event, area: int) -> str | None:
+    """Return what is wrong with an event; None if nothing is.
+
+    ``area`` is the size of the payload area of its record, in bytes.
+    """
+    check = _CHECKS.get(type(event))
+    return check(event, area) if check is not None else None
+
+
+_LENGTHS = "its columns differ in length"
+
+
+def _check_published(event: MessagePublished, area: int) -> str | None:
+    count, sizes, which = event.count, event.sizes, event.which
+    if (
+        count < 1
+        or (isinstance(sizes, list) and len(sizes) != count)
+        or (which and len(which) != count)
+        or (event.pids and count_runs(event.pids) != count)
+    ):
+        return _LENGTHS
+    topics = len(event.topics)
+    if not topics or (which and not 0 <= min(which) <= max(which) < topics):
+        return "a topic is missing"
+    size = sizes * count if isinstance(sizes, int) else sum(sizes)
+    if not 0 <= event.at <= event.at + size <= area:
+        return "its payloads are not in the record"
+    return None
+
+
+def _check_repeated(event: MessagesCarried | RetainedSnapshot, area: int) -> str | None:
+    count, sizes = event.count, event.sizes
+    if (
+        count < 1
+        or (isinstance(sizes, list) and len(sizes) != count)
+        or count_runs(event.refs) != count
+    ):
+        return _LENGTHS
+    size = sizes * count if isinstance(sizes, int) else sum(sizes)
+    if not 0 <= event.at <= event.at + size <= area:
+        return "its payloads are not in the record"
+    return None
+
+
+def _check_retained(event: RetainedSnapshot, area: int) -> str | None:
+    if not len(event.topics) == len(event.qos) == event.count:
+        return _LENGTHS
+    return _check_repeated(event, area)
+
+
+def _check_carried(event: MessagesCarried, area: int) -> str | None:
+    which, topics = event.which, len(event.topics)
+    if which and len(which) != event.count:
+        return _LENGTHS
+    if not topics or (which and not 0 <= min(which) <= max(which) < topics):
+        return "a topic is missing"
+    return _check_repeated(event, area)
+
+
+def _check_will(event: WillArmed, area: int) -> str | None:
+    inside = 0 <= event.at <= event.at + event.size <= area
+    return None if inside else "its payload is not in the record"
+
+
+def _check_columns(event: Delivered | Released, _area: int) -> str | None:
+    return None if count_runs(event.pids) == count_runs(event.refs) else _LENGTHS
+
+
+def _check_dropped(event: MessageDropped, _area: int) -> str | None:
+    return _LENGTHS if event.refs and count_runs(event.refs) != event.count else None
+
+
+def _check_queued(event: Queued, _area: int) -> str | None:
+    return None if event.refs else "it names no message"
+
+
+_CHECKS: dict[type, Callable[[Any, int], str | None]] = {
+    MessagePublished: _check_published,
+    WillArmed: _check_will,
+    Delivered: _check_columns,
+    Released: _check_columns,
+    MessageDropped: _check_dropped,
+    Queued: _check_queued,
+    MessagesCarried: _check_carried,
+    RetainedSnapshot: _check_retained,
+}

@@ -1,0 +1,216 @@
+"""Whether every record of a log is there, in order, intact and readable."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from eventstore.errors import CorruptLog, UnknownLogFormat
+from eventstore.format.events import Event, UnreadableEvent, entries
+from eventstore.format.records import GENESIS, ChainChecker, Record, decode_record
+from eventstore.log.log_start import (
+    LostBeginning,
+    RecordedCut,
+    check_beginning,
+    check_first,
+    find_cut,
+)
+from eventstore.reading import Progress, check_noted, few_collections, silent
+from eventstore.shown import name
+from projections.verification.checkpoint_check import CheckpointCheck
+from projections.verification.event_checks import event_problem
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from eventstore.reading import LogSource
+
+_UPDATE_EVERY = 16
+
+
+class LogVerifier:
+    """Checks what is stored, in order, and reports each problem; goes on behind a problem."""
+
+    def __init__(
+        self,
+        report: Callable[[int, str], None],
+        noted: tuple[int, bytes] | None,
+        begin: int = 1,
+        cut: RecordedCut | None = None,
+    ) -> None:
+        """Call ``report(sequence, what)`` for every problem.
+
+        ``noted`` is sequence and link of the last record that the broker noted as stored,
+        ``begin`` the first sequence of the log, ``cut`` the newest cut of a log that does not
+        begin with record 1.
+        """
+        self.records = 0
+        self.entries = 0
+        self.void = 0
+        """Parts of turns that never were complete: nothing of them was acknowledged."""
+        self.first_ms: int | None = None
+        self.last_ms: int | None = None
+        self._report = report
+        self._noted = noted
+        self._chain: ChainChecker | None = ChainChecker() if begin == 1 else None
+        self._next = begin
+        self._checkpoints = CheckpointCheck(report, begin)
+        self._check_beginning(begin, cut)
+        self._node: str | None = None
+        self._parts = 0
+        """Parts held of a turn that is not complete."""
+
+    def take(self, sequence: int, data: bytes) -> None:
+        """Check what is stored under the next sequence."""
+        if sequence != self._next:
+            self._gap(self._next, sequence - 1)
+        self._next = sequence + 1
+        try:
+            record = decode_record(sequence, data)
+        except CorruptLog as error:
+            self._report(sequence, error.what)
+            self._lose_track(sequence)
+            return
+        except UnknownLogFormat as error:
+            self._report(sequence, str(error))
+            self._lose_track(sequence)
+            return
+        self._check_place(record)
+        self._check_part(record)
+        self._check_events(record)
+        self.records += 1
+        if self.first_ms is None:
+            self.first_ms = record.time_ms
+        self.last_ms = record.time_ms
+
+    def end(self, last: int) -> None:
+        """Check that the log reaches record ``last``, and the one that was noted."""
+        self.skip(last)
+        if self._unknown_from:
+            self._report(self._unknown_from, "begins the log, and no whole checkpoint follows it")
+        if self._noted is not None and self._noted[0] >= self._next:
+            self._gap(self._next, self._noted[0])
+
+    def begin_again(self, begin: int, cut: RecordedCut | None) -> None:
+        """Go on at a record before which the broker has cut the log meanwhile."""
+        self._lose_track(begin - 1)
+        self._next = begin
+        self._check_beginning(begin, cut)
+
+    def skip(self, last: int) -> None:
+        """Go on behind a sequence up to which nothing more is stored."""
+        if self._next <= last:
+            self._gap(self._next, last)
+            self._next = last + 1
+
+    def unfinished(self) -> int:
+        """Return how many parts of a turn are at the end without its last one."""
+        return self._parts
+
+    def _gap(self, first: int, last: int) -> None:
+        what = "is missing or cannot be read"
+        if last > first:
+            what = f"and all up to {last} ({last - first + 1:,} records) are missing"
+        self._report(first, what)
+        self._lose_track(last)
+
+    def _lose_track(self, sequence: int) -> None:
+        self._chain = None
+        self._parts = 0
+        self._unknown_from = 0
+        self._checkpoints.lose_track(sequence)
+
+    def _check_beginning(self, begin: int, cut: RecordedCut | None) -> None:
+        self._cut = cut
+        self._unknown_from = begin if begin > 1 else 0
+        try:
+            check_beginning(begin, cut)
+        except LostBeginning as error:
+            self._report(error.sequence, error.what)
+
+    def _check_place(self, record: Record) -> None:
+        try:
+            if self._chain is not None:
+                self._chain.check(record)
+            else:
+                check_first(record, self._cut)
+            if self._noted is not None:
+                check_noted(self._noted, record)
+        except CorruptLog as error:
+            self._report(record.sequence, error.what)
+        if record.sequence == 1 and self._chain is None and record.previous != GENESIS:
+            self._report(1, "does not begin a log")
+        if self._node is not None and record.node != self._node:
+            self._report(record.sequence, f"is of another node, {name(record.node)}")
+        self._node = record.node
+        self._chain = ChainChecker(record.sequence, record.link)
+
+    def _check_part(self, record: Record) -> None:
+        if record.part == 0:
+            self.void += self._parts
+            self._parts = 0
+        elif record.part != self._parts:
+            self._report(
+                record.sequence, f"is part {record.part} of a turn, part {self._parts} is missing"
+            )
+            self._parts = record.part
+        self._parts = 0 if record.last else self._parts + 1
+
+    def _check_events(self, record: Record) -> None:
+        area = len(record.payload)
+        seen = 0
+        event: Event | None = None
+        events: list[tuple[int, Event]] = []
+        problem = False
+        try:
+            for seen, event in record.events():
+                events.append((seen, event))
+                what = event_problem(event, area)
+                if what is not None:
+                    self._report(record.sequence, f"entry {seen}: event {event.e}: {what}")
+                    problem = True
+        except UnreadableEvent as error:
+            said = str(error).removeprefix(f"record {record.sequence}, ")
+            self._report(record.sequence, f"cannot be read: {said}")
+            problem = True
+        if problem:
+            self._unknown_from = 0
+            self._checkpoints.lose_track(record.sequence)
+        else:
+            self._checkpoints.take(record, events)
+            if self._unknown_from and not self._checkpoints.partial:
+                self._unknown_from = 0
+        self.entries += seen + (entries(event) if event is not None else 0)
+
+
+async def verify_log(
+    source: LogSource, report: Callable[[int, str], None], progress: Progress = silent
+) -> LogVerifier:
+    """Check every record of a log; return what was read.
+
+    ``report(sequence, what)`` is called for every problem. Raises NatsUnavailable.
+    """
+    verifier = LogVerifier(report, source.noted, source.begin, source.cut)
+    last = source.last
+    with few_collections(), progress("verifying", last) as update:
+        position = source.begin
+        while position <= last:
+            before = position
+            async for sequence, data in source.stored(position, last):
+                if sequence != position and source.live:
+                    await _check_cut(source, position, verifier)
+                verifier.take(sequence, data)
+                position = sequence + 1
+                if sequence % _UPDATE_EVERY == 0:
+                    update(sequence)
+            if position == before:  # the server returns nothing from here on: look behind it
+                position += 1
+        verifier.end(last)
+    return verifier
+
+
+async def _check_cut(source: LogSource, position: int, verifier: LogVerifier) -> None:
+    """Find out whether a record is missing because the broker has cut the log meanwhile."""
+    first, last = await source.bounds()
+    if first > position:
+        cut = await find_cut(source.stored, first, last)
+        verifier.begin_again(first, cut)

@@ -1,0 +1,33 @@
+"""An authenticator that looks at nothing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from actors.authn.credentials import AuthResult, Verdict
+
+if TYPE_CHECKING:
+    from actors.authn.credentials import Credentials
+
+
+class Anonymous:
+    """Everybody may connect; a user name and password are accepted unseen."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[tuple[str, str]] = Counter()
+
+    def check_now(self, shown: Credentials) -> Verdict | None:
+        """Accept."""
+        return Verdict(AuthResult.ACCEPTED, shown.username, claimed=True)
+
+    async def check(self, shown: Credentials) -> Verdict:
+        """Accept."""
+        return Verdict(AuthResult.ACCEPTED, shown.username, claimed=True)
+
+    def holds(self, verdict: Verdict) -> bool:
+        """Say yes."""
+        return True
+
+    def close(self) -> None:
+        """Do nothing: there are no threads."""

@@ -1,0 +1,286 @@
+"""What many clients send in one round of the event loop is decided as columns, in one pass."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import pytest
+from harness import packets as p
+from harness.packets import Publish
+
+from actors.connection.turn import Turn
+from actors.kernel.kernel import Kernel
+from eventstore.format.records import HEADER_FROM
+from projections.state.digests import session_digest
+from simulation.world import SimClient, World, simulate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+SETTLED = 3.0
+
+
+def written(world: World) -> list[str]:
+    """The types of the events of the log, as they are written."""
+    found = []
+    for data in world.disk.records:
+        size = int.from_bytes(data[HEADER_FROM - 4 : HEADER_FROM], "big")
+        header = orjson.loads(data[HEADER_FROM : HEADER_FROM + size])
+        found += [event["e"] for event in header["events"]]
+    return found
+
+
+async def connected(world: World, count: int, qos: int) -> tuple[list[SimClient], list[SimClient]]:
+    """Publishers, and for each one subscriber; the topics are known, the clients no newcomers."""
+    subscribers = [await world.connect(f"s{at}", filters=[(f"t/{at}", qos)]) for at in range(count)]
+    publishers = [await world.connect(f"p{at}") for at in range(count)]
+    for at, client in enumerate(publishers):
+        client.send(p.publish(f"t/{at}", b"first", 0))
+    await world.go(SETTLED)
+    for client in (*publishers, *subscribers):
+        client.take()
+    return publishers, subscribers
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_what_many_clients_send_at_once_is_one_event_of_each_kind(qos: int) -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            publishers, subscribers = await connected(world, 20, qos)
+            before = len(written(world))
+            for at, client in enumerate(publishers):
+                client.send(p.publish(f"t/{at}", b"%d" % at, qos, 5))
+            await world.go(1)
+            if qos == 2:
+                for client in publishers:
+                    assert client.take() == [p.Pubrec(5)]
+                    client.send(p.pubrel(5))
+                await world.go(1)
+            answer = p.Puback(5) if qos == 1 else p.Pubcomp(5)
+            assert all(client.take() == [answer] for client in publishers)
+            for at, client in enumerate(subscribers):
+                (got,) = client.take()
+                assert isinstance(got, Publish)
+                assert (got.topic, got.payload, got.qos) == (f"t/{at}", b"%d" % at, qos)
+                if qos == 1:
+                    client.send(p.puback(got.packet_id or 0))
+                else:
+                    client.send(p.pubrec(got.packet_id or 0))
+            await world.go(1)
+            if qos == 2:
+                for client in subscribers:
+                    (released,) = client.take()
+                    assert isinstance(released, p.Pubrel)
+                    client.send(p.pubcomp(released.packet_id))
+                await world.go(1)
+            kinds = {1: ["TurnPublished", "TurnDelivered", "TurnAcked"]}.get(
+                qos, ["TurnPublished", "TurnReleased", "TurnDelivered", "TurnAcked", "TurnAcked"]
+            )
+            assert written(world)[before:] == kinds
+            for at in range(20):
+                assert not world.broker.node.state.sessions[f"s{at}"].inflight
+
+    simulate(scenario)
+
+
+def test_messages_of_qos_0_leave_at_once() -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            publishers, subscribers = await connected(world, 5, 1)
+            world.log.hold()
+            for at, client in enumerate(publishers):
+                client.send(p.publish(f"t/{at}", b"now"))
+            await world.calm()
+            for client in subscribers:
+                (got,) = client.take()
+                assert isinstance(got, Publish)
+                assert (got.payload, got.qos) == (b"now", 0)
+            world.log.release()
+
+    simulate(scenario)
+
+
+def one_by_one(kernel: Kernel) -> None:
+    kernel.take_gathered = kernel._tell_gathered
+
+
+def _packets(chance: random.Random, pids: list[int]) -> list[tuple[int, bytes]]:
+    """What clients send, in order: acknowledgements come by themselves."""
+    found, clients = [], len(pids)
+    for _ in range(chance.randint(1, 60)):
+        at = chance.randrange(clients)
+        qos, pids[at] = chance.choice([0, 1, 1, 1, 2]), pids[at] + 1
+        topic = f"t/{chance.randrange(clients)}" if chance.random() < 0.9 else "new/topic"
+        retain = chance.random() < 0.05
+        if retain:  # of one publisher, since several are in no order
+            topic = f"kept/{at}"
+        packet = p.publish(
+            topic, b"%d-%d-%d" % (at, qos, pids[at]), qos, pids[at] if qos else None, retain=retain
+        )
+        found.append((at, packet))
+    return found
+
+
+class _Answering:
+    """Clients that answer what they get, and keep it."""
+
+    def __init__(self, clients: dict[str, SimClient]) -> None:
+        self.clients = clients
+        self.got: dict[str, list[Any]] = defaultdict(list)
+
+    def answer(self) -> None:
+        for name, client in self.clients.items():
+            for packet in client.take():
+                self._answer(name, client, packet)
+
+    def _answer(self, name: str, client: SimClient, packet: p.Packet) -> None:
+        if isinstance(packet, Publish):
+            self.got[name].append((packet.topic, packet.payload, packet.qos, packet.retain))
+            if packet.qos:
+                answer = p.puback if packet.qos == 1 else p.pubrec
+                client.send(answer(packet.packet_id or 0))
+            return
+        self.got[name].append(packet)
+        if isinstance(packet, p.Pubrec):
+            client.send(p.pubrel(packet.packet_id))
+        elif isinstance(packet, p.Pubrel):
+            client.send(p.pubcomp(packet.packet_id))
+
+
+async def _outcome(seed: int, prepare: Callable[[Kernel], None]) -> tuple[Any, ...]:
+    chance = random.Random(seed)
+    clients = chance.choice([1, 3, 8])
+    async with World(max_ack_pending=chance.choice([2, 1000])).running() as world:
+        prepare(world.broker.kernel)
+        publishers, subscribers = await connected(world, clients, chance.choice([0, 1, 2]))
+        every = await world.connect("every", filters=[("t/#", 2)])
+        await world.go(SETTLED)
+        pids = [0] * clients
+        all_of_them = _Answering(
+            {
+                **{f"p{at}": one for at, one in enumerate(publishers)},
+                **{f"s{at}": one for at, one in enumerate(subscribers)},
+                "every": every,
+            }
+        )
+        for _ in range(4):
+            for at, packet in _packets(chance, pids):
+                publishers[at].send(packet)
+            for _ in range(chance.choice([1, 12])):
+                await world.calm()
+                all_of_them.answer()
+        for _ in range(400):
+            await world.go(0.2)
+            all_of_them.answer()
+        node = world.broker.node.state
+        left = [
+            (name, len(state.inflight), len(state.inbound), state.queued)
+            for name in sorted(node.sessions.names())
+            if (state := node.sessions[name]).inflight or state.inbound or state.queued
+        ]
+        assert not left
+        return (
+            {name: _by_qos(some) for name, some in all_of_them.got.items()},
+            {one.topic: (one.payload, one.qos) for one in node.retained.all()},
+        )
+
+
+def _by_qos(some: list[Any]) -> dict[Any, list[Any]]:
+    """What must keep its order: messages of one topic and QoS, acknowledgements of one kind.
+
+    Several publishers are not in any order; of each, it is kept.
+    """
+    found = defaultdict(list)
+    for one in some:
+        if isinstance(one, tuple):
+            found[one[0], one[1].rpartition(b"-")[0]].append(one)
+        elif isinstance(one, (p.Puback, p.Pubrec, p.Pubcomp)):
+            found[type(one)].append(one)
+    return dict(found)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_turn_in_columns_comes_to_the_same_as_packets_one_by_one(seed: int) -> None:
+    outcomes = []
+
+    async def scenario() -> None:
+        outcomes.append(await _outcome(seed, lambda _kernel: None))
+        outcomes.append(await _outcome(seed, one_by_one))
+
+    simulate(scenario)
+    assert outcomes[0] == outcomes[1]
+
+
+def test_the_state_is_that_of_the_log() -> None:
+    async def scenario() -> None:
+        for seed in range(5):
+            async with World().running() as world:
+                publishers, subscribers = await connected(world, 6, 2)
+                chance = random.Random(seed)
+                for at, packet in _packets(chance, [0] * 6):
+                    publishers[at].send(packet)
+                await world.go(1)
+                for client in subscribers:
+                    for got in client.take():
+                        if isinstance(got, Publish) and got.qos == 1 and chance.random() < 0.5:
+                            client.send(p.puback(got.packet_id or 0))
+                await world.go(1)
+                node = world.broker.node.state
+                names = sorted(node.sessions.names())
+                before = [session_digest(node, name) for name in names if name.startswith("s")]
+                await world.crash()
+                folded = type(node)()
+                for record in world.disk.decoded():
+                    folded.apply_record(record)
+                after = [session_digest(folded, name) for name in names if name.startswith("s")]
+                assert before == after
+                await world.start()
+
+    simulate(scenario)
+
+
+def test_what_fails_while_it_is_read_goes_to_the_actors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pass has changed nothing by then: the one that fails ends alone."""
+    failed = []
+
+    def read_publish(*_: object) -> int:
+        failed.append(1)
+        raise RuntimeError("trapped")
+
+    async def scenario() -> None:
+        async with World().running() as world:
+            publishers, subscribers = await connected(world, 5, 1)
+            monkeypatch.setattr(Turn, "_read_publish", read_publish)
+            for at, client in enumerate(publishers):
+                client.send(p.publish(f"t/{at}", b"x", 1, 5))
+            await world.go(1)
+            assert failed
+            assert all(client.take() == [p.Puback(5)] for client in publishers)
+            assert all(len(client.take()) == 1 for client in subscribers)
+
+    simulate(scenario)
+
+
+def test_a_turn_that_fails_when_it_is_recorded_ends_the_broker(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What is half done must not go on, and nothing of it has been acknowledged."""
+
+    def record(*_: object) -> None:
+        raise RuntimeError("trapped")
+
+    async def scenario() -> None:
+        world = World()
+        await world.start()
+        publishers, subscribers = await connected(world, 3, 1)
+        monkeypatch.setattr(Turn, "_record", record)
+        publishers[0].send(p.publish("t/0", b"x", 1, 5))
+        await world.go(1)
+        assert "a turn failed" in str(world.failure())
+        assert publishers[0].take() == subscribers[0].take() == []
+        await world.crash()
+
+    simulate(scenario)

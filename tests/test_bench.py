@@ -1,0 +1,379 @@
+"""The benchmark without its loads: rows, ratios, what fails a run, tables, the page it writes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli.common import interpreter
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "bench"))
+
+import brokers  # noqa: E402 - found by the line above
+import comparing  # noqa: E402
+import loads  # noqa: E402
+import optimised  # noqa: E402
+import released  # noqa: E402
+import run  # noqa: E402
+import tables  # noqa: E402
+from brokers import BenchError, Foldmq, Mosquitto, NatsServer, Released  # noqa: E402
+
+PAIRS = next(load for load in loads.LOADS if load.name == "pairs")
+FAN_IN = next(load for load in loads.LOADS if load.name == "fanin10k")
+ISSUED = [
+    *("pairs", "pairs2", "pairs0", "fanin", "fanin10k", "pub", "cmd", "varied", "window10"),
+    *("conn", "retain", "offline", "16k", "1m", "one"),
+]
+
+
+def delivered(*rates: float) -> list[dict[str, Any]]:
+    """Runs of the load "pairs" with these rates."""
+    return [
+        {"recv_per_s": rate, "received": 1000, "broker_cpu_s": 0.5, "apart_cpu_s": 0.1}
+        for rate in rates
+    ]
+
+
+def waited(*milliseconds: float) -> list[dict[str, Any]]:
+    """Runs of the load "fanin10k" with these latencies."""
+    return [{"latency_us": {"p50": each * 1000, "p99": each * 9000}} for each in milliseconds]
+
+
+def rows(own: list[dict[str, Any]], theirs: list[dict[str, Any]], **others: Any) -> list[Any]:
+    runs = {"foldmq": own, "released": theirs, **others}
+    load = FAN_IN if "latency_us" in (*own, *theirs)[0] else PAIRS
+    return comparing.rows_of(load, runs, quick=False)
+
+
+@pytest.fixture(autouse=True)
+def release_of_its_own() -> Iterator[None]:
+    before = Released.root, Released.title, Released.commit
+    Released.title, Released.commit = "foldmq 0.1.0", "abc1234"
+    yield
+    Released.root, Released.title, Released.commit = before
+
+
+# ----------------------------------------------------------------- which rows
+
+
+def test_devices_come_first_and_every_load_is_there_once() -> None:
+    assert run.NAMES["devices"] == ISSUED
+    assert run.NAMES["bulk"][:3] == ["many0", "many1", "many2"]
+    assert run.parse_arguments([]).rows == [name for each in run.NAMES.values() for name in each]
+
+
+def test_rows_and_rounds_are_chosen() -> None:
+    options = run.parse_arguments(["--rows", "cmd,pairs,cmd", "--rounds", "5"])
+    assert (options.rows, options.rounds) == (["cmd", "pairs"], 5)
+    assert run.parse_arguments(["--rows", "one,bulk"]).rows == ["one", *run.NAMES["bulk"]]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--rows", "pairz"], "there is no row 'pairz'; rows are devices, bulk, own"),
+        (["--rounds", "0"], "--rounds must be at least 1"),
+        (["--write", "--quick"], "--write needs a full run"),
+        (["--write", "--rows", "pairs"], "--write needs all rows of a group"),
+        (["--write", "--beside", "nothing"], "--write needs all brokers"),
+        (["--beside", "emqx"], "there is no broker 'emqx'; there are released, mosquitto, nats"),
+    ],
+)
+def test_what_cannot_be_run_is_refused_in_a_line(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        run.parse_arguments(arguments)
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [([], brokers.BROKERS), (["--beside", "nothing"], [Foldmq])],
+    ids=["all", "nothing"],
+)
+def test_foldmq_always_runs(
+    words: list[str], expected: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for broker in brokers.BROKERS:
+        monkeypatch.setattr(broker, "installed", lambda: True)
+    assert run.chosen_brokers(run.parse_arguments(words)) == expected
+
+
+def test_a_broker_that_would_take_minutes_gets_fewer_messages() -> None:
+    assert PAIRS.command("foldmq", quick=False)[-2:] == ["-n", "60000"]
+    assert PAIRS.command("nats", quick=False)[-2:] == ["-n", "3000"]
+    assert PAIRS.command("foldmq", quick=True)[-2:] == ["-n", "6000"]
+
+
+# ----------------------------------------------------------------- ratios and verdicts
+
+
+def test_a_ratio_is_the_median_of_those_of_the_pairs() -> None:
+    (row,) = rows(delivered(100, 50, 90), delivered(100, 100, 100))
+    assert row.ratios["released"] == 0.9
+    assert row.values == {"foldmq": 90, "released": 100}
+
+
+def test_pairs_beyond_those_of_another_broker_do_not_count_for_it() -> None:
+    (row,) = rows(delivered(100, 10), delivered(100, 10), mosquitto=delivered(200))
+    assert row.ratios == {"released": 1, "mosquitto": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("own", "expected"), [(95.1, 0), (94.9, 1), (200.0, 0)], ids=["as much", "less", "more"]
+)
+def test_a_rate_may_be_worse_by_five_percent(own: float, expected: int) -> None:
+    found = rows(delivered(own), delivered(100))
+    assert len(comparing.worse(found)) == expected
+    assert run.verdict(found, judged=True) == expected
+
+
+@pytest.mark.parametrize(
+    ("own", "expected"), [(2.09, 0), (2.11, 1), (1.0, 0)], ids=["as long", "longer", "shorter"]
+)
+def test_of_a_latency_less_is_better(own: float, expected: int) -> None:
+    assert len(comparing.worse(rows(waited(own), waited(2.0)))) == expected
+
+
+def test_a_99th_percentile_is_not_judged() -> None:
+    own = [{"latency_us": {"p50": 2000.0, "p99": 90_000.0}}]
+    assert comparing.worse(rows(own, waited(2.0))) == []
+
+
+def test_the_line_says_which_row_is_worse_and_by_how_much() -> None:
+    (line,) = comparing.worse(rows(delivered(70), delivered(100)))
+    assert line == (
+        "pairs: delivered /s is 70, foldmq 0.1.0 100: 30 % worse in the median of the pairs"
+    )
+
+
+def test_a_run_in_which_foldmq_loses_messages_fails(capsys: pytest.CaptureFixture[str]) -> None:
+    found = rows([{**delivered(100)[0], "problem": "lost 3"}], delivered(100))
+    assert run.verdict(found, judged=True) == 1
+    said = capsys.readouterr().err
+    assert "failed: pairs failed: lost 3" in said
+    assert "pairs: delivered /s has no value, foldmq 0.1.0 has 100" in said
+
+
+def test_a_broker_that_loses_messages_has_no_figure_and_fails_nothing() -> None:
+    lost = [{**delivered(100)[0], "problem": "lost 3"}]
+    found = rows(delivered(100), delivered(100), nats=lost)
+    assert found[0].values["nats"] is None
+    assert found[0].ratios["nats"] is None
+    assert run.verdict(found, judged=True) == 0
+
+
+def test_an_aim_that_is_not_met_is_named_and_fails_nothing(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    found = rows(delivered(100), delivered(100), mosquitto=delivered(1000))
+    assert run.verdict(found, judged=True) == 0
+    assert "aim not met yet: pairs: delivered /s is 100, not >= 0.65 x mosquitto" in (
+        capsys.readouterr().err
+    )
+
+
+def test_a_target_that_is_not_met_fails_the_run(capsys: pytest.CaptureFixture[str]) -> None:
+    conn = next(load for load in loads.LOADS if load.name == "conn")
+    result = {"connected": 9_999, "conn_per_s": 1.0, "kib_per_conn": 1.0}
+    found = comparing.rows_of(conn, {"foldmq": [result]}, quick=False)
+    assert run.verdict(found, judged=True) == 1
+    assert "target not met: conn: accepted is 9,999, not >= 10,000" in capsys.readouterr().err
+    assert run.verdict(found, judged=False) == 0
+
+
+# ----------------------------------------------------------------- rounds
+
+
+class Machine:
+    """Stands for the runs: says in which order brokers ran, and gives the rates it was told."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, **rates: float) -> None:
+        self.ran: list[str] = []
+        self.rates = rates
+        monkeypatch.setattr(comparing, "_run", self.run)
+
+    def run(self, _load: Any, broker: Any, _options: Any) -> dict[str, Any]:
+        self.ran.append(broker.name)
+        rate = self.rates[broker.name]
+        return delivered(rate)[0] if rate else {**delivered(1)[0], "problem": "idle"}
+
+
+def test_brokers_take_turns_and_the_order_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(monkeypatch, foldmq=100, released=100, mosquitto=300)
+    chosen = [Foldmq, Released, Mosquitto]
+    comparing.measure(PAIRS, chosen, run.parse_arguments(["--rounds", "2"]))
+    assert machine.ran == [
+        *("foldmq", "released", "mosquitto"),
+        *("mosquitto", "released", "foldmq"),
+    ]
+
+
+def test_a_row_that_looks_worse_is_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(monkeypatch, foldmq=80, released=100, mosquitto=300)
+    options = run.parse_arguments(["--rounds", "2"])
+    (row,) = comparing.measure(PAIRS, [Foldmq, Released, Mosquitto], options)
+    assert machine.ran[6:] == ["foldmq", "released", "released", "foldmq"]
+    assert row.ratios["released"] == 0.8
+
+
+def test_a_broker_that_failed_is_not_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(monkeypatch, foldmq=100, nats=0)
+    (row,) = comparing.measure(PAIRS, [Foldmq, NatsServer], run.parse_arguments(["--rounds", "3"]))
+    assert machine.ran.count("nats") == 1
+    assert row.problems == {"nats": "idle"}
+
+
+# ----------------------------------------------------------------- tables
+
+
+def cells(text: str, load: str) -> list[str]:
+    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()]
+    return next(line for line in lines if line[0] == load)
+
+
+def test_the_table_has_rates_ratios_processor_time_and_the_load() -> None:
+    found = rows(delivered(900), delivered(1000), mosquitto=delivered(1000), nats=delivered(3))
+    text = tables.tables("devices", found, brokers.BROKERS)
+    assert cells(text, "load")[:8] == [
+        "load",
+        "foldmq, on disk",
+        "Mosquitto, in memory",
+        "foldmq is",
+        "NATS Server, on disk",
+        "foldmq is",
+        "foldmq 0.1.0, on disk",
+        "foldmq is",
+    ]
+    assert cells(text, "pairs: delivered /s")[1:] == [
+        *("900", "1,000", "0.90 x", "3", "300.00 x", "1,000", "0.90 x"),
+        *(">= 0.65 x mosquitto", "yes"),
+    ]
+    assert cells(text, "pairs: delivered")[1] == "400 + 100"
+    assert cells(text, "pairs")[1] == f"`{PAIRS.arguments}`"
+    assert tables.tables("bulk", found, brokers.BROKERS) == ""
+
+
+def test_a_page_gets_other_tables_between_its_marks() -> None:
+    page = "a\n<!-- make bench: bulk -->\nold\n<!-- end of bulk -->\nb\n"
+    assert tables.replaced(page, "bulk", "new") == (
+        "a\n<!-- make bench: bulk -->\n\nnew\n\n<!-- end of bulk -->\nb\n"
+    )
+    with pytest.raises(BenchError, match="not once"):
+        tables.replaced(page, "devices", "new")
+
+
+def test_the_page_of_benchmarks_has_all_marks_devices_first() -> None:
+    text = (ROOT / "docs" / "benchmarks.md").read_text("utf-8")
+    for group in tables.GROUPS:
+        text = tables.replaced(text, group, "new")
+    places = [text.index(f"<!-- make bench: {group} -->") for group in tables.GROUPS]
+    assert places == sorted(places)
+
+
+def test_a_run_is_a_line_of_the_history() -> None:
+    found = rows(delivered(900), delivered(1000))
+    line = tables.history_line(found, [Released], 3)
+    assert line.endswith("\n")
+    told = json.loads(line)
+    assert told["rows"]["pairs: delivered /s"] == {
+        "values": {"foldmq": 900, "released": 1000},
+        "ratios": {"released": 0.9},
+        "cpu_us": {"foldmq": [400, 100], "released": [400, 100]},
+    }
+    assert told["brokers"] == {"released": "foldmq 0.1.0 (abc1234)"}
+    assert (told["rounds"], told["python"]) == (3, interpreter.described())
+
+
+# ----------------------------------------------------------------- release and interpreter
+
+
+@pytest.mark.parametrize(
+    ("compared", "told_to", "build", "refused"),
+    [
+        (True, False, False, True),
+        (True, True, False, False),
+        (False, False, False, False),
+        (True, False, True, False),
+        (True, False, None, False),
+    ],
+)
+def test_nothing_is_compared_on_a_build_that_is_not_optimised(
+    monkeypatch: pytest.MonkeyPatch,
+    compared: bool,
+    told_to: bool,
+    build: bool | None,
+    refused: bool,
+) -> None:
+    monkeypatch.setattr(interpreter, "own", lambda: build)
+    found = optimised.refusal(compared=compared, told_to=told_to)
+    assert (found is not None) is refused
+    assert found is None or "--any-python" in found
+
+
+def test_an_optimised_build_stays_as_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(interpreter, "own", lambda: True)
+    optimised.use(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_last_release_is_a_tag_or_what_is_recorded(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(released, "_git", lambda *_: "v1.2.3")
+    assert released.last() == ("1.2.3", "v1.2.3")
+    monkeypatch.setattr(released, "_git", lambda *_: None)
+    monkeypatch.setattr(released, "RECORDED", tmp_path / "released")
+    with pytest.raises(BenchError, match="--released COMMIT"):
+        released.last()
+    (tmp_path / "released").write_text("1.0.0 abcdef\n")
+    assert released.last() == ("1.0.0", "abcdef")
+
+
+@pytest.mark.system
+def test_a_directory_is_run_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "cli").mkdir()
+    (tmp_path / "cli" / "main.py").write_text("")
+    with released.checked_out(str(tmp_path), tmp_path):
+        assert Released.root == tmp_path
+
+
+@pytest.fixture
+def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A clone of one commit, tagged v0.1.0, in the place of this one."""
+    place = tmp_path / "clone"
+    (place / "cli").mkdir(parents=True)
+    (place / "cli" / "main.py").write_text("released\n")
+    who = ["-c", "user.name=t", "-c", "user.email=t@example.org"]
+    for words in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "m"], ["tag", "v0.1.0"]):
+        subprocess.run(["git", *who, *words], cwd=place, check=True)
+    (place / "cli" / "main.py").write_text("changed\n")
+    monkeypatch.setattr(released, "ROOT", place)
+    return place
+
+
+@pytest.mark.system
+def test_a_commit_is_checked_out_beside_what_is_measured(clone: Path, tmp_path: Path) -> None:
+    with released.checked_out("v0.1.0", tmp_path):
+        assert (Released.root / "cli" / "main.py").read_text() == "released\n"
+        assert Released.root != clone
+    assert not Released.root.exists()
+
+
+@pytest.mark.system
+@pytest.mark.usefixtures("clone")
+def test_a_commit_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with (
+        pytest.raises(BenchError, match=r"v9 is neither a directory .* --beside mosquitto,nats"),
+        released.checked_out("v9", tmp_path),
+    ):
+        pass
