@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 from cli.common import progress, text
 from cli.logsource import (
-    Moment,
     SourceFlags,
     check_filter,
     cut_off,
@@ -21,6 +20,7 @@ from cli.logsource import (
     start_at,
 )
 from eventstore.errors import CutMeanwhile, CutOff, UsageError
+from eventstore.format.moments import Moment
 from eventstore.format.turn_parts import Turns
 from eventstore.reading import LogPoint, LogSource
 from projections.replay import (

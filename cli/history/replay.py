@@ -8,8 +8,9 @@ from heapq import nsmallest
 from itertools import chain, islice
 
 from cli.common import progress, text
-from cli.logsource import Moment, SourceFlags, check_filter, open_source, parse_moment, point_at
+from cli.logsource import SourceFlags, check_filter, open_source, parse_moment, point_at
 from eventstore.errors import UsageError
+from eventstore.format.moments import Moment
 from eventstore.format.positions import Position, format_position
 from projections.replay import AsOf, Replay, TopicBook
 from projections.state.node import NodeState

@@ -10,11 +10,11 @@ from typing import TypeVar
 
 from pyspark.sql import SparkSession
 
-from cli.logsource import Moment
 from cli.sparkjobs.log_location import Found, find, until
 from cli.sparkjobs.spark_flags import MASTER, MEMORY, SparkFlags
 from cli.sparkjobs.spark_progress import Tasks, busy
 from eventstore.errors import UsageError
+from eventstore.format.moments import Moment
 from spark.datasource.log import Log
 from spark.runtime.session import abandon, is_submitted, running_session
 

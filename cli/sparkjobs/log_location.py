@@ -9,10 +9,11 @@ from pathlib import Path
 from nats.aio.client import Client
 
 from cli.common import text
-from cli.logsource import Moment, cut_off, find_location, named_stream, point_at, say
+from cli.logsource import cut_off, find_location, named_stream, point_at, say
 from cli.settings import Settings, load
 from cli.sparkjobs.spark_flags import MASTER, SparkFlags
 from eventstore.errors import CutOff, UsageError
+from eventstore.format.moments import Moment
 from eventstore.nats.connection import ConnectionOptions
 from eventstore.paths import expanded
 from eventstore.reading import LogLocation, LogSource

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from eventstore.errors import CorruptLog
+from eventstore.errors import CorruptLog, NoLog
 from eventstore.format.records import Record, decode_record
 from eventstore.log.jetstream_log import read_stored
 from eventstore.nats.connection import disconnect
@@ -16,7 +16,7 @@ from eventstore.shown import escaped
 from protocol.errors import FoldmqError
 from spark.datasource.discovery import find_with, in_nats
 from spark.datasource.options import Options
-from spark.runtime.marked_errors import BadOption, NoLog, OtherLog
+from spark.runtime.marked_errors import BadOption, OtherLog
 from spark.runtime.sync_calls import run
 from spark.storage.archive_directory import open_writer
 from spark.storage.archive_log import NODE, ledger_of

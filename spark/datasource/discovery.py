@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from eventstore.errors import CorruptLog
+from eventstore.errors import CorruptLog, NoLog
 from eventstore.format.records import link_of
 from eventstore.nats.connection import disconnect
 from eventstore.nats.discovery import list_logs
 from eventstore.shown import escaped
-from spark.runtime.marked_errors import BadOption, NoLog, OtherLog
+from spark.runtime.marked_errors import BadOption, OtherLog
 from spark.runtime.sync_calls import run
 from spark.storage.nats_log import look_up
 

@@ -3,28 +3,16 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Final
+from datetime import UTC
+from typing import TYPE_CHECKING
 
-from eventstore.format.positions import MAX_INDEX, Position, parse_position, position
+from eventstore.format.moments import Moment, parse_moment
+from eventstore.format.positions import MAX_INDEX
 from spark.runtime.marked_errors import BadOption
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-_POSITION: Final = re.compile(r"[0-9]{1,13}(\.[0-9]{1,7})?")
-_EPOCH: Final = datetime.fromtimestamp(0, UTC)
-
-
-@dataclass(frozen=True, slots=True)
-class Moment:
-    """A position, or a time in Unix milliseconds; exactly one of both is set."""
-
-    text: str
-    position: Position | None = None
-    time_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,24 +73,10 @@ class Moments:
 
 
 def _moment(option: str, text: str) -> Moment:
-    text = text.strip()
-    if _POSITION.fullmatch(text):
-        whole = "." not in text
-        try:
-            if whole:
-                return Moment(text, position(int(text), MAX_INDEX if option == "until" else 0))
-            return Moment(text, parse_position(text))
-        except ValueError:
-            pass
-    else:
-        try:
-            moment = datetime.fromisoformat(text)
-            if moment.tzinfo is None:
-                moment = moment.replace(tzinfo=UTC)
-            return Moment(text, time_ms=(moment - _EPOCH) // timedelta(milliseconds=1))
-        except (ValueError, OverflowError):
-            pass
-    raise BadOption(
-        f"{option} = {text!a}: expected a position such as 12 or 12.3, or a time such as "
-        "2026-11-20T09:30:00Z"
-    )
+    moment = parse_moment(text, UTC, MAX_INDEX if option == "until" else 0)
+    if moment is None:
+        raise BadOption(
+            f"{option} = {text.strip()!a}: expected a position such as 12 or 12.3, or a time such "
+            "as 2026-11-20T09:30:00Z"
+        )
+    return moment

@@ -7,10 +7,10 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from eventstore.errors import CorruptLog
+from eventstore.errors import CorruptLog, CutOff
 from eventstore.format.positions import MAX_INDEX, index_of, sequence_of
 from eventstore.shown import escaped
-from spark.runtime.marked_errors import BadOption, CutOff, of_log
+from spark.runtime.marked_errors import BadOption, of_log
 from spark.storage.record_frames import frame_of
 from spark.storage.stored_log import Range, opened
 

@@ -19,12 +19,13 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from eventstore.errors import CutOff, NoLog
 from eventstore.shown import escaped
 from spark.datasource.offsets import whole_end, within
 from spark.datasource.partitions import LogPartition, read
 from spark.datasource.planning import check_named, split
 from spark.datasource.polling_connection import Standing
-from spark.runtime.marked_errors import BadOption, CutOff, NoLog, marked
+from spark.runtime.marked_errors import BadOption, marked
 from spark.storage.stored_log import Range
 
 if TYPE_CHECKING:

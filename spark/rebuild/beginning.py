@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
-from eventstore.errors import CorruptLog
+from eventstore.errors import CorruptLog, CutOff
 from eventstore.format.events import CheckpointCompleted
 from eventstore.format.positions import position
 from eventstore.format.turn_parts import Turns
@@ -22,7 +22,7 @@ from spark.datasource.discovery import find
 from spark.datasource.moments import Moments
 from spark.datasource.options import Options
 from spark.datasource.planning import plan
-from spark.runtime.marked_errors import CutOff, of_log
+from spark.runtime.marked_errors import of_log
 from spark.storage.node_names import nodes_of
 from spark.storage.record_frames import opener
 

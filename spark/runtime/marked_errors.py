@@ -27,26 +27,10 @@ class BadOption(FoldmqError):  # noqa: N818 - named for the condition, as in eve
     exit_code = 64
 
 
-class NoLog(FoldmqError):  # noqa: N818
-    """There is no log to read."""
-
-    exit_code = 66
-
-
 class OtherLog(FoldmqError):  # noqa: N818
     """An archive has another history than the log of that name."""
 
     exit_code = 65
-
-
-class CutOff(NoLog):
-    """What was asked for stood in a part of the log that was cut off."""
-
-
-class CutMeanwhile(FoldmqError):  # noqa: N818
-    """The broker cut off what was being read, or was still to be."""
-
-    exit_code = 75
 
 
 class SparkFailure(FoldmqError):  # noqa: N818

@@ -6,10 +6,9 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from eventstore.errors import CorruptLog, LostLog
+from eventstore.errors import CorruptLog, CutMeanwhile, LostLog
 from eventstore.log.jetstream_log import LogUnavailable, ask, read_bounds, read_stored
 from eventstore.nats.connection import disconnect
-from spark.runtime.marked_errors import CutMeanwhile
 from spark.runtime.sync_calls import run
 from spark.storage.read_ahead import read_ahead
 
@@ -56,10 +55,7 @@ class NatsStored:
         first = run(self._first_now())
         if first <= sequence:
             return None
-        return CutMeanwhile(
-            f"log {self.stream} was cut while it was read: it begins with record {first} now, and "
-            f"record {sequence} was still to be read; read it again, or from an archive"
-        )
+        return CutMeanwhile(first, f"log {self.stream}", "read it again, or from an archive")
 
     def place(self, _sequence: int) -> str:
         """Name what has a record: nothing more than the log."""

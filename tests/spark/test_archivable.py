@@ -10,12 +10,12 @@ import pytest
 from archives import access, publish, stage
 from harness.logs import LogBuilder
 
-from eventstore.errors import CorruptLog, NatsUnavailable
+from eventstore.errors import CorruptLog, NatsUnavailable, NoLog
 from spark.archiving.archive_plan import CutBefore, Due, due, local_path, node_folder, unchanged
 from spark.datasource.discovery import _ask, find_with, in_archive
 from spark.datasource.options import Options
 from spark.datasource.source import LogReader
-from spark.runtime.marked_errors import BadOption, NoLog, OtherLog, found
+from spark.runtime.marked_errors import BadOption, OtherLog, found
 from spark.storage.archive_directory import ArchiveBusy, open_writer
 from spark.storage.ledger import NAME, ArchiveDamaged
 

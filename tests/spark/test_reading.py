@@ -17,6 +17,7 @@ from harness.proxy import Proxy
 from pyspark.sql.datasource import EqualTo
 
 import eventstore.log.jetstream_log
+from eventstore.errors import CutMeanwhile, CutOff, NoLog
 from eventstore.format.events import (
     Acked,
     BrokerStarted,
@@ -36,7 +37,7 @@ from spark.datasource.options import Options
 from spark.datasource.planning import ranges, split
 from spark.datasource.pushdown import push
 from spark.datasource.range_reader import Reading
-from spark.runtime.marked_errors import BadOption, CutMeanwhile, CutOff, NoLog, SparkFailure
+from spark.runtime.marked_errors import BadOption, SparkFailure
 from spark.schema.columns import ENTRIES
 from spark.storage.stored_log import Range
 

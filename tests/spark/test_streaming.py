@@ -18,12 +18,13 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 from randomlogs import expected, random_log, without
 
+from eventstore.errors import CutOff, NoLog
 from eventstore.format.events import Acked, WillFired
 from eventstore.format.records import decode_record
 from protocol.errors import FoldmqError
 from spark.datasource.options import Options
 from spark.datasource.streaming import LogStreamReader
-from spark.runtime.marked_errors import BadOption, CutOff, MarkedError, NoLog, found
+from spark.runtime.marked_errors import BadOption, MarkedError, found
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
