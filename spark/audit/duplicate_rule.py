@@ -11,16 +11,15 @@ from pyspark.sql import functions as F  # noqa: N812 - the name that everybody k
 from eventstore.format.events import Delivered, Queued
 from eventstore.format.positions import format_position, from_runs
 from projections.audit.rules import Rule
-from spark.audit.facts.event_packing import unpack
-from spark.audit.facts.fact_schema import EVENTS
-from spark.runtime.marked_errors import marked
+from spark.audit.facts import EVENTS, unpack_events
+from spark.runtime import mark_errors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
     from eventstore.format.positions import Position
-    from spark.audit.facts.fact_tables import Facts
+    from spark.audit.facts import FactTables
 
 _DDL: Final = "node string, session string, ref bigint, at bigint"
 _SCHEMA: Final = pa.schema(
@@ -28,7 +27,7 @@ _SCHEMA: Final = pa.schema(
 )
 
 
-def classified(facts: Facts, found: Sequence[Any]) -> list[tuple[str, str]]:
+def classify_unexpected(facts: FactTables, found: Sequence[Any]) -> list[tuple[str, str]]:
     """Return (rule, what) for deliveries that were not expected.
 
     ``found`` are rows with node, session, at and ref. Their sessions are read once more.
@@ -66,13 +65,13 @@ def _earlier(
     wanted: Mapping[tuple[str, str], AbstractSet[Position]], batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """Yield where the messages that are wanted were delivered or queued."""
-    with marked():
+    with mark_errors():
         for batch in batches:
             rows: list[tuple[Any, ...]] = []
             columns = (batch.column(name).to_pylist() for name in ("node", "session", "data"))
             for node, session, data in zip(*columns, strict=True):
                 refs = wanted[node, session]
-                for at, _, _, event in unpack(session, data):
+                for at, _, _, event in unpack_events(session, data):
                     if isinstance(event, (Delivered, Queued)):
                         for place, ref in enumerate(from_runs(event.refs), at):
                             if ref in refs:

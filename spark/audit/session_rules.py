@@ -34,9 +34,7 @@ from projections.audit.session_audit import SessionAudit
 from projections.state.digests import digest
 from projections.state.snapshot import encode, expanded, reference_runs
 from spark.audit.expected_deliveries import OWED_FLAG
-from spark.audit.facts.event_packing import unpack
-from spark.audit.facts.log_summary import BEYOND
-from spark.audit.facts.outcome import BROKER, PROJECTIONS
+from spark.audit.facts import BEYOND_ALL, BROKER, PROJECTIONS, unpack_events
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,9 +42,8 @@ if TYPE_CHECKING:
     from eventstore.format.positions import Position
     from projections.audit.rules import Violation
     from projections.state.session import SessionState
-    from spark.audit.facts.event_packing import Packed
-    from spark.audit.facts.log_summary import Whole
-    from spark.audit.results import Results
+    from spark.audit.facts import LogSummary, Packed
+    from spark.audit.session_results import SessionResults
 
 BEGUN, COMPLETED, CUT, ALL = "begun", "completed", "cut", "all"
 """What a mark may be: a checkpoint begins or is complete, the log is cut, or somebody claims to
@@ -73,7 +70,7 @@ _CHANGES: Final = frozenset({SessionOpened, SessionClosed, SessionTakenOver})
 _place: Final = attrgetter("at")
 
 
-class Mark(NamedTuple):
+class SessionMark(NamedTuple):
     """A position at which something is to be looked at in every session."""
 
     at: Position
@@ -83,19 +80,21 @@ class Mark(NamedTuple):
     """CUT: the first position that stays. ALL: who claims."""
 
 
-def marks_of(log: Whole, complete: Sequence[tuple[Position, str]]) -> list[Mark]:
+def session_marks(log: LogSummary, complete: Sequence[tuple[Position, str]]) -> list[SessionMark]:
     """Return the marks of a log; ``complete`` are claims (bound, where) of the kind ``all``."""
-    marks = [Mark(one.begun, BEGUN, None) for one in log.checkpoints]
-    marks += [Mark(one.completed, COMPLETED, None) for one in log.checkpoints]
-    marks += [Mark(one.at, CUT, one.first) for one in log.cuts]
-    marks += [Mark(bound, ALL, where) for bound, where in complete if bound <= log.end]
+    marks = [SessionMark(one.begun, BEGUN, None) for one in log.checkpoints]
+    marks += [SessionMark(one.completed, COMPLETED, None) for one in log.checkpoints]
+    marks += [SessionMark(one.at, CUT, one.first) for one in log.cuts]
+    marks += [SessionMark(bound, ALL, where) for bound, where in complete if bound <= log.end]
     return sorted((one for one in marks if log.whole <= one.at < log.trusted), key=lambda m: m.at)
 
 
-class SessionRun:
+class SessionChecker:
     """Takes all about one session, in order."""
 
-    def __init__(self, log: Whole, marks: Sequence[Mark], session: str, results: Results) -> None:
+    def __init__(
+        self, log: LogSummary, marks: Sequence[SessionMark], session: str, results: SessionResults
+    ) -> None:
         self._log = log
         self._session = session
         self._results = results
@@ -106,7 +105,7 @@ class SessionRun:
         self._payload: bytes | None = None
         self._marks = marks
         self._mark = 0
-        self._mark_at = marks[0].at if marks else BEYOND
+        self._mark_at = marks[0].at if marks else BEYOND_ALL
         self._last_expected: Position = -1
         self._repeating = False
         """A checkpoint is on, and has not repeated it yet."""
@@ -122,8 +121,8 @@ class SessionRun:
 
     def happened(self, data: bytes, payload: bytes | None) -> None:
         """Take its next events, packed."""
-        self._advance(BEYOND)
-        self._events = unpack(self._session, data)
+        self._advance(BEYOND_ALL)
+        self._events = unpack_events(self._session, data)
         self._next = 0
         self._payload = payload
 
@@ -175,11 +174,11 @@ class SessionRun:
 
     def finish(self) -> None:
         """Take note that nothing more comes."""
-        self._advance(BEYOND)
-        self._pass_marks(BEYOND)
+        self._advance(BEYOND_ALL)
+        self._pass_marks(BEYOND_ALL)
         audit = self._audit
         if audit.fold.state is not None:
-            self._overdue(BEYOND)
+            self._overdue(BEYOND_ALL)
         audit.finish()
         state = audit.fold.state
         for bound, where in self._existed:
@@ -327,9 +326,9 @@ class SessionRun:
         while self._mark < len(marks) and marks[self._mark].at <= here:
             self._pass(marks[self._mark], self._audit.fold.state)
             self._mark += 1
-        self._mark_at = marks[self._mark].at if self._mark < len(marks) else BEYOND
+        self._mark_at = marks[self._mark].at if self._mark < len(marks) else BEYOND_ALL
 
-    def _pass(self, mark: Mark, state: SessionState | None) -> None:
+    def _pass(self, mark: SessionMark, state: SessionState | None) -> None:
         if mark.kind == BEGUN:
             self._repeating = state is not None
         elif mark.kind == COMPLETED:

@@ -7,22 +7,21 @@ from typing import TYPE_CHECKING
 
 from projections.audit.rules import RULES, Rule
 from projections.audit.session_audit import BUCKETS
-from spark.audit.facts.fact_schema import REPLAY
-from spark.audit.facts.outcome import Drops, Latency, RuleResult, SlowSession
-from spark.audit.results import bounded, quantile
+from spark.audit.facts import REPLAY, DropCount, LatencyHistogram, RuleResult, SlowSession
+from spark.audit.session_results import bounded, quantile
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from spark.audit.facts.outcome import NodeSummary, RatePoint
-    from spark.audit.results import Totals
+    from spark.audit.facts import NodeSummary, RatePoint
+    from spark.audit.session_results import AuditTotals
 
 
 def rule_results(
     nodes: Sequence[NodeSummary],
     rates: Iterable[RatePoint],
     facts: Mapping[int, int],
-    totals: Totals,
+    totals: AuditTotals,
     violations: Mapping[str, int],
     *,
     checkpoints: int,
@@ -60,7 +59,7 @@ def rule_results(
     )
 
 
-def latencies(totals: Totals) -> tuple[Latency, ...]:
+def latencies(totals: AuditTotals) -> tuple[LatencyHistogram, ...]:
     """Return the latencies of each QoS."""
     bounds = tuple(1 << number for number in range(BUCKETS))
     found = []
@@ -68,11 +67,11 @@ def latencies(totals: Totals) -> tuple[Latency, ...]:
         longest = totals.longest_ms[qos]
         used = max((number for number, count in enumerate(buckets) if count), default=0) + 1
         p50, p99 = (bounded(quantile(buckets, share), longest) for share in (0.5, 0.99))
-        found.append(Latency(qos, bounds[:used], tuple(buckets[:used]), p50, p99, longest))
+        found.append(LatencyHistogram(qos, bounds[:used], tuple(buckets[:used]), p50, p99, longest))
     return tuple(found)
 
 
-def slowest(totals: Totals) -> tuple[SlowSession, ...]:
+def slowest(totals: AuditTotals) -> tuple[SlowSession, ...]:
     """Return the slowest sessions, slowest first."""
     return tuple(
         SlowSession(node, session, completed, p50, p99, longest)
@@ -80,10 +79,10 @@ def slowest(totals: Totals) -> tuple[SlowSession, ...]:
     )
 
 
-def drops(told: Iterable[tuple[str, Mapping[str, int]]]) -> tuple[Drops, ...]:
+def drops(told: Iterable[tuple[str, Mapping[str, int]]]) -> tuple[DropCount, ...]:
     """Return what was dropped, of (node, count by reason), most first."""
     sums: Counter[tuple[str, str]] = Counter()
     for node, counts in told:
         for reason, count in counts.items():
             sums[node, reason] += count
-    return tuple(Drops(node, reason, count) for (node, reason), count in sums.most_common())
+    return tuple(DropCount(node, reason, count) for (node, reason), count in sums.most_common())

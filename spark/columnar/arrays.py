@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from spark.columnar.integers import Flags
-    from spark.columnar.run_columns import Integers
+    from spark.columnar.integer_columns import Integers
+    from spark.columnar.integer_text import Flags
 
 
 def of_numbers(values: NDArray[Any], kind: pa.DataType, valid: Flags | None = None) -> pa.Array:
@@ -62,7 +62,7 @@ def of_lists(lengths: Integers, values: pa.Array, kind: pa.DataType) -> pa.Array
     return pa.Array.from_buffers(kind, len(lengths), buffers, children=[values])
 
 
-def cut(data: pa.Buffer, begins: Integers, ends: Integers, kind: pa.DataType) -> pa.Array:
+def cut_pieces(data: pa.Buffer, begins: Integers, ends: Integers, kind: pa.DataType) -> pa.Array:
     """Return pieces of some data, which stand in it in this order."""
     # one array of the pieces and of the gaps between them, of which the pieces are taken
     edges = np.empty(2 * len(begins) + 1, np.int32)
@@ -79,7 +79,7 @@ def nulled(array: pa.Array, valid: Flags) -> pa.Array:
     return pa.Array.from_buffers(array.type, len(array), buffers, offset=array.offset)
 
 
-def joined(arrays: Sequence[pa.Array]) -> pa.Array:
+def join_arrays(arrays: Sequence[pa.Array]) -> pa.Array:
     """Return arrays of one type, at least one, as one."""
     return pa.concat_arrays(arrays) if len(arrays) > 1 else arrays[0]
 

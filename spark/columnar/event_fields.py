@@ -17,7 +17,7 @@ _BEGINS: Final[dict[Any, str]] = {str: '"', list: "[", dict: "{"}
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class EventField:
     """A field of the events of a type."""
 
     number: int
@@ -30,28 +30,28 @@ class Field:
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class EventShape:
     """The fields of a type of event, but for its name and version, which end it."""
 
-    fields: dict[str, Field]
+    fields: dict[str, EventField]
     tail: bytes
     """How it ends, from the comma before its name on."""
 
 
-def _shape_of(kind: type) -> Shape:
+def _shape_of(kind: type) -> EventShape:
     hints = get_type_hints(kind)
     names = [field.name for field in fields(kind) if field.name not in ("e", "v")]
     made = {name: _field(number, name, _kinds(hints[name])) for number, name in enumerate(names)}
     name = kind.__name__
     before = "," if made else "{"
-    return Shape(made, f'{before}"e":"{name}","v":{VERSIONS[name]}}}'.encode())
+    return EventShape(made, f'{before}"e":"{name}","v":{VERSIONS[name]}}}'.encode())
 
 
-def _field(number: int, name: str, kinds: frozenset[Any]) -> Field:
+def _field(number: int, name: str, kinds: frozenset[Any]) -> EventField:
     named = f'"{name}":'
     begins = "".join(_BEGINS.get(one, "") for one in kinds) if len(kinds) == 1 else ""
     literal = ("," if number else "{") + named + begins
-    return Field(number, kinds, literal.encode(), len(named))
+    return EventField(number, kinds, literal.encode(), len(named))
 
 
 def _kinds(hint: Any) -> frozenset[Any]:

@@ -11,12 +11,11 @@ from eventstore.errors import CorruptLog, UnknownLogFormat
 from eventstore.format.events import UnreadableEvent, entries
 from eventstore.format.positions import MAX_INDEX, format_position, position, sequence_of
 from eventstore.format.records import decode_record
-from spark.datasource.discovery import find
-from spark.datasource.options import Options
-from spark.datasource.planning import ranges
+from spark.datasource.discovery import find_logs
+from spark.datasource.options import SourceOptions
+from spark.datasource.planning import plan_ranges
 from spark.datasource.source import register
-from spark.storage.node_names import nodes_of
-from spark.storage.stored_log import opened
+from spark.storage import nodes_of, open_records
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -24,11 +23,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from eventstore.format.positions import Position
-    from spark.storage.stored_log import Range
+    from spark.storage import RecordRange
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class LogBounds:
     """Where a log begins and ends."""
 
     stream: str
@@ -108,12 +107,12 @@ class Log:
             return self
         return self.having(until=json.dumps(ends), stream=",".join(ends))
 
-    def ranges(self) -> list[Range]:
+    def ranges(self) -> list[RecordRange]:
         """Return what is read of each log as of now; a log without records is left out."""
-        options = Options.read(self.options)
-        return ranges(find(options), options, options.pushed)
+        options = SourceOptions.read(self.options)
+        return plan_ranges(find_logs(options), options, options.pushed)
 
-    def bounds(self) -> dict[str, Bounds]:
+    def bounds(self) -> dict[str, LogBounds]:
         """Return from where to where each node's log is read as of now, by the node's name.
 
         A log without records is left out. No job of Spark is run. Raises as :meth:`pinned`, and
@@ -122,7 +121,7 @@ class Log:
         ranges = self.ranges()
         nodes = nodes_of(found.stored for found in ranges)
         return {
-            nodes[found.stored.stream]: Bounds(
+            nodes[found.stored.stream]: LogBounds(
                 found.stored.stream,
                 found.stored.first,
                 found.stored.last,
@@ -141,7 +140,7 @@ class Log:
         return self.spark.read.format("foldmq").options(**options).load()
 
 
-def _end_of(found: Range) -> Position:
+def _end_of(found: RecordRange) -> Position:
     """Return the last position of a range: the last one of the event in which ``until`` lies."""
     until = found.until
     if until is None:
@@ -151,7 +150,7 @@ def _end_of(found: Range) -> Position:
     end = until
     # Where this record cannot be read, the job that reads it says so.
     with (
-        opened(found.stored, found.last, found.last) as records,
+        open_records(found.stored, found.last, found.last) as records,
         suppress(CorruptLog, UnknownLogFormat, UnreadableEvent),
     ):
         for sequence, data in records:

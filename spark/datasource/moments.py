@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING
 
 from eventstore.format.moments import Moment, parse_moment
 from eventstore.format.positions import MAX_INDEX
-from spark.runtime.marked_errors import BadOption
+from spark.runtime import BadOption
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
 @dataclass(frozen=True, slots=True)
-class Moments:
+class MomentOption:
     """Where reading begins or ends: one moment for all logs, or one for each; None: anywhere."""
 
     everywhere: Moment | None = None
     each: Mapping[str, Moment] = field(default_factory=dict)
 
     @classmethod
-    def read(cls, option: str, text: str | None) -> Moments:
+    def read(cls, option: str, text: str | None) -> MomentOption:
         """Read an option; raises BadOption.
 
         A record's number alone stands for all of it: in ``until`` for its last position, in

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from eventstore.errors import CorruptLog
 from eventstore.format.records import decode_record
-from spark.storage.record_frames import frame_of
-from spark.storage.stored_log import Stored, opened
+from spark.storage import StoredLog, frame_of, open_records
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -16,7 +15,7 @@ _MORE: Final = 8
 """By how many times as many records are looked at, if a turn did not end among the last ones."""
 
 
-def whole_end(stored: Stored, above: int, last: int) -> int:
+def whole_end(stored: StoredLog, above: int, last: int) -> int:
     """Return the last record up to a sequence with which a turn ends; ``above`` for none."""
     count = 1
     while last > above:
@@ -40,7 +39,7 @@ def _ends(sequence: int, data: bytes) -> bool:
         return True
 
 
-def within(stored: Stored, above: int, end: int, limits: Mapping[str, int]) -> int:
+def within(stored: StoredLog, above: int, end: int, limits: Mapping[str, int]) -> int:
     """Return up to where a batch may go that begins behind a sequence, at most to ``end``.
 
     ``limits`` are ``records``, ``bytes`` (by their average) and ``events``; a turn that is larger
@@ -58,10 +57,10 @@ def within(stored: Stored, above: int, end: int, limits: Mapping[str, int]) -> i
     return found if found > above else _next_end(stored, most, end)
 
 
-def _of_events(stored: Stored, above: int, last: int, limit: int) -> int:
+def _of_events(stored: StoredLog, above: int, last: int, limit: int) -> int:
     """Return the last record, but at least the first one, up to which there are not more events."""
     seen = 0
-    with opened(stored, above + 1, last) as records:
+    with open_records(stored, above + 1, last) as records:
         for sequence, data in records:
             try:
                 seen += len(decode_record(sequence, data).raw_events)
@@ -72,9 +71,9 @@ def _of_events(stored: Stored, above: int, last: int, limit: int) -> int:
     return last
 
 
-def _next_end(stored: Stored, above: int, end: int) -> int:
+def _next_end(stored: StoredLog, above: int, end: int) -> int:
     """Return the first record behind a sequence with which a turn ends."""
-    with opened(stored, above + 1, end) as records:
+    with open_records(stored, above + 1, end) as records:
         for sequence, data in records:
             if _ends(sequence, data):
                 return sequence

@@ -25,12 +25,14 @@ if TYPE_CHECKING:
 
     from pyspark.sql.datasource import Filter
 
-    from spark.columnar.row_filter import Pushed
+    from spark.columnar import PushedFilters
 
 _EPOCH: Final = datetime.fromtimestamp(0, UTC)
 
 
-def push(pushed: Pushed, filters: Iterable[Filter]) -> tuple[Pushed, list[Filter]]:
+def push_filters(
+    pushed: PushedFilters, filters: Iterable[Filter]
+) -> tuple[PushedFilters, list[Filter]]:
     """Return what filters leave over of what there was, and those that Spark must still apply.
 
     Filters on type and session are applied in full. Those on node, seq, position and time only
@@ -46,7 +48,7 @@ def push(pushed: Pushed, filters: Iterable[Filter]) -> tuple[Pushed, list[Filter
     return pushed, rest
 
 
-def _apply(pushed: Pushed, one: Filter) -> Pushed | None:
+def _apply(pushed: PushedFilters, one: Filter) -> PushedFilters | None:
     """Return what a filter leaves of what others left, None when it is no help."""
     if isinstance(one, (EqualTo, EqualNullSafe)):
         (column, *inner), values = one.attribute, (one.value,)
@@ -74,7 +76,7 @@ def _apply(pushed: Pushed, one: Filter) -> Pushed | None:
     return _between(pushed, "sequence" if column in _SEQUENCES else "ms", lowest, highest)
 
 
-def _named(pushed: Pushed, column: str, values: list[Any]) -> Pushed | None:
+def _named(pushed: PushedFilters, column: str, values: list[Any]) -> PushedFilters | None:
     """Return what names leave over."""
     if not all(type(value) is str for value in values):
         return None
@@ -88,7 +90,9 @@ def _named(pushed: Pushed, column: str, values: list[Any]) -> Pushed | None:
     return replace(pushed, sessions=left)
 
 
-def _between(pushed: Pushed, what: str, lowest: int | None, highest: int | None) -> Pushed:
+def _between(
+    pushed: PushedFilters, what: str, lowest: int | None, highest: int | None
+) -> PushedFilters:
     """Return what bounds leave over; they may be wider than the filter's, never narrower."""
     if what == "sequence":
         first, last = pushed.first_sequence, pushed.last_sequence

@@ -18,13 +18,9 @@ from eventstore.format.events import CheckpointCompleted
 from eventstore.format.positions import position
 from eventstore.format.turn_parts import Turns
 from eventstore.shown import name as shown
-from spark.datasource.discovery import find
-from spark.datasource.moments import Moments
-from spark.datasource.options import Options
-from spark.datasource.planning import plan
-from spark.runtime.marked_errors import of_log
-from spark.storage.node_names import nodes_of
-from spark.storage.record_frames import opener
+from spark.datasource import MomentOption, SourceOptions, find_logs, plan_log
+from spark.runtime import name_log_in_errors
+from spark.storage import nodes_of, record_opener
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,8 +28,8 @@ if TYPE_CHECKING:
     from pyspark.sql import Column
 
     from eventstore.format.positions import Position
-    from spark.datasource.log import Log
-    from spark.storage.stored_log import Stored
+    from spark.datasource import Log
+    from spark.storage import StoredLog
 
 
 @dataclass(frozen=True)
@@ -76,26 +72,26 @@ def beginnings(log: Log) -> Beginnings:
     Raises CutOff when a log, or what of it is looked at, ends before its state is known, and
     SparkFailure when it never is, or a record is damaged.
     """
-    options = replace(Options.read(log.options), start=Moments())
+    options = replace(SourceOptions.read(log.options), start=MomentOption())
     whole: dict[str, Position] = {}
     ends: dict[str, int] = {}
     streams: dict[str, str] = {}
-    found = [stored for stored in find(options) if stored.last >= stored.first]
+    found = [stored for stored in find_logs(options) if stored.last >= stored.first]
     nodes = nodes_of(found)
     for stored in found:
         if stored.first > 1:
             node = nodes[stored.stream]
             streams[node] = stored.stream
-            with of_log(stored.stream):
+            with name_log_in_errors(stored.stream):
                 whole[node], ends[node] = _known_from(stored)
             _check_until(stored, node, whole[node], ends[node], options)
     return Beginnings(whole, ends, streams)
 
 
-def _known_from(stored: Stored) -> tuple[Position, int]:
+def _known_from(stored: StoredLog) -> tuple[Position, int]:
     """Return where the first checkpoint that begins in a log is complete, and its turn."""
     begin = position(stored.first, 0)
-    open_record = opener([CheckpointCompleted.__name__], None)
+    open_record = record_opener([CheckpointCompleted.__name__], None)
     turns = Turns()
     for sequence, data in stored.read(stored.first, stored.last):
         for record in turns.take(open_record(sequence, data))[1]:
@@ -106,10 +102,10 @@ def _known_from(stored: Stored) -> tuple[Position, int]:
 
 
 def _check_until(
-    stored: Stored, node: str, known_from: Position, end: int, options: Options
+    stored: StoredLog, node: str, known_from: Position, end: int, options: SourceOptions
 ) -> None:
     """Raise CutOff when a log is read up to before the ``end`` of the turn at ``known_from``."""
-    found = plan(stored, options, options.pushed)
+    found = plan_log(stored, options, options.pushed)
     if found is None or found.last < end or (found.until is not None and found.until < known_from):
         raise CutOff(
             f"the state of node {shown(node)} cannot be known there: its log begins with record "

@@ -8,9 +8,9 @@ from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 from eventstore.format.positions import format_position
 from projections.state.digests import digest
-from spark.rebuild.retained import digest as digest_column
-from spark.rebuild.retained import effects
-from spark.rebuild.sessions import texts_of
+from spark.rebuild.retained_messages import retained_digest_column as digest_column
+from spark.rebuild.retained_messages import retained_effects
+from spark.rebuild.session_states import session_texts_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from eventstore.format.positions import Position
     from projections.state.single_session import SessionFold
-    from spark.datasource.log import Log
+    from spark.datasource import Log
 
 _BEYOND = 1 << 62
 """Behind every position."""
@@ -32,7 +32,7 @@ def retained_otherwise(log: Log, claimed: DataFrame, complete: DataFrame) -> Dat
     null: nothing is retained), ``complete`` node and bound: everything that was retained there is
     claimed. Columns: node, topic, bound, said, known (digests).
     """
-    digests = effects(log).select(
+    digests = retained_effects(log).select(
         "node",
         "topic",
         "effect",
@@ -78,7 +78,7 @@ class SessionClaims:
     def compare(self, bound: Position, said: str | None) -> None:
         """Compare its state as of now with a digest; None: there is no such session."""
         self._told = True
-        texts = texts_of(self._fold)
+        texts = session_texts_of(self._fold)
         known = None if texts is None else digest(texts, self._fold.pending.values())
         if known == said:
             return

@@ -16,9 +16,9 @@ from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 from projections.state.snapshot import decode
 from projections.state.waiting_queue import QOS_MASK, RETAIN_FLAG
-from spark.rebuild.arrow_batches import batches, ddl
-from spark.rebuild.session_groups import grouped, sorted_by_session
-from spark.runtime.marked_errors import marked_iterator
+from spark.rebuild.arrow_batches import arrow_batches_of, ddl
+from spark.rebuild.session_groups import group_by_session, sorted_by_session
+from spark.runtime import marked_iterator
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from projections.state.session import InFlight, SessionState
-    from spark.datasource.log import Log
+    from spark.datasource import Log
     from spark.rebuild.beginning import Beginnings
 
 _STRING, _BOOLEAN, _INT, _BIGINT = pa.string(), pa.bool_(), pa.int32(), pa.int64()
@@ -51,7 +51,7 @@ _FACTS: Final = pa.schema(
 _SNAPSHOT: Final = ("node", "session", "position", "time_ms", "state", "last")
 
 
-def facts(log: Log, begin: Beginnings, types: Sequence[str]) -> DataFrame:
+def session_facts_of(log: Log, begin: Beginnings, types: Sequence[str]) -> DataFrame:
     """Return the facts of some types.
 
     ``begin`` is what :func:`spark.rebuild.beginning.beginnings` found. Columns: node, session,
@@ -70,11 +70,11 @@ def facts(log: Log, begin: Beginnings, types: Sequence[str]) -> DataFrame:
 
 
 def _tell_snapshots(found: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    yield from marked_iterator(batches(_facts_of(found), _FACTS))
+    yield from marked_iterator(arrow_batches_of(_facts_of(found), _FACTS))
 
 
 def _facts_of(found: Iterable[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
-    for group in grouped(found):
+    for group in group_by_session(found):
         parts: list[Any] = []
         for _, _, position, time_ms, text, last in group.rows:
             parts.append(orjson.loads(text))

@@ -23,7 +23,7 @@ Row: TypeAlias = tuple[Any, ...]
 _KEY = itemgetter(0, 1)
 
 
-class Group(NamedTuple):
+class SessionGroup(NamedTuple):
     """The rows of a session, to be taken before the next group is asked for."""
 
     node: str
@@ -47,11 +47,11 @@ def sorted_by_session(rows: DataFrame, *then: str) -> DataFrame:
     )
 
 
-def grouped(batches: Iterable[pa.RecordBatch]) -> Iterator[Group]:
+def group_by_session(batches: Iterable[pa.RecordBatch]) -> Iterator[SessionGroup]:
     """Yield the sessions in batches of rows that are sorted so."""
     rows = chain.from_iterable(map(_rows, batches))
     for (node, session), some in groupby(rows, _KEY):
-        yield Group(node, session, some)
+        yield SessionGroup(node, session, some)
 
 
 def _rows(batch: pa.RecordBatch) -> Iterator[Row]:

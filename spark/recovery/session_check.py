@@ -51,14 +51,14 @@ _MOST: Final = 100
 """Findings of one session that are kept."""
 
 
-class Finding(NamedTuple):
+class RecoveryFinding(NamedTuple):
     """Something that is not as it must be after a recovery."""
 
     at: Position
     what: str
 
 
-class Before(NamedTuple):
+class StateBefore(NamedTuple):
     """What a session was when the broker was started."""
 
     connected: bool
@@ -79,8 +79,8 @@ class SessionRecovery:
 
     def __init__(self, session: str, started: Position | None, whole: Position = 0) -> None:
         self.fold = SessionFold(session, whole)
-        self.findings: list[Finding] = []
-        self.before: Before | None = None
+        self.findings: list[RecoveryFinding] = []
+        self.before: StateBefore | None = None
         """None: there was no such session."""
         self.resumed = False
         """The client came back, and the session went on where it was."""
@@ -126,7 +126,7 @@ class SessionRecovery:
 
     def _tell(self, at: Position, what: str) -> None:
         if len(self.findings) < _MOST:
-            self.findings.append(Finding(at, what))
+            self.findings.append(RecoveryFinding(at, what))
 
     def _begin(self) -> None:
         """Look at what there was when the broker was started."""
@@ -294,8 +294,8 @@ def _same(topic: str, one: bytes | None, other: bytes | None) -> bool:
     return one == other or (is_death(topic) and with_timestamp(one, 0) == with_timestamp(other, 0))
 
 
-def _before(state: SessionState) -> Before:
-    return Before(
+def _before(state: SessionState) -> StateBefore:
+    return StateBefore(
         state.connected,
         state.clean,
         state.will is not None,

@@ -19,7 +19,7 @@ from projections.audit.rules import Rule
 
 if TYPE_CHECKING:
     from projections.audit.rules import Violation
-    from spark.audit.facts.outcome import Latency, Outcome, RuleResult
+    from spark.audit.facts import LatencyHistogram, Outcome, RuleResult
 
 _MESSAGE = re.compile(r"\bmessage (\d+\.\d+)\b")
 _WHAT_LIMIT: Final = 500
@@ -28,7 +28,7 @@ _TYPED_LIMIT: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Broken:
+class BrokenRule:
     """A rule that was broken."""
 
     result: RuleResult
@@ -42,7 +42,7 @@ class Broken:
         return self.result.violations - len(self.shown)
 
 
-def entries(outcome: Outcome) -> int:
+def entry_count(outcome: Outcome) -> int:
     """Return how many entries were audited."""
     return sum(node.entries for node in outcome.nodes)
 
@@ -56,7 +56,7 @@ def verdict(outcome: Outcome) -> str:
         total = sum(rule.violations for rule in broken)
         found = f"{len(broken)} of {counted(rules, 'promise')}, {counted(total, 'violation')}"
         return f"BROKEN: {found}, in {where}"
-    if not entries(outcome):
+    if not entry_count(outcome):
         return "nothing to audit: the log is empty"
     return f"kept: {counted(rules, 'promise')}, in {where}"
 
@@ -68,7 +68,7 @@ def extent(outcome: Outcome) -> str:
         return "an empty log"
     told = [node for node in outcome.nodes if node.records]
     nodes = name(told[0].node) if len(told) == 1 else f"the logs of {len(told)} nodes"
-    return f"{counted_entries(entries(outcome))} of {nodes}, {span(*reach)}"
+    return f"{counted_entries(entry_count(outcome))} of {nodes}, {span(*reach)}"
 
 
 def extent_ms(outcome: Outcome) -> tuple[int, int] | None:
@@ -106,12 +106,12 @@ def milliseconds(value: int) -> str:
     return f"{value / 3_600_000:,.3g} h"
 
 
-def largest(latency: Latency) -> str:
+def longest_latency(latency: LatencyHistogram) -> str:
     """Return the longest latency, which is exact."""
     return milliseconds(latency.max_ms)
 
 
-def broken(outcome: Outcome, most: int) -> list[Broken]:
+def broken_rules(outcome: Outcome, most: int) -> list[BrokenRule]:
     """Return the rules that were broken, in their order, each with its first violations."""
     by_rule = {
         rule: tuple(found)
@@ -120,13 +120,13 @@ def broken(outcome: Outcome, most: int) -> list[Broken]:
         )
     }
     return [
-        Broken(result, result.rule.promise, by_rule.get(result.rule, ())[:most])
+        BrokenRule(result, result.rule.promise, by_rule.get(result.rule, ())[:most])
         for result in outcome.rules
         if result.violations
     ]
 
 
-def what(violation: Violation) -> str:
+def violation_text(violation: Violation) -> str:
     """Return what was wrong on one line, whatever stands in it."""
     text = violation.what
     return text if text.isprintable() and len(text) <= _WHAT_LIMIT else escaped(text, _WHAT_LIMIT)

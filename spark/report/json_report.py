@@ -10,10 +10,10 @@ from eventstore.shown import iso
 from spark.report import findings
 
 if TYPE_CHECKING:
-    from spark.audit.facts.outcome import Outcome
+    from spark.audit.facts import Outcome
 
 
-def report(outcome: Outcome) -> dict[str, Any]:
+def audit_json(outcome: Outcome) -> dict[str, Any]:
     """Return the report as what JSON knows; names are as the clients chose them.
 
     Positions are given as people write them (``position``) and packed (``at``), times in

@@ -30,7 +30,7 @@ _SHIP = f"ship foldmq and what it needs with the job, {_DOCS}"
 _Known: TypeAlias = tuple[re.Pattern[str], Callable[[re.Match[str]], FoldmqError]]
 
 
-def explained(error: BaseException, said: str = "", gone: bool = False) -> FoldmqError:
+def explain(error: BaseException, said: str = "", gone: bool = False) -> FoldmqError:
     """Return what an error of PySpark or Py4J means.
 
     ``said`` is what the JVM said last, ``gone``: it has ended by itself.
@@ -38,9 +38,9 @@ def explained(error: BaseException, said: str = "", gone: bool = False) -> Foldm
     if isinstance(error, FoldmqError):
         return error
     text = str(error)
-    found = marked_errors.found(text) or _known(text)
+    found = marked_errors.find_error(text) or _known(text)
     if found is None and gone:
-        found = marked_errors.found(said) or _known(said) or _ended()
+        found = marked_errors.find_error(said) or _known(said) or _ended()
     return found or SparkError(f"Spark failed: {_cause(text) or type(error).__name__}")
 
 

@@ -42,7 +42,7 @@ class SparkFailure(FoldmqError):  # noqa: N818
 
 
 class MarkedError(Exception):
-    """An error with the mark by which :func:`found` finds it."""
+    """An error with the mark by which :func:`find_error` finds it."""
 
     def __init__(self, error: FoldmqError) -> None:
         code = error.exit_code
@@ -50,7 +50,7 @@ class MarkedError(Exception):
 
 
 @contextmanager
-def of_log(stream: str) -> Iterator[None]:
+def name_log_in_errors(stream: str) -> Iterator[None]:
     """Have errors about what a log holds say which log it is."""
     try:
         yield
@@ -68,7 +68,7 @@ def of_log(stream: str) -> Iterator[None]:
 
 
 @contextmanager
-def marked() -> Iterator[None]:
+def mark_errors() -> Iterator[None]:
     """Mark the errors of ours that leave the block; for code that Spark's workers run."""
     try:
         yield
@@ -78,11 +78,11 @@ def marked() -> Iterator[None]:
 
 def marked_iterator(items: Iterable[Item]) -> Iterator[Item]:
     """Yield the same, with errors of ours marked."""
-    with marked():
+    with mark_errors():
         yield from items
 
 
-def found(error: object) -> SparkFailure | None:
+def find_error(error: object) -> SparkFailure | None:
     """Return our error that a text or an exception of Spark tells of; None: of none."""
     text = str(error)
     at = text.find(_MARK)

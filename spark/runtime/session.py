@@ -102,7 +102,7 @@ def running_session(
 
 
 @contextlib.contextmanager
-def named_errors() -> Iterator[None]:
+def translate_errors() -> Iterator[None]:
     """Raise what Spark raises inside as the FoldmqError that says what it means, and let Spark be.
 
     If Spark has ended, its errors are left as they are: nothing more can be done with it then.
@@ -130,7 +130,7 @@ def _works() -> bool:
         return False
 
 
-def abandon() -> None:
+def kill_jvm() -> None:
     """Kill the JVM that this process started, if any: whatever waits for Spark fails at once."""
     if _jvm is not None:
         _jvm.abandon()
@@ -297,9 +297,9 @@ def _ended_by_errors() -> Iterator[None]:
 
 def _meant(error: Exception, said: str = "", *, gone: bool = False) -> FoldmqError:
     """Return what an error of Spark means, or one of the disk on which PySpark works."""
-    from spark.runtime.explain_failure import explained
+    from spark.runtime.explain_failure import explain
 
-    meant = explained(error, said, gone)
+    meant = explain(error, said, gone)
     if not isinstance(error, OSError) or isinstance(error, ConnectionError):
         return meant
     return disk_failed(error) if type(meant) is SparkError and error.errno is not None else meant

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 Answer = TypeVar("Answer")
 
 
-def run(work: Coroutine[Any, Any, Answer]) -> Answer:
+def run_sync(work: Coroutine[Any, Any, Answer]) -> Answer:
     """Return what a coroutine does, when it has ended; raises what it raises.
 
     In a notebook a loop is running in the thread that runs the cells, and no second one may run

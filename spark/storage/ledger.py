@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 VERSION: Final = 1
-NAME: Final = "_foldmq/ledger.jsonl"
+LEDGER_FILE: Final = "_foldmq/ledger.jsonl"
 """Where it is below the directory of a node."""
 _LINK: Final = re.compile("[0-9a-f]{64}")
 
@@ -45,7 +45,7 @@ class LaterArchive(FoldmqError):  # noqa: N818
     exit_code = 78
 
 
-class File(NamedTuple):
+class ArchiveFile(NamedTuple):
     """A file of an archive."""
 
     name: str
@@ -70,7 +70,7 @@ class Segment:
     ends_ms: int
     size: int
     """Bytes of the records, as they are in the log."""
-    files: tuple[File, ...]
+    files: tuple[ArchiveFile, ...]
 
     def line(self) -> bytes:
         """Return its line of the ledger."""
@@ -131,7 +131,7 @@ class Ledger:
         return orjson.dumps({"archive": VERSION, "stream": self.stream}) + b"\n"
 
 
-def parse(data: bytes, where: object) -> Ledger:
+def parse_ledger(data: bytes, where: object) -> Ledger:
     """Return the ledger that a file holds; a last line that was only begun is left out.
 
     Raises ArchiveDamaged, LaterArchive, or NoArchive when there is not even its first line;
@@ -160,7 +160,7 @@ def parse(data: bytes, where: object) -> Ledger:
     return Ledger(stream, tuple(segments))
 
 
-def whole(data: bytes) -> int:
+def whole_lines(data: bytes) -> int:
     """Return how many bytes of a ledger's file are lines that were written to their end."""
     return data.rfind(b"\n") + 1
 
@@ -178,7 +178,7 @@ def _object(line: bytes, where: object, number: int) -> dict[str, Any]:
 def _segment(found: dict[str, Any], where: object, number: int) -> Segment:
     try:
         fields = {name: found[name] for name in _KINDS}
-        files = tuple(File(str(name), int(size)) for name, size in found["files"])
+        files = tuple(ArchiveFile(str(name), int(size)) for name, size in found["files"])
     except (KeyError, TypeError, ValueError):
         fields, files = {}, ()
     fits = all(type(value) is _KINDS[name] for name, value in fields.items())

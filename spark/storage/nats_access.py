@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
+class NatsAccess:
     """How to reach a NATS server; what is secret in it is never shown."""
 
     options: Mapping[str, str] = field(repr=False)

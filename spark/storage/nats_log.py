@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from eventstore.errors import CorruptLog, CutMeanwhile, LostLog
 from eventstore.log.jetstream_log import LogUnavailable, ask, read_bounds, read_stored
 from eventstore.nats.connection import disconnect
-from spark.runtime.sync_calls import run
+from spark.runtime import run_sync
 from spark.storage.read_ahead import read_ahead
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from nats.aio.client import Client
 
     from protocol.errors import FoldmqError
-    from spark.storage.nats_access import Access
+    from spark.storage.nats_access import NatsAccess
 
 _SECONDS: Final = 10.0
 _TRIES: Final = 3
@@ -26,10 +26,10 @@ _TRIES: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
-class NatsStored:
+class NatsLog:
     """A log in a JetStream stream."""
 
-    access: Access
+    access: NatsAccess
     stream: str
     first: int
     last: int
@@ -52,7 +52,7 @@ class NatsStored:
 
     def explain(self, sequence: int) -> FoldmqError | None:
         """Return what says that the broker cut the record off meanwhile; None: it is missing."""
-        first = run(self._first_now())
+        first = run_sync(self._first_now())
         if first <= sequence:
             return None
         return CutMeanwhile(first, f"log {self.stream}", "read it again, or from an archive")
@@ -90,7 +90,7 @@ class NatsStored:
             await disconnect(client)
 
 
-async def look_up(client: Client, access: Access, stream: str) -> NatsStored | None:
+async def look_up(client: Client, access: NatsAccess, stream: str) -> NatsLog | None:
     """Return a log as it is now, None when there is none; raises CorruptLog if it was emptied."""
     try:
         answer = await ask(client, stream, f"STREAM.INFO.{stream}", None, _SECONDS)
@@ -100,4 +100,4 @@ async def look_up(client: Client, access: Access, stream: str) -> NatsStored | N
     first, last = state["first_seq"], state["last_seq"]
     if first > last > 0:
         raise CorruptLog(1, f"is gone with all others: stream {stream} was emptied")
-    return NatsStored(access, stream, max(1, first), last, state["bytes"])
+    return NatsLog(access, stream, max(1, first), last, state["bytes"])

@@ -63,7 +63,7 @@ def mentioning(
     return lambda data: all(any(word in data for word in words) for words in needed)
 
 
-def opener(
+def record_opener(
     types: Iterable[str] | None, sessions: Iterable[str] | None
 ) -> Callable[[int, bytes], Record]:
     """Return what opens records of which only events of some types and sessions are wanted.

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from protocol.errors import FoldmqError
 
 
-class Stored(Protocol):
+class StoredLog(Protocol):
     """The records of one log. Small and picklable: it travels to executors.
 
     ``first`` and ``last`` are the sequences that it has as of planning, ``last`` one less than
@@ -65,7 +65,7 @@ class Stored(Protocol):
 
 
 @contextmanager
-def opened(stored: Stored, first: int, last: int) -> Iterator[Iterator[tuple[int, bytes]]]:
+def open_records(stored: StoredLog, first: int, last: int) -> Iterator[Iterator[tuple[int, bytes]]]:
     """Give the records between two sequences; what they hold is freed when the block is left."""
     records = stored.read(first, last)
     try:
@@ -77,10 +77,10 @@ def opened(stored: Stored, first: int, last: int) -> Iterator[Iterator[tuple[int
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
+class RecordRange:
     """Consecutive records of a log, read by one task."""
 
-    stored: Stored
+    stored: StoredLog
     first: int
     """Sequence of the first record."""
     last: int

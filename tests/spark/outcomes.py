@@ -5,9 +5,9 @@ import random
 from eventstore.format.positions import position
 from projections.audit.rules import RULES, Rule, Violation
 from spark.audit.facts.outcome import (
-    Compared,
-    Drops,
-    Latency,
+    ClaimsCompared,
+    DropCount,
+    LatencyHistogram,
     NodeSummary,
     Outcome,
     RatePoint,
@@ -70,8 +70,8 @@ def kept(seconds: int = 600, nodes: int = 1) -> Outcome:
         rates=rates,
         interval_ms=1000,
         latencies=(
-            Latency(1, BOUNDS, _counts(chance, 5), 32, 512, 9_120),
-            Latency(2, BOUNDS, _counts(chance, 7), 128, 1024, 65_000),
+            LatencyHistogram(1, BOUNDS, _counts(chance, 5), 32, 512, 9_120),
+            LatencyHistogram(2, BOUNDS, _counts(chance, 7), 128, 1024, 65_000),
         ),
         slowest=tuple(
             SlowSession(
@@ -85,11 +85,11 @@ def kept(seconds: int = 600, nodes: int = 1) -> Outcome:
             for number in range(12)
         ),
         drops=(
-            Drops(names[0], "queue_messages", 7_315),
-            Drops(names[0], "slow_reader", 950),
-            Drops(names[0], "unsubscribed", 12),
+            DropCount(names[0], "queue_messages", 7_315),
+            DropCount(names[0], "slow_reader", 950),
+            DropCount(names[0], "unsubscribed", 12),
         ),
-        compared=(Compared("broker", names[0], 981, 102, position(16_240, 3)),),
+        compared=(ClaimsCompared("broker", names[0], 981, 102, position(16_240, 3)),),
         seconds=61.94,
     )
 
@@ -156,7 +156,7 @@ def broken() -> Outcome:
             SlowSession("n1", name, 10, 1 << number, 4 << number, 9 << number)
             for number, name in enumerate(HOSTILE)
         ),
-        drops=(*good.drops, Drops("n2", "<i>\x1b[1m", 3)),
+        drops=(*good.drops, DropCount("n2", "<i>\x1b[1m", 3)),
         compared=good.compared,
         seconds=good.seconds,
         notes=("the broker did not answer in time: it was not compared <hr>",),

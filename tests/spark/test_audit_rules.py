@@ -11,9 +11,9 @@ from harness.nats import access
 from harness.plans import compiled
 
 from projections.audit.rules import RULES, Rule
-from spark.audit.expected_deliveries import sent
+from spark.audit.expected_deliveries import published_messages
 from spark.audit.facts.fact_schema import CARRIED, DDL, RELEASED, SCHEMA, SENT
-from spark.audit.facts.fact_tables import Facts
+from spark.audit.facts.fact_tables import FactTables
 from spark.audit.pipeline import audit
 from spark.datasource.log import Log
 
@@ -67,7 +67,9 @@ def test_of_what_was_said_again_the_fuller_one_counts(
     released = {"kind": RELEASED, "session": "p", "at": at(4), "ref": at(2), "number": 2 | 1 << 2}
     rows = [{"node": "n", **one} for one in (told[order[0]], told[order[1]], released)]
     table = spark.createDataFrame([tuple(map(one.get, SCHEMA.names)) for one in rows], DDL)
-    messages = sent(Facts(table, table, Counter({CARRIED: 1, SENT: 1, RELEASED: 1})))
+    messages = published_messages(
+        FactTables(table, table, Counter({CARRIED: 1, SENT: 1, RELEASED: 1}))
+    )
     assert messages.released is not None
     (row,) = messages.released.collect()
     assert (row["number"], row["digest"], row["topic"]) == (1, "abcd", "t")

@@ -24,7 +24,7 @@ from projections.audit.rules import Rule
 from projections.state.digests import retained_digest, session_digest
 from spark.audit.facts.outcome import BROKER, PROJECTIONS, Claim
 from spark.datasource.log import Log
-from spark.recovery.check import RECOVERY, NodeRecovery, Start, recovery_check
+from spark.recovery.recovery_job import RECOVERY, BrokerStart, NodeRecovery, recovery_check
 from spark.runtime.marked_errors import BadOption
 
 if TYPE_CHECKING:
@@ -192,8 +192,8 @@ def test_what_is_wrong_is_told_with_its_position(
     assert not outcome.kept
     assert outcome.counts == {RECOVERY: 2, Rule.CHAIN: 1}
     nodes = {one.node: one.start for one in outcome.nodes}
-    assert nodes[good.node] == Start(good.at(4), nodes[good.node].time_ms, True, True)
-    assert nodes[odd.node] == Start(odd.at(4), nodes[odd.node].time_ms, False, False)
+    assert nodes[good.node] == BrokerStart(good.at(4), nodes[good.node].time_ms, True, True)
+    assert nodes[odd.node] == BrokerStart(odd.at(4), nodes[odd.node].time_ms, False, False)
     assert nodes[first.node] is None
     (new,) = (one for one in outcome.nodes if one.node == second.node)
     assert new == NodeRecovery(second.node, nodes[second.node])

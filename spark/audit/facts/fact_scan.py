@@ -27,17 +27,17 @@ from spark.audit.facts.chain import (
     PIECE,
     PROBLEM,
     RATES,
-    Link,
-    Note,
-    Piece,
-    follow,
+    LogNote,
+    LogPiece,
+    RecordLink,
+    check_link,
 )
-from spark.audit.facts.event_facts import Takers
-from spark.audit.facts.event_packing import item
-from spark.audit.facts.event_packs import Packs
-from spark.audit.facts.fact_schema import Facts
-from spark.audit.facts.histogram import LEAST_MS, Rates
-from spark.audit.facts.log_summary import BEYOND
+from spark.audit.facts.event_facts import FactMakers
+from spark.audit.facts.event_packing import packed_item
+from spark.audit.facts.event_packs import EventPacks
+from spark.audit.facts.fact_schema import FactBuffer
+from spark.audit.facts.histogram import LEAST_MS, RateCounts
+from spark.audit.facts.log_summary import BEYOND_ALL
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
     from eventstore.format.positions import Position
     from eventstore.format.records import Record
-    from spark.storage.record_checks import Checked
+    from spark.storage import CheckedRecord
 
 _YOUNG: Final = 50_000
 """Objects after which garbage is looked for: nothing here forms cycles."""
@@ -58,7 +58,7 @@ _MISFITS: Final = (ValueError, KeyError, IndexError, TypeError, OverflowError)
 
 
 @contextmanager
-def few_collections() -> Iterator[None]:
+def collect_seldom() -> Iterator[None]:
     """Have garbage collected seldom."""
     before = gc.get_threshold()
     gc.set_threshold(_YOUNG, *before[1:])
@@ -68,7 +68,7 @@ def few_collections() -> Iterator[None]:
         gc.set_threshold(*before)
 
 
-class Scan:
+class FactScan:
     """Takes records of one log, in order, up to the position ``end``.
 
     What happened is counted in intervals of at least ``interval_ms``.
@@ -76,27 +76,27 @@ class Scan:
 
     def __init__(self, node: str, end: Position | None = None, interval_ms: int = LEAST_MS) -> None:
         self.node = node
-        self.facts = Facts(node)
-        self._end = BEYOND if end is None else end
-        self._piece: Piece | None = None
+        self.facts = FactBuffer(node)
+        self._end = BEYOND_ALL if end is None else end
+        self._piece: LogPiece | None = None
         self._pieces = 0
-        self._rates = Rates(interval_ms)
+        self._rates = RateCounts(interval_ms)
         self._drops: Counter[str] = Counter()
-        self._packs = Packs(self.facts)
-        self._takers = Takers(self.facts, self._packs, self._drops, self._note)
+        self._packs = EventPacks(self.facts)
+        self._takers = FactMakers(self.facts, self._packs, self._drops, self._note)
 
-    def take(self, found: Checked) -> None:
+    def take(self, found: CheckedRecord) -> None:
         """Take the next record. Raises UnknownEvent for what a later foldmq wrote."""
         record, data = found.record, found.data
         if record is None:
             self._problem(position(found.sequence, 0), Rule.CHAIN, f"record {found.damage}")
             if data is not None:
                 known = link_of(data).hex() if len(data) > HEADER_FROM else ""
-                damaged = Link(found.sequence, known, "", -1, last=True, starts=False)
+                damaged = RecordLink(found.sequence, known, "", -1, last=True, starts=False)
                 self._extend(damaged, 0, len(data))
             return
         raw, size = record.raw_events, len(data or b"")
-        link = Link(
+        link = RecordLink(
             record.sequence,
             record.link.hex(),
             record.previous.hex(),
@@ -139,14 +139,14 @@ class Scan:
                 size = entries(event)
                 if size > MAX_INDEX:
                     raise IndexError("more entries than a record can have")
-                handle = Takers.OF.get(kind)
+                handle = FactMakers.OF.get(kind)
                 given = handle is not None and handle(takers, event, at)
                 session: str | None = getattr(event, "session", None)
                 if session is not None and not given and kind not in _ELSEWHERE:
                     items = packs.get(session)
                     if items is None:
                         items = packs[session] = []
-                    items.append(item(event, at, time_ms, part))
+                    items.append(packed_item(event, at, time_ms, part))
                 if kind in counted:
                     counted[kind] += event.count if isinstance(event, MessageDropped) else size
                 count += 1
@@ -163,13 +163,13 @@ class Scan:
 
     # The log as a whole.
 
-    def _extend(self, link: Link, time_ms: int, size: int) -> None:
+    def _extend(self, link: RecordLink, time_ms: int, size: int) -> None:
         """Let the piece go on with a record, or begin a new one."""
         piece = self._piece
         if piece is None or (self._pieces < _PIECES and _parts(piece.last, link)):
             self._end_piece()
             self._pieces += 1
-            self._piece = Piece(link, link, time_ms, time_ms, bytes=size)
+            self._piece = LogPiece(link, link, time_ms, time_ms, bytes=size)
             return
         piece.last = link
         piece.ends_ms = time_ms or piece.ends_ms
@@ -184,14 +184,14 @@ class Scan:
             self._piece = None
 
     def _note(self, at: Position, about: str, values: dict[str, Any]) -> None:
-        self.facts.notes.add(at, Note(self.node, at, about, values).data)
+        self.facts.notes.add(at, LogNote(self.node, at, about, values).data)
 
     def _problem(self, at: Position, rule: str, what: str, part: int = 0) -> None:
         """Note that something cannot be read, in a record that is that part of its turn."""
         self._note(at, PROBLEM, {"rule": rule, "what": what, "part": part})
 
 
-def _parts(one: Link, other: Link) -> bool:
+def _parts(one: RecordLink, other: RecordLink) -> bool:
     """Return whether a new piece begins with the second of two records."""
     missing = other.sequence != one.sequence + 1
-    return missing or one.part < 0 or other.part < 0 or any(follow(one, other))
+    return missing or one.part < 0 or other.part < 0 or any(check_link(one, other))

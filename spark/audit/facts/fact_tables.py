@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class FactTables:
     """Tables of facts, both kept."""
 
     all: DataFrame

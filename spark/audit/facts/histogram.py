@@ -35,7 +35,7 @@ def interval_ms(begins_ms: int, ends_ms: int) -> int:
     return length
 
 
-class Rates:
+class RateCounts:
     """Counts for one node, by interval; an interval is a second times a power of two.
 
     They are at least so long, and longer when there are too many.
@@ -75,7 +75,7 @@ class Rates:
                 yield {"at_ms": number * self._length, "length_ms": self._length, **told}
 
 
-def merged(told: Iterable[tuple[str, dict[str, Any]]]) -> tuple[tuple[RatePoint, ...], int]:
+def merge_rates(told: Iterable[tuple[str, dict[str, Any]]]) -> tuple[tuple[RatePoint, ...], int]:
     """Return the points of (node, counts), few enough to be shown, and the interval's length."""
     points = list(told)
     if not points:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from eventstore.format.positions import Position
     from projections.audit.rules import Rule, Violation
 
-MOST = 1000
+MOST_VIOLATIONS = 1000
 """Violations of a rule that are kept; more are counted."""
 
 BROKER, PROJECTIONS = "broker", "projections"
@@ -89,7 +89,7 @@ class RatePoint:
 
 
 @dataclass(frozen=True, slots=True)
-class Latency:
+class LatencyHistogram:
     """From the publication of a message to the acknowledgement of its delivery, for one QoS."""
 
     qos: int
@@ -118,7 +118,7 @@ class SlowSession:
 
 
 @dataclass(frozen=True, slots=True)
-class Drops:
+class DropCount:
     """Messages that a node dropped for one reason."""
 
     node: str
@@ -127,7 +127,7 @@ class Drops:
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class ClaimsCompared:
     """How much of somebody's claims about a node was compared."""
 
     where: str
@@ -146,18 +146,18 @@ class Outcome:
     rules: tuple[RuleResult, ...]
     """One for each of :data:`RULES`, in their order; ``state`` only when there were claims."""
     violations: tuple[Violation, ...]
-    """At most :data:`MOST` for each rule, ordered by rule, node and position."""
+    """At most :data:`MOST_VIOLATIONS` for each rule, ordered by rule, node and position."""
     rates: tuple[RatePoint, ...]
     """By node and time; intervals in which nothing happened are left out."""
     interval_ms: int
     """Length of the intervals of :attr:`rates`."""
-    latencies: tuple[Latency, ...]
+    latencies: tuple[LatencyHistogram, ...]
     """For QoS 1 and 2, where there were any."""
     slowest: tuple[SlowSession, ...]
     """Slowest first."""
-    drops: tuple[Drops, ...]
+    drops: tuple[DropCount, ...]
     """Most first."""
-    compared: tuple[Compared, ...]
+    compared: tuple[ClaimsCompared, ...]
     seconds: float
     """How long the audit took."""
     notes: tuple[str, ...] = field(default=())

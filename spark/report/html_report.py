@@ -13,12 +13,9 @@ from eventstore import shown
 from eventstore.format.positions import format_position
 from spark.report import findings
 from spark.report.plots import plots
-from spark.report.svg import check
 
 if TYPE_CHECKING:
-    from spark.audit.facts.outcome import Outcome
-
-__all__ = ["check", "page"]
+    from spark.audit.facts import Outcome
 
 VIOLATIONS: Final = 100
 """Violations of a rule that are shown."""
@@ -27,7 +24,7 @@ _NAME: Final = 48
 _TITLE: Final = 2000
 
 
-def page(outcome: Outcome) -> str:
+def audit_page(outcome: Outcome) -> str:
     """Return the page; the same outcome gives the same page. Raises NoPlots without matplotlib."""
     return (
         _environment()
@@ -35,8 +32,8 @@ def page(outcome: Outcome) -> str:
         .render(
             outcome=outcome,
             found=findings.verdict(outcome).partition(": ")[2],
-            entries=findings.entries(outcome),
-            broken=findings.broken(outcome, VIOLATIONS),
+            entries=findings.entry_count(outcome),
+            broken=findings.broken_rules(outcome, VIOLATIONS),
             several=len(outcome.nodes) > 1,
             violations=sum(rule.violations for rule in outcome.rules),
             records=sum(node.records for node in outcome.nodes),
@@ -74,7 +71,7 @@ def _environment() -> Environment:
         "position": format_position,
         "span": findings.milliseconds,
         "utc": _utc,
-        "what": findings.what,
+        "what": findings.violation_text,
         "next_step": findings.next_step,
     }
     return made

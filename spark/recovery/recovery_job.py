@@ -23,22 +23,29 @@ from pyspark.sql import functions as F  # noqa: N812 - its usual name
 from eventstore.format.positions import format_position, index_of, position, sequence_of
 from eventstore.shown import name as shown
 from projections.audit.rules import Rule, Violation
-from spark.audit.facts.outcome import (
+from spark.audit.facts import (
     ALL_CLAIM,
     BROKER,
-    MOST,
+    MOST_VIOLATIONS,
     RETAINED_CLAIM,
     SESSION_CLAIM,
-    Compared,
+    ClaimsCompared,
 )
-from spark.rebuild.arrow_batches import batches, ddl
-from spark.rebuild.beginning import beginnings
-from spark.rebuild.claim_comparison import SessionClaims, retained_otherwise
-from spark.rebuild.folding import fitting, parsed, session_events
-from spark.rebuild.session_groups import grouped, sorted_by_session
+from spark.rebuild import (
+    SessionClaims,
+    arrow_batches_of,
+    beginnings,
+    ddl,
+    group_by_session,
+    parse_event_json,
+    report_misfits,
+    retained_otherwise,
+    session_events,
+    sorted_by_session,
+)
 from spark.recovery.session_check import SessionRecovery
-from spark.runtime.marked_errors import BadOption, marked_iterator
-from spark.storage.node_names import check_known
+from spark.runtime import BadOption, marked_iterator
+from spark.storage import check_claimed_nodes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -46,10 +53,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from eventstore.format.positions import Position
-    from spark.audit.facts.outcome import Claim
-    from spark.datasource.log import Bounds, Log
-    from spark.rebuild.beginning import Beginnings
-    from spark.rebuild.session_groups import Group
+    from spark.audit.facts import Claim
+    from spark.datasource import Log, LogBounds
+    from spark.rebuild import Beginnings, SessionGroup
 
 RECOVERY: Final = "recovery"
 """The rule for all that a broker must do when it is started again."""
@@ -62,7 +68,7 @@ RULES: Final[Mapping[str, str]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class BrokerStart:
     """The last start of a node's broker."""
 
     at: Position
@@ -79,7 +85,7 @@ class NodeRecovery:
     """What a node had when its broker was started, and what became of it."""
 
     node: str
-    start: Start | None
+    start: BrokerStart | None
     """None: the log does not tell of a start."""
     sessions: int = 0
     """Sessions there were; the numbers below are of these."""
@@ -107,10 +113,10 @@ class RecoveryOutcome:
 
     nodes: tuple[NodeRecovery, ...]
     violations: tuple[Violation, ...]
-    """At most ``MOST``, by node and position."""
+    """At most ``MOST_VIOLATIONS``, by node and position."""
     counts: Mapping[str, int]
     """Rule -> how many violations there are."""
-    compared: tuple[Compared, ...]
+    compared: tuple[ClaimsCompared, ...]
     """What the broker claimed; empty when it was not asked."""
     seconds: float
 
@@ -130,8 +136,8 @@ def recovery_check(
 
     ``claims`` are those of the running brokers (``where`` is ``broker``). ``tell`` is called with
     what is done next, in a few words. The log is read as far as it goes now. Raises what reading a
-    log raises (``spark.runtime.marked_errors.found``), CutOff for a log whose state is not known
-    yet, and BadOption for claims about nodes whose logs are not read.
+    log raises (``spark.runtime.marked_errors.find_error``), CutOff for a log whose state is not
+    known yet, and BadOption for claims about nodes whose logs are not read.
     """
     if any(claim.where != BROKER for claim in claims):
         raise BadOption("a recovery is checked with what brokers say, not with projections")
@@ -139,7 +145,7 @@ def recovery_check(
     pinned = log.pinned()
     begin = beginnings(pinned)
     bounds = pinned.bounds()
-    check_known({claim.node for claim in claims}, bounds)
+    check_claimed_nodes({claim.node for claim in claims}, bounds)
     tell("looking for the last start")
     starts, wrong = _look_at_turns(pinned, bounds, _starts(pinned))
     tell("folding the sessions")
@@ -151,7 +157,7 @@ def recovery_check(
     violations = sorted(wrong + found, key=lambda one: (one.node, one.at, one.session or ""))
     return RecoveryOutcome(
         tuple(nodes),
-        tuple(violations[:MOST]),
+        tuple(violations[:MOST_VIOLATIONS]),
         counts,
         tuple(_compared(claims)),
         time.monotonic() - began,
@@ -161,7 +167,7 @@ def recovery_check(
 # ------------------------------------------------------------------------------- the start
 
 
-def _starts(log: Log) -> dict[str, Start]:
+def _starts(log: Log) -> dict[str, BrokerStart]:
     """Return the last start of each node that tells of one."""
     lives = log.only(types=["BrokerStarted", "BrokerStopped"]).entries(
         "node", "position", "time_ms", "type"
@@ -176,7 +182,7 @@ def _starts(log: Log) -> dict[str, Start]:
     )
     # Where the log was cut, the start before may be gone: but not the end behind it.
     return {
-        row["node"]: Start(
+        row["node"]: BrokerStart(
             row["position"],
             row["time_ms"],
             row["before"] != "BrokerStopped"
@@ -188,8 +194,8 @@ def _starts(log: Log) -> dict[str, Start]:
 
 
 def _look_at_turns(
-    log: Log, bounds: Mapping[str, Bounds], starts: Mapping[str, Start]
-) -> tuple[dict[str, Start], list[Violation]]:
+    log: Log, bounds: Mapping[str, LogBounds], starts: Mapping[str, BrokerStart]
+) -> tuple[dict[str, BrokerStart], list[Violation]]:
     """Look at the records at the starts: the last one before each, and that of the start.
 
     That each continues the one before it is checked whenever a log is read.
@@ -206,7 +212,7 @@ def _look_at_turns(
     few = log.having(stream=",".join(last), until=json.dumps(last)).since(json.dumps(first))
     rows = few.records("node", "seq", "part", "last").collect()
     records = {(row["node"], row["seq"]): row for row in rows}
-    looked: dict[str, Start] = {}
+    looked: dict[str, BrokerStart] = {}
     wrong = []
     for node, start in starts.items():
         sequence = sequence_of(start.at)
@@ -241,7 +247,7 @@ class _Plan:
     """What every task knows."""
 
     begin: Beginnings
-    starts: Mapping[str, Start]
+    starts: Mapping[str, BrokerStart]
     complete: Mapping[str, Sequence[Position]]
     """By node, where everything that there was is claimed."""
     torn: Mapping[str, Position]
@@ -250,9 +256,9 @@ class _Plan:
 
 def _sessions(
     log: Log,
-    bounds: Mapping[str, Bounds],
+    bounds: Mapping[str, LogBounds],
     begin: Beginnings,
-    starts: Mapping[str, Start],
+    starts: Mapping[str, BrokerStart],
     claims: Sequence[Claim],
 ) -> tuple[list[NodeRecovery], list[Violation], Counter[str]]:
     complete = defaultdict(list)
@@ -283,7 +289,7 @@ def _sessions(
         )
         found = kept.select("node", "session", F.inline("findings"))
         counts = found.groupBy("rule").count().collect()
-        first = found.orderBy("node", "at").limit(MOST).collect()
+        first = found.orderBy("node", "at").limit(MOST_VIOLATIONS).collect()
     finally:
         kept.unpersist()
     numbers = {row["node"]: row for row in sums}
@@ -304,11 +310,11 @@ def _sessions(
 
 def _check(plan: _Plan, found: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Check the sessions in sorted batches."""
-    rows = (_checked(plan, group) for group in grouped(found))
-    yield from marked_iterator(batches(rows, _RESULT))
+    rows = (_checked(plan, group) for group in group_by_session(found))
+    yield from marked_iterator(arrow_batches_of(rows, _RESULT))
 
 
-def _checked(plan: _Plan, group: Group) -> dict[str, Any]:
+def _checked(plan: _Plan, group: SessionGroup) -> dict[str, Any]:
     start = plan.starts.get(group.node)
     at_start = start.at if start is not None else None
     recovery = SessionRecovery(group.session, at_start, plan.begin.of(group.node))
@@ -318,8 +324,8 @@ def _checked(plan: _Plan, group: Group) -> dict[str, Any]:
         if not rank:
             claims.compare(at, said)
             continue
-        with fitting(node, at):
-            recovery.take(parsed(text, node, at), at, time_ms, payload)
+        with report_misfits(node, at):
+            recovery.take(parse_event_json(text, node, at), at, time_ms, payload)
     recovery.finish(plan.torn.get(group.node))
     claims.finish()
     before = recovery.before
@@ -365,10 +371,10 @@ def _otherwise(row: Any) -> Violation:
     return Violation(Rule.STATE, bound, what, node=row["node"])
 
 
-def _compared(claims: Sequence[Claim]) -> Iterator[Compared]:
+def _compared(claims: Sequence[Claim]) -> Iterator[ClaimsCompared]:
     """Yield how much each broker claimed."""
     for node in sorted({claim.node for claim in claims}):
         own = [claim for claim in claims if claim.node == node]
         counts = Counter(claim.kind for claim in own if claim.digest is not None)
         as_of = max(claim.bound for claim in own)
-        yield Compared(BROKER, node, counts[SESSION_CLAIM], counts[RETAINED_CLAIM], as_of)
+        yield ClaimsCompared(BROKER, node, counts[SESSION_CLAIM], counts[RETAINED_CLAIM], as_of)

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
-from spark.rebuild.session_facts import facts
+from spark.rebuild.session_facts import session_facts_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from spark.datasource.log import Log
+    from spark.datasource import Log
     from spark.rebuild.beginning import Beginnings
 
 _ENDS: Final = ("SessionOpened", "SessionExpired", "WillFired", "WillCancelled")
@@ -28,7 +28,7 @@ def wills(log: Log, begin: Beginnings) -> DataFrame:
     armed = F.col("type") == "WillArmed"
     will = F.struct("topic", "qos", "retain", F.coalesce("ref", "position").alias("ref"))
     last = (
-        facts(log, begin, ["WillArmed", *_ENDS])
+        session_facts_of(log, begin, ["WillArmed", *_ENDS])
         .groupBy("node", "session")
         .agg(
             F.max(F.when(armed, F.col("position"))).alias("armed"),

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
-from spark.rebuild.session_facts import facts
+from spark.rebuild.session_facts import session_facts_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-    from spark.datasource.log import Log
+    from spark.datasource import Log
     from spark.rebuild.beginning import Beginnings
 
 _OUT: Final = ("Delivered", "Received", "Acked", "Completed", "Redelivered")
@@ -49,7 +49,7 @@ def pending(log: Log, begin: Beginnings) -> DataFrame:
     subscription; null for what came in), since (when it was last sent, or came in).
     """
     kind = F.col("type")
-    told = facts(log, begin, [*_OUT, *_IN, *_SESSION]).where(
+    told = session_facts_of(log, begin, [*_OUT, *_IN, *_SESSION]).where(
         (kind != "MessagePublished") | ((F.col("qos") == 2) & ~F.col("will"))
     )
     alive = _last_of_each(told).where(

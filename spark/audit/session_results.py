@@ -10,7 +10,7 @@ import orjson
 import pyarrow as pa
 
 from projections.audit.session_audit import BUCKETS
-from spark.audit.facts.outcome import MOST
+from spark.audit.facts import MOST_VIOLATIONS
 
 if TYPE_CHECKING:
     from array import array
@@ -25,7 +25,7 @@ NEEDED: Final = "needed"
 CONNECTED: Final = "connected"
 """The session had a connection from ``at`` on; ``refs`` are the times of its begin and end."""
 TOTALS: Final = "totals"
-"""``data`` is JSON, see :class:`Totals`."""
+"""``data`` is JSON, see :class:`AuditTotals`."""
 
 DDL: Final = (
     "kind string, node string, session string, at bigint, rule string, ref bigint, what string, "
@@ -52,7 +52,7 @@ _REFS: Final = 65_536
 """Positions in one row."""
 
 
-class Totals:
+class AuditTotals:
     """Counts that can be put together from all tasks."""
 
     def __init__(self) -> None:
@@ -128,12 +128,12 @@ def bounded(bucket: int, longest_ms: int) -> int:
     return min((1 << bucket) - 1, longest_ms)
 
 
-class Results:
+class SessionResults:
     """Gathers what a task finds; with ``connections`` also when sessions had connections."""
 
     def __init__(self, *, connections: bool = False) -> None:
         self.connections = connections
-        self.totals = Totals()
+        self.totals = AuditTotals()
         self._rows: list[tuple[Any, ...]] = []
         self._kept: Counter[str] = Counter()
 
@@ -148,7 +148,7 @@ class Results:
     ) -> None:
         """Add a violation; those that are too many are counted."""
         self.totals.counts[f"wrong {rule}"] += 1
-        if self._kept[rule] < MOST:
+        if self._kept[rule] < MOST_VIOLATIONS:
             self._kept[rule] += 1
             self._rows.append((VIOLATION, node, session, at, rule, ref, what, None, None))
 

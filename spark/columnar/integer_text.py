@@ -9,7 +9,7 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from spark.columnar.run_columns import Integers
+    from spark.columnar.integer_columns import Integers
 
 Words: TypeAlias = "NDArray[np.uint64]"
 Flags: TypeAlias = "NDArray[np.bool_]"
@@ -27,7 +27,7 @@ def words_of(text: bytes) -> Words:
     return np.ndarray((len(text) - 7,), "<u8", text, strides=(1,))
 
 
-def parse(text: bytes, begins: Integers, ends: Integers) -> tuple[Integers, Flags]:
+def parse_integers(text: bytes, begins: Integers, ends: Integers) -> tuple[Integers, Flags]:
     """Return integers that are written in a text, and which of them are as JSON writes them.
 
     What is none, or takes more than 64 bits, is any number.

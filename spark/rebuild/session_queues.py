@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from eventstore.format.positions import Run
     from projections.state.single_session import SessionFold
-    from spark.datasource.log import Log
+    from spark.datasource import Log
     from spark.rebuild.beginning import Beginnings
 
 _STRING, _BOOLEAN, _INT, _BIGINT = pa.string(), pa.bool_(), pa.int32(), pa.int64()

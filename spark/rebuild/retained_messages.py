@@ -14,7 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812 - its usual name
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-    from spark.datasource.log import Log
+    from spark.datasource import Log
 
 _PUBLISHED: Final = (
     "node",
@@ -42,7 +42,7 @@ def retained(log: Log) -> DataFrame:
     message = F.struct("ref", "qos", "payload", "time_ms")
     # Rows are sorted to be grouped, as payloads are no numbers: by one number that is quickly done.
     last = (
-        effects(log)
+        retained_effects(log)
         .withColumn("hash", F.xxhash64("node", "topic"))
         .groupBy("hash", "node", "topic")
         .agg(F.max_by(message, "effect").alias("last"))
@@ -56,11 +56,11 @@ def retained(log: Log) -> DataFrame:
         F.length("payload").alias("size"),
         "payload",
         F.timestamp_millis("time_ms").alias("time"),
-        digest().alias("digest"),
+        retained_digest_column().alias("digest"),
     )
 
 
-def effects(log: Log) -> DataFrame:
+def retained_effects(log: Log) -> DataFrame:
     """Return all that ever happened to retained messages: each sets the message of its topic.
 
     Columns: node, topic, ref, qos, payload (empty or null: there is none from here on), time_ms,
@@ -69,7 +69,7 @@ def effects(log: Log) -> DataFrame:
     return _straight(log).unionByName(_released(log))
 
 
-def digest() -> Column:
+def retained_digest_column() -> Column:
     """Return ``projections.state.digests.retained_digest`` of the columns qos, ref and payload."""
     head = F.encode(F.concat_ws("", "qos", F.lit(" "), "ref", F.lit("\n")), "utf-8")
     return F.substring(F.sha2(F.concat(head, F.col("payload")), 256), 1, _DIGITS)
