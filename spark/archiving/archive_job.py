@@ -1,4 +1,4 @@
-"""Moves logs into an archive: Parquet files that keep every record as it was written.
+"""Copies logs into an archive: Parquet files that keep every record as it was written.
 
 A structured stream reads what is new, in batches. Each batch is written by Spark into a staging
 directory, read again and checked record by record, and only then taken into the archive, where it
@@ -83,7 +83,7 @@ def archive(
     committed: Callable[[ArchiveExtent], None] | None = None,
     batch_bytes: int = BATCH_BYTES,
 ) -> list[ArchiveExtent]:
-    """Add what is new of one or several logs to an archive; return how far it goes then.
+    """Add the new records of one or several logs to an archive; return its extent.
 
     ``committed`` is told whenever more is in the archive, which survives whatever happens then. A
     log that cannot be archived does not keep the others from it: the first error is raised in the
@@ -111,7 +111,7 @@ def archive_one(
     committed: Callable[[ArchiveExtent], None] | None = None,
     batch_bytes: int = BATCH_BYTES,
 ) -> ArchiveExtent:
-    """Add what is new of one log to an archive; as :func:`archive`.
+    """Add the new records of one log to an archive; as :func:`archive`.
 
     An error of Spark is raised as the one of ours that says what it means, if Spark still works.
     """
@@ -129,7 +129,7 @@ def archive_one(
 
 
 class _Job:
-    """A stream from a log into an archive, and what comes of it."""
+    """A stream from a log into an archive, and its result."""
 
     def __init__(
         self,
@@ -210,7 +210,7 @@ class _Job:
 
 
 def _write(batch: DataFrame, after: int, staging: Path) -> int:
-    """Have Spark write the records behind ``after``; return the sequence of the last one."""
+    """Write the records behind ``after`` with Spark; return the sequence of the last one."""
     written = Observation()
     session = batch.sparkSession
     session.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
@@ -234,7 +234,7 @@ def _write(batch: DataFrame, after: int, staging: Path) -> int:
 
 
 def _look_through(spark: SparkSession, staging: Path, names: list[str]) -> list[RecordRun]:
-    """Have Spark's workers check the files record by record."""
+    """Check the files record by record in Spark's workers."""
     if not names:
         return []
     some = min(len(names), spark.sparkContext.defaultParallelism)

@@ -1,4 +1,4 @@
-"""What of a log an archive lacks, and whether it is the same log: looked at before Spark works."""
+"""What an archive lacks of a log, and whether it is the same log; checked before Spark starts."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class CutBefore(FoldmqError):  # noqa: N818 - named for the condition, as in eve
 
 @dataclass(frozen=True, slots=True)
 class PendingArchive:
-    """A log and the part of an archive that it goes into."""
+    """A log and its directory in the archive."""
 
     access: NatsAccess
     stream: str
@@ -75,7 +75,7 @@ class PendingArchive:
 
 
 def archived_extent(one: PendingArchive) -> ArchiveExtent:
-    """Return what an archive has of a log when nothing is to be added; raises as adding does."""
+    """Return the extent of a log in an archive with nothing to add; raises as adding does."""
     if one.problem is not None:
         raise one.problem
     with open_writer(one.directory, one.stream, one.node) as writer:
@@ -108,7 +108,7 @@ async def plan_archive(options: Mapping[str, str], directory: str) -> list[Pendi
 
 
 def local_path(directory: str) -> Path:
-    """Return where an archive is written. Raises BadOption or NoHome for what is no such place."""
+    """Return where an archive is written. Raises BadOption if it cannot be one."""
     place = directory.removeprefix("file://")
     if "://" in place:
         raise BadOption(

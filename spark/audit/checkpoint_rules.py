@@ -1,4 +1,4 @@
-"""What cuts of the log must leave: messages that sessions still need are repeated. Native SQL."""
+"""Cuts of the log: messages that sessions still need must be repeated. Native SQL."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Claims as a table, and what of them the logs cannot tell."""
+"""Claims as a table."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def claim_table_of(
 
 
 def claims_compared(claims: DataFrame) -> tuple[ClaimsCompared, ...]:
-    """Return how much is claimed, and up to where."""
+    """Return the number of claims by source and node, and their last position."""
     found = (
         claims.groupBy("where", "node")
         .agg(
@@ -49,7 +49,7 @@ def claims_compared(claims: DataFrame) -> tuple[ClaimsCompared, ...]:
 
 
 def complete_claims(claims: DataFrame) -> dict[str, list[tuple[Position, str]]]:
-    """Return for each node where somebody claims to have told of all: (bound, who)."""
+    """Return for each node where its claims are complete: (bound, source)."""
     found: dict[str, list[tuple[Position, str]]] = {}
     for row in claims.where(F.col("kind") == ALL_CLAIM).distinct().collect():
         found.setdefault(row["node"], []).append((row["bound"], row["where"]))

@@ -1,4 +1,4 @@
-"""Deliveries that were not to be: whether the message had been delivered before."""
+"""Unexpected deliveries: whether the message had been delivered before."""
 
 from __future__ import annotations
 

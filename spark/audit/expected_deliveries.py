@@ -1,4 +1,4 @@
-"""Which messages each session had to get: joins of messages that took effect with subscriptions.
+"""The messages that each session must get: joins of messages that took effect with subscriptions.
 
 They are native. Python sees each subscription once, and for filters with wildcards each topic once.
 
@@ -56,7 +56,7 @@ _ROWS = 8192
 
 
 class PublishedMessages(NamedTuple):
-    """What is known of messages."""
+    """Published messages."""
 
     effects: DataFrame
     """(node, at, turn, ref, time_ms, topic, level, origin): each time that one took effect.
@@ -72,7 +72,7 @@ def published_messages(facts: FactTables) -> PublishedMessages:
     here = _effects(facts.of(EFFECT), "topic")
     if not facts.has(RELEASED):
         return PublishedMessages(here, None)
-    # What was said again after a cut may tell less: who had its payload tells what is retained.
+    # A repetition after a cut may tell less: the row with the payload tells what is retained.
     told = F.max(F.struct("number", "digest", "topic")).alias("told")
     waiting = (
         facts.of(SENT, CARRIED).groupBy("node", "ref").agg(told).select("node", "ref", "told.*")
@@ -99,7 +99,7 @@ def _effects(told: DataFrame, *more: str) -> DataFrame:
 def subscription_spans(
     facts: FactTables, logs: Mapping[str, LogSummary], partitions: int
 ) -> DataFrame:
-    """Return from where to where each filter of a session was subscribed to, at QoS 1 or 2."""
+    """Return the spans in which each filter of a session was subscribed to, at QoS 1 or 2."""
     counts = (F.col("number") == 0) | (F.col("at") < position_of("whole", logs))
     told = (
         facts.of(SPANS)
@@ -174,7 +174,7 @@ def _batch(rows: list[tuple[Any, ...]], schema: pa.Schema) -> pa.RecordBatch:
 
 
 def with_wildcard(name: str) -> Column:
-    """Return whether a filter has a wildcard: a legal one has these letters nowhere else."""
+    """Return whether a filter has a wildcard."""
     return F.col(name).contains("+") | F.col(name).contains("#")
 
 
@@ -229,7 +229,7 @@ shifted by two bits."""
 
 
 def expected_deliveries_of(effects: DataFrame, held: DataFrame) -> DataFrame:
-    """Return (node, session, at, ref, time_ms, topic, number, origin) for all that may be got.
+    """Return (node, session, at, ref, time_ms, topic, number, origin) of possible deliveries.
 
     That is each message and each subscription that was there in the turn in which it took effect,
     once for every filter that matches. With ``OWED_FLAG`` it was there from before it took effect

@@ -1,4 +1,4 @@
-"""Sessions that two nodes had at the same time. Native SQL."""
+"""Sessions that were on two nodes at the same time. Native SQL."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ def _silent(_doing: str) -> None:
 
 @dataclass(slots=True)
 class _Violations:
-    """Violations, with those that are too many to be kept counted."""
+    """Violations; those beyond a limit are only counted."""
 
     kept: list[Violation] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
@@ -112,7 +112,7 @@ class _Violations:
         self.counts[violation.rule] += count
 
     def first(self) -> tuple[Violation, ...]:
-        """Return at most so many of each rule, in order."""
+        """Return the first violations of each rule, in order."""
         order: dict[str, int] = {rule: number for number, rule in enumerate(RULES)}
         found: list[Violation] = []
         seen: Counter[str] = Counter()
@@ -176,7 +176,7 @@ class _Audit:
         return self._told(notes, found, counts)
 
     def _keep(self, table: DataFrame) -> DataFrame:
-        """Have Spark keep a table that is read more than once."""
+        """Persist a table that is read more than once."""
         table.persist(StorageLevel.DISK_ONLY)
         self._keeping.callback(table.unpersist)
         return table
@@ -268,7 +268,7 @@ class _Audit:
                 self._wrong.counts[rule] += count
 
     def _classify(self, facts: FactTables, unexpected: list[Any]) -> None:
-        """Say why deliveries were not expected; those that are not kept count as the most are."""
+        """Assign unexpected deliveries to rules; those not kept count for the most frequent one."""
         unexpected.sort(key=lambda row: (row["node"], row["at"]))
         some = unexpected[:MOST_VIOLATIONS]
         rules: Counter[str] = Counter()
@@ -362,9 +362,9 @@ class _Audit:
 
 
 def _told_of(results: DataFrame) -> DataFrame:
-    """Return what the driver is told of sessions: totals, and the first violations of each rule.
+    """Return what is sent to the driver: totals, and the first violations of each rule.
 
-    Each task keeps so many of each, which together can be too many for one machine.
+    Each task keeps that many, which together can be too many for one machine.
     """
     ordered = Window.partitionBy("kind", "rule").orderBy("node", "at")
     return (
@@ -375,7 +375,7 @@ def _told_of(results: DataFrame) -> DataFrame:
 
 
 def _row(table: DataFrame, rank: int) -> DataFrame:
-    """Return what travels of a table; columns that it does not have are null."""
+    """Return a table with the columns that travel; missing ones are null."""
     there = {*table.columns} - {"rank"}
     columns = [
         F.lit(rank).alias(name)

@@ -1,4 +1,4 @@
-"""What was retained on each topic, from when to when, and what was said about it: native SQL only.
+"""The history of retained messages, compared with checkpoints, deliveries and claims. Native SQL.
 
 All functions return rows of violations with the columns of :data:`VIOLATION`.
 """
@@ -299,7 +299,7 @@ def claims(
     logs: Mapping[str, LogSummary],
     complete: Mapping[str, Sequence[tuple[Position, str]]],
 ) -> DataFrame:
-    """Return claims about retained messages that are not so, and what is not claimed.
+    """Return wrong claims about retained messages, and retained messages that are not claimed.
 
     Projections tell where a message was published, not when it took effect, and may be newer than
     their mark: for them it is enough that it was so later.
@@ -350,7 +350,7 @@ def _unclaimed(
     logs: Mapping[str, LogSummary],
     complete: Mapping[str, Sequence[tuple[Position, str]]],
 ) -> DataFrame | None:
-    """Return what was retained where somebody claims to have told of all, and did not."""
+    """Return what was retained but is missing in a complete list of claims."""
     rows = [
         (node, bound, where)
         for node, some in complete.items()

@@ -1,4 +1,4 @@
-"""What the audit of sessions gives back: few rows of one table, and totals for each task."""
+"""The results of the audit of sessions: few rows of one table, and totals of each task."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ SCHEMA: Final = pa.schema(
 )
 
 SLOWEST: Final = 20
-"""Sessions that are told of."""
+"""Sessions that are reported."""
 _ROWS: Final = 2048
 _REFS: Final = 65_536
 """Positions in one row."""
 
 
 class AuditTotals:
-    """Counts that can be put together from all tasks."""
+    """Counts that can be added up over all tasks."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()

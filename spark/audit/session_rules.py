@@ -1,4 +1,4 @@
-"""The audit of one session, with what only shows beside others: claims, cuts, other nodes."""
+"""The audit of one session, including what needs other data: claims, cuts, other nodes."""
 
 from __future__ import annotations
 
@@ -46,8 +46,7 @@ if TYPE_CHECKING:
     from spark.audit.session_results import SessionResults
 
 BEGUN, COMPLETED, CUT, ALL = "begun", "completed", "cut", "all"
-"""What a mark may be: a checkpoint begins or is complete, the log is cut, or somebody claims to
-have told of all that there is."""
+"""Kinds of marks: a checkpoint begins or is complete, the log is cut, claims are complete."""
 
 _OF_CONNECTIONS: Final = frozenset(
     {
@@ -71,13 +70,13 @@ _place: Final = attrgetter("at")
 
 
 class SessionMark(NamedTuple):
-    """A position at which something is to be looked at in every session."""
+    """A position at which every session is checked."""
 
     at: Position
     """It is looked at when all before has happened."""
     kind: str
     value: Any
-    """CUT: the first position that stays. ALL: who claims."""
+    """CUT: the first position that stays. ALL: the source of the claims."""
 
 
 def session_marks(log: LogSummary, complete: Sequence[tuple[Position, str]]) -> list[SessionMark]:
@@ -90,7 +89,7 @@ def session_marks(log: LogSummary, complete: Sequence[tuple[Position, str]]) -> 
 
 
 class SessionChecker:
-    """Takes all about one session, in order."""
+    """Checks the rows of one session, in order."""
 
     def __init__(
         self, log: LogSummary, marks: Sequence[SessionMark], session: str, results: SessionResults
@@ -110,7 +109,7 @@ class SessionChecker:
         self._repeating = False
         """A checkpoint is on, and has not repeated it yet."""
         self._existed: list[tuple[Position, str]] = []
-        """Where somebody claims to have told of all, and it was there."""
+        """Where a list of claims is complete and the session existed."""
         self._claimed: set[str] = set()
         self._connection: tuple[Position, int] | None = None
         self._owed: dict[Position, list[tuple[Position, str | None]]] = {}
@@ -153,7 +152,7 @@ class SessionChecker:
             self._counts["owed"] += 1
 
     def claimed(self, bound: Position, where: str, said: str | None) -> None:
-        """Compare it with what somebody says it was when all before a position had happened."""
+        """Compare the session before ``bound`` with a claim about it."""
         self._claimed.add(where)
         log = self._log
         if not log.whole <= bound <= min(log.end, log.trusted):
@@ -173,7 +172,7 @@ class SessionChecker:
         self._tell(Rule.STATE, bound, f"{what}, as of {format_position(bound)}")
 
     def finish(self) -> None:
-        """Take note that nothing more comes."""
+        """Check what remains at the end of the log."""
         self._advance(BEYOND_ALL)
         self._pass_marks(BEYOND_ALL)
         audit = self._audit
@@ -196,7 +195,7 @@ class SessionChecker:
     # Events.
 
     def _advance(self, before: Position) -> None:
-        """Take the events that stand before a position."""
+        """Audit the events before a position."""
         events, audit, log = self._events, self._audit, self._log
         take, fold = audit.take, audit.fold
         before = min(before, log.trusted)
@@ -226,7 +225,7 @@ class SessionChecker:
         self._next = len(events)
 
     def _pay(self, event: Event, at: Position, part: int) -> None:
-        """Look whether an event is about a retained message that is owed, or comes too late."""
+        """Settle retained messages that are owed with an event; report those that are late."""
         self._overdue((at >> INDEX_BITS) - part << INDEX_BITS)
         if isinstance(event, (Delivered, Queued)):
             paid = event.refs if event.retain and getattr(event, "queued", -1) < 0 else []
@@ -248,14 +247,14 @@ class SessionChecker:
                     del self._owed[ref]
 
     def _cancel(self, filters: set[str]) -> None:
-        """Take note that filters were subscribed to anew, or no more, before they were sent."""
+        """Drop what was owed to filters that were subscribed to again or unsubscribed."""
         for ref, places in list(self._owed.items()):
             places[:] = [one for one in places if one[1] not in filters]
             if not places:
                 del self._owed[ref]
 
     def _overdue(self, turn: Position) -> None:
-        """Tell of retained messages that were to be sent before a turn began."""
+        """Report retained messages that were not sent before a turn began."""
         for ref, places in list(self._owed.items()):
             late = [at for at, _ in places if at < turn]
             if late:
@@ -282,7 +281,7 @@ class SessionChecker:
     # Connections.
 
     def _change(self, state: SessionState | None, event: Any, at: Position, time_ms: int) -> None:
-        """Look at the beginning or end of a connection."""
+        """Check the beginning or end of a connection."""
         kind = type(event)
         if kind is SessionOpened:
             self._counts["opened"] += 1
@@ -317,7 +316,7 @@ class SessionChecker:
     # Marks.
 
     def _pass_marks(self, here: Position) -> None:
-        """Look at what is to be looked at up to a position."""
+        """Apply the marks up to a position."""
         marks = self._marks
         if self._audit.fold.state is None:
             # Marks say nothing of a session that there is not, and there may be many of both.

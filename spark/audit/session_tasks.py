@@ -28,13 +28,13 @@ COLUMNS: Final = (
     "node", "session", "at", "rank", "ref", "time_ms", "topic", "number", "origin", "data",
     "payload",
 )  # fmt: skip
-"""``topic`` of a claim is who claims, ``data`` what. What is owed are retained messages, ``topic``
-is the filter then. ``number`` and ``origin`` are as in ``expected_deliveries``."""
+"""``topic`` of a claim is its source, ``data`` its digest. Of a retained message that is owed,
+``topic`` is the filter. ``number`` and ``origin`` are as in ``expected_deliveries``."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionPlan:
-    """What every task knows."""
+    """What every task needs to know."""
 
     logs: Mapping[str, LogSummary]
     marks: Mapping[str, Sequence[SessionMark]]

@@ -1,4 +1,4 @@
-"""What an audit tells besides violations: how much was looked at, latencies, the slowest, drops."""
+"""The figures of an audit: how much was checked, latencies, the slowest sessions, drops."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def rule_results(
     claims: bool,
     retained_claims: int,
 ) -> tuple[RuleResult, ...]:
-    """Return how much was looked at for each rule, and how much was wrong.
+    """Return for each rule how much was checked and how many violations there are.
 
     ``facts`` are counts by kind, ``checkpoints`` those and cuts, ``retained`` the changes of what
     is retained.
@@ -80,7 +80,7 @@ def slowest(totals: AuditTotals) -> tuple[SlowSession, ...]:
 
 
 def drops(told: Iterable[tuple[str, Mapping[str, int]]]) -> tuple[DropCount, ...]:
-    """Return what was dropped, of (node, count by reason), most first."""
+    """Return the drops of (node, count by reason), most first."""
     sums: Counter[tuple[str, str]] = Counter()
     for node, counts in told:
         for reason, count in counts.items():

@@ -1,4 +1,4 @@
-"""Where the events and entries of a batch of records stand."""
+"""The layout of a batch of records: the positions of events and entries."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _MARKS: Final = np.array([_mark_of(_KINDS[code]) for code in _MARKED.tolist()])
 
 
 class PlacedEvents(NamedTuple):
-    """Events of one type, and where their entries go."""
+    """Events of one type, and the rows of their entries."""
 
     group: EventGroup
     rows: Integers
@@ -80,7 +80,7 @@ def _groups(scan: JsonScan, codes: NDArray[np.int8]) -> Iterator[EventGroup]:
 
 
 class BatchLayout:
-    """Where the entries of the events of some records stand."""
+    """The rows of the entries of the events of some records."""
 
     def __init__(self, records: Sequence[Record], wanted: RowFilter) -> None:
         self.scan = scan = JsonScan(records)

@@ -1,4 +1,4 @@
-"""How foldmq writes the events of each type: which fields, in which order, of which types.
+"""The JSON form of each type of event: the fields, their order and their types.
 
 All of it follows from ``eventstore.format.events``. What is written otherwise (an older version, a
 field with a default that is left out) is for ``parse_event``, which says what is wrong if anything
@@ -31,7 +31,7 @@ class EventField:
 
 @dataclass(frozen=True, slots=True)
 class EventShape:
-    """The fields of a type of event, but for its name and version, which end it."""
+    """The fields of a type of event, without its name and version, which come last."""
 
     fields: dict[str, EventField]
     tail: bytes

@@ -1,4 +1,4 @@
-"""The events of one type in a batch of records, and the entries that they stand for.
+"""The events of one type in a batch of records, and their entries.
 
 Lists that do not fit each other are a Misfit.
 """

@@ -21,7 +21,7 @@ _LOWEST, _BEYOND = -(1 << 63), 1 << 63
 
 
 class UnusualEvent(Exception):  # noqa: N818 - a condition, handled where batches are made
-    """Events are not as they must be, or not written as today's foldmq writes them."""
+    """Events are invalid, or not written as this version of foldmq writes them."""
 
 
 def integers(values: Sequence[Any]) -> Integers:
@@ -43,7 +43,7 @@ def as_integers(values: Sequence[int]) -> Integers:
 
 
 def sums_before(counts: Integers) -> Integers:
-    """Return how many there are before each one: the sums of all earlier counts."""
+    """Return the sum of all earlier counts for each count."""
     sums = np.cumsum(counts)
     return sums - counts
 
@@ -54,7 +54,7 @@ def numbers_within(counts: Integers) -> Integers:
 
 
 def expand(columns: Sequence[Any]) -> tuple[Integers, Integers]:
-    """Return how many integers each column of runs stands for, and all of them in order.
+    """Return the number of integers of each column of runs, and all integers in order.
 
     The columns are lists of integers and lists. Raises Misfit for what is no run.
     """

@@ -1,4 +1,4 @@
-"""Integers in text, many at a time: eight digits by a few operations on a machine word."""
+"""Parses integers in text, many at a time: eight digits by a few operations on a machine word."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def words_of(text: bytes) -> Words:
 
 
 def parse_integers(text: bytes, begins: Integers, ends: Integers) -> tuple[Integers, Flags]:
-    """Return integers that are written in a text, and which of them are as JSON writes them.
+    """Return the integers in a text, and which of them are written as in JSON.
 
     What is none, or takes more than 64 bits, is any number.
     """

@@ -1,4 +1,4 @@
-"""Where the events of a batch are in their JSON, and where each event's fields are.
+"""Locates the events of a batch in their JSON, and the fields of each event.
 
 The JSON of all events of a batch is one text, in which numpy finds the quotes, the keys, and where
 each event begins and ends. No event is made into an object: a column is cut out of the text, for
@@ -44,7 +44,7 @@ def area_of(record: Record) -> memoryview:
 
 
 class JsonScan:
-    """The JSON of the events of some records, taken apart."""
+    """The JSON of the events of some records, with the places of their fields."""
 
     def __init__(self, records: Sequence[Record]) -> None:
         areas = [area_of(record) for record in records]

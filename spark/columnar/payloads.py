@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class PayloadAreas:
-    """The payload areas of some records, joined when a payload is wanted."""
+    """The payload areas of some records, joined when first needed."""
 
     def __init__(self, records: Sequence[Record]) -> None:
         self._records = records

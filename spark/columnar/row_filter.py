@@ -1,4 +1,4 @@
-"""Which rows are wanted: what a query pushed down, and between which places it reads."""
+"""Filters of rows: those that a query pushed down, and the positions that it reads."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class RowFilter:
 
 @dataclass(frozen=True, slots=True)
 class PushedFilters:
-    """What the filters of a query leave over; None: everything."""
+    """The filters of a query that were pushed down; None: no filter."""
 
     nodes: frozenset[str] | None = None
     types: frozenset[str] | None = None

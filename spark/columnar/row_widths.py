@@ -1,4 +1,4 @@
-"""How much memory rows take that repeat what their event says once.
+"""The memory that rows take which repeat values of their event.
 
 An event about 30 000 messages is short, and its rows each have its session and its filter, which
 may have 64 KiB. So what a batch is bounded by cannot be rows alone.
@@ -34,7 +34,7 @@ _TEXTS: Final = {
 
 
 def cut_rows(made: Sequence[PlacedEvents], start: int, stop: int) -> Iterator[tuple[int, int]]:
-    """Cut the rows from one to before another into ranges, each for one batch."""
+    """Split a range of rows into ranges of one batch each."""
     sums = _sums(made, stop)
     while start < stop:
         end = min(start + MOST_ROWS, stop)

@@ -48,7 +48,7 @@ async def _ask(access: NatsAccess, wanted: Sequence[str]) -> list[NatsLog]:
 
 
 async def find_in_nats(client: Client, access: NatsAccess, wanted: Sequence[str]) -> list[NatsLog]:
-    """Return those of the wanted logs (all without a name) that are in NATS."""
+    """Return the wanted logs (all if none is named) that are in NATS."""
     names = [name for name in wanted if name != "*"]
     if not wanted or "*" in wanted:
         names += [name for name in await list_logs(client) if name not in names]
@@ -73,7 +73,7 @@ def find_in_archive(options: SourceOptions) -> list[ArchivedLog]:
 def join_with_archive(
     options: SourceOptions, stored: Iterable[NatsLog], old: Iterable[ArchivedLog]
 ) -> list[StoredLog]:
-    """Return the wanted logs, of which some are in NATS, and old ones in the archive.
+    """Return the wanted logs, joining those in NATS with those in the archive.
 
     Raises as :func:`find_logs`, and OtherLog.
     """
@@ -118,7 +118,7 @@ def _reaching(old: ArchivedLog, new: StoredLog, options: SourceOptions) -> Archi
 
 
 def _joined(old: ArchivedLog, new: StoredLog) -> StoredLog:
-    """Return the log that both have; raises OtherLog if it is not one.
+    """Return both parts as one log; raises OtherLog if they are not of one log.
 
     If the log goes on behind the archive, that shows where it does: in the chain.
     """
@@ -155,12 +155,12 @@ class JoinedLog:
 
     @property
     def first(self) -> int:
-        """Sequence of the first record that one of both has."""
+        """Sequence of the first record in either."""
         return min((one.first for one in self._with_records()), default=1)
 
     @property
     def last(self) -> int:
-        """Sequence of the last record that one of both has."""
+        """Sequence of the last record in either."""
         return max((one.last for one in self._with_records()), default=0)
 
     @property

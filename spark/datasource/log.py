@@ -1,4 +1,4 @@
-"""A log as jobs and notebooks hold it: tables with the columns that they name."""
+"""``Log``: the tables of one or several logs, for jobs and notebooks."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class LogBounds:
 
     stream: str
     begins: int
-    """Sequence of the first record that there is: more than 1 if the log was cut."""
+    """Sequence of the first record that exists: more than 1 if the log was cut."""
     ends: int
     """Sequence of the last one."""
     first: int
@@ -67,7 +67,7 @@ class Log:
         return self.having(until=str(moment))
 
     def since(self, moment: str | int) -> Log:
-        """Return the log from a position or an ISO time on."""
+        """Return the log from a position or an ISO time, included."""
         return self.having(**{"from": str(moment)})
 
     def only(
@@ -75,7 +75,7 @@ class Log:
     ) -> Log:
         """Return the log with events of some types and sessions only; None: all.
 
-        Other than a filter of a query, this is not read at all. (Spark 4.3 can push filters into
+        Unlike a filter of a query, this leaves the rest unread. (Spark 4.3 can push filters into
         the source as well, but then one DataFrame must not be used twice: see docs/spark.md.)
         """
         given = {"types": types, "sessions": sessions}
@@ -83,12 +83,12 @@ class Log:
         return self.having(**chosen)
 
     def to_its_end(self) -> Log:
-        """Return the log up to where it ends whenever it is read, whatever :meth:`until` said."""
+        """Return the log without the end that :meth:`until` set."""
         kept = {name: value for name, value in self.options.items() if name.lower() != "until"}
         return replace(self, options=kept)
 
     def having(self, **options: str) -> Log:
-        """Return the log with some options set otherwise; ``stream`` replaces ``node``."""
+        """Return the log with other options; ``stream`` replaces ``node``."""
         kept = {
             name: value
             for name, value in self.options.items()
@@ -108,12 +108,12 @@ class Log:
         return self.having(until=json.dumps(ends), stream=",".join(ends))
 
     def ranges(self) -> list[RecordRange]:
-        """Return what is read of each log as of now; a log without records is left out."""
+        """Return the range that is read of each log, as of now; empty logs are left out."""
         options = SourceOptions.read(self.options)
         return plan_ranges(find_logs(options), options, options.pushed)
 
     def bounds(self) -> dict[str, LogBounds]:
-        """Return from where to where each node's log is read as of now, by the node's name.
+        """Return the bounds of each node's log as of now, by the node's name.
 
         A log without records is left out. No job of Spark is run. Raises as :meth:`pinned`, and
         BadOption when two logs are of one node.

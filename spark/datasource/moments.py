@@ -1,4 +1,4 @@
-"""Places in logs as options name them: a position, a time, or a position for each log."""
+"""The options ``from`` and ``until``: a position, a time, or a position for each log."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class MomentOption:
-    """Where reading begins or ends: one moment for all logs, or one for each; None: anywhere."""
+    """Where reading begins or ends: one moment for all logs, or one for each; None: no bound."""
 
     everywhere: Moment | None = None
     each: Mapping[str, Moment] = field(default_factory=dict)
@@ -43,7 +43,7 @@ class MomentOption:
 
     @property
     def given(self) -> bool:
-        """Whether there is one."""
+        """Whether a moment is set."""
         return self.everywhere is not None or bool(self.each)
 
     def of(self, stream: str) -> Moment | None:
@@ -52,7 +52,7 @@ class MomentOption:
 
     @staticmethod
     def offsets(text: str | None) -> Mapping[str, int]:
-        """Read where a stream begins; gives of each log, ``*`` for all, the last one not to read.
+        """Read where a stream begins; return the last record not to read by log, ``*`` for all.
 
         It is ``earliest``, ``latest`` (-1), the sequence of the first record to read, or a JSON
         object as in a checkpoint, of the last ones not to read.

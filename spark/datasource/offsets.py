@@ -1,4 +1,4 @@
-"""Up to where a batch of a stream goes: the ends of whole turns, within limits."""
+"""The ends of the batches of a stream: ends of turns, within limits."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def whole_end(stored: StoredLog, above: int, last: int) -> int:
 
 
 def _ends(sequence: int, data: bytes) -> bool:
-    """Return whether a turn ends with a record; a damaged one counts: a batch must tell of it."""
+    """Return whether a turn ends with a record; a damaged one counts, as a batch must report it."""
     try:
         return frame_of(sequence, data).last
     except CorruptLog:
@@ -40,7 +40,7 @@ def _ends(sequence: int, data: bytes) -> bool:
 
 
 def within(stored: StoredLog, above: int, end: int, limits: Mapping[str, int]) -> int:
-    """Return up to where a batch may go that begins behind a sequence, at most to ``end``.
+    """Return the end of a batch that begins behind a sequence, at most ``end``.
 
     ``limits`` are ``records``, ``bytes`` (by their average) and ``events``; a turn that is larger
     than they are is taken alone.

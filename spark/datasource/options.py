@@ -43,7 +43,7 @@ _CLOCK_SKEW: Final = 600
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """What is to be read, and how."""
+    """What to read, and how."""
 
     access: NatsAccess | None
     """None: from an archive alone."""

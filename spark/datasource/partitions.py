@@ -1,4 +1,4 @@
-"""What Spark hands to tasks: ranges of logs."""
+"""The partitions of a read: ranges of logs."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class LogPartition(InputPartition):
 def read_partition(
     options: SourceOptions, pushed: PushedFilters, partition: InputPartition
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a partition; none for the one that Spark makes when there is none."""
-    # Who only plans needs nothing of what decodes, and that takes a third of a second to import.
+    """Yield the rows of a partition; none for the empty partition that Spark makes up."""
+    # Not imported for planning: the decoder takes a third of a second to import.
     from spark.datasource.range_reader import RangeReader
 
     if not isinstance(partition, LogPartition):

@@ -1,4 +1,4 @@
-"""Which ranges of which logs are read: by positions, times and filters, cut into partitions."""
+"""Plans the ranges to read from each log by positions, times and filters, and splits them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _LISTED: Final = 10
 def plan_ranges(
     found: Iterable[StoredLog], options: SourceOptions, pushed: PushedFilters
 ) -> list[RecordRange]:
-    """Return what of some logs is to be read, without those of which it is nothing.
+    """Return the ranges to read from each log, omitting empty ones.
 
     Raises as :func:`plan_log`, and BadOption when an option names a log that is not among them.
     """
@@ -42,7 +42,7 @@ def plan_ranges(
 
 
 def check_named(option: str, named: Iterable[str], logs: Collection[str]) -> None:
-    """Raise BadOption when an option names a log that is not read: its place would be ignored."""
+    """Raise BadOption when an option names a log that is not read."""
     for name in named:
         if name not in logs:
             listed = ", ".join(sorted(logs)[:_LISTED]) + (", ..." if len(logs) > _LISTED else "")
@@ -54,7 +54,7 @@ def check_named(option: str, named: Iterable[str], logs: Collection[str]) -> Non
 def plan_log(
     stored: StoredLog, options: SourceOptions, pushed: PushedFilters
 ) -> RecordRange | None:
-    """Return what of a log is to be read, None when there is nothing.
+    """Return the range to read from a log, None when it is empty.
 
     Raises CutOff for a position in a part of the log that was cut off, BadOption for one beyond
     its end.
@@ -122,13 +122,13 @@ def _check_within(option: str, text: str, sequence: int, stored: StoredLog) -> N
 
 
 class RecordTimes:
-    """The times of a log's records, looked up as they are needed."""
+    """The times of a log's records, looked up when needed."""
 
     def __init__(self, stored: StoredLog) -> None:
         self._stored = stored
 
     def last_until(self, time_ms: int) -> int:
-        """Return the last record that is not later than a time; the one before the first if none.
+        """Return the last record not later than a time; the one before the first if all are later.
 
         Clocks may be set back: then it is one of those after which a later record comes.
         """
@@ -164,7 +164,7 @@ class RecordTimes:
 
 
 def split_ranges(found: Sequence[RecordRange], wanted: int | None) -> list[RecordRange]:
-    """Cut ranges into partitions: as many as are wanted, or of some 32 MiB each."""
+    """Split ranges into the wanted number of partitions, or into some 32 MiB each."""
     sizes = [_bytes(one) for one in found]
     total = sum(sizes)
     parts: list[RecordRange] = []

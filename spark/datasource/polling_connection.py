@@ -1,4 +1,4 @@
-"""A connection that stays open while a stream runs: it is asked again and again."""
+"""A connection that stays open while a stream runs, to poll for new records."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class PollingConnection:
-    """Looks up logs; connected from the first time on, until closed. What is pickled is not."""
+    """Looks up logs; connects at first use and stays connected until closed. Not pickled."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options

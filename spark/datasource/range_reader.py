@@ -1,4 +1,4 @@
-"""Reading a range of a log into Arrow batches."""
+"""Reads a range of a log into Arrow batches."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _BYTES: Final = 8 << 20
 
 @dataclass(frozen=True, slots=True)
 class RangeReader:
-    """How ranges are read."""
+    """Reads ranges with the columns, filters and mode of a query."""
 
     columns: Columns
     pushed: PushedFilters
@@ -99,7 +99,7 @@ class RangeReader:
                 yield from self._damage(part, CheckedRecord(bad.sequence, None, bad, str(error)))
 
     def _damage(self, part: RecordRange, found: CheckedRecord) -> Iterator[pa.RecordBatch]:
-        """Yield the row that tells of a damaged record: it is of no type and no session."""
+        """Yield the row for a damaged record, which has neither type nor session."""
         if self.pushed.types is None and self.pushed.sessions is None:
             row: dict[str, object] = {
                 "node": _node(part),
@@ -118,7 +118,7 @@ def _node(part: RecordRange) -> str:
 def _wanted(
     found: Iterable[CheckedRecord], mentions: Callable[[bytes], bool] | None
 ) -> Iterator[CheckedRecord]:
-    """Yield what may have rows: not what is void, nor what mentions nothing that is wanted."""
+    """Yield the records that may have rows: not void, with a wanted type and session."""
     for one in found:
         if one.void:
             continue
@@ -133,7 +133,7 @@ class _Bound:
         self.size = _HEADERS
 
     def learn(self, some: Sequence[CheckedRecord], rows: int) -> None:
-        """Take how many rows some records have become."""
+        """Adapt to the number of rows that some records became."""
         size = sum(map(_header_size, some))
         self.size = max(_FEWEST, min(_HEADERS, _ROWS * size // max(rows, 1)))
 
@@ -143,7 +143,7 @@ def _header_size(one: CheckedRecord) -> int:
 
 
 def _gathered(found: Iterable[CheckedRecord], bound: _Bound) -> Iterator[list[CheckedRecord]]:
-    """Yield records in groups that are bounded in what must be decoded, and in bytes."""
+    """Yield records in groups of bounded size."""
     some: list[CheckedRecord] = []
     headers = size = 0
     for one in found:
@@ -159,7 +159,7 @@ def _gathered(found: Iterable[CheckedRecord], bound: _Bound) -> Iterator[list[Ch
 
 
 def _pieces(some: Sequence[CheckedRecord]) -> Iterator[list[Record] | CheckedRecord]:
-    """Yield what is damaged by itself, and what is not together, in order."""
+    """Yield damaged records singly and intact ones in lists, in order."""
     records: list[Record] = []
     for one in some:
         if one.damage is None and one.record is not None:

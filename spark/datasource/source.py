@@ -49,12 +49,12 @@ class FoldmqSource(DataSource):
             return SourceOptions.read(self.options).columns.ddl
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return what reads the log as it is now."""
+        """Return a reader of the log as it is now."""
         with mark_errors():
             return LogReader(with_columns(SourceOptions.read(self.options), schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        """Return what reads the log as it grows."""
+        """Return a reader of the log as it grows."""
         from spark.datasource.streaming import LogStreamReader
 
         with mark_errors():
@@ -62,12 +62,12 @@ class FoldmqSource(DataSource):
 
 
 def register(session: SparkSession) -> None:
-    """Make the source known to a session."""
+    """Register the source with a session."""
     session.dataSource.register(FoldmqSource)
 
 
 class _Push:
-    """``pushFilters`` of a reader, in a form that asks nothing of the session.
+    """``pushFilters`` of a reader.
 
     Spark refuses a reader that overrides the method when pushing filters down is switched off, as
     it is by default, and tells one by its ``__func__``. Without filters ours reads everything and
@@ -85,7 +85,7 @@ class _Push:
 
 
 class LogReader(DataSourceReader):
-    """Reads logs as a table, from what they are at planning."""
+    """Reads logs as a table, as they are at planning."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
@@ -93,11 +93,11 @@ class LogReader(DataSourceReader):
 
     @property
     def pushFilters(self) -> Callable[[list[Filter]], Iterable[Filter]]:  # noqa: N802
-        """What takes the filters of a query and returns those that Spark must still apply."""
+        """The function that takes filters and returns those that Spark must still apply."""
         return _Push(self)
 
     def push(self, filters: list[Filter]) -> list[Filter]:
-        """Take filters; return those that Spark must still apply."""
+        """Apply filters; return those that Spark must still apply."""
         if not self._options.pushdown:
             return filters
         from spark.datasource.pushdown import push_filters
@@ -121,7 +121,7 @@ class LogReader(DataSourceReader):
 
 
 def with_columns(options: SourceOptions, schema: StructType) -> SourceOptions:
-    """Return the options with the columns of a schema, which must be ones that there are."""
+    """Return the options with the columns of a schema; raises BadOption for unknown ones."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     from spark.schema import schema_of

@@ -1,7 +1,7 @@
 """The log as a stream: offsets are the sequences up to which each log was read.
 
 An offset is the end of a whole turn, so that no batch ends within one. What is between two offsets
-never changes: with a checkpoint every row is taken exactly once, however often a query is killed.
+never changes: with a checkpoint every row is processed exactly once, even if the query is killed.
 """
 
 # ruff: noqa: N802 - the names of the methods are Spark's

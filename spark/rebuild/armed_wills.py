@@ -1,4 +1,4 @@
-"""The wills that are armed: what will be published when connections end without a word."""
+"""The wills that are armed: published when a connection ends without DISCONNECT."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def wills(log: Log, begin: Beginnings) -> DataFrame:
 
     ``begin`` is what :func:`spark.rebuild.beginning.beginnings` found. Columns: node, session,
     topic, qos, retain, ref (position of the WillArmed), delay (seconds; null where that record was
-    cut off), size, payload (both null where the log, as it is now, does not have it any more).
+    cut off), size, payload (both null where the log no longer has it).
     """
     armed = F.col("type") == "WillArmed"
     will = F.struct("topic", "qos", "retain", F.coalesce("ref", "position").alias("ref"))

@@ -1,4 +1,4 @@
-"""From where on the log of a node tells its whole state.
+"""The position from which the log of a node tells its whole state.
 
 A log that was cut begins with a checkpoint, which repeats the state: the state is known from its
 ``CheckpointCompleted`` on, and what is repeated before that counts. See ``projections.state.node``.
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Beginnings:
-    """How the logs of some nodes begin."""
+    """The beginnings of the logs of some nodes."""
 
     whole: Mapping[str, Position] = field(default_factory=dict)
     """By node, for logs that were cut: the position from which on the state is known."""
@@ -44,11 +44,11 @@ class Beginnings:
     """The names of the streams that these logs are."""
 
     def of(self, node: str) -> Position:
-        """Return from where on the state of a node is known; 0: from its first record on."""
+        """Return the position from which the state of a node is known; 0: its first record."""
         return self.whole.get(node, 0)
 
     def repeated(self) -> Column:
-        """Tell of which rows the position lies where the state of their node is not known yet."""
+        """Return a column: whether a row is before the position from which the state is known."""
         if not self.whole:
             return F.lit(False)
         places = chain.from_iterable((F.lit(node), F.lit(at)) for node, at in self.whole.items())
@@ -56,7 +56,7 @@ class Beginnings:
         return F.coalesce(F.col("position") < known_from, F.lit(False))
 
     def partial(self, log: Log) -> Log | None:
-        """Return the beginnings of the logs, up to where the states are known; None: none was cut.
+        """Return the logs up to the positions from which the states are known; None: none was cut.
 
         What stands behind these positions, in the same turn, is in them too: see ``repeated``.
         """
@@ -67,7 +67,7 @@ class Beginnings:
 
 
 def beginnings(log: Log) -> Beginnings:
-    """Return how logs begin. Reads the beginnings of those that were cut, in this process.
+    """Return how logs begin. Reads the beginnings of cut logs in this process.
 
     Raises CutOff when a log, or what of it is looked at, ends before its state is known, and
     SparkFailure when it never is, or a record is damaged.

@@ -1,4 +1,4 @@
-"""What somebody says that sessions and retained messages were, compared with what the log tells."""
+"""Compares claims about sessions and retained messages with the log."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def retained_otherwise(log: Log, claimed: DataFrame, complete: DataFrame) -> Dat
 
 
 class SessionClaims:
-    """Compares a session, as it is folded, with what its broker says of it."""
+    """Compares a session, as it is folded, with the claims of its broker."""
 
     def __init__(self, fold: SessionFold, complete: Sequence[Position]) -> None:
         self.findings: list[tuple[Position, str]] = []
@@ -69,14 +69,14 @@ class SessionClaims:
         self._told = False
 
     def reach(self, at: Position) -> None:
-        """Look, before what stands at a position, whether it was there where all is claimed."""
+        """Record, before a fold of ``at``, whether the session existed where claims are complete."""
         while self._complete and self._complete[-1] <= at:
             bound = self._complete.pop()
             if self._fold.state is not None and self._existed is None:
                 self._existed = bound
 
     def compare(self, bound: Position, said: str | None) -> None:
-        """Compare its state as of now with a digest; None: there is no such session."""
+        """Compare the current state with a digest; None: there is no such session."""
         self._told = True
         texts = session_texts_of(self._fold)
         known = None if texts is None else digest(texts, self._fold.pending.values())
@@ -91,7 +91,7 @@ class SessionClaims:
         self.findings.append((bound, f"{what}, as of {format_position(bound)}"))
 
     def finish(self) -> None:
-        """Take note that nothing more comes."""
+        """Check what remains at the end of the log."""
         self.reach(_BEYOND)
         if self._existed is not None and not self._told:
             what = "the broker does not tell of the session that the log tells of"

@@ -80,7 +80,7 @@ def session_events(log: Log, begin: Beginnings) -> DataFrame:
 
 
 def _looked_at() -> Column:
-    """Tell the payloads of which events matter: retained ones, taken at QoS 2, and wills.
+    """Return a column: whether the payload of an event matters (retained at QoS 2, or a will).
 
     JSON is not parsed for it: the log's has no white space, and no text in it holds a bare quote.
     """
@@ -107,7 +107,7 @@ def fold_row(folded: SessionFold, row: Row) -> None:
 
 @contextmanager
 def report_misfits(node: str, at: Position) -> Iterator[None]:
-    """Raise CorruptLog for what a fold raises when an event does not fit what was before."""
+    """Raise CorruptLog when the fold fails on an event that does not fit the state."""
     try:
         yield
     except _MISFITS as error:

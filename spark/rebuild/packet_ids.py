@@ -1,9 +1,9 @@
-"""The packet identifiers in use: what clients and broker still owe each other at QoS 1 and 2.
+"""The packet identifiers in use: deliveries and publications at QoS 1 and 2 not yet completed.
 
 Native Spark SQL, one pass, linear: of each packet identifier only the last things that happened to
 it matter, and of each session where it last began anew. So everything is a maximum of positions.
-It gives what the fold of ``projections.state.session`` gives for every log that a broker wrote: an
-acknowledgement is only recorded for what is on its way.
+The result equals the fold of ``projections.state.session`` for every log that a broker wrote: an
+acknowledgement is only recorded for a packet in flight.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ def retained(log: Log) -> DataFrame:
 
 
 def retained_effects(log: Log) -> DataFrame:
-    """Return all that ever happened to retained messages: each sets the message of its topic.
+    """Return every change of a retained message: each sets the message of its topic.
 
     Columns: node, topic, ref, qos, payload (empty or null: there is none from here on), time_ms,
     effect (the position from which on it is so).
@@ -76,7 +76,7 @@ def retained_digest_column() -> Column:
 
 
 def _straight(log: Log) -> DataFrame:
-    """Return what takes effect where it stands, and where; a null payload clears the topic."""
+    """Return the changes that take effect at their position; a null payload clears the topic."""
     kind, position = F.col("type"), F.col("position")
     published = (kind == "MessagePublished") & F.col("retain") & ~_at_release()
     repeated = (kind == "RetainedSnapshot") & F.col("session").isNull()
@@ -91,7 +91,7 @@ def _straight(log: Log) -> DataFrame:
 
 
 def _released(log: Log) -> DataFrame:
-    """Return what was sent at QoS 2 and takes effect with its PUBREL."""
+    """Return the messages sent at QoS 2, which take effect with their PUBREL."""
     kind, position = F.col("type"), F.col("position")
     published = (kind == "MessagePublished") & F.col("retain") & _at_release()
     # A checkpoint repeats what waits for its PUBREL under the position that it has.

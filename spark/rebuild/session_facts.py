@@ -1,8 +1,8 @@
-"""What the native jobs need to know of sessions, alike for whole logs and for cut ones.
+"""The facts about sessions that the native jobs need, the same for whole and for cut logs.
 
-A *fact* is an entry of the log. A log that was cut begins with the
-state that there was: its snapshots are told as facts as well, as though all that they hold had
-happened just then. What is computed from facts need not ask how a log begins.
+A *fact* is an entry of the log. A log that was cut begins with a checkpoint: its snapshots become
+facts too, as if everything in them had happened at that position. So the jobs need not know how a
+log begins.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def _facts_of(found: Iterable[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
 
 
 def _facts_in(state: SessionState) -> Iterator[dict[str, Any]]:
-    """Yield what would have to happen for a session to be in this state."""
+    """Yield the facts that lead to this state."""
     yield {"type": "SessionOpened", "resumed": False, "clean": state.clean}
     if (will := state.will) is not None:
         about = {"topic": will.topic, "qos": will.qos, "retain": will.retain, "ref": will.ref}

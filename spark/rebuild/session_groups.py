@@ -1,7 +1,7 @@
-"""Rows sorted by session, taken up one session at a time.
+"""Rows sorted by session, processed one session at a time.
 
-Spark's own grouping hands a whole group to Python at once; a session can have had more events than
-fit into memory. Here rows stream through, and only what the caller keeps is kept.
+Spark's own grouping passes a whole group to Python at once; a session can have more events than fit
+into memory. Here rows are streamed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _KEY = itemgetter(0, 1)
 
 
 class SessionGroup(NamedTuple):
-    """The rows of a session, to be taken before the next group is asked for."""
+    """The rows of a session; iterate them before taking the next group."""
 
     node: str
     session: str

@@ -1,4 +1,4 @@
-"""The messages that wait for sessions which are away, or have too much on its way to them."""
+"""The messages queued for sessions that are offline or have a full in-flight window."""
 
 from __future__ import annotations
 

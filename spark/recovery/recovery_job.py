@@ -1,4 +1,4 @@
-"""Proves from the log that a broker which was started again has the state that it must have.
+"""Checks from the log that a restarted broker has the state that it must have.
 
 Everything that was acknowledged or on its way is in the log before the last ``BrokerStarted``. What
 the log tells from there on must continue it: the chain is whole, connections end and their wills
@@ -82,7 +82,7 @@ class BrokerStart:
 
 @dataclass(frozen=True, slots=True)
 class NodeRecovery:
-    """What a node had when its broker was started, and what became of it."""
+    """What a node's broker recovered when it was started."""
 
     node: str
     start: BrokerStart | None
@@ -132,10 +132,10 @@ def recovery_check(
     *,
     tell: Callable[[str], object] = lambda _doing: None,
 ) -> RecoveryOutcome:
-    """Look at the last start in each log; return what there was, and what is wrong.
+    """Check the last start in each log; return what it recovered, and what is wrong.
 
     ``claims`` are those of the running brokers (``where`` is ``broker``). ``tell`` is called with
-    what is done next, in a few words. The log is read as far as it goes now. Raises what reading a
+    what is done next, in a few words. The log is read up to its current end. Raises what reading a
     log raises (``spark.runtime.marked_errors.find_error``), CutOff for a log whose state is not
     known yet, and BadOption for claims about nodes whose logs are not read.
     """
@@ -244,7 +244,7 @@ _RESULT: Final = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What every task knows."""
+    """What every task needs to know."""
 
     begin: Beginnings
     starts: Mapping[str, BrokerStart]

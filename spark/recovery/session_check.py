@@ -1,4 +1,4 @@
-"""What the log must tell of a session after its broker was started again.
+"""What the log must record of a session after its broker was restarted.
 
 Whatever was acknowledged or on its way when the broker ended is in the log before its
 ``BrokerStarted``. What the log tells after it shows what the broker had in memory then: it ends the
@@ -41,10 +41,10 @@ if TYPE_CHECKING:
 _AT_RESTART: Final = frozenset({"broker_restarted", "session_failed"})
 """Why connections end that the broker before left open; the second if an actor failed with it."""
 _WILL_DROPPED: Final = ("reserved_topic", "not_permitted", "topic_levels")
-"""Why a will that was due may have been seen by nobody."""
+"""Reasons for which a will that was due may not have been published."""
 _TO_THE_ABSENT: Final = (Queued, MessageDropped, SessionSnapshot, RetainedSnapshot)
-"""What may happen to a session without its client. What is dropped was not queued before: only who
-unsubscribes has something taken out of the queue."""
+"""What may happen to a session without its client. What is dropped was not queued before: only
+an UNSUBSCRIBE removes messages from a queue."""
 _WITH_OPENING: Final = (WillArmed, SessionSnapshot, RetainedSnapshot)
 """What may stand between the beginning of a connection and the PUBRELs that are sent again."""
 _MOST: Final = 100
@@ -52,14 +52,14 @@ _MOST: Final = 100
 
 
 class RecoveryFinding(NamedTuple):
-    """Something that is not as it must be after a recovery."""
+    """A violation found after a recovery."""
 
     at: Position
     what: str
 
 
 class StateBefore(NamedTuple):
-    """What a session was when the broker was started."""
+    """The state of a session when the broker was started."""
 
     connected: bool
     clean: bool
@@ -114,7 +114,7 @@ class SessionRecovery:
         self.fold.take(event, at, time_ms, payload)
 
     def finish(self, torn: Position | None = None) -> None:
-        """Say that no more events follow; from ``torn`` on, because no more are looked at."""
+        """End the check; from the position ``torn`` on events are not checked."""
         if self._started is None:
             return
         if self._check is None:
@@ -156,7 +156,7 @@ class SessionRecovery:
             clean = self.before is not None and self.before.clean
             self._check = self._none if clean else self._away
         elif isinstance(event, MessageDropped) and event.reason in _WILL_DROPPED:
-            self._published = True  # a will that nobody may see
+            self._published = True  # a will that may not be published
         elif not _may_happen_to_the_absent(event):
             self._tell(at, f"{type(event).__name__} before its connection was ended")
 
@@ -196,7 +196,7 @@ class SessionRecovery:
             follow(self, event, at)
 
     def _settled(self, _event: Event, _at: Position, _payload: bytes | None) -> None:
-        """Nothing more is to be looked at: what was before the start does not matter any more."""
+        """End the check: the state before the start no longer matters."""
 
     # What is looked at.
 
@@ -285,7 +285,7 @@ def _may_happen_to_the_absent(event: Event) -> bool:
 
 
 def _same(topic: str, one: bytes | None, other: bytes | None) -> bool:
-    """Say whether two payloads of a will are one, as far as they are known.
+    """Return whether two payloads of a will are the same, if both are known.
 
     The timestamp of a Sparkplug death is set when it is published.
     """

@@ -1,6 +1,6 @@
-"""What all reports of an audit have in common: the verdict, violations by rule, what to run next.
+"""What all reports of an audit share: the verdict, violations by rule, the next command to run.
 
-Times are in UTC: a report is read by somebody else, somewhere else.
+Times are in UTC, as a report may be read in another time zone.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def extent(outcome: Outcome) -> str:
 
 
 def extent_ms(outcome: Outcome) -> tuple[int, int] | None:
-    """Return from when to when the logs reach; None when they are empty."""
+    """Return the first and the last time in the logs; None when they are empty."""
     told = [node for node in outcome.nodes if node.records]
     if not told:
         return None
@@ -85,7 +85,7 @@ def counted_entries(count: int) -> str:
 
 
 def span(begins_ms: int, ends_ms: int) -> str:
-    """Return from when to when, in UTC, the day once if it is one."""
+    """Return a span of time in UTC; the date only once if both ends are on one day."""
     begins, ends = utc(begins_ms), utc(ends_ms)
     if begins[:10] == ends[:10]:
         ends = ends[11:]
@@ -98,7 +98,7 @@ def utc(time_ms: int) -> str:
 
 
 def milliseconds(value: int) -> str:
-    """Return a span of time as short as it can be read: 12 ms, 3.4 s, 2.1 min, 5 h."""
+    """Return a duration with its unit: 12 ms, 3.4 s, 2.1 min, 5 h."""
     for limit, unit, one in ((1000, "ms", 1), (60, "s", 1000), (60, "min", 60_000)):
         number = value / one
         if number < limit:
@@ -112,7 +112,7 @@ def longest_latency(latency: LatencyHistogram) -> str:
 
 
 def broken_rules(outcome: Outcome, most: int) -> list[BrokenRule]:
-    """Return the rules that were broken, in their order, each with its first violations."""
+    """Return the broken rules, in order, each with its first violations."""
     by_rule = {
         rule: tuple(found)
         for rule, found in groupby(
@@ -127,13 +127,13 @@ def broken_rules(outcome: Outcome, most: int) -> list[BrokenRule]:
 
 
 def violation_text(violation: Violation) -> str:
-    """Return what was wrong on one line, whatever stands in it."""
+    """Return the description of a violation as one printable line."""
     text = violation.what
     return text if text.isprintable() and len(text) <= _WHAT_LIMIT else escaped(text, _WHAT_LIMIT)
 
 
 def next_step(violation: Violation, *, several: bool) -> str:
-    """Return the command that shows more of a violation; flags that name the log come on top.
+    """Return the command that shows more of a violation, without the flags that name the log.
 
     ``several`` says that there is more than one node.
     """

@@ -1,4 +1,4 @@
-"""The report of an audit for machines."""
+"""The report of an audit as JSON."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def audit_json(outcome: Outcome) -> dict[str, Any]:
-    """Return the report as what JSON knows; names are as the clients chose them.
+    """Return the report as JSON values; names are as the clients chose them.
 
     Positions are given as people write them (``position``) and packed (``at``), times in
     milliseconds since 1970 and in ISO 8601.

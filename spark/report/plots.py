@@ -1,4 +1,4 @@
-"""The plots of the page; each is drawn twice, for a wide and for a narrow window."""
+"""The plots of the HTML page, each drawn for a wide and for a narrow window."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _ROW = 0.32
 
 
 class Plot(NamedTuple):
-    """A plot and what is said of it."""
+    """A plot and its caption."""
 
     title: str
     note: str

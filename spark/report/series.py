@@ -18,7 +18,7 @@ POINTS: Final = 400
 
 @dataclass(frozen=True, slots=True)
 class RateSeries:
-    """What happened a second, in intervals that follow each other without a gap."""
+    """Messages per second, in intervals without gaps."""
 
     at_ms: tuple[int, ...]
     """When each interval begins."""
@@ -37,7 +37,7 @@ class RateSeries:
 def rate_series(
     points: Sequence[RatePoint], interval_ms: int, extent_ms: tuple[int, int] | None = None
 ) -> RateSeries:
-    """Return the rates of all nodes together; intervals are joined when there are many.
+    """Return the rates of all nodes together; many intervals are merged into fewer.
 
     ``extent_ms`` is from when to when the logs reach: an interval may be cut short there.
     """
@@ -66,7 +66,7 @@ def rate_series(
 
 
 def round_numbers(low: int, high: int, most: int) -> list[int]:
-    """Return at most so many round numbers that reach from ``low`` to ``high`` or beyond."""
+    """Return at most ``most`` round numbers that cover ``low`` to ``high``."""
     tens = [10**power for power in range(len(str(low)) - 1, len(str(high)) + 1)]
     for factors in ((1, 2, 5), (1, 3), (1,)):
         found = sorted(ten * factor for ten in tens for factor in factors)
@@ -88,7 +88,7 @@ _STEPS: Final = (
 
 
 def time_ticks(begins_ms: int, ends_ms: int, most: int) -> list[tuple[int, str]]:
-    """Return at most so many round moments of a span with what to write there, in UTC.
+    """Return at most ``most`` round times of a span with their labels, in UTC.
 
     Within a day the day stands below the first moment, and below the first one of each other day.
     """

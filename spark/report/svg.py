@@ -76,7 +76,7 @@ def draw(
 ) -> Markup:
     """Return what ``fill`` draws on a figure, as an ``svg`` element.
 
-    ``name`` makes its ids unique in the page, ``label`` says what it shows to who cannot see it.
+    ``name`` makes its ids unique in the page, ``label`` describes it for screen readers.
     """
     require_matplotlib()
     import matplotlib as mpl

@@ -1,4 +1,4 @@
-"""The report of an audit for a terminal: the verdict first, then what was broken and where."""
+"""The report of an audit for a terminal: the verdict, then what was broken and where."""
 
 from __future__ import annotations
 

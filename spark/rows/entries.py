@@ -59,7 +59,7 @@ class EntryRows:
 
 
 class _Table:
-    """The cells of a batch of records, each made once when the first piece asks for it."""
+    """The cells of a batch of records, each made once when first needed."""
 
     def __init__(self, records: Sequence[Record], layout: BatchLayout) -> None:
         self.records = records

@@ -79,7 +79,7 @@ def _pieces(
     Once for its first entry, which has the total, and once for all others.
     """
     one: dict[str, Any] = {name: [0] if name in names else raw[name] for name in raw}
-    if [name for name in raw if name in names] != names:  # nobody writes it so
+    if [name for name in raw if name in names] != names:  # not as foldmq writes it
         one = {name: one[name] for name in (*(one.keys() - set(names)), *names)}
     first = _split(one, names)
     if total is None or raw[total] <= 0:

@@ -1,4 +1,4 @@
-"""Why a job of Spark failed: one line for a person in place of pages of Java."""
+"""Why a Spark job failed, as one line instead of pages of Java."""
 
 import re
 from collections.abc import Callable
@@ -31,7 +31,7 @@ _Known: TypeAlias = tuple[re.Pattern[str], Callable[[re.Match[str]], FoldmqError
 
 
 def explain(error: BaseException, said: str = "", gone: bool = False) -> FoldmqError:
-    """Return what an error of PySpark or Py4J means.
+    """Return the error that explains one of PySpark or Py4J.
 
     ``said`` is what the JVM said last, ``gone``: it has ended by itself.
     """
@@ -45,7 +45,7 @@ def explain(error: BaseException, said: str = "", gone: bool = False) -> FoldmqE
 
 
 def not_started(said: str) -> FoldmqError:
-    """Return why Spark's JVM did not start, from what it said."""
+    """Return why Spark's JVM did not start, from its output."""
     known = _known(said)
     if known is not None:
         return known

@@ -1,4 +1,4 @@
-"""The directory of a node in an archive, as the one process sees it that writes it.
+"""Writes the directory of a node in an archive; one process at a time.
 
 Files come from a staging directory. They are synced, moved to their place and, when all that is
 on disk, told in the ledger, which is synced too: from then on they are in the archive, and a power
@@ -53,7 +53,7 @@ class ArchiveBusy(FoldmqError):  # noqa: N818 - named for the condition, as in e
 
 @dataclass(frozen=True, slots=True)
 class ArchiveExtent:
-    """What an archive has of one log, and what a run added to it."""
+    """The extent of a log in an archive, and what a run added to it."""
 
     stream: str
     where: str
@@ -180,7 +180,7 @@ def open_writer(directory: Path, stream: str, node: str) -> Iterator[ArchiveWrit
 
 @contextmanager
 def write_error(path: Path) -> Iterator[None]:
-    """Say in one line what keeps an archive from being written."""
+    """Return in one line why an archive cannot be written."""
     try:
         yield
     except OSError as error:
@@ -194,7 +194,7 @@ def write_error(path: Path) -> Iterator[None]:
 
 
 def no_room(path: Path) -> OutOfDisk:
-    """Return the error that says that the disk of an archive is full."""
+    """Return the error for a full disk of an archive."""
     return OutOfDisk(
         f"no space left for the archive {escaped(str(path), 4096)}: what is in it stays; free some "
         "space, then go on"
@@ -202,21 +202,21 @@ def no_room(path: Path) -> OutOfDisk:
 
 
 def make_directory(path: Path) -> None:
-    """Make a directory with those above it, so that it is there after a power cut.
+    """Make a directory and its parents durably: they survive a power cut.
 
-    Those that are there already are synced as well: who made them may have been killed before.
+    Existing ones are synced as well: the process that made them may have been killed before it did.
     """
     path.mkdir(parents=True, exist_ok=True)
     device = path.stat().st_dev
     for one in path.parents:
         if one.stat().st_dev != device:
             break  # what is mounted there was there before
-        if os.access(one, os.W_OK):  # else nobody has made anything in it
+        if os.access(one, os.W_OK):  # else nothing was made in it
             sync_to_disk(one)
 
 
 def sync_to_disk(path: Path) -> None:
-    """Have a file or directory on disk."""
+    """Sync a file or directory to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -258,7 +258,7 @@ def _mended(path: Path, stream: str) -> Ledger:
     ledger = parse_ledger(data, f"{Directory(str(path))}/{LEDGER_FILE}")
     if end < len(data):
         os.truncate(file, end)
-    sync_to_disk(file)  # who wrote the last line may have been killed before that
+    sync_to_disk(file)  # the process that wrote the last line may have been killed before it did
     sync_to_disk(file.parent)
     return ledger
 

@@ -1,4 +1,4 @@
-"""Logs in an archive, as the source reads them: no Spark is needed for it, and no JVM.
+"""Logs in an archive, as the source reads them; needs neither Spark nor a JVM.
 
 An archive is a directory with one for each node in it, ``node=<node>``; each of them is whole by
 itself and may be read alone. See ``docs/archive.md``.
@@ -24,7 +24,7 @@ NODE_DIRECTORY: Final = "node="
 
 @dataclass(frozen=True, slots=True)
 class ArchivedLog:
-    """The records of one log in an archive, up to what it had when that was looked up.
+    """The records of one log in an archive, as of when it was looked up.
 
     Where they are is read from the ledger on each machine that needs it: what a ledger has once
     said it goes on saying.

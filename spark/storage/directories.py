@@ -1,4 +1,4 @@
-"""Directories that are read from: of this machine, or of a store that Arrow knows by its URI."""
+"""Directories to read from: on this machine, or in a store that Arrow knows by its URI."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Directory:
     """A directory: a path, or a URI such as ``s3://bucket/path``."""
 
     where: str = field(repr=False)
-    """It may have a password in it: :func:`directory_text` has not."""
+    """It may contain a password; :func:`directory_text` omits it."""
 
     def __str__(self) -> str:
         """Name the directory in a message."""
@@ -98,7 +98,7 @@ class Directory:
 
 
 def directory_text(where: str) -> str:
-    """Name a directory in a message: a URI without user, password and query."""
+    """Return a directory for a message: a URI without user, password and query."""
     return escaped(_parts(where)[0], 4096)
 
 

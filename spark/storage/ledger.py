@@ -1,4 +1,4 @@
-"""What an archive of a log has: its ledger, a file of one JSON object a line.
+"""The ledger of a log's archive: a file with one JSON object a line.
 
 The first line says whose log it is. Each other one is a *segment*: consecutive records, checked,
 in Parquet files that are on disk. A line is written when that is so: what has no line is not in
@@ -28,13 +28,13 @@ _LINK: Final = re.compile("[0-9a-f]{64}")
 
 
 class NoArchive(FoldmqError):  # noqa: N818 - named for the condition, as in eventstore.errors
-    """There is no archive where one is looked for."""
+    """There is no archive at the given place."""
 
     exit_code = 66
 
 
 class ArchiveDamaged(FoldmqError):  # noqa: N818
-    """Something in an archive is not as it was written."""
+    """A file of an archive is damaged."""
 
     exit_code = 65
 
@@ -92,7 +92,7 @@ _KINDS: Final[dict[str, type]] = {
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """What an archive of one log has."""
+    """The contents of the archive of one log."""
 
     stream: str
     """Name of the log."""
@@ -132,7 +132,7 @@ class Ledger:
 
 
 def parse_ledger(data: bytes, where: object) -> Ledger:
-    """Return the ledger that a file holds; a last line that was only begun is left out.
+    """Return the ledger in a file; an incomplete last line is left out.
 
     Raises ArchiveDamaged, LaterArchive, or NoArchive when there is not even its first line;
     ``where`` names the file in the message.
@@ -161,7 +161,7 @@ def parse_ledger(data: bytes, where: object) -> Ledger:
 
 
 def whole_lines(data: bytes) -> int:
-    """Return how many bytes of a ledger's file are lines that were written to their end."""
+    """Return how many bytes of a ledger's file are complete lines."""
     return data.rfind(b"\n") + 1
 
 

@@ -1,4 +1,4 @@
-"""Logs in NATS: which there are, and reading them ahead of who decodes."""
+"""Logs in NATS: finding them, and reading them ahead of the decoder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which node wrote a log: its records say so, whatever the stream is called that they are in."""
+"""The node that wrote a log, as its records say, whatever the name of their stream."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LISTED: Final = 10
 
 
 def node_of(stored: StoredLog) -> str:
-    """Return the node that wrote a log, as its first record says that can be read.
+    """Return the node that wrote a log, from its first readable record.
 
     If none can, that after which the stream is called. Raises what reading raises.
     """
@@ -66,7 +66,7 @@ def nodes_of(logs: Iterable[StoredLog]) -> dict[str, str]:
 
 
 def check_claimed_nodes(claimed: Iterable[str], nodes: Collection[str]) -> None:
-    """Raise BadOption for claims about a node whose log is not read: nothing would test them."""
+    """Raise BadOption for claims about a node whose log is not read."""
     for node in sorted(claimed):
         if node not in nodes:
             names = [shown(one) for one in sorted(nodes)[:_LISTED]]

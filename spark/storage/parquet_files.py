@@ -1,7 +1,7 @@
-"""The Parquet files of an archive: records in order, read in bounded memory, and looked through.
+"""The Parquet files of an archive: records in order, read in bounded memory, and checked.
 
 A row is a record: ``seq`` its stream sequence, ``data`` its bytes as they were in the log. What is
-in ``time``, ``part``, ``last`` and ``bytes`` is for whoever reads the files without foldmq.
+in ``time``, ``part``, ``last`` and ``bytes`` is for readers other than foldmq.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def read_file(
 
 
 def file_text(folder: Directory, name: str) -> str:
-    """Name a file in a message."""
+    """Return the name of a file for a message."""
     return f"{folder}/{escaped(name)}"
 
 
@@ -110,7 +110,7 @@ def _rows_at_once(file: parquet.ParquetFile, group: int) -> int:
 
 
 def check_file(folder: Directory, name: str) -> Iterator[RecordRun]:
-    """Check every record of a file and yield the runs that it has.
+    """Check every record of a file and yield its runs.
 
     Raises ArchiveDamaged, or CorruptLog for a record that is not as it was written.
     """

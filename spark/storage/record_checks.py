@@ -1,4 +1,4 @@
-"""The records of a range, each checked by itself, against the one before, and within its turn."""
+"""Checks the records of a range: each by itself, against the one before, and within its turn."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class CheckedRecord:
-    """A record as it was found."""
+    """A record and what is wrong with it."""
 
     sequence: int
     data: bytes | None
@@ -35,7 +35,7 @@ class CheckedRecord:
 
 
 class RecordChecker:
-    """Goes through the records of a range.
+    """Reads and checks the records of a range.
 
     ``open_record`` opens a record whose bytes are given with its sequence. ``strict`` makes the
     first damage an error.
@@ -105,7 +105,7 @@ class RecordChecker:
         if link is not None and one.record.previous != link:
             one.damage = self._damage(one.sequence, f"does not continue record {one.sequence - 1}")
         if one.sequence == self._part.last:
-            # whoever reads on from here may not look at this record, but take what is known of it
+            # the task that reads on from here may rely on the known link instead of this record
             known = self._part.stored.link_before(one.sequence + 1)
             if known is not None and one.record.link != known:
                 one.damage = self._damage(one.sequence, "is not the one that was archived")
@@ -144,7 +144,7 @@ class RecordChecker:
                 expected = sequence + 1
                 try:
                     record = frame_of(sequence, data)
-                except CorruptLog:  # told by whoever reads that range
+                except CorruptLog:  # reported by the task that reads that range
                     damaged = True
                     continue
                 if _begins_another(record, held, damaged):
@@ -176,7 +176,7 @@ def _begins_another(record: Record, held: list[CheckedRecord], damaged: bool) ->
 
 
 def _is_damaged(held: list[CheckedRecord]) -> bool:
-    """Return whether the last one of some records is damaged or missing."""
+    """Return whether the last of some records is damaged or missing."""
     return bool(held) and held[-1].record is None
 
 

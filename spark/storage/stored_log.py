@@ -1,4 +1,4 @@
-"""Where the records of a log are stored: the one interface behind which NATS and archives are."""
+"""The interface to the stored records of a log, in NATS or in an archive."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class StoredLog(Protocol):
         """
 
     def link_before(self, sequence: int) -> bytes | None:
-        """Return the link of the record before one, None: it is not known unless that is read."""
+        """Return the link of the record before one; None if it is not known without reading it."""
 
     def around(self, time_ms: int) -> tuple[int, int]:
         """Return between which records the last one lies that is not later than a time.
@@ -58,15 +58,15 @@ class StoredLog(Protocol):
         """
 
     def explain(self, sequence: int) -> FoldmqError | None:
-        """Return why a record that was there at planning is not now; None: it is missing."""
+        """Return why a record that existed at planning no longer does; None: it is missing."""
 
     def place(self, sequence: int) -> str:
-        """Name what has a record, for a person; empty: there is no more to say than the log."""
+        """Return where a record is stored, for a person; empty if the name of the log says it."""
 
 
 @contextmanager
 def open_records(stored: StoredLog, first: int, last: int) -> Iterator[Iterator[tuple[int, bytes]]]:
-    """Give the records between two sequences; what they hold is freed when the block is left."""
+    """Yield an iterator of the records between two sequences; close it when the block is left."""
     records = stored.read(first, last)
     try:
         yield records

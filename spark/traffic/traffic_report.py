@@ -1,4 +1,4 @@
-"""The traffic of a log for a terminal and for machines: of each node, and of the busiest groups."""
+"""The traffic of a log as text and JSON: of each node, and of the busiest groups."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def traffic_text(stats: TrafficStats, top: int = TOP) -> str:
 
 
 def traffic_json(stats: TrafficStats, top: int | None = None) -> dict[str, Any]:
-    """Return the traffic as what JSON knows, of all groups or the first ``top`` of each node."""
+    """Return the traffic as JSON values, of all groups or the first ``top`` of each node."""
     groups = stats.groups if top is None else stats.groups.limit(top)
     return {
         "by": list(stats.by),

@@ -1,4 +1,4 @@
-"""Traffic by topic level, client and QoS in windows of time: what planning of capacity asks for.
+"""Traffic by topic level, client and QoS in windows of time, for capacity planning.
 
 Native Spark SQL throughout; the log is read once for the messages and once for the sizes of its
 records. Of what is published at QoS 0 the log knows the retained messages only, and of what is
@@ -101,7 +101,7 @@ def measure_traffic(
     window_s: int = 60,
     tell: Callable[[str], None] = _say_nothing,
 ) -> TrafficStats:
-    """Return the traffic of a log by some of :data:`TRAFFIC_KEYS`, in windows of so many seconds.
+    """Return the traffic of a log by some of :data:`TRAFFIC_KEYS`, in windows of ``window_s``.
 
     ``levels`` is how many levels of a topic count. Raises BadOption for what is none of these, and
     what reading the log raises.
@@ -250,7 +250,7 @@ def _measures(keys: Sequence[str]) -> list[str]:
 def _with_messages(entries: DataFrame) -> DataFrame:
     """Return entries with the topic and the size of the messages that they refer to.
 
-    Who publishes a message and who gets it meet in one shuffle, by the position of the message.
+    One shuffle by the position of the message joins publications and deliveries.
     """
     kind = F.col("type")
     dropped = (kind == "MessageDropped") & (F.size("refs") > 0)

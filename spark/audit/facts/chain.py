@@ -48,7 +48,7 @@ class LogNote(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RecordLink:
-    """What matters of a record for those beside it."""
+    """What the check of a neighbouring record needs of a record."""
 
     sequence: int
     link: str
@@ -62,7 +62,7 @@ class RecordLink:
 
 
 class ChainBreak(NamedTuple):
-    """Something that does not follow what stands before it, or cannot be read."""
+    """A place where a record does not follow the one before it, or cannot be read."""
 
     rule: str
     at: Position
@@ -72,7 +72,7 @@ class ChainBreak(NamedTuple):
 def check_link(one: RecordLink, other: RecordLink) -> Iterator[ChainBreak]:
     """Yield what is wrong between a record and the next one that is there.
 
-    Whoever reads tells of records that are missing.
+    Missing records are reported by the scan.
     """
     at = position(other.sequence, 0)
     if other.sequence != one.sequence + 1:
@@ -128,7 +128,7 @@ class LogPiece:
 
 
 def join_pieces(pieces: Iterable[LogPiece]) -> tuple[LogPiece, list[ChainBreak]]:
-    """Put the pieces of a log together, at least one; return the whole and what is wrong."""
+    """Join the pieces of a log, at least one; return the joined piece and its breaks."""
     whole: LogPiece | None = None
     breaks: list[ChainBreak] = []
     for piece in sorted(pieces, key=lambda one: one.first.sequence):

@@ -1,4 +1,4 @@
-"""What each type of event gives as facts, apart from those that travel to their session's audit."""
+"""The facts made from each type of event, besides the events that travel to the audit."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _OF_SUBSCRIPTIONS: Final = frozenset({"generation", "clean", "connected", "subsc
 
 
 class FactMakers:
-    """Takes the events of one node's records; ``record`` and ``base`` are those of the record."""
+    """Makes facts from events of one node; ``record`` and ``base`` are those of the record."""
 
     def __init__(
         self,

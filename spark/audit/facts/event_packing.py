@@ -1,4 +1,4 @@
-"""Events of one session as bytes: how they travel from the scan of the log to their audit.
+"""Events of one session as bytes, as they travel from the scan of the log to the audit.
 
 An event is a JSON array: position, time, part of its record, its fields in their order, and its
 type. What was validated once is not validated again.

@@ -1,4 +1,4 @@
-"""The events of sessions, gathered over some records, so that few rows travel."""
+"""The events of sessions, collected over several records, so that few rows travel."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ class EventPacks:
         self._events = self._bytes = 0
 
     def alone(self, session: str, one: tuple[Any, ...], payload: bytes) -> None:
-        """Give away an event with its payload, behind those that came before."""
+        """Emit an event with its payload, after the earlier ones."""
         self._give(session, self.items.pop(session, None))
         self._facts.add_events(session, one[0], pack_events([one]), payload)
 
     def counted(self, events: int, size: int) -> None:
-        """Take note of a record; give all away when it is much."""
+        """Count a record; emit all events when they are many."""
         self._events += events
         self._bytes += size
         if self._events >= _EVENTS or self._bytes >= _BYTES:
             self.give()
 
     def give(self) -> None:
-        """Give all away."""
+        """Emit all events."""
         for session, items in self.items.items():
             self._give(session, items)
         self.items = {}

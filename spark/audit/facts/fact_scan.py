@@ -1,4 +1,4 @@
-"""Takes the records of logs apart into facts, once: runs on the executors."""
+"""Makes facts from the records of logs, in one pass on the executors."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ _MISFITS: Final = (ValueError, KeyError, IndexError, TypeError, OverflowError)
 
 @contextmanager
 def collect_seldom() -> Iterator[None]:
-    """Have garbage collected seldom."""
+    """Make garbage collections rare."""
     before = gc.get_threshold()
     gc.set_threshold(_YOUNG, *before[1:])
     try:
@@ -69,7 +69,7 @@ def collect_seldom() -> Iterator[None]:
 
 
 class FactScan:
-    """Takes records of one log, in order, up to the position ``end``.
+    """Reads the records of one log, in order, up to the position ``end``.
 
     What happened is counted in intervals of at least ``interval_ms``.
     """

@@ -1,4 +1,4 @@
-"""Facts: what the scan makes of the records of a log, as narrow rows of one table.
+"""Facts: narrow rows of one table that the scan makes from the records of a log.
 
 All kinds of facts share the columns; each uses some of them. Positions are packed, times are Unix
 times in milliseconds.
@@ -89,7 +89,7 @@ _BYTES = 4 * 1024 * 1024
 
 
 class FactColumns:
-    """Facts of one kind and one node, gathered column by column."""
+    """Facts of one kind and one node, collected by column."""
 
     __slots__ = ("_appends", "columns", "kind")
 
@@ -149,7 +149,7 @@ class FactColumns:
 
 
 class FactBuffer:
-    """The facts of one node that were not given away yet."""
+    """The facts of one node that are not emitted yet."""
 
     def __init__(self, node: str) -> None:
         self._node = node

@@ -1,4 +1,4 @@
-"""The facts of logs as a table: the records are taken apart where they are read.
+"""The facts of logs as a table, made by the tasks that read the records.
 
 So they travel through Spark as facts, not as records; and they are checked and opened once.
 """
@@ -136,7 +136,7 @@ def _interval_ms(found: RecordRange) -> int:
     times = RecordTimes(found.stored)
     try:
         return interval_ms(times.of(found.first), times.of(found.last))
-    except CorruptLog:  # told by who reads it
+    except CorruptLog:  # reported by the task that reads it
         return LEAST_MS
 
 

@@ -1,4 +1,4 @@
-"""The facts of an audit as Spark holds them."""
+"""The facts of an audit as Spark tables."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class FactTables:
-    """Tables of facts, both kept."""
+    """Two persisted tables of facts."""
 
     all: DataFrame
     few: DataFrame

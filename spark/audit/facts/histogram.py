@@ -1,4 +1,4 @@
-"""What happened when: counts in intervals that grow with the time they cover."""
+"""Counts over time, in intervals that grow with the time covered."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _SHOWN: Final = 240
 
 
 def interval_ms(begins_ms: int, ends_ms: int) -> int:
-    """Return how long intervals are so that those between two times are few enough to be shown."""
+    """Return the length of intervals with which a span of time has few enough to be plotted."""
     length = LEAST_MS
     while (ends_ms - begins_ms) // length >= _SHOWN:
         length *= 2
@@ -76,7 +76,7 @@ class RateCounts:
 
 
 def merge_rates(told: Iterable[tuple[str, dict[str, Any]]]) -> tuple[tuple[RatePoint, ...], int]:
-    """Return the points of (node, counts), few enough to be shown, and the interval's length."""
+    """Return the points of (node, counts), few enough to be plotted, and the interval's length."""
     points = list(told)
     if not points:
         return (), LEAST_MS

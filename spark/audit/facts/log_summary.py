@@ -1,4 +1,4 @@
-"""What is known of each log as a whole, from the notes of the scan: small, for all executors."""
+"""What is known of each log as a whole, from the notes of the scan; sent to all executors."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Checkpoint(NamedTuple):
 
 
 class RecordedCut(NamedTuple):
-    """A place where the log says that it is cut."""
+    """A cut that the log records."""
 
     at: Position
     first: Position
@@ -49,7 +49,7 @@ class RecordedCut(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LogSummary:
-    """One log."""
+    """The summary of one log."""
 
     node: str
     begin: Position
@@ -70,7 +70,7 @@ class LogSummary:
 
 @dataclass(slots=True)
 class LogSummaries:
-    """What the notes told."""
+    """The summaries of all logs."""
 
     logs: dict[str, LogSummary] = field(default_factory=dict)
     """By node."""
@@ -83,7 +83,7 @@ class LogSummaries:
 
 
 def summarize_logs(notes: Iterable[LogNote]) -> LogSummaries:
-    """Put together what the notes tell."""
+    """Summarize the notes by log."""
     by_node: dict[str, dict[str, list[LogNote]]] = defaultdict(lambda: defaultdict(list))
     for note in notes:
         by_node[note.node][note.about].append(note)

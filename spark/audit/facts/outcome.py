@@ -1,4 +1,4 @@
-"""What an audit takes in and gives back: claims of a broker, and an :class:`Outcome`.
+"""The input and the result of an audit: claims of a broker, and an :class:`Outcome`.
 
 Everything here is plain and holds no Spark: it can be pickled, compared and rendered anywhere.
 Times are Unix times in milliseconds unless a name says otherwise; positions are packed
@@ -23,14 +23,14 @@ SESSION_CLAIM, RETAINED_CLAIM, ALL_CLAIM = "session", "retained", "all"
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What somebody says of a session or a retained message, to be compared with the log.
+    """A statement about a session or a retained message, to be compared with the log.
 
     A claim of the kind ``all`` says that every session and every topic that there was at its bound
     is among the claims: then claims are compared both ways.
     """
 
     where: str
-    """Who says so: ``broker`` or ``projections``."""
+    """The source of the statement: ``broker`` or ``projections``."""
     node: str
     kind: str
     """``session``, ``retained`` or ``all``."""
@@ -61,7 +61,7 @@ class NodeSummary:
 
 @dataclass(frozen=True, slots=True)
 class RuleResult:
-    """What became of one rule."""
+    """The result of one rule."""
 
     rule: Rule
     checked: int
@@ -74,7 +74,7 @@ class RuleResult:
 
 @dataclass(frozen=True, slots=True)
 class RatePoint:
-    """What happened on a node in one interval of :attr:`Outcome.interval_ms`."""
+    """Message counts of a node in one interval of :attr:`Outcome.interval_ms`."""
 
     node: str
     at_ms: int
@@ -128,7 +128,7 @@ class DropCount:
 
 @dataclass(frozen=True, slots=True)
 class ClaimsCompared:
-    """How much of somebody's claims about a node was compared."""
+    """How many claims about a node were compared."""
 
     where: str
     node: str
