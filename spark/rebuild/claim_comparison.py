@@ -69,7 +69,7 @@ class SessionClaims:
         self._told = False
 
     def reach(self, at: Position) -> None:
-        """Record, before a fold of ``at``, whether the session existed where claims are complete."""
+        """Record whether the session existed where claims are complete, up to ``at``."""
         while self._complete and self._complete[-1] <= at:
             bound = self._complete.pop()
             if self._fold.state is not None and self._existed is None:
