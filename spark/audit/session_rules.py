@@ -128,7 +128,7 @@ class SessionChecker:
     def expected(
         self, at: Position, ref: Position, topic: str, time_ms: int, number: int, origin: int
     ) -> None:
-        """Take a message that took effect, once for each filter; see ``expectations``."""
+        """Take a message that took effect, once for each filter; see ``expected_deliveries_of``."""
         if at != self._last_expected:
             self._last_expected = at
             self._advance(at)
