@@ -62,10 +62,10 @@ _RECEIVERS = 8
 """Receivers of a message, at most: more of them share what is prepared for a batch."""
 _NAME = 256
 """Characters of a client identifier, at most: an event has those of a turn."""
-_BULK, _EACH = 16, 3
-"""Packets of a read that are looked at, and how many of them have one topic where it is bulk."""
-_ALIKE = 4
-"""Acknowledgements of a read that are taken before the others are left to its session."""
+_TOPICS, _TOPICS_QOS0 = {4: 1, 16: 5, 64: 21}, {4: 2, 16: 12, 64: 48}
+"""Packets of a read that are looked at -> the topics that they may have where the read is bulk; of
+a read that begins with QoS 0, for which a batch is cheaper."""
+_FEW, _LOOKED_AT = min(_TOPICS), max(_TOPICS)
 _ROWS_OF_EVENT = 256
 """Deliveries of one event, at most."""
 _RESERVED = ord("$")
@@ -207,6 +207,7 @@ class Turn:
                     and connection not in blocked
                     and connection.plain
                     and session.free
+                    and not is_bulk(data)
                 ):
                     at = self._read(connection, session, data)
                 if at < len(data):
@@ -257,8 +258,6 @@ class Turn:
         first, pid = data[at], int.from_bytes(data[at + 2 : at + 4], "big")
         if len(data) - at < 4 or data[at + 1] != 2 or not pid:
             return 0
-        if data[at + 4 * _ALIKE : at + 4 * _ALIKE + 1] == data[at : at + 1]:
-            return 0
         state = session.state
         sent = (state.releasing if first == _PUBCOMP else state.inflight).get(pid)
         acks = self._acks[first]
@@ -294,8 +293,6 @@ class Turn:
         route = self._route(connection, raw)
         if route is None or len(session.name) > _NAME:
             return 0
-        if not at and self._is_bulk(data, stop):
-            return 0
         pid = 0
         if qos != _QOS0:
             pid = data[name_end] << 8 | data[name_end + 1]
@@ -320,24 +317,6 @@ class Turn:
         meters.publish_bytes_in += stop - at
         self._size += size >> 8
         return stop
-
-    def _is_bulk(self, data: bytes, stop: int) -> bool:
-        """Return whether a read has many packets on few topics, of which the first one ends here.
-
-        Their session takes them as a batch, for which they are prepared together.
-        """
-        if len(data) < stop * _BULK:
-            return False
-        at, end, topics = 0, len(data), set[bytes]()
-        for _ in range(_BULK):
-            if at + 4 > end or data[at] not in _PUBLISH:
-                return False
-            size, body = data[at + 1], at + 2
-            if size > 127:
-                size, body = size & 127 | data[body] << 7, body + 1
-            topics.add(data[body : body + 2 + int.from_bytes(data[body : body + 2], "big")])
-            at = body + size
-        return len(topics) * _EACH <= _BULK
 
     def _route(self, connection: Connection, raw: bytes) -> Route | None:
         """Return the receivers of a topic, None when that is more than a look-up."""
@@ -616,6 +595,31 @@ class _Sending:
         qos = min(self._qos, target.qos)
         if qos or actor is not None:
             node.kernel.tell(node.directory.session(target.session), Outgoing(target, batch, qos))
+
+
+def is_bulk(data: bytes) -> bool:
+    """Return whether a read has many packets on few topics, or many acknowledgements.
+
+    Their session takes them as batches, for which they are prepared together.
+    """
+    end = len(data)
+    if end < 4 * _FEW:
+        return False
+    at, topics = 0, set[bytes]()
+    bounds = _TOPICS_QOS0 if data[0] == _QOS0 << 1 else _TOPICS
+    for count in range(1, _LOOKED_AT + 1):
+        if at + 4 > end:
+            return False
+        first, size, body = data[at], data[at + 1], at + 2
+        if size > 127:
+            size, body = size & 127 | data[body] << 7, body + 1
+        if first in _PUBLISH:
+            topics.add(data[body : body + 2 + int.from_bytes(data[body : body + 2], "big")])
+        at = body + size
+        most = bounds.get(count)
+        if most is not None and len(topics) <= most:
+            return at <= end
+    return False
 
 
 def distinct(values: Sequence[T]) -> tuple[list[T], list[int]]:

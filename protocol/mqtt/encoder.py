@@ -152,15 +152,18 @@ def publish_head(qos: int, topic: bytes, size: int) -> bytes:
     key = qos, topic, size
     found = _known_heads.get(key)
     if found is None:
-        if len(_known_heads) >= _KNOWN_HEADS:
-            _known_heads.clear()
-        found = _known_heads[key] = _head(0x30 | qos << 1, topic, size + 2 if qos else size)
+        found = _head(0x30 | qos << 1, topic, size + 2 if qos else size)
+        if len(topic) <= _KNOWN_TOPIC:
+            if len(_known_heads) >= _KNOWN_HEADS:
+                _known_heads.clear()
+            _known_heads[key] = found
     return found
 
 
-_KNOWN_HEADS = 8192
+_KNOWN_HEADS, _KNOWN_TOPIC = 8192, 256
 _known_heads: dict[tuple[int, bytes, int], bytes] = {}
-"""Heads that were encoded before; it saves time, and may be emptied at will."""
+"""Heads that were encoded before, of topics of at most so many bytes; it saves time, and may be
+emptied at will."""
 
 
 def _heads(

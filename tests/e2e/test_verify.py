@@ -40,20 +40,20 @@ pytestmark = [
 
 DEBUG_BUILD = """
 import asyncio, pathlib, signal
-from actors.connection.admission import Door
+from actors.connection.admission import Admission
 from cli.main import main
 
 order = pathlib.Path(__file__).with_name("tamper.py")
-listen = Door.listen
+listen = Admission.listen
 
-def listen_to_the_test(door, options, sockets):
+def listen_to_the_test(admission, options, sockets):
     def obey():
-        exec(order.read_text(), {"broker": door._broker, "answer": order.with_name("answer")})
+        exec(order.read_text(), {"node": admission._node, "answer": order.with_name("answer")})
         order.unlink()
     asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, obey)
-    return listen(door, options, sockets)
+    return listen(admission, options, sockets)
 
-Door.listen = listen_to_the_test
+Admission.listen = listen_to_the_test
 main()
 """
 
@@ -165,10 +165,10 @@ def test_frozen_sessions_stay_frozen(debug: DebugBroker, clients_of: Clients) ->
     other = clients_of.connect("other")
     for number in range(5):
         other.publish(f"a/{number}", b"queued", 2, retain=True)
-    debug.tamper("broker.passivate('away')")
+    debug.tamper("node.directory.passivate('away')")
     assert verified(*data_of(debug))["broker"]["sessions"] == 2
     verified(*data_of(debug), "--session", "away")
-    debug.tamper("answer.write_text(str(broker.node.sessions.frozen('away') is not None))")
+    debug.tamper("answer.write_text(str(node.state.sessions.frozen('away') is not None))")
     assert (debug.directory / "answer").read_text() == "True"
 
 
@@ -193,11 +193,11 @@ def test_memory_that_went_its_own_way(debug: DebugBroker, clients_of: Clients) -
     play(clients_of)
     data = data_of(debug)
     debug.tamper(
-        "broker.node.sessions.live['screen'].inflight.clear()\n"
-        "broker.node.sessions.discard('archive')\n"
-        "broker.node.retained._messages.of('lamp').pop('lamp')\n"
+        "node.state.sessions.live['screen'].inflight.clear()\n"
+        "node.state.sessions.discard('archive')\n"
+        "node.state.retained._messages.of('lamp').pop('lamp')\n"
         "from projections.state.session import SessionState\n"
-        "broker.node.sessions['ghost\\x1b[2J'] = SessionState('ghost\\x1b[2J')\n"
+        "node.state.sessions['ghost\\x1b[2J'] = SessionState('ghost\\x1b[2J')\n"
     )
     found = verified(*data, code=1)
     screen = difference(found, "screen")
@@ -235,7 +235,7 @@ def test_memory_that_missed_an_event(debug: DebugBroker, clients_of: Clients) ->
     client.expect(p.Unsuback(7))
     debug.tamper(
         "from projections.state.session import SubscriptionState\n"
-        f"state = broker.node.sessions.live[{HOSTILE_ID!r}]\n"
+        f"state = node.state.sessions.live[{HOSTILE_ID!r}]\n"
         "state.subscriptions['left'] = SubscriptionState('left', 1)\n"
     )
     client.publish("kept", b"later", 1)

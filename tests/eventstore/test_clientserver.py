@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from nats.aio.client import Client
 from nats.errors import NoRespondersError
+from nats.errors import TimeoutError as RequestTimeout
 from nats.js.errors import APIError, ServiceUnavailableError
 
 from eventstore.datadir import DataDir
@@ -275,8 +276,8 @@ NO_SUCH_STREAM = 10059
 async def answered(client: Client, subject: str, data: bytes) -> object:
     """The code of the error that is the answer to a request, None if nobody answers."""
     try:
-        answer = await client.request(subject, data, timeout=30)
-    except NoRespondersError:
+        answer = await client.request(subject, data, timeout=5)
+    except (NoRespondersError, RequestTimeout):
         return None
     return json.loads(answer.data)["error"]["err_code"]
 

@@ -7,7 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.mqtt import encoder
-from protocol.mqtt.encoder import Outgoing, acks, connack, encode_publish, suback, unsuback
+from protocol.mqtt.encoder import (
+    PID_BYTES,
+    Outgoing,
+    acks,
+    connack,
+    encode_publish,
+    publish_head,
+    suback,
+    unsuback,
+)
 from protocol.mqtt.packets import ConnectCode, PacketType, Publishes
 from protocol.mqtt.protocol_error import ProtocolError
 from protocol.mqtt.remaining_length import MAX_REMAINING_LENGTH, encode_length, read_length
@@ -123,6 +132,32 @@ def test_as_many_as_the_window_takes(start: int, stop: int | None) -> None:
 
 
 @pytest.mark.mqtt("MQTT-3.3.1-2")
+@given(
+    st.integers(0, 2),
+    st.sampled_from([b"t", b"hall/door", b"x" * 300]),
+    st.binary(max_size=400),
+    st.integers(1, 65_535),
+)
+def test_the_head_of_one_publish_is_that_of_a_batch(
+    qos: int, topic: bytes, payload: bytes, pid: int
+) -> None:
+    number = PID_BYTES[pid] if qos else b""
+    for _ in range(2):  # made, and remembered
+        single = publish_head(qos, topic, len(payload)) + number + payload
+        assert single == Outgoing([topic], [payload], qos).render([pid] if qos else ())
+
+
+def test_heads_are_remembered_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    known: dict[tuple[int, bytes, int], bytes] = {}
+    monkeypatch.setattr(encoder, "_known_heads", known)
+    monkeypatch.setattr(encoder, "_KNOWN_HEADS", 10)
+    for size in range(35):
+        publish_head(1, b"t", size)
+        publish_head(1, b"t" * 257, size)
+        assert len(known) <= 10
+        assert all(len(topic) == 1 for _, topic, _ in known)
+
+
 def test_there_is_no_dup_at_qos_0() -> None:
     assert Outgoing([b"t"], [b"m"], 0).render(dup=True) == b"\x30\x04\0\1tm"
 

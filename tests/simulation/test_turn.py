@@ -11,7 +11,7 @@ import pytest
 from harness import packets as p
 from harness.packets import Publish
 
-from actors.connection.turn import Turn
+from actors.connection.turn import Turn, is_bulk
 from actors.kernel.kernel import Kernel
 from eventstore.format.records import HEADER_FROM
 from projections.state.digests import session_digest
@@ -284,3 +284,28 @@ def test_a_turn_that_fails_when_it_is_recorded_ends_the_broker(
         await world.crash()
 
     simulate(scenario)
+
+
+@pytest.mark.parametrize(
+    ("packets", "bulk"),
+    [
+        ([p.publish("t", b"x", 1, 1)], False),
+        ([p.publish("t", b"x", 1, 1)] * 3, False),
+        ([p.publish("t", b"x", 1, 1)] * 4, True),
+        ([p.publish("t", b"x" * 200, 1, 1)] * 4, True),
+        ([p.puback(1)] * 4, True),
+        ([p.puback(1)] * 3, False),
+        ([p.publish(f"t/{at % 4}", b"x", 1, 1) for at in range(15)], False),
+        ([p.publish(f"t/{at % 4}", b"x", 1, 1) for at in range(16)], True),
+        ([p.publish(f"t/{at % 10}", b"x", 1, 1) for at in range(63)], False),
+        ([p.publish(f"t/{at % 10}", b"x", 1, 1) for at in range(64)], True),
+        ([p.publish(f"t/{at}", b"x", 1, 1) for at in range(100)], False),
+        ([p.publish(f"t/{at % 10}", b"x") for at in range(15)], False),
+        ([p.publish(f"t/{at % 10}", b"x") for at in range(16)], True),
+        ([p.publish(f"t/{at}", b"x") for at in range(100)], False),
+        ([p.publish("t", b"x")] * 3 + [p.publish("t", b"x" * 100)[:50]], False),
+        ([], False),
+    ],
+)
+def test_many_packets_on_few_topics_are_bulk(packets: list[bytes], *, bulk: bool) -> None:
+    assert is_bulk(b"".join(packets)) is bulk
