@@ -45,18 +45,19 @@ from actors.session.messages import (
 )
 from actors.session.session import Session
 from actors.supervision import inherit, replace, succeed
-from eventstore.errors import CorruptLog
-from eventstore.format.events import (
+from eventstore.errors import CorruptLog, LogUnavailable
+from eventstore.format import (
+    INDEX_BITS,
     NATS_SESSION,
     Bridged,
     BrokerStopped,
+    Position,
+    format_position,
 )
-from eventstore.format.positions import INDEX_BITS, Position, format_position
-from eventstore.log.jetstream_log import EventLog, LogUnavailable
-from eventstore.log.message_store import Message, MessageStore
-from projections.state.node import NodeState
+from eventstore.log import EventLog, Message, MessageStore
+from projections.state import NodeState
 from protocol.errors import FoldmqError
-from protocol.mqtt.packets import ConnectCode
+from protocol.mqtt import ConnectCode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -67,8 +68,8 @@ if TYPE_CHECKING:
     from actors.options.bridge_options import BridgeOptions
     from actors.options.broker_options import Options
     from actors.session.ports import ClientConnection
-    from eventstore.format.records import Record
-    from projections.state.session import SessionState
+    from eventstore.format import Record
+    from projections.state import SessionState
 
 _log = structlog.get_logger("foldmq")
 
@@ -316,10 +317,10 @@ class Broker(LoopActor):
     def passivate(self, name: str) -> None:
         """Keep of an offline session no more than it takes to have it back."""
         node = self.node.state
-        if node.touched is not None:
+        if node.dirty is not None:
             # The snapshot that is made now is another one than the projections hold.
-            node.touched.setdefault(name, node.sessions.live[name].saved)
-        state = node.sessions.freeze(name, self.node.journal.here)
+            node.dirty.setdefault(name, node.sessions.live[name].saved)
+        state = node.sessions.freeze(name, self.node.journal.next_position)
         if state is not None:
             self.node.router.passivate(name, [held.filter for held in state.active()])
 
@@ -474,7 +475,7 @@ class Broker(LoopActor):
         records: list[Record] = []
         while not session.stopped:
             begin = self.node.state.begin
-            wanted = {at for sequence in sequences for at in self.node.state.where(sequence)}
+            wanted = {at for sequence in sequences for at in self.node.state.carriers_of(sequence)}
             if max(wanted, default=0) > self.node.journal.durable:
                 await asyncio.sleep(_DEFER)
                 continue
@@ -542,13 +543,13 @@ class Broker(LoopActor):
     def _look_after_log(self) -> None:
         """Close the clients when the log could not be written for too long."""
         writer = self.node.writer
-        stuck = writer.trouble is not None and (
-            self.node.clock.monotonic() - writer.trouble_since > self.node.options.commit_timeout
+        stuck = writer.outage is not None and (
+            self.node.clock.monotonic() - writer.outage_since > self.node.options.commit_timeout
         )
         if stuck and not self._given_up:
             _log.error(
                 "log cannot be written: clients are closed until it can",
-                reason=writer.trouble,
+                reason=writer.outage,
                 seconds=self.node.options.commit_timeout,
                 connections=len(self.admission.connections),
             )

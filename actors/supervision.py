@@ -21,15 +21,15 @@ from actors.maintenance.recovery import rebuild_session
 from actors.session.messages import Attach, Detached, Expire, Kick, Outgoing, Remove, Retry
 from actors.session.session import Session
 from actors.session.subscription import Subscription
-from eventstore.format.events import SessionClosed
-from eventstore.log.jetstream_log import LogUnavailable
+from eventstore.errors import LogUnavailable
+from eventstore.format import SessionClosed
 from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from actors.session.context import NodeContext
-    from projections.state.session import SessionState
+    from projections.state import SessionState
 
 _log = structlog.get_logger("foldmq")
 
@@ -44,10 +44,10 @@ def succeed(node: NodeContext, broken: Session) -> None:
     fresh.begin_rebuild()
     node.rebuilding.add(broken.name)
     node_state = node.state
-    if node_state.touched is not None:
+    if node_state.dirty is not None:
         # What is recorded for it until then is in no state: the projections must wait for it.
         before = node_state.sessions.live.get(broken.name)
-        node_state.touched.setdefault(broken.name, before.saved if before is not None else 0)
+        node_state.dirty.setdefault(broken.name, before.saved if before is not None else 0)
     node.directory.install(fresh)
     node.kernel.spawn(fresh, node.root)
     connection, broken.connection = broken.connection, None
@@ -100,8 +100,8 @@ async def replace(node: NodeContext, fresh: Session, failing: Any, others: list[
     node_state = node.state
     before = node_state.sessions.live.get(fresh.name)
     saved = before.saved if before is not None else 0
-    if node_state.touched is not None:
-        node_state.touched.setdefault(fresh.name, saved)
+    if node_state.dirty is not None:
+        node_state.dirty.setdefault(fresh.name, saved)
     if state is not None:
         state.saved = saved
         node_state.sessions[fresh.name] = state

@@ -5,8 +5,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from eventstore.format.events import Event
-from eventstore.format.positions import Position, position
+from eventstore.format import Event, Position, position
 
 PACKET_IDS = 65_535
 PLANT_CLIENTS = 100

@@ -26,8 +26,8 @@ from nats.aio.msg import Msg
 from traffic import Traffic
 
 from eventstore.errors import EventStoreError
-from eventstore.format.records import GENESIS, encode_record, link_of
-from eventstore.nats.connection import ConnectionOptions, connect, ensure_stream
+from eventstore.format import GENESIS, encode_record, link_of
+from eventstore.nats import ConnectionOptions, connect, ensure_stream
 from protocol.errors import FoldmqError
 
 BEGAN_MS = 1_780_000_000_000

@@ -10,19 +10,20 @@ from typing import TypeAlias
 
 from fleet import KINDS, RETAINED_KIND, Client, Draft, Flavour, Message, Waiting
 
-from eventstore.format.events import (
+from eventstore.format import (
     Acked,
     Completed,
     Delivered,
     MessageDropped,
     MessagePublished,
+    Position,
     Queued,
     Received,
     Redelivered,
     Released,
+    to_runs,
 )
-from eventstore.format.positions import Position, to_runs
-from protocol.mqtt.topic_trie import TopicTrie
+from protocol.mqtt import TopicTrie
 
 _DAYS = 256
 """Ticks that the calendar reaches ahead; more than any client's delay."""

@@ -14,8 +14,7 @@ from collections.abc import Callable
 
 import uvloop
 
-from eventstore.nats.batch_client import Arrived, Link, render_pub
-from eventstore.nats.connection import ConnectionOptions
+from eventstore.nats import BatchClient, ConnectionOptions, NatsMessage, encode_pub
 
 PATIENCE = 5.0
 """Seconds without a message after which no more is waited for."""
@@ -27,16 +26,16 @@ def nothing() -> None:
     """Do nothing."""
 
 
-async def connect(url: str, on_messages: Callable[[list[Arrived]], None]) -> Link:
+async def connect(url: str, on_messages: Callable[[list[NatsMessage]], None]) -> BatchClient:
     options = ConnectionOptions(urls=(url,))
-    return await Link.open(options, on_messages=on_messages, on_up=nothing, on_down=nothing)
+    return await BatchClient.open(options, on_messages=on_messages, on_up=nothing, on_down=nothing)
 
 
 async def take(url: str, subject: str, count: int) -> dict[str, float]:
     taken = 0
     first = last = 0.0
 
-    def arrived(messages: list[Arrived]) -> None:
+    def arrived(messages: list[NatsMessage]) -> None:
         nonlocal taken, first, last
         last = time.perf_counter()
         first = first if taken else last
@@ -59,7 +58,7 @@ async def take(url: str, subject: str, count: int) -> dict[str, float]:
 
 async def send(url: str, subject: str, count: int, rate: float) -> dict[str, float]:
     link = await connect(url, lambda _messages: None)
-    line = render_pub(subject.encode(), PAYLOAD)
+    line = encode_pub(subject.encode(), PAYLOAD)
     begun, sent = time.perf_counter(), 0
     while sent < count:
         due = min(count, int((time.perf_counter() - begun) * rate))

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from fleet import Client, Draft, Flavour, Message, make_fleet
 from mail import Mail
 
-from eventstore.format.events import (
+from eventstore.format import (
     BrokerStarted,
     MessageDropped,
     MessagePublished,

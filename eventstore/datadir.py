@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, BinaryIO, Self
 
 from eventstore import file_permissions
 from eventstore.errors import DataDirBusy, DataDirError, DiskFull, EventStoreError
-from eventstore.paths import expanded
+from eventstore.paths import expand_home
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -67,8 +67,8 @@ class DataDir:
 
     def __init__(self, path: Path | str) -> None:
         """Raise NoHome for a home directory that is not known."""
-        self.path = expanded(path).absolute()
-        self.mended: tuple[str, ...] = ()
+        self.path = expand_home(path).absolute()
+        self.narrowed: tuple[str, ...] = ()
         """Lines about what was open to others until the lock was taken."""
         self._lock: int | None = None
 
@@ -127,7 +127,7 @@ class DataDir:
             raise DataDirBusy(self.path, self._holder())
         self._lock = held
         try:
-            self.mended = tuple(file_permissions.close(self.path))
+            self.narrowed = tuple(file_permissions.close(self.path))
             os.ftruncate(held, 0)
             os.pwrite(held, f"{os.getpid()}\n".encode(), 0)
         except OSError as error:

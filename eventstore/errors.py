@@ -242,14 +242,14 @@ class CutOff(NoLog):
 class CutMeanwhile(FoldmqError):
     """The broker cut off what was being read.
 
-    ``first`` is the record with which the log begins now, ``remedy`` what to do.
+    ``first`` is the record with which the log begins now, ``recovery`` what to do.
     """
 
     exit_code = 75
 
-    def __init__(self, first: int, log: str = "the log", remedy: str = "ask again") -> None:
+    def __init__(self, first: int, log: str = "the log", recovery: str = "ask again") -> None:
         super().__init__(
-            f"{log} was cut while it was read, it begins with record {first} now: {remedy}"
+            f"{log} was cut while it was read, it begins with record {first} now: {recovery}"
         )
 
 

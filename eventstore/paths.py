@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from eventstore.shown import escaped
+from eventstore.display import escaped
 from protocol.errors import FoldmqError
 
 
@@ -12,7 +12,7 @@ class NoHome(FoldmqError):  # noqa: N818 - named for the condition, as in events
     exit_code = 2
 
 
-def expanded(path: Path | str) -> Path:
+def expand_home(path: Path | str) -> Path:
     """Return a path with the home directory that ``~`` or ``~user`` stands for. Raises NoHome."""
     try:
         return Path(path).expanduser()

@@ -16,8 +16,7 @@ from typing import get_args
 import pytest
 
 from cli.settings.settings import Settings
-from eventstore.format.events import Event
-from eventstore.format.turn_events import TurnEvent
+from eventstore.format import Event, TurnEvent
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"

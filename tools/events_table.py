@@ -17,8 +17,16 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from eventstore.format.events import Delivered, Event, MessagePublished, Queued
-from eventstore.format.records import GENESIS, decode_record, encode_record, link_of
+from eventstore.format import (
+    GENESIS,
+    Delivered,
+    Event,
+    MessagePublished,
+    Queued,
+    decode_record,
+    encode_record,
+    link_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -21,8 +21,8 @@ from actors.authn.fair_queue import FairQueue, Once
 from actors.authn.verdict_cache import Remembered
 from actors.authz.filter_index import FilterError, parse_filter
 from actors.authz.rules import Rule
-from eventstore.nats.request_client import UnansweredError
-from eventstore.shown import escaped
+from eventstore.display import escaped
+from eventstore.nats import UnansweredError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

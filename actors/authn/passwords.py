@@ -22,7 +22,7 @@ from actors.authn.credentials import AuthResult, Verdict
 from actors.authn.fair_queue import Once
 from actors.authn.verdict_cache import Remembered
 from actors.authn.workers import Workers
-from eventstore.shown import NAME_LIMIT, escaped
+from eventstore.display import NAME_LIMIT, escaped
 from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:

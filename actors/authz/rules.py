@@ -16,7 +16,7 @@ from weakref import WeakSet, WeakValueDictionary
 from actors.authz.filter_index import Names, Who
 from actors.authz.name_patterns import NameSet
 from actors.authz.rule_sets import Sections
-from protocol.mqtt.topics import split_levels
+from protocol.mqtt import split_levels
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence

@@ -19,11 +19,10 @@ from actors.options.bridge_options import REQUESTS
 from actors.session.decisions import PACKET_IDS
 from actors.session.messages import Batch
 from actors.session.publisher import Publisher
-from eventstore.format.events import NATS_SESSION, SessionClosed, SessionOpened
-from eventstore.format.positions import INDEX_BITS
-from eventstore.nats.batch_client import render_pub
-from protocol.mqtt.packets import Publishes
-from protocol.nats.headers import parse
+from eventstore.format import INDEX_BITS, NATS_SESSION, SessionClosed, SessionOpened
+from eventstore.nats import encode_pub
+from protocol.mqtt import Publishes
+from protocol.nats import parse_headers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -34,10 +33,10 @@ if TYPE_CHECKING:
     from actors.options.bridge_options import BridgeOptions
     from actors.routing.router import Subscriber
     from actors.session.context import NodeContext
-    from eventstore.format.positions import Position
-    from eventstore.log.journal import Sink
-    from eventstore.nats.batch_client import Arrived
-    from protocol.nats.headers import Headers
+    from eventstore.format import Position
+    from eventstore.log import OutputSink
+    from eventstore.nats import NatsMessage
+    from protocol.nats import Headers
 
 _LEVEL = 4
 """Protocol level that the log has for the session of NATS: its rules are those of MQTT 3.1.1."""
@@ -72,7 +71,7 @@ class Arrivals:
         *,
         stream: str,
         prefix_of: Callable[[str], str],
-        answers: Sink,
+        answers: OutputSink,
     ) -> None:
         """``stream`` is that of the log, ``prefix_of`` gives the prefix of a session.
 
@@ -90,7 +89,7 @@ class Arrivals:
         self._seen: OrderedDict[bytes, tuple[float, int]] = OrderedDict()
         self._pid = 0
 
-    def take(self, messages: Sequence[Arrived]) -> None:
+    def take(self, messages: Sequence[NatsMessage]) -> None:
         """Publish messages, in the order in which they came."""
         run: _Run | None = None
         first = self._interest.copies.first
@@ -134,7 +133,7 @@ class Arrivals:
         if state is not None and state.connected:
             self._node.emit(SessionClosed(NATS_SESSION, reason, state.generation))
 
-    def _about(self, message: Arrived, prefix: str) -> tuple[int, bool, bytes | None, bytes]:
+    def _about(self, message: NatsMessage, prefix: str) -> tuple[int, bool, bytes | None, bytes]:
         """Return QoS and retain flag, what a message is known by if it comes again, and the reply.
 
         No subject for replies is returned where nobody waits, or may be answered.
@@ -142,7 +141,7 @@ class Arrivals:
         qos, retain, reply = self._options.qos, False, message.reply
         key = None
         if message.headers:
-            headers = parse(message.headers)
+            headers = parse_headers(message.headers)
             asked = headers.get("Foldmq-QoS")
             if asked in _QOS:
                 qos = _QOS[asked]
@@ -232,7 +231,7 @@ class Arrivals:
     def _refuse(self, reply: bytes) -> None:
         """Tell a sender that waits that its message may not be published, as JetStream says it."""
         said = {"stream": self._stream, "seq": 0, "error": _NOT_PERMITTED}
-        self._node.journal.after(self._answers, render_pub(reply, orjson.dumps(said)))
+        self._node.journal.send_when_durable(self._answers, encode_pub(reply, orjson.dumps(said)))
 
     def _acknowledge(self, asked: Sequence[tuple[int, bytes]], *, duplicate: bool = False) -> None:
         """Tell senders, when all of this turn is on disk, in which record their messages are."""
@@ -244,10 +243,10 @@ class Arrivals:
             if duplicate:
                 said["duplicate"] = True
             body = orjson.dumps(said)
-            lines.append(render_pub(reply, body))
+            lines.append(encode_pub(reply, body))
         if lines:
             self._stats.acknowledged += len(lines)
-            self._node.journal.after(self._answers, b"".join(lines))
+            self._node.journal.send_when_durable(self._answers, b"".join(lines))
 
     def _known(self, key: bytes) -> int | None:
         """Return the record that has a message already, 0 if it has none yet; None: it is new."""

@@ -25,8 +25,8 @@ from actors.bridge.outbox import Outbox
 from actors.bridge.replies import Replies
 from actors.kernel.kernel import LoopActor
 from actors.node.read_pause import ReadPause
-from eventstore.format.events import NATS_SESSION, Bridged
-from eventstore.nats.batch_client import render_pub
+from eventstore.format import NATS_SESSION, Bridged
+from eventstore.nats import encode_pub
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -36,11 +36,10 @@ if TYPE_CHECKING:
     from actors.options.bridge_options import BridgeOptions
     from actors.session.context import NodeContext
     from actors.session.ports import ClientConnection
-    from eventstore.format.positions import Position
-    from eventstore.log.journal import Effects
-    from eventstore.log.message_store import Stored
-    from eventstore.nats.batch_client import Link
-    from protocol.mqtt.packets import Publishes
+    from eventstore.format import Position
+    from eventstore.log import GatedOutput, StoredMessages
+    from eventstore.nats import BatchClient
+    from protocol.mqtt import Publishes
 
 _log = structlog.get_logger("foldmq")
 
@@ -74,7 +73,7 @@ class InOrder:
 
     __slots__ = ("_link", "_tell", "inbox", "subscribe", "unsubscribe", "write")
 
-    def __init__(self, link: Link, tell: Callable[[object], None]) -> None:
+    def __init__(self, link: BatchClient, tell: Callable[[object], None]) -> None:
         self._link = link
         self._tell = tell
         self.inbox = link.inbox
@@ -90,11 +89,11 @@ class InOrder:
 class _Answers:
     """Lets answers go to NATS when the gate does."""
 
-    __slots__ = ("_link", "gated", "hold")
+    __slots__ = ("_link", "gated", "waits_for")
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: BatchClient) -> None:
         self._link = link
-        self.hold: Effects | None = None
+        self.waits_for: GatedOutput | None = None
         self.gated = 0
 
     def write(self, data: bytes) -> None:
@@ -110,7 +109,7 @@ class Bridge(LoopActor):
         node: NodeContext,
         options: BridgeOptions,
         interest: Interest,
-        link: Link,
+        link: BatchClient,
         wire: InOrder,
         stats: BridgeStats,
         prefix_of: Callable[[str], str],
@@ -232,7 +231,7 @@ class Bridge(LoopActor):
         self,
         client: str,
         qos: int,
-        content: Stored,
+        content: StoredMessages,
         refs: Sequence[Position],
         took_effect: tuple[Position, Position],
         *,
@@ -259,7 +258,7 @@ class Bridge(LoopActor):
         named = refs if qos else ()  # a will at QoS 0 has no message identifier
         leaving = Leaving(client, prefix, qos, retain, content, content.size, named, first, last)
         self._departures.put_off(leaving)
-        journal.after(self._departures, b".")
+        journal.send_when_durable(self._departures, b".")
 
     def _can(self, count: int) -> bool:
         """Return whether NATS takes messages at QoS 0; count them as dropped otherwise."""
@@ -293,7 +292,7 @@ class Bridge(LoopActor):
 
     def _answer(self, token: str, payload: bytes) -> None:
         subject = self._replies.subject(token)
-        if subject is None or not self._link.write(render_pub(subject, payload)):
+        if subject is None or not self._link.write(encode_pub(subject, payload)):
             self._lost(1, "bridge_reply")
 
     # From NATS.

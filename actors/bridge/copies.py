@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from eventstore.nats.batch_client import Arrived
+    from eventstore.nats import NatsMessage
 
 _MOST = 10_000
 """Copies that may be owed; the oldest are written off first."""
@@ -40,7 +40,7 @@ class Copies:
         """Return how many different messages are owed."""
         return len(self._owed)
 
-    def first(self, sids: Collection[int], message: Arrived) -> bool:
+    def first(self, sids: Collection[int], message: NatsMessage) -> bool:
         """Say whether a message is the first copy; ``sids`` are the subscriptions that match it."""
         sid, owed = message.sid, self._owed
         if sid not in sids:
@@ -74,7 +74,7 @@ class Copies:
         self._owed.clear()
 
 
-def _digest(message: Arrived) -> bytes:
+def _digest(message: NatsMessage) -> bytes:
     """Return 16 bytes that stand for all that a message says: it may be large."""
     _, subject, reply, headers, payload = message
     lengths = b"%d %d %d " % (len(subject), len(reply), len(headers))

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING
 
 from actors.bridge.flow import Flow
 from actors.options.bridge_options import REPLIES
-from eventstore.format.events import NATS_SESSION
-from eventstore.log.message_store import Stored
-from protocol.nats.headers import MAX_CLIENT
-from protocol.nats.mapping import MAX_SUBJECT
+from eventstore.format import NATS_SESSION
+from eventstore.log import StoredMessages
+from protocol.nats import MAX_CLIENT, MAX_SUBJECT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from actors.bridge.flow import Leaving
     from actors.bridge.flows import Flows
     from actors.options.bridge_options import BridgeOptions
-    from eventstore.log.journal import Effects
+    from eventstore.log import GatedOutput
 
 _MOST_FLOWS = 65_536
 _MOST_FLOW_BYTES = 16 * 1024 * 1024
@@ -52,8 +51,8 @@ class Departures:
         "_size",
         "_topics",
         "gated",
-        "hold",
         "let_go",
+        "waits_for",
     )
 
     def __init__(
@@ -73,7 +72,7 @@ class Departures:
         self._most = _MOST_FLOWS
         self._most_bytes = _MOST_FLOW_BYTES
         self._queue: deque[Leaving] = deque()
-        self.hold: Effects | None = None
+        self.waits_for: GatedOutput | None = None
         self.gated = 0
         self.let_go: Callable[[Leaving], None] = _nothing
         """Called with what the gate lets pass."""
@@ -190,7 +189,7 @@ def _fitting(leaving: Leaving, most: int) -> tuple[Leaving, int]:
         return leaving, 0
     some = [payloads[at] for at in keep]
     size = sum(map(len, some))
-    content = Stored(0, [topics[at] for at in keep], some, size)
+    content = StoredMessages(0, [topics[at] for at in keep], some, size)
     which = [refs[at] for at in keep] if refs else ()
     return leaving._replace(content=content, size=size, refs=which), len(topics) - len(keep)
 

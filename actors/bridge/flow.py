@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from protocol.nats.headers import MAX_CLIENT, constant_part, encode_value
+from protocol.nats import MAX_CLIENT, constant_part, encode_value
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from eventstore.format.positions import Position
+    from eventstore.format import Position
 
 _LINE = 160
 """Bytes that a message takes as it is sent beside payload, subject, topic and client, about."""

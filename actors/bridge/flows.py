@@ -19,14 +19,14 @@ from __future__ import annotations
 import secrets
 from typing import TYPE_CHECKING, Protocol
 
-from protocol.nats.headers import header_block
+from protocol.nats import header_block
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from actors.bridge.bridge_stats import BridgeStats
     from actors.bridge.flow import Flow, Leaving
-    from eventstore.format.positions import Position
+    from eventstore.format import Position
 
 _OPEN = 1.0
 """Seconds for which a subject that somebody wanted is not asked about again."""

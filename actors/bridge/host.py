@@ -13,10 +13,10 @@ import structlog
 from actors.bridge.bridge import Bridge, Down, InOrder, Up
 from actors.bridge.bridge_stats import BridgeStats
 from actors.bridge.interest import Interest
+from eventstore.display import escaped
 from eventstore.errors import BadNatsOptions, EventStoreError
-from eventstore.format.events import NATS_SESSION, Bridged
-from eventstore.nats.batch_client import Link
-from eventstore.shown import escaped
+from eventstore.format import NATS_SESSION, Bridged
+from eventstore.nats import BatchClient
 from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:
@@ -25,11 +25,10 @@ if TYPE_CHECKING:
     from actors.options.bridge_options import BridgeOptions
     from actors.session.context import NodeContext
     from actors.session.ports import ClientConnection
-    from eventstore.format.positions import Position
-    from eventstore.log.message_store import Stored
-    from eventstore.nats.batch_client import Arrived
-    from eventstore.nats.connection import ConnectionOptions
-    from protocol.mqtt.packets import Publishes
+    from eventstore.format import Position
+    from eventstore.log import StoredMessages
+    from eventstore.nats import ConnectionOptions, NatsMessage
+    from protocol.mqtt import Publishes
 
 _log = structlog.get_logger("foldmq")
 
@@ -51,7 +50,7 @@ class BridgeHost:
         self.interest = Interest(options, self.prefix_of)
         self.stats = BridgeStats()
         self._node = node
-        self._link: Link | None = None
+        self._link: BatchClient | None = None
         self._wire: InOrder | None = None
         self._actor: Bridge | None = None
         self._dialling: asyncio.Task[None] | None = None
@@ -126,7 +125,7 @@ class BridgeHost:
         self,
         client: str,
         qos: int,
-        content: Stored,
+        content: StoredMessages,
         refs: Sequence[Position],
         took_effect: tuple[Position, Position],
         *,
@@ -201,7 +200,7 @@ class BridgeHost:
             await asyncio.sleep(_DIAL_AGAIN)
 
     async def _open(self, access: ConnectionOptions) -> None:
-        link = await Link.open(
+        link = await BatchClient.open(
             access,
             on_messages=self._arrived,
             on_up=self._up,
@@ -248,7 +247,7 @@ class BridgeHost:
     def _refused(self, subject: str) -> None:
         self._try(self.interest.refused, subject)
 
-    def _arrived(self, messages: list[Arrived]) -> None:
+    def _arrived(self, messages: list[NatsMessage]) -> None:
         self._tell(messages)
 
     def _tell(self, message: object) -> None:

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from actors.bridge.copies import Copies
 from actors.options.bridge_options import REQUESTS
-from eventstore.format.events import NATS_SESSION
-from protocol.mqtt.topic_trie import FilterTrie
-from protocol.mqtt.topics import split_levels
+from eventstore.format import NATS_SESSION
+from protocol.mqtt import FilterTrie, split_levels
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection

@@ -15,20 +15,24 @@ from typing import TYPE_CHECKING
 import structlog
 
 from actors.bridge.flow import Leaving
-from eventstore.format.events import (
+from eventstore.errors import LogUnavailable
+from eventstore.format import (
+    INDEX_BITS,
     NATS_SESSION,
     Event,
     MessagePublished,
+    Position,
     Released,
     SessionExpired,
     SessionOpened,
     SessionSnapshot,
+    TurnAssembler,
     entries,
+    format_position,
+    from_runs,
+    position,
 )
-from eventstore.format.positions import INDEX_BITS, Position, format_position, from_runs, position
-from eventstore.format.turn_parts import Turns
-from eventstore.log.jetstream_log import LogUnavailable
-from eventstore.log.message_store import MessageStore, Stored, messages_of
+from eventstore.log import MessageStore, StoredMessages, messages_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,7 +40,7 @@ if TYPE_CHECKING:
     from actors.bridge.flows import Flows
     from actors.options.bridge_options import BridgeOptions
     from actors.session.context import NodeContext
-    from eventstore.format.records import Record
+    from eventstore.format import Record
 
 _log = structlog.get_logger("foldmq")
 
@@ -156,7 +160,7 @@ class Outbox:
     async def _catch_up(self, through: Position) -> None:
         node, journal = self._node, self._node.journal
         sequence = self._read_from(through)
-        turns = Turns(anywhere=True)
+        turns = TurnAssembler(anywhere=True)
         while True:
             if sequence < node.state.begin:
                 if sequence + 1 < node.state.begin:
@@ -165,8 +169,8 @@ class Outbox:
                         position=format_position(through),
                         begins=node.state.begin,
                     )
-                sequence, turns = node.state.begin, Turns(anywhere=True)
-            last = min(journal.whole, sequence + _RECORDS_AT_ONCE - 1)
+                sequence, turns = node.state.begin, TurnAssembler(anywhere=True)
+            last = min(journal.last_complete_turn, sequence + _RECORDS_AT_ONCE - 1)
             stop = self._live_from
             if stop is not None:  # but what ends a turn that began before it is read
                 last = min(last, sequence if turns.rest() else stop - 1)
@@ -207,7 +211,7 @@ class Outbox:
     async def _send_record(self, record: Record, through: Position) -> None:
         """Send what takes effect with the events of a record, behind a position."""
         base = position(record.sequence, 0)
-        messages: dict[Position, Stored] | None = None
+        messages: dict[Position, StoredMessages] | None = None
         begun = self._node.clock.monotonic()
         for index, event in record.events():
             at = base + index
@@ -227,7 +231,9 @@ class Outbox:
                 await self._released(event, at)
         self.last = position(record.sequence + 1, 0) - 1
 
-    async def _published(self, event: MessagePublished, at: Position, stored: Stored) -> None:
+    async def _published(
+        self, event: MessagePublished, at: Position, stored: StoredMessages
+    ) -> None:
         prefix = self._prefix(event.session)
         if prefix is None:
             self._node.count_dropped("bridge_unknown_user", event.count, client=event.session)
@@ -271,7 +277,7 @@ class Outbox:
                     prefix,
                     2,
                     ref in retained,
-                    Stored(ref, [message.topic], [message.payload], len(message.payload)),
+                    StoredMessages(ref, [message.topic], [message.payload], len(message.payload)),
                     len(message.payload),
                     [ref],
                     at,
@@ -293,7 +299,7 @@ class Outbox:
                         {
                             at
                             for ref in refs
-                            for at in node_state.where(ref >> INDEX_BITS)
+                            for at in node_state.carriers_of(ref >> INDEX_BITS)
                             if at >= node_state.begin
                         }
                     )

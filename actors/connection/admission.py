@@ -16,8 +16,8 @@ from actors.connection.listener import Listener
 from actors.connection.pseudonyms import pseudonym
 from actors.limits.client_limits import ClientLimits
 from actors.session.messages import Authenticated, Close
-from eventstore.format.events import NATS_SESSION
-from protocol.mqtt.packets import ConnectCode
+from eventstore.format import NATS_SESSION
+from protocol.mqtt import ConnectCode
 
 if TYPE_CHECKING:
     import asyncio
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from actors.options.limit_options import Quota
     from actors.session.context import NodeContext
     from actors.session.ports import ClientConnection
-    from protocol.mqtt.packets import Connect, Packet
+    from protocol.mqtt import Connect, Packet
 
 _log = structlog.get_logger("foldmq")
 

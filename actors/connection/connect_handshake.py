@@ -9,8 +9,8 @@ from actors.authn.credentials import Credentials
 from actors.node.read_pause import ReadPause
 from actors.session.messages import ConnectRequest
 from actors.transports.certificate import identity
-from eventstore.shown import escaped
-from protocol.mqtt.packets import Connect, ConnectCode
+from eventstore.display import escaped
+from protocol.mqtt import Connect, ConnectCode
 
 if TYPE_CHECKING:
     import asyncio
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from actors.authn.credentials import Verdict
     from actors.connection.connection import Connection
     from actors.session.context import NodeContext
-    from protocol.mqtt.packets import Packet
+    from protocol.mqtt import Packet
 
 _SHOWN = 200
 """Characters of a name in a line of the log."""

@@ -25,9 +25,7 @@ from actors.session.messages import Authenticated, Close, Detached, Packets, Wri
 from actors.transports.handshakes import HandshakeError
 from actors.transports.peer import keep_alive_in_tcp, local_peer
 from actors.transports.websocket import WebSocketStage
-from protocol.mqtt.decoder import Decoder
-from protocol.mqtt.encoder import PINGRESP, connack
-from protocol.mqtt.packets import ConnectCode, Disconnect, Packet, Pingreq
+from protocol.mqtt import PINGRESP, ConnectCode, Decoder, Disconnect, Packet, Pingreq, connack
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -40,7 +38,7 @@ if TYPE_CHECKING:
     from actors.session.context import NodeContext
     from actors.session.ports import ClientConnection
     from actors.session.session import Session
-    from eventstore.log.journal import Effects
+    from eventstore.log import GatedOutput
 
 _log = structlog.get_logger("foldmq")
 
@@ -94,11 +92,11 @@ _TAKE_MORE = object()
 class _Closer:
     """Closes a connection once everything that stands before it at the gate was written."""
 
-    __slots__ = ("_connection", "gated", "hold")
+    __slots__ = ("_connection", "gated", "waits_for")
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self.hold: Effects | None = None
+        self.waits_for: GatedOutput | None = None
         self.gated = 0
 
     def write(self, _data: bytes) -> None:
@@ -138,7 +136,6 @@ class Connection(LoopActor, asyncio.Protocol):
         "gated",
         "given_id",
         "heavy",
-        "hold",
         "host",
         "identity",
         "keep_alive",
@@ -151,6 +148,7 @@ class Connection(LoopActor, asyncio.Protocol):
         "packets_in",
         "session",
         "starved",
+        "waits_for",
         "writable",
     )
 
@@ -211,7 +209,7 @@ class Connection(LoopActor, asyncio.Protocol):
         self.pace = 1.0
         """The part of the usual work that this client may cause in one turn while others wait."""
         self.packets_in = 0
-        self.hold: Effects | None = None
+        self.waits_for: GatedOutput | None = None
         self.gated = 0
         self.starved = False
         """Something was queued because too much waited at the gate already."""
@@ -578,7 +576,7 @@ class Connection(LoopActor, asyncio.Protocol):
     def close_behind(self) -> None:
         """Close the transport behind what was handed to the gate until now."""
         if not self._closed and not self.stopped:
-            self._node.journal.after(_Closer(self), b"close")
+            self._node.journal.send_when_durable(_Closer(self), b"close")
             self.kernel.wake()
 
     def _linger(self, session: Session | None) -> None:
@@ -774,7 +772,7 @@ class Connection(LoopActor, asyncio.Protocol):
 
         It need not wait for the disk: a client whose log is stuck still sees that the broker lives.
         """
-        self._node.journal.pass_or_follow(self, PINGRESP)
+        self._node.journal.send_unlogged(self, PINGRESP)
         self._node.counters.packets_out += 1
 
     def _tell_refused(self, error: Exception | None) -> None:

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 from actors.node.read_pause import ReadPause
 from actors.session.messages import Close
-from protocol.mqtt.packets import Publishes, Subscribe, Unsubscribe
+from protocol.mqtt import Publishes, Subscribe, Unsubscribe
 
 if TYPE_CHECKING:
     from actors.connection.connection import Connection
     from actors.limits.publish_rates import RateLimiter
-    from protocol.mqtt.packets import Packet
+    from protocol.mqtt import Packet
 
 _BITE = 16 * 1024
 """Bytes that are taken at once."""

@@ -24,17 +24,11 @@ import structlog
 from actors.node.read_pause import ReadPause
 from actors.session.decisions import PACKET_IDS
 from actors.session.messages import Batch, Outgoing, Writable
-from eventstore.format.positions import to_runs
-from eventstore.format.turn_events import (
-    TurnAcked,
-    TurnDelivered,
-    TurnPublished,
-    TurnReleased,
-)
-from eventstore.log.message_store import Stored
-from projections.state.waiting_queue import QOS_MASK
+from eventstore.format import TurnAcked, TurnDelivered, TurnPublished, TurnReleased, to_runs
+from eventstore.log import StoredMessages
+from projections.state import QOS_MASK
 from protocol.errors import FoldmqError
-from protocol.mqtt.encoder import PID_BYTES, publish_head
+from protocol.mqtt import PID_BYTES, publish_head
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -45,8 +39,8 @@ if TYPE_CHECKING:
     from actors.session.ports import ClientConnection
     from actors.session.session import Session
     from actors.session.subscription import Subscription
-    from eventstore.format.positions import Position
-    from projections.state.session import SessionState, SubscriptionState
+    from eventstore.format import Position
+    from projections.state import SessionState, SubscriptionState
 
     _Row: TypeAlias = tuple[Subscriber, Session, ClientConnection, int, int]
 
@@ -391,7 +385,7 @@ class Turn:
                 node.kernel.tell(session, Writable(connection))
 
     def _answer(self, connections: Sequence[Connection], head: bytes, pids: Sequence[int]) -> None:
-        after = self._node.journal.after
+        after = self._node.journal.send_when_durable
         for connection, pid in zip(connections, pids, strict=True):
             after(connection, head + PID_BYTES[pid])
         self._node.counters.packets_out += len(pids)
@@ -415,7 +409,7 @@ class Turn:
             count,
         )
         first = node.emit(event, payloads, size)
-        node.messages.add(Stored(first, messages.topics, payloads, size))
+        node.messages.add(StoredMessages(first, messages.topics, payloads, size))
         messages.refs = list(range(first, first + count))
         self._answer(messages.origins, b"\x40\x02" if qos == 1 else b"\x50\x02", messages.pids)
 
@@ -448,7 +442,7 @@ class Turn:
                         tell(actor, batch)
                     continue
                 actor.matched += 1
-                journal.pass_or_follow(connection, packet)
+                journal.send_unlogged(connection, packet)
                 meters.gave(connection, 0, 1, len(packet))
 
 
@@ -514,7 +508,7 @@ class _Sending:
             # The publication is being recorded: see Delivery._send_qos0.
             payload = messages.payloads[at]
             data = publish_head(0, messages.topics[at], len(payload)) + payload
-            self._node.journal.after(connection, data)
+            self._node.journal.send_when_durable(connection, data)
             self._node.counters.gave(connection, 0, 1, len(data))
             actor.matched += 1
             return True
@@ -557,7 +551,7 @@ class _Sending:
                 to_runs([messages.refs[row[4]] for row in rows]),
             )
         )
-        after, topics, payloads = node.journal.after, messages.topics, messages.payloads
+        after, topics, payloads = node.journal.send_when_durable, messages.topics, messages.payloads
         size = 0
         for target, session, connection, pid, at in rows:
             payload = payloads[at]

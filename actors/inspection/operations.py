@@ -19,8 +19,7 @@ from actors.session.messages import Close, Kick, Remove
 from actors.session.operator_commands import Order
 from actors.session.session import Session
 from actors.session.subscription import Subscription
-from eventstore.format.events import NATS_SESSION, LogArchived, RetainedCleared, WebAccessed
-from eventstore.format.positions import INDEX_BITS
+from eventstore.format import INDEX_BITS, NATS_SESSION, LogArchived, RetainedCleared, WebAccessed
 from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:

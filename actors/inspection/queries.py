@@ -15,9 +15,9 @@ from actors.inspection import views
 from actors.inspection.inspector import Listing, in_steps
 from actors.inspection.requests import Refused, flag, number, optional, shown, text
 from actors.inspection.status import status
-from projections.state.session_table import Owed
-from protocol.mqtt.topic_trie import FilterTrie
-from protocol.mqtt.topics import (
+from projections.state import OutstandingTotals
+from protocol.mqtt import (
+    FilterTrie,
     TopicError,
     filters_overlap,
     validate_topic_filter,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from actors.inspection.status import StatusSources
     from actors.kernel.kernel import LoopActor
     from actors.session.context import NodeContext
-    from projections.state.session import SessionState
+    from projections.state import SessionState
 
 _MOST_TOP = 500
 _LONGEST_PATTERN, _MOST_STARS = 256, 16
@@ -74,7 +74,7 @@ class Queries:
         self._node = sources.node
         self._sources = sources
         self._busiest = busiest
-        self._owed = Owed()
+        self._owed = OutstandingTotals()
         self._counted = -_CENSUS_LIFE
         self._counted_ms = 0
 
@@ -118,14 +118,14 @@ class Queries:
         now = node.clock.monotonic()
         if now - self._counted < _CENSUS_LIFE:
             return {}
-        table, owed = node.state.sessions, Owed()
+        table, owed = node.state.sessions, OutstandingTotals()
         for name, pause in in_steps(chain.from_iterable(table.live_parts())):
             state = table.live.get(name)
             if state is not None:
                 owed.add(state)
             if pause:
                 yield None
-        owed.plus(table.owed_frozen)
+        owed.plus(table.frozen_totals)
         self._owed, self._counted = owed, now
         self._counted_ms = node.clock.time_ms()
         return {}

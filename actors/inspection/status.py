@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from actors.inspection.log_storage import LogStorage
     from actors.maintenance.projector import Projector
     from actors.session.context import NodeContext
-    from eventstore.log.journal_stats import Histogram
+    from eventstore.log import Histogram
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
@@ -149,7 +149,7 @@ def _log(sources: StatusSources) -> dict[str, Any] | None:
         "pending_records": len(journal.pending),
         "pending_bytes": journal.pending_bytes,
         "gated_bytes": journal.gated,
-        "trouble": node.writer.trouble,
+        "trouble": node.writer.outage,
         "projected": sources.projector.marked,
         "archived": archived.said.through if archived is not None else 0,
         "stream_bytes": storage.stream_bytes,

@@ -13,8 +13,8 @@ from math import exp
 from typing import TYPE_CHECKING, NamedTuple
 
 from actors.session.messages import Batch
-from projections.state.session_table import Owed
-from protocol.mqtt.topic_trie import TopicTrie
+from projections.state import OutstandingTotals
+from protocol.mqtt import TopicTrie
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -93,7 +93,7 @@ class SysTopicTree:
         self._interval = 0.0
         self._uncounted: Iterator[str] | None = None
         """Sessions that are still to be counted; None while nothing is counted."""
-        self._counting = self._owed = Owed()
+        self._counting = self._owed = OutstandingTotals()
         """What sessions hold: as it is being counted, and as it was counted last."""
         self._read = self._values
         """What is told when that is done."""
@@ -143,7 +143,7 @@ class SysTopicTree:
         """Add up what sessions hold; then tell what has changed of what ``read`` returns."""
         self._read = read
         if self._uncounted is None:
-            self._counting = Owed()
+            self._counting = OutstandingTotals()
             self._uncounted = chain.from_iterable(self._node.state.sessions.live_parts())
             self._go_on(self._life)
 
@@ -163,7 +163,7 @@ class SysTopicTree:
             self._go_on(life)
             return
         self._uncounted = None
-        self._counting.plus(sessions.owed_frozen)
+        self._counting.plus(sessions.frozen_totals)
         self._owed = self._counting
         told = self._told
         changed = {topic: new for topic, new in self._read().items() if told.get(topic) != new}

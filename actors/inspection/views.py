@@ -15,16 +15,15 @@ from actors.inspection.requests import TooLarge
 from actors.node.read_pause import ReadPause
 from actors.session.session import Session
 from actors.session.subscription import Subscription
-from projections.state.waiting_queue import FLAG_BITS, QOS_MASK, RETAIN_FLAG
+from projections.state import FLAG_BITS, QOS_MASK, RETAIN_FLAG
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from actors.kernel.kernel import LoopActor
     from actors.session.context import NodeContext
-    from eventstore.format.positions import Position
-    from projections.state.retained import RetainedMessage
-    from projections.state.session import InFlight, SessionState, SubscriptionState
+    from eventstore.format import Position
+    from projections.state import InFlight, RetainedMessage, SessionState, SubscriptionState
 
 LARGEST_PAYLOAD = 256 * 1024
 """Bytes of a payload that an answer may hold."""

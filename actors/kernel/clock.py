@@ -10,7 +10,7 @@ from weakref import ref
 
 import structlog
 
-from eventstore.log.journal import Clock as JournalClock
+from eventstore.log import Clock as JournalClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable

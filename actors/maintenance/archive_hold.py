@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import structlog
 
-from eventstore.format.positions import INDEX_BITS
+from eventstore.format import INDEX_BITS
 
 if TYPE_CHECKING:
     from actors.session.context import NodeContext
-    from projections.state.node import Checkpoint
+    from projections.state import Checkpoint
 
 _log = structlog.get_logger("foldmq")
 

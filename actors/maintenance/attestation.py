@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import structlog
 
-from projections.state.digests import (
+from projections.state import (
     NO_DIGEST,
     digest,
     pending_of,
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from actors.session.context import NodeContext
-    from projections.state.node import NodeState
+    from projections.state import NodeState
 
 _log = structlog.get_logger("foldmq")
 
@@ -177,7 +177,7 @@ class Attestor:
         node = self._node
         names, topics = node.state.sessions.names(), node.state.retained.topics()
         yield {
-            "position": node.journal.here,
+            "position": node.journal.next_position,
             "node": node.options.node,
             "total": [len(names), len(topics)],
             "sessions": [],
@@ -203,14 +203,14 @@ class Attestor:
                 if time.perf_counter() > end:
                     break
             yield {
-                "position": node.journal.here,
+                "position": node.journal.next_position,
                 "sessions": sessions,
                 "retained": retained,
                 "more": bool(left),
             }
 
     def _session(self, name: str) -> Iterator[dict[str, Any]]:
-        node_state, here = self._node.state, self._node.journal.here
+        node_state, here = self._node.state, self._node.journal.next_position
         texts = session_texts(node_state, name)
         if texts is None:
             yield {
@@ -235,7 +235,7 @@ class Attestor:
         if message is not None:
             size, short = len(message.payload), retained_digest(message)
             found = {"qos": message.qos, "ref": message.ref, "size": size, "digest": short}
-        return {"position": self._node.journal.here, "message": found}
+        return {"position": self._node.journal.next_position, "message": found}
 
 
 def _told(node_state: NodeState, name: str) -> str | None:

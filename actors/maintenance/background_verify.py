@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from eventstore.errors import CorruptLog
-from eventstore.format.records import ChainChecker
-from eventstore.log.jetstream_log import LogUnavailable
+from eventstore.errors import CorruptLog, LogUnavailable
+from eventstore.format import ChainChecker
 
 if TYPE_CHECKING:
     from actors.session.context import NodeContext

@@ -9,19 +9,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
-from eventstore.format.events import Event, MessagesCarried, RetainedSnapshot, SessionSnapshot
-from eventstore.format.positions import to_runs
-from projections.state.session_table import text_of
-from projections.state.snapshot import encode
+from eventstore.format import Event, MessagesCarried, RetainedSnapshot, SessionSnapshot, to_runs
+from projections.state import encode_session, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from collections.abc import Set as AbstractSet
 
-    from eventstore.format.positions import Position
-    from eventstore.log.message_store import Message
-    from projections.state.node import NodeState
-    from projections.state.retained import RetainedMessage
+    from eventstore.format import Position
+    from eventstore.log import Message
+    from projections.state import NodeState, RetainedMessage
 
 MESSAGES_AT_ONCE = 512
 BYTES_AT_ONCE = 256 * 1024
@@ -57,7 +54,7 @@ def repeat_session(node: NodeState, name: str) -> list[Said]:
         state = node.sessions.live.get(name)
         if state is None:
             return []
-        texts = [orjson.dumps(part) for part in encode(state)]
+        texts = [orjson.dumps(part) for part in encode_session(state)]
     # As JSON already: it is measured, and written, without being encoded again.
     parts: list[Any] = list(map(orjson.Fragment, texts))
     said = [

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from eventstore.format.record_size import STORED_AROUND
+from eventstore.format import STORED_OVERHEAD
 
 if TYPE_CHECKING:
     from actors.session.context import NodeContext
@@ -41,7 +41,7 @@ class LogRoom:
     def appended(self) -> int:
         """Bytes that were appended since the start, with what JetStream stores around them."""
         stats = self._node.journal.stats
-        return stats.bytes + STORED_AROUND * stats.records
+        return stats.bytes + STORED_OVERHEAD * stats.records
 
     @property
     def size(self) -> int:

@@ -15,31 +15,29 @@ from typing import TYPE_CHECKING, NamedTuple
 import orjson
 import structlog
 
-from eventstore.errors import LostLog
-from eventstore.format.positions import INDEX_BITS
-from eventstore.log.jetstream_log import LogUnavailable
-from projections.state.session_table import bound_of, text_of
-from projections.state.snapshot import encode
-from projections.storage.format import (
+from eventstore.errors import LogUnavailable, LostLog
+from eventstore.format import INDEX_BITS
+from projections.state import bound_of, encode_session, text_of
+from projections.storage import (
     GONE,
     MARK,
     MARK_KEY,
     RETAINED,
     SESSION,
-    Entry,
-    Mark,
+    ProjectionMark,
+    StoredEntry,
     key_of,
     retained_body,
-    tag,
+    version_tag,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from actors.session.context import NodeContext
-    from eventstore.format.positions import Position
-    from eventstore.log.keyed_store import KeyedStore
-    from projections.storage.loading import Loaded
+    from eventstore.format import Position
+    from eventstore.log import KeyedStore
+    from projections.storage import LoadedProjections
 
 _log = structlog.get_logger("foldmq")
 
@@ -86,8 +84,8 @@ class Projector:
         """Sequence of the last message that is known to be stored."""
         self._sent: list[_Sent] = []
         self._parts: dict[str, int] = {}
-        self._marked: Mark | None = None
-        self._offered: Mark | None = None
+        self._marked: ProjectionMark | None = None
+        self._offered: ProjectionMark | None = None
         self._unsure = False
         """What was sent may not have arrived."""
         self._void = True
@@ -106,11 +104,11 @@ class Projector:
         """The record up to which the projections reflect the log; 0 when not known."""
         return self._marked.sequence if self._marked is not None else 0
 
-    def go_on(self, loaded: Loaded) -> None:
+    def go_on(self, loaded: LoadedProjections) -> None:
         """Begin with what was loaded: it is what is stored."""
         node_state = self._node.state
-        node_state.touched = {}
-        node_state.retained.touched = {}
+        node_state.dirty = {}
+        node_state.retained.dirty = {}
         self._marked = loaded.mark
         self._parts = loaded.parts
         self._digest = self._stored_digest = loaded.digest
@@ -120,8 +118,8 @@ class Projector:
     def begin(self) -> None:
         """Begin anew: everything is to be written."""
         node_state = self._node.state
-        node_state.touched = dict.fromkeys(node_state.sessions.names(), 0)
-        node_state.retained.touched = dict.fromkeys(node_state.retained.topics(), 0)
+        node_state.dirty = dict.fromkeys(node_state.sessions.names(), 0)
+        node_state.retained.dirty = dict.fromkeys(node_state.retained.topics(), 0)
         self._marked = None
         self._parts = {}
         self._digest = self._stored_digest = 0
@@ -184,20 +182,20 @@ class Projector:
         """Write what changed, then the mark. Raises LogUnavailable."""
         node_state, journal = self._node.state, self._node.journal
         self._busy = 0.0
-        while (behind := journal.behind) is None:  # noqa: ASYNC110 - a turn goes on: rare
+        while (behind := journal.last_closed) is None:  # noqa: ASYNC110 - a turn goes on: rare
             await asyncio.sleep(_POLL)
         if self._marked is not None and behind[0] == self._marked.sequence:
             return
         # All that happened up to the last closed record is in these, or stored already.
-        topics, node_state.retained.touched = node_state.retained.touched or {}, {}
-        sessions, node_state.touched = node_state.touched or {}, {}
+        topics, node_state.retained.dirty = node_state.retained.dirty or {}, {}
+        sessions, node_state.dirty = node_state.dirty or {}, {}
         try:
             await self._in_slices(topics, RETAINED)
             await self._in_slices(sessions, SESSION)
         finally:
             # What was not reached is as it was before the round.
-            node_state.retained.touched = {**(node_state.retained.touched or {}), **topics}
-            node_state.touched = {**(node_state.touched or {}), **sessions}
+            node_state.retained.dirty = {**(node_state.retained.dirty or {}), **topics}
+            node_state.dirty = {**(node_state.dirty or {}), **sessions}
         await self._mark(*behind)
 
     async def _in_slices(self, changed: dict[str, Position], kind: int) -> None:
@@ -206,7 +204,7 @@ class Projector:
             started = self._now()
             most = _SLICE * _PRESSED if self.pressed() else _SLICE
             taken: dict[str, Position] = {}
-            entries: list[tuple[Entry, Position, bool]] = []
+            entries: list[tuple[StoredEntry, Position, bool]] = []
             size = 0
             while changed and self._now() - started < most and size < _SLICE_BYTES:
                 name = next(iter(changed))
@@ -223,7 +221,7 @@ class Projector:
                     del taken[name]
             try:
                 spent = self._now() - started
-                await self._until_whole(self._node.journal.here)
+                await self._until_whole(self._node.journal.next_position)
                 started = self._now()
                 for entry, before, whole in entries:
                     await self._put(entry, kind, before)
@@ -233,7 +231,7 @@ class Projector:
                 # What could not be sent is still to be written.
                 changed.update(taken)
             if len(self._sent) > _UNCONFIRMED:
-                await self._confirm(self._marked or Mark(0, "", 0, 0))
+                await self._confirm(self._marked or ProjectionMark(0, "", 0, 0))
             spent += self._now() - started
             self._busy += spent
             self.progress += 1
@@ -242,37 +240,37 @@ class Projector:
 
     def _touched(self, kind: int) -> dict[str, Position]:
         node_state = self._node.state
-        touched = node_state.retained.touched if kind == RETAINED else node_state.touched
+        touched = node_state.retained.dirty if kind == RETAINED else node_state.dirty
         return touched if touched is not None else {}
 
-    def _retained(self, topic: str) -> list[Entry]:
+    def _retained(self, topic: str) -> list[StoredEntry]:
         message = self._node.state.retained.get(topic)
         if message is None:
             return []
-        return [Entry(RETAINED, topic, message.ref, 0, retained_body(message))]
+        return [StoredEntry(RETAINED, topic, message.ref, 0, retained_body(message))]
 
-    def _session(self, name: str) -> list[Entry]:
+    def _session(self, name: str) -> list[StoredEntry]:
         sessions = self._node.state.sessions
         frozen = sessions.frozen(name)
         if frozen is not None:
-            return [Entry(SESSION, name, bound_of(frozen), 0, text_of(frozen))]
+            return [StoredEntry(SESSION, name, bound_of(frozen), 0, text_of(frozen))]
         state = sessions.live.get(name)
         if state is None:
             return []
-        state.saved = self._node.journal.here
-        parts = [orjson.dumps(part) for part in encode(state)]
+        state.saved = self._node.journal.next_position
+        parts = [orjson.dumps(part) for part in encode_session(state)]
         return [
-            Entry(SESSION, name, state.saved, 0, body, number, len(parts))
+            StoredEntry(SESSION, name, state.saved, 0, body, number, len(parts))
             for number, body in enumerate(parts)
         ]
 
     def _add(
         self,
-        entries: list[tuple[Entry, Position, bool]],
+        entries: list[tuple[StoredEntry, Position, bool]],
         kind: int,
         name: str,
         before: Position,
-        made: list[Entry],
+        made: list[StoredEntry],
     ) -> bool:
         """Add what brings a name up to date, each with the version it replaces, if it is not."""
         if kind == RETAINED and made and made[0].version == before:
@@ -281,7 +279,7 @@ class Projector:
         if len(made) > 1:
             self._parts[name] = len(made)
         gone = range(len(made), parts if before else 0)
-        made += [Entry(GONE, name, 0, 0, b"", number, parts) for number in gone]
+        made += [StoredEntry(GONE, name, 0, 0, b"", number, parts) for number in gone]
         entries += [
             (entry, before if entry.part < parts else 0, entry is made[-1]) for entry in made
         ]
@@ -290,17 +288,17 @@ class Projector:
     async def _until_whole(self, bound: Position) -> None:
         """Wait until everything before a position is on disk, with all of its turn."""
         journal = self._node.journal
-        while journal.whole < (bound - 1) >> INDEX_BITS:  # noqa: ASYNC110 - the disk sets the pace
+        while journal.last_complete_turn < (bound - 1) >> INDEX_BITS:  # noqa: ASYNC110 - the disk sets the pace
             await asyncio.sleep(_POLL)
 
-    async def _put(self, entry: Entry, kind: int, before: Position) -> None:
+    async def _put(self, entry: StoredEntry, kind: int, before: Position) -> None:
         key = key_of(kind, entry.name, entry.part)
         gone = entry.kind == GONE
         digest = self._digest
         if before:
-            digest ^= tag(key, before)
+            digest ^= version_tag(key, before)
         if not gone:
-            digest ^= tag(key, entry.version)
+            digest ^= version_tag(key, entry.version)
         entry.digest = digest
         data = entry.encode()
         self._sent.append(_Sent(kind, entry.name, before))
@@ -310,7 +308,7 @@ class Projector:
     async def _mark(self, sequence: int, link: bytes) -> None:
         """Say that everything up to a record is reflected, once all that was sent is stored."""
         node_state = self._node.state
-        mark = Mark(
+        mark = ProjectionMark(
             sequence,
             link.hex(),
             len(node_state.sessions),
@@ -324,19 +322,19 @@ class Projector:
             node_state.bridged,
         )
         # It names checkpoints, cuts and repetitions that may be newer than the record.
-        await self._until_whole(self._node.journal.here)
+        await self._until_whole(self._node.journal.next_position)
         await self._confirm(mark)
 
-    async def _confirm(self, mark: Mark) -> None:
+    async def _confirm(self, mark: ProjectionMark) -> None:
         """Store a mark behind all that was sent: if it is stored, so is all before it."""
-        entry = Entry(MARK, "", mark.sequence << INDEX_BITS, self._digest, mark.body())
+        entry = StoredEntry(MARK, "", mark.sequence << INDEX_BITS, self._digest, mark.body())
         self._offered = mark
         self._unsure = True
         if not await self._store.confirm(MARK_KEY, entry.encode(), self._last + len(self._sent)):
             raise Unwritable("not every message arrived")
         self._confirmed(mark)
 
-    def _confirmed(self, mark: Mark) -> None:
+    def _confirmed(self, mark: ProjectionMark) -> None:
         self._last += len(self._sent) + 1
         self._sent.clear()
         self._stored_digest = self._digest

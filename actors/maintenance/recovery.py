@@ -14,36 +14,31 @@ from typing import TYPE_CHECKING
 import structlog
 
 from actors.session.messages import Detached
-from eventstore.errors import CorruptLog
-from eventstore.format.events import (
+from eventstore.errors import CorruptLog, LogUnavailable
+from eventstore.format import (
+    INDEX_BITS,
     BrokerStarted,
+    ChainChecker,
     MessagePublished,
     MessagesCarried,
     SessionClosed,
+    from_runs,
+    position,
     upcast,
 )
-from eventstore.format.positions import INDEX_BITS, from_runs, position
-from eventstore.format.records import ChainChecker
-from eventstore.log.jetstream_log import LogUnavailable
-from eventstore.log.journal import Journal
-from eventstore.log.log_start import LostBeginning
-from eventstore.log.message_store import messages_of
-from projections.state.node import NodeState
-from projections.state.retained import RetainedMessage
-from projections.storage.format import BadProjection
-from projections.storage.loading import Loader
+from eventstore.log import Journal, LostBeginning, messages_of
+from projections.state import NodeState, RetainedMessage
+from projections.storage import BadProjection, ProjectionLoader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from actors.maintenance.projector import Projector
     from actors.session.context import NodeContext
-    from eventstore.format.positions import Position
-    from eventstore.format.records import Record
-    from eventstore.log.jetstream_log import EventLog, LogTail
-    from projections.state.session import SessionState
-    from projections.storage.format import Mark
-    from projections.storage.loading import Loaded
+    from eventstore.format import Position, Record
+    from eventstore.log import EventLog, LogTail
+    from projections.state import SessionState
+    from projections.storage import LoadedProjections, ProjectionMark
 
 _log = structlog.get_logger("foldmq")
 
@@ -59,7 +54,7 @@ async def recover(
     projector: Projector,
     reset: Callable[[], None],
     progress: Callable[[int, int], None],
-) -> Mark | None:
+) -> ProjectionMark | None:
     """Bring the broker's state up to date, open the journal, end what was connected.
 
     ``reset`` empties the state. Returns the mark of the projections if they were used: the log up
@@ -67,7 +62,7 @@ async def recover(
     """
     log = node.log
     tail = await log.tail()
-    loaded: Loaded | None = None
+    loaded: LoadedProjections | None = None
     try:
         loaded = await _load(node, projector, tail)
         await _fold(node, tail, loaded, progress)
@@ -77,7 +72,7 @@ async def recover(
         reset()
         await _fold(node, tail, None, progress)
     node_state = node.state
-    node_state.loaded_all()
+    node_state.finish_loading()
     _check_begin(log, node_state, tail)
     node_state.begin = log.first
     node.writer = log.writer(node.clock, node.fail)
@@ -102,7 +97,7 @@ async def recover(
     return loaded.mark if loaded is not None else None
 
 
-async def _load(node: NodeContext, projector: Projector, tail: LogTail) -> Loaded | None:
+async def _load(node: NodeContext, projector: Projector, tail: LogTail) -> LoadedProjections | None:
     """Read the projections into the broker's state; None when there are none.
 
     Raises BadProjection when they are of no use.
@@ -116,7 +111,7 @@ async def _load(node: NodeContext, projector: Projector, tail: LogTail) -> Loade
         if state.inbound:
             inbound[state.session] = list(state.inbound.values())
 
-    loader = Loader(node.state, found, position(tail.sequence + 1, 0))
+    loader = ProjectionLoader(node.state, found, position(tail.sequence + 1, 0))
     count = 0
     try:
         async for data in log.projections.read():
@@ -139,7 +134,7 @@ async def _load(node: NodeContext, projector: Projector, tail: LogTail) -> Loade
     return loaded
 
 
-async def _check_mark(log: EventLog, loaded: Loaded) -> None:
+async def _check_mark(log: EventLog, loaded: LoadedProjections) -> None:
     """Raise BadProjection unless the log goes on from the projections' mark."""
     mark = loaded.mark
     if mark.sequence < log.first:
@@ -154,7 +149,7 @@ async def _check_mark(log: EventLog, loaded: Loaded) -> None:
         raise BadProjection("the projections are those of another log")
 
 
-async def _fill_carried(node: NodeContext, loaded: Loaded) -> None:
+async def _fill_carried(node: NodeContext, loaded: LoadedProjections) -> None:
     """Learn from the records that repeat messages which those are, and where the log was cut."""
     node_state, mark = node.state, loaded.mark
     node_state.take_marks(mark.checkpoints, mark.cut, mark.archived, mark.bridged)
@@ -175,7 +170,10 @@ async def _recall(node: NodeContext, wanted: dict[str, list[Position]]) -> None:
         return
     node_state = node.state
     sequences = {
-        at for refs in wanted.values() for ref in refs for at in node_state.where(ref >> INDEX_BITS)
+        at
+        for refs in wanted.values()
+        for ref in refs
+        for at in node_state.carriers_of(ref >> INDEX_BITS)
     }
     found: dict[Position, RetainedMessage] = {}
     for record in await _read(node, sequences):
@@ -220,7 +218,10 @@ def _retained_at_qos2(record: Record) -> Iterable[tuple[Position, RetainedMessag
 
 
 async def _fold(
-    node: NodeContext, tail: LogTail, loaded: Loaded | None, progress: Callable[[int, int], None]
+    node: NodeContext,
+    tail: LogTail,
+    loaded: LoadedProjections | None,
+    progress: Callable[[int, int], None],
 ) -> None:
     """Fold what the projections do not reflect."""
     log, node_state = node.log, node.state
@@ -284,7 +285,7 @@ def _check_begin(log: EventLog, node_state: NodeState, tail: LogTail) -> None:
         raise CorruptLog(log.first - 1, "is gone, and no whole checkpoint follows it")
 
 
-def _restore(node: NodeContext, loaded: Loaded | None) -> None:
+def _restore(node: NodeContext, loaded: LoadedProjections | None) -> None:
     """Bring the subscription index in line with the state."""
     node_state = node.state
     for name in node.router.active_sessions():

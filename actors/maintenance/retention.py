@@ -29,12 +29,17 @@ from actors.maintenance.checkpoints import (
     repeat_session,
 )
 from actors.maintenance.log_quota import LogRoom
-from eventstore.errors import CorruptLog, EventTooLarge
-from eventstore.format.events import Bridged, CheckpointBegun, CheckpointCompleted, LogCut
-from eventstore.format.positions import INDEX_BITS, position
-from eventstore.log.jetstream_log import LogUnavailable
-from eventstore.log.message_store import MessageStore
-from projections.state.snapshot import expanded, reference_runs
+from eventstore.errors import CorruptLog, EventTooLarge, LogUnavailable
+from eventstore.format import (
+    INDEX_BITS,
+    Bridged,
+    CheckpointBegun,
+    CheckpointCompleted,
+    LogCut,
+    position,
+)
+from eventstore.log import MessageStore
+from projections.state import expand_runs, reference_runs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -42,9 +47,9 @@ if TYPE_CHECKING:
     from actors.maintenance.checkpoints import Said
     from actors.maintenance.projector import Projector
     from actors.session.context import NodeContext
-    from eventstore.format.positions import Position
-    from eventstore.log.message_store import Message
-    from projections.state.node import Checkpoint
+    from eventstore.format import Position
+    from eventstore.log import Message
+    from projections.state import Checkpoint
 
 _log = structlog.get_logger("foldmq")
 
@@ -252,7 +257,7 @@ class Retention:
             await self._breathe(started)
         self._node.emit(CheckpointCompleted(number, begun, sessions, retained))
         self._node.kernel.wake()
-        await self._until_whole(journal.here >> INDEX_BITS)
+        await self._until_whole(journal.next_position >> INDEX_BITS)
         _log.info("checkpoint written", number=number, sessions=sessions, retained=retained)
 
     def _some(self, topics: list[str]) -> list[str]:
@@ -271,14 +276,14 @@ class Retention:
         """Begin a checkpoint in a record with which a turn begins: a log cannot begin otherwise."""
         node_state, journal = self._node.state, self._node.journal
         while True:
-            while journal.behind is None:  # noqa: ASYNC110 - a turn goes on: rare
+            while journal.last_closed is None:  # noqa: ASYNC110 - a turn goes on: rare
                 await asyncio.sleep(_POLL)
             number = node_state.checkpoint + 1
             begun = self._node.emit(CheckpointBegun(number))
             if node_state.bridged is not None:
                 self._node.emit(Bridged(node_state.bridged))
             self._node.kernel.wake()
-            if journal.behind is not None:
+            if journal.last_closed is not None:
                 return number, begun
 
     @property
@@ -322,7 +327,7 @@ class Retention:
         node = self._node
         first = checkpoint.begun >> INDEX_BITS
         await self._carry(position(first, 0))
-        needed = (node.journal.here - 1) >> INDEX_BITS
+        needed = (node.journal.next_position - 1) >> INDEX_BITS
         # What a recovery folds must refer to nothing that goes and was not carried.
         while self._projector.marked < needed:
             await self._wait("the projections have not caught up", self._projector.progress)
@@ -401,7 +406,7 @@ class Retention:
             started = self._now()
             some = [sequences.pop() for _ in range(min(_RECORDS_AT_ONCE, len(sequences)))]
             store = MessageStore(1 << 62)
-            wanted = {at for sequence in some for at in node_state.where(sequence)}
+            wanted = {at for sequence in some for at in node_state.carriers_of(sequence)}
             await self._until_whole(max(wanted))
             for record in await self._node.log.read_some(wanted):
                 store.add_record(record)
@@ -434,7 +439,7 @@ class Retention:
             runs = list(reference_runs(state)) if state is not None else []
             if state is not None and state.queued_bytes:
                 self._queues[name] = state.queued_bytes
-            for ref in expanded(runs, before):
+            for ref in expand_runs(runs, before):
                 if self._must_carry(ref, before):
                     needed.setdefault(ref >> INDEX_BITS, set()).add(ref)
                     if node_state.retained.known(name, ref):
@@ -451,5 +456,5 @@ class Retention:
 
     async def _until_whole(self, sequence: int) -> None:
         journal = self._node.journal
-        while journal.whole < sequence and not journal.idle:  # noqa: ASYNC110 - the disk's pace
+        while journal.last_complete_turn < sequence and not journal.idle:  # noqa: ASYNC110 - the disk's pace
             await asyncio.sleep(_POLL)

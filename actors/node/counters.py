@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
-from eventstore.log.journal_stats import Histogram
-from protocol.mqtt.packets import Acks, Packet, Publishes
+from eventstore.log import Histogram
+from protocol.mqtt import Acks, Packet, Publishes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -22,16 +22,14 @@ from weakref import WeakSet
 
 from actors.options.bridge_options import REQUESTS
 from actors.routing.wildcard_patterns import Patterns
-from protocol.mqtt.sparkplug import certificate_topic
-from protocol.mqtt.topic_trie import FilterTrie
-from protocol.mqtt.topics import is_reserved_topic
+from protocol.mqtt import FilterTrie, certificate_topic, is_reserved_topic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from actors.authz.rules import TopicAcl
     from actors.kernel.kernel import LoopActor
-    from projections.state.session import SessionState
+    from projections.state import SessionState
 
 _CACHED_TOPICS = 65_536
 _CACHED_BYTES = 16 * 1024 * 1024

@@ -11,9 +11,9 @@ from actors.authz.rules import BRIDGE
 from actors.limits.addresses import network_of
 from actors.limits.rejection_log import Refusals
 from actors.session.publisher import select
-from eventstore.format.events import MessageDropped
-from eventstore.shown import escaped
-from protocol.mqtt.topics import is_reserved_filter
+from eventstore.display import escaped
+from eventstore.format import MessageDropped
+from protocol.mqtt import is_reserved_filter
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from actors.authz.rules import Permissions, TopicAcl
     from actors.session.context import NodeContext
     from actors.session.ports import ClientConnection
-    from projections.state.session import SessionState
-    from protocol.mqtt.packets import Connect, Publishes
+    from projections.state import SessionState
+    from protocol.mqtt import Connect, Publishes
 
 _SHOWN = 200
 """Characters of a topic in a line of the log."""

@@ -16,10 +16,9 @@ import structlog
 from actors.kernel.clock import Timers
 from actors.node.counters import Counters
 from actors.session.decisions import dropped
-from eventstore.format.events import LogEvent, entries
-from eventstore.format.positions import Position, format_position
-from eventstore.log.message_store import MessageStore
-from projections.state.node import NodeState
+from eventstore.format import LogEvent, Position, entries, format_position
+from eventstore.log import MessageStore
+from projections.state import NodeState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -40,9 +39,8 @@ if TYPE_CHECKING:
         SystemTopics,
     )
     from actors.session.session import Session
-    from eventstore.log.jetstream_log import EventLog, LogWriter
-    from eventstore.log.journal import Journal
-    from projections.state.session import SessionState
+    from eventstore.log import EventLog, Journal, LogWriter
+    from projections.state import SessionState
     from protocol.errors import FoldmqError
 
 _log = structlog.get_logger("foldmq")
@@ -216,8 +214,8 @@ class NodeContext:
         if not self.recovered:
             return ["recovering"]
         found = ["stopping"] if self.draining else []
-        if self.writer.trouble is not None:
-            found.append(f"the log cannot be written: {self.writer.trouble}")
+        if self.writer.outage is not None:
+            found.append(f"the log cannot be written: {self.writer.outage}")
         return found
 
     def expires_in(self, state: SessionState) -> float:

@@ -10,25 +10,31 @@ import sys
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from eventstore.format.events import (
+from eventstore.format import (
+    ENTRIES_AT_ONCE,
     Acked,
     Completed,
     Delivered,
     Event,
     MessageDropped,
+    Position,
     Queued,
     Received,
     Released,
     Subscribed,
     Unsubscribed,
+    to_runs,
 )
-from eventstore.format.positions import Position, to_runs
-from eventstore.format.record_size import ENTRIES_AT_ONCE
-from projections.state.filter_links import linked
-from projections.state.session import InFlight, SessionState, SubscriptionState
-from projections.state.waiting_queue import FLAG_BITS, QOS_MASK, RETAIN_FLAG
-from protocol.mqtt.encoder import SUBSCRIBE_FAILURE
-from protocol.mqtt.topics import is_reserved_filter
+from projections.state import (
+    FLAG_BITS,
+    QOS_MASK,
+    RETAIN_FLAG,
+    InFlight,
+    SessionState,
+    SubscriptionState,
+    linked,
+)
+from protocol.mqtt import SUBSCRIBE_FAILURE, is_reserved_filter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -14,13 +14,20 @@ from actors.node.read_pause import ReadPause
 from actors.session import decisions
 from actors.session.backpressure import BACKLOG, Backlog
 from actors.session.messages import AckCheck, Batch, GoOnSending, Outgoing
-from eventstore.format.events import Delivered, MessageDropped, Queued, Redelivered, entries
-from eventstore.format.positions import INDEX_BITS, Position, format_position, to_runs
-from eventstore.log.message_store import Message
-from projections.state.waiting_queue import QOS_MASK, RETAIN_FLAG
-from protocol.mqtt.encoder import Outgoing as Prepared
-from protocol.mqtt.encoder import acks
-from protocol.mqtt.packets import PacketType
+from eventstore.format import (
+    INDEX_BITS,
+    Delivered,
+    MessageDropped,
+    Position,
+    Queued,
+    Redelivered,
+    entries,
+    format_position,
+    to_runs,
+)
+from eventstore.log import Message
+from projections.state import QOS_MASK, RETAIN_FLAG
+from protocol.mqtt import PacketType, PublishEncoder, acks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -28,7 +35,7 @@ if TYPE_CHECKING:
     from actors.session.context import NodeContext
     from actors.session.ports import ClientConnection
     from actors.session.session import Session
-    from projections.state.session import InFlight
+    from projections.state import InFlight
 
 _DRAIN_AT_ONCE = 1024
 """Messages taken from the queue in one step."""
@@ -125,7 +132,7 @@ class Delivery:
                 queued = covered
         if sent and connection is not None:
             data = batch.prepared(qos).render(delivery.packet_ids, 0, sent)
-            self._node.journal.after(connection, data)
+            self._node.journal.send_when_durable(connection, data)
             self._node.counters.gave(connection, qos, sent, len(data))
             self.expect_acks()
         if connection is not None and sent < queued:
@@ -184,9 +191,9 @@ class Delivery:
             if batch.gated or (batch.qos and not batch.retain):
                 # The publication is being recorded. Until it is, a crash may undo it, and its
                 # publisher send it again: nobody must have seen it by then [MQTT-4.3.3-2].
-                node.journal.after(connection, data)
+                node.journal.send_when_durable(connection, data)
             else:
-                node.journal.pass_or_follow(connection, data)
+                node.journal.send_unlogged(connection, data)
             node.counters.gave(connection, 0, len(batch), len(data))
             if not connection.writable and batch.origin is not None and not batch.qos:
                 connection.brake(batch.origin, len(batch))
@@ -323,8 +330,8 @@ class Delivery:
             queued=size,
         )
         self._session.emit(event)
-        data = Prepared(topics, payloads, run.qos, retain=run.retain).render(packet_ids)
-        self._node.journal.after(connection, data)
+        data = PublishEncoder(topics, payloads, run.qos, retain=run.retain).render(packet_ids)
+        self._node.journal.send_when_durable(connection, data)
         self._node.counters.gave(connection, run.qos, count, len(data))
         self.drained += count
         self.let_go(refs)
@@ -378,7 +385,7 @@ class Delivery:
         parts = []
         for flags, run in _by_flags([(pid, state.inflight[pid]) for pid in unacked]):
             messages = [found[sent.ref] for _, sent in run]
-            prepared = Prepared(
+            prepared = PublishEncoder(
                 [message.topic for message in messages],
                 [message.payload for message in messages],
                 flags & QOS_MASK,
@@ -388,7 +395,7 @@ class Delivery:
             self._node.counters.gave(connection, flags & QOS_MASK, len(run), len(parts[-1]))
         self.let_go([state.inflight[pid].ref for pid in unacked])
         self._session.emit(Redelivered(self._session.name, to_runs(unacked), cause))
-        self._node.journal.after(connection, b"".join(parts))
+        self._node.journal.send_when_durable(connection, b"".join(parts))
         self.expect_acks()
         return len(unacked)
 
@@ -397,7 +404,7 @@ class Delivery:
         connection = self._session.connection
         if connection is not None:
             self._session.emit(Redelivered(self._session.name, to_runs(unreleased), cause))
-            self._node.journal.after(connection, acks(PacketType.PUBREL, unreleased))
+            self._node.journal.send_when_durable(connection, acks(PacketType.PUBREL, unreleased))
             self._node.counters.packets_out += len(unreleased)
             self.expect_acks()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from protocol.mqtt.encoder import Outgoing as Prepared
+from protocol.mqtt import PublishEncoder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from actors.routing.router import Subscriber
     from actors.session.operator_commands import Order
     from actors.session.ports import ClientConnection
-    from eventstore.format.positions import Position
-    from eventstore.log.message_store import Message
-    from protocol.mqtt.packets import Connect, Packet
+    from eventstore.format import Position
+    from eventstore.log import Message
+    from protocol.mqtt import Connect, Packet
 
 
 class Batch:
@@ -67,7 +67,7 @@ class Batch:
         self.gated = gated
         """Nobody may see it before the log has it on disk, not even at QoS 0: a will, which would
         be published again after a crash."""
-        self._prepared: dict[int, Prepared | bytes] = {}
+        self._prepared: dict[int, PublishEncoder | bytes] = {}
 
     def __len__(self) -> int:
         """Return the number of messages."""
@@ -77,11 +77,11 @@ class Batch:
         """Return what it is, without payloads."""
         return f"Batch({len(self)} messages, QoS {self.qos})"
 
-    def prepared(self, qos: int) -> Prepared:
+    def prepared(self, qos: int) -> PublishEncoder:
         """Return what renders the messages at a granted QoS of 1 or 2."""
         found = self._prepared.get(qos)
         if found is None:
-            found = Prepared(self.topics, self.payloads, qos, retain=self.retain)
+            found = PublishEncoder(self.topics, self.payloads, qos, retain=self.retain)
             self._prepared[qos] = found
         return found  # type: ignore[return-value]  # bytes stand under 0 only
 
@@ -92,7 +92,7 @@ class Batch:
             if self.packets:
                 found = b"".join(self.packets)
             else:
-                found = Prepared(self.topics, self.payloads, 0, retain=self.retain).render(())
+                found = PublishEncoder(self.topics, self.payloads, 0, retain=self.retain).render(())
             self._prepared[0] = found
         return found  # type: ignore[return-value]  # bytes stand under 0
 

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from eventstore.format.events import OperatorActed
-from eventstore.format.positions import Position, format_position
+from eventstore.format import OperatorActed, Position, format_position
 
 if TYPE_CHECKING:
     from actors.session.context import NodeContext
-    from eventstore.format.events import Event
-    from eventstore.log.journal import Effects
+    from eventstore.format import Event
+    from eventstore.log import GatedOutput
 
 _log = structlog.get_logger("foldmq")
 
@@ -30,11 +29,11 @@ class Order:
         "answer",
         "by",
         "gated",
-        "hold",
         "one_of_many",
         "refusal",
         "session",
         "target",
+        "waits_for",
     )
 
     def __init__(self, action: str, by: str, target: str, session: str | None) -> None:
@@ -42,7 +41,7 @@ class Order:
         self.by = by
         self.target = target
         self.session = session
-        self.hold: Effects | None = None
+        self.waits_for: GatedOutput | None = None
         self.gated = 0
         self.one_of_many = False
         """Its line in the broker's messages would be one of many alike."""
@@ -70,7 +69,7 @@ class Order:
     def put_on_record(self, node: NodeContext, event: Event) -> Position:
         """Append the event that says it, and be told when all of this turn is on disk."""
         at = node.emit(event)
-        node.journal.after(self, at.to_bytes(8, "big"))
+        node.journal.send_when_durable(self, at.to_bytes(8, "big"))
         node.kernel.wake()
         return at
 

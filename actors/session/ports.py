@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from eventstore.log.journal import Sink
+from eventstore.log import OutputSink
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from actors.node.read_pause import ReadPause
     from actors.session.messages import Batch
     from actors.session.session import Session
-    from eventstore.format.positions import Position
-    from eventstore.log.message_store import Stored
-    from projections.state.session import SessionState
-    from protocol.mqtt.packets import ConnectCode, Publishes
+    from eventstore.format import Position
+    from eventstore.log import StoredMessages
+    from projections.state import SessionState
+    from protocol.mqtt import ConnectCode, Publishes
 
 
 class Paused(Protocol):
@@ -29,7 +29,7 @@ class Paused(Protocol):
         """Take back a reason to pause; read again if it was the last one."""
 
 
-class ClientConnection(Sink, Paused, Protocol):
+class ClientConnection(OutputSink, Paused, Protocol):
     """The connection of a client: ``actors.connection.connection.Connection``."""
 
     access: TopicAcl | None
@@ -161,7 +161,7 @@ class PublicationBridge(Protocol):
         self,
         client: str,
         qos: int,
-        content: Stored,
+        content: StoredMessages,
         refs: Sequence[Position],
         took_effect: tuple[Position, Position],
         *,

@@ -12,13 +12,18 @@ from typing import TYPE_CHECKING, TypeAlias
 from actors.routing.router import NOWHERE, Route, Subscriber
 from actors.session.decisions import dropped
 from actors.session.messages import Batch, Outgoing, Publication, Withheld
-from eventstore.format.events import MessageDropped, MessagePublished, Released
-from eventstore.format.positions import Position, format_position, to_runs
-from eventstore.format.record_size import ESCAPED, NAMES
-from eventstore.log.journal import ENTRY_BYTES
-from eventstore.log.message_store import Message, Stored
-from protocol.mqtt.packets import Publishes
-from protocol.mqtt.topics import is_reserved_topic
+from eventstore.format import (
+    ESCAPED,
+    NAMES,
+    MessageDropped,
+    MessagePublished,
+    Position,
+    Released,
+    format_position,
+    to_runs,
+)
+from eventstore.log import ENTRY_BYTES, Message, StoredMessages
+from protocol.mqtt import Publishes, is_reserved_topic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -271,7 +276,7 @@ class Publisher:
             will,
         )
         first = self._node.emit(event, payloads, size)
-        self._node.messages.add(Stored(first, topics, payloads, size))
+        self._node.messages.add(StoredMessages(first, topics, payloads, size))
         return first, size
 
     def _route(
@@ -291,7 +296,7 @@ class Publisher:
         if node.publish_observer is not None:
             node.publish_observer(Publication(self._name, qos, topics, payloads, refs))
         if node.bridge is not None:
-            content = Stored(0, topics, payloads, size)
+            content = StoredMessages(0, topics, payloads, size)
             node.bridge.published(
                 self._name, qos, content, refs, took_effect, retain=retain, gated=gated
             )

@@ -46,9 +46,10 @@ from actors.session.messages import (
 )
 from actors.session.publisher import Publisher, select
 from actors.session.subscription import Subscription
-from eventstore.format.events import (
+from eventstore.format import (
     Event,
     MessageDropped,
+    Position,
     SessionClosed,
     SessionExpired,
     SessionOpened,
@@ -56,12 +57,14 @@ from eventstore.format.events import (
     WillArmed,
     WillCancelled,
     WillFired,
+    format_position,
+    from_runs,
+    sequence_of,
 )
-from eventstore.format.positions import Position, format_position, from_runs, sequence_of
-from eventstore.log.message_store import Message
-from projections.state.session import SessionState
-from protocol.mqtt.encoder import PINGRESP, acks, connack, suback, unsuback
-from protocol.mqtt.packets import (
+from eventstore.log import Message
+from projections.state import SessionState
+from protocol.mqtt import (
+    PINGRESP,
     Acks,
     Connect,
     ConnectCode,
@@ -70,8 +73,13 @@ from protocol.mqtt.packets import (
     Publishes,
     Subscribe,
     Unsubscribe,
+    acks,
+    connack,
+    is_death,
+    suback,
+    unsuback,
+    with_timestamp,
 )
-from protocol.mqtt.sparkplug import is_death, with_timestamp
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -79,8 +87,8 @@ if TYPE_CHECKING:
     from actors.routing.router import Subscriber
     from actors.session.context import NodeContext
     from actors.session.ports import ClientConnection
-    from projections.state.retained import RetainedMessage
-    from protocol.mqtt.packets import Packet
+    from projections.state import RetainedMessage
+    from protocol.mqtt import Packet
 
 _log = structlog.get_logger("foldmq")
 
@@ -355,7 +363,7 @@ class Session(LoopActor):
             connection,
             connack(ConnectCode.ACCEPTED, session_present=resumed, version=connect.version),
         )
-        self._node.journal.hold(connection)
+        self._node.journal.order_behind(connection)
         if resumed:
             self._node.router.guard(self.name, connection.access)
             for subscriber in self._node.router.subscribers(self.name):
@@ -713,7 +721,7 @@ class Session(LoopActor):
             begun = [self._subscribe_to(connection, *one) for one in dict(grant.granted).items()]
             if stop == len(filters):
                 self._answer(connection, suback(packet.packet_id, codes))
-                self._node.journal.hold(connection)
+                self._node.journal.order_behind(connection)
             for subscriber in begun:
                 # One that stands there again is replayed once.
                 if subscriber.filter not in replayed:
@@ -845,7 +853,7 @@ class Session(LoopActor):
 
     def _answer(self, connection: ClientConnection, data: bytes, packets: int = 1) -> None:
         """Let the client have an answer when what was decided is on disk."""
-        self._node.journal.after(connection, data)
+        self._node.journal.send_when_durable(connection, data)
         self._node.counters.packets_out += packets
 
     def _acknowledge(

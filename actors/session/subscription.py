@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from actors.kernel.kernel import Failed
     from actors.routing.router import Subscriber
     from actors.session.session import Session
-    from projections.state.retained import RetainedMessage
+    from projections.state import RetainedMessage
 
 
 class Subscription(LoopActor):

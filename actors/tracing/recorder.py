@@ -26,8 +26,8 @@ from actors.session.subscription import Subscription
 from actors.tracing import trace_lines as tracelines
 from actors.tracing.actor_tap import ActorTap
 from actors.tracing.trace import AT_ONCE, End, Trace, add_lines
-from eventstore.format.events import MessagePublished, SessionSnapshot
-from protocol.mqtt.server_packets import count_sent, read_sent
+from eventstore.format import MessagePublished, SessionSnapshot
+from protocol.mqtt import count_server_packets, read_server_packets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -35,9 +35,8 @@ if TYPE_CHECKING:
     from actors.connection.admission import Admission
     from actors.kernel.kernel import LoopActor
     from actors.session.context import NodeContext
-    from eventstore.format.events import Event
-    from eventstore.format.positions import Position
-    from eventstore.log.journal import Sink
+    from eventstore.format import Event, Position
+    from eventstore.log import OutputSink
 
 _log = structlog.get_logger("foldmq")
 
@@ -225,7 +224,7 @@ class TraceRecorder:
             more = {"more": told.more} if told.more else {}
             self._say_message(told.actor, told.traces, "sends", told.message, **to, **more)
 
-    def on_gated(self, sink: Sink, data: bytes) -> None:
+    def on_gated(self, sink: OutputSink, data: bytes) -> None:
         """Show what is given to the gate; where the connection is covered, when it leaves."""
         actor, tap = self.running, self._tap
         if actor is None or tap is None or not isinstance(sink, Connection):
@@ -353,10 +352,10 @@ class TraceRecorder:
             return
         room = min(AT_ONCE, max(trace.room() for trace in traces))
         at = 0
-        for packet, stop in islice(read_sent(data), room):
+        for packet, stop in islice(read_server_packets(data), room):
             self._say_packets(actor, traces, kind, packet, **more)
             at = stop
-        left = count_sent(data, at, _COUNTED)
+        left = count_server_packets(data, at, _COUNTED)
         for trace in traces if left else ():
             trace.skip(left)
 

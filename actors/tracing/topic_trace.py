@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from actors.tracing import trace_lines as tracelines
 from actors.tracing.trace import AT_ONCE, add_lines
-from eventstore.format.events import (
+from eventstore.format import (
     Acked,
     Completed,
     Delivered,
@@ -26,10 +26,10 @@ from eventstore.format.events import (
     Redelivered,
     Released,
     RetainedCleared,
+    count_runs,
+    to_runs,
 )
-from eventstore.format.positions import count_runs, to_runs
-from protocol.mqtt.server_packets import read_sent
-from protocol.mqtt.topic_trie import FilterTrie
+from protocol.mqtt import FilterTrie, read_server_packets
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -40,8 +40,7 @@ if TYPE_CHECKING:
     from actors.session.messages import Publication
     from actors.tracing.recorder import TraceRecorder
     from actors.tracing.trace import Trace
-    from eventstore.format.events import Event
-    from eventstore.format.positions import Position, Run
+    from eventstore.format import Event, Position, Run
 
 _LOOKED_AT = 4096
 """Messages of one batch or event that are looked at."""
@@ -132,7 +131,7 @@ class TopicTrace:
         """Yield the lines about messages that go the same way."""
         if publication.packets:
             for at in chosen:
-                for publish, _ in read_sent(publication.packets[at]):
+                for publish, _ in read_server_packets(publication.packets[at]):
                     for packet in tracelines.packet_objects(publish):
                         yield self._line(actor, publication.session, "publish", packet)
         refs = publication.refs

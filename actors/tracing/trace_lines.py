@@ -27,17 +27,26 @@ from actors.session.messages import (
     Regrant,
     Retry,
 )
-from eventstore.format.positions import to_runs
-from protocol.mqtt.packets import Acks, Connect, Publish, Publishes, Subscribe, Unsubscribe
-from protocol.mqtt.server_packets import Connack, Suback, Unsuback, read_sent
+from eventstore.format import to_runs
+from protocol.mqtt import (
+    Acks,
+    Connack,
+    Connect,
+    Publish,
+    Publishes,
+    Suback,
+    Subscribe,
+    Unsuback,
+    Unsubscribe,
+    read_server_packets,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from eventstore.format.events import Event, MessagePublished
-    from eventstore.format.positions import Position, Run
-    from eventstore.log.message_store import MessageStore
-    from projections.state.retained import RetainedMessage
+    from eventstore.format import Event, MessagePublished, Position, Run
+    from eventstore.log import MessageStore
+    from projections.state import RetainedMessage
 
 NAME_LIMIT = 256
 """Characters of a name (client identifier, topic, filter, ...) that are given."""
@@ -111,7 +120,7 @@ def packet_objects(packet: Any) -> Iterator[dict[str, Any]]:
 def _publishes(packet: Publishes) -> Iterator[dict[str, Any]]:
     if packet.packets:
         for raw in packet.packets:
-            for publish, _ in read_sent(raw):
+            for publish, _ in read_server_packets(raw):
                 yield from packet_objects(publish)
         return
     ids = packet.packet_ids or [0] * len(packet.topics)
@@ -198,7 +207,7 @@ def _batch(batch: Batch) -> dict[str, Any]:
 
 def _messages(batch: Batch) -> Iterator[dict[str, Any]]:
     for raw in batch.packets:
-        for publish, _ in read_sent(raw):
+        for publish, _ in read_server_packets(raw):
             if isinstance(publish, Publish):
                 yield {"topic": topic_text(publish.topic), **payload_fields(publish.payload)}
     for at, (topic, payload) in enumerate(zip(batch.topics, batch.payloads, strict=True)):

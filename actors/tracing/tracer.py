@@ -18,7 +18,7 @@ from actors.inspection.requests import Refused, number, optional, shown, text
 from actors.tracing.recorder import TraceRecorder
 from actors.tracing.topic_trace import TopicTrace
 from actors.tracing.trace import End, Trace
-from protocol.mqtt.topics import MAX_BYTES, TopicError, is_reserved_filter, validate_topic_filter
+from protocol.mqtt import MAX_TOPIC_BYTES, TopicError, is_reserved_filter, validate_topic_filter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -27,9 +27,8 @@ if TYPE_CHECKING:
     from actors.inspection.inspector import Handler
     from actors.session.context import NodeContext
     from actors.session.messages import Publication
-    from eventstore.format.events import Event
-    from eventstore.format.positions import Position
-    from eventstore.log.journal import Sink
+    from eventstore.format import Event, Position
+    from eventstore.log import OutputSink
 
 _log = structlog.get_logger("foldmq")
 
@@ -133,8 +132,8 @@ class Tracer:
         return {"actors": [urn]}
 
     def _start_client(self, trace: Trace, name: str) -> dict[str, Any]:
-        if not name or len(name.encode("utf-8", "replace")) > MAX_BYTES:
-            raise Refused(f"client must be a client identifier, 1 to {MAX_BYTES} bytes")
+        if not name or len(name.encode("utf-8", "replace")) > MAX_TOPIC_BYTES:
+            raise Refused(f"client must be a client identifier, 1 to {MAX_TOPIC_BYTES} bytes")
         self._recorder.cover_client(name, trace)
         urns = sorted(actor.actor_urn for actor in trace.actors)
         session = self._node.directory.find_session(name)
@@ -169,7 +168,7 @@ class Tracer:
             if type(event) in topic.events:
                 recorder.run_safely(topic.on_event, event, at, payloads)
 
-    def gated(self, sink: Sink, data: bytes) -> None:
+    def gated(self, sink: OutputSink, data: bytes) -> None:
         """Show what the traced actor that runs gives to the gate."""
         recorder = self._recorder
         if recorder.running is not None:

@@ -1,7 +1,6 @@
-"""What the commands print: all of ``eventstore.shown`` and ``eventstore.format.run_text``."""
+"""What the commands print: all of ``eventstore.display`` and ``eventstore.format.run_text``."""
 
-from eventstore.format.run_text import numbers, positions, several, stamp
-from eventstore.shown import (
+from eventstore.display import (
     NAME_LIMIT,
     PAYLOAD_LIMIT,
     clock,
@@ -15,6 +14,7 @@ from eventstore.shown import (
     payload_text,
     size,
 )
+from eventstore.format import several, stamp
 
 __all__ = [
     "NAME_LIMIT",

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from cli.common import progress, text
 from cli.logsource import SourceFlags, open_source, parse_moment, point_at
 from eventstore.errors import UsageError
-from eventstore.format.positions import MAX_INDEX, Position
+from eventstore.format import MAX_INDEX, Position
 from projections.comparison import SessionFacts, StateFacts, state_facts
 from projections.replay import AsOf, Replay
 

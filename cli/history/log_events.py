@@ -20,8 +20,7 @@ from cli.logsource import (
     start_at,
 )
 from eventstore.errors import CutMeanwhile, CutOff, UsageError
-from eventstore.format.moments import Moment
-from eventstore.format.turn_parts import Turns
+from eventstore.format import Moment, TurnAssembler
 from eventstore.reading import LogPoint, LogSource
 from projections.replay import (
     EVENT_TYPES,
@@ -113,7 +112,7 @@ async def _run(flags: SourceFlags, wanted: Selection, look: Look) -> None:
         reader = EventReader(source, selected, progress)
         printer = _EventPrinter(reader.topics, look)
         end = await point_at(source, wanted.end)
-        turns = Turns(anywhere=True)
+        turns = TurnAssembler(anywhere=True)
         if wanted.count is not None and wanted.start is None:
             chosen, turns = await _latest(reader, wanted.count, end, ended=not wanted.follow)
             for entry in chosen:
@@ -139,7 +138,7 @@ async def _print_from(
     printer: "_EventPrinter",
     start: LogPoint,
     end: LogPoint,
-    turns: Turns,
+    turns: TurnAssembler,
     wanted: Selection,
 ) -> bool:
     """Print events; return whether more are wanted."""
@@ -158,13 +157,13 @@ async def _print_from(
 
 async def _latest(
     reader: EventReader, count: int, end: LogPoint, *, ended: bool
-) -> tuple[list[EventEntry], Turns]:
+) -> tuple[list[EventEntry], TurnAssembler]:
     """Return the last events that are wanted, looking back as far as it takes."""
     first = reader.source.begin
     back = _LOOK_BACK
     while True:
         start = max(first, end.sequence - back + 1)
-        turns = Turns(anywhere=True)
+        turns = TurnAssembler(anywhere=True)
         chosen: deque[EventEntry] = deque(maxlen=count)
         async for entry in reader.entries(LogPoint(start, 0), end, turns, ended=ended):
             chosen.append(entry)
@@ -173,14 +172,14 @@ async def _latest(
         back *= 8
 
 
-async def _follow(reader: EventReader, printer: "_EventPrinter", turns: Turns) -> None:
+async def _follow(reader: EventReader, printer: "_EventPrinter", turns: TurnAssembler) -> None:
     done = reader.source.last
     while True:
         sys.stdout.flush()
         first, last = await reader.source.bounds()
         if first > done + 1:  # the broker was faster
             say(f"some records before record {first} were cut off before they could be shown")
-            done, turns = first - 1, Turns(anywhere=True)
+            done, turns = first - 1, TurnAssembler(anywhere=True)
         if last > done:
             try:
                 async for entry in reader.entries(

@@ -10,13 +10,17 @@ from itertools import chain, islice
 from cli.common import progress, text
 from cli.logsource import SourceFlags, check_filter, open_source, parse_moment, point_at
 from eventstore.errors import UsageError
-from eventstore.format.moments import Moment
-from eventstore.format.positions import Position, format_position
+from eventstore.format import Moment, Position, format_position
 from projections.replay import AsOf, Replay, TopicBook
-from projections.state.node import NodeState
-from projections.state.retained import RetainedMessage
-from projections.state.session import InFlight, SessionState, SubscriptionState
-from projections.state.waiting_queue import FLAG_BITS, QOS_MASK
+from projections.state import (
+    FLAG_BITS,
+    QOS_MASK,
+    InFlight,
+    NodeState,
+    RetainedMessage,
+    SessionState,
+    SubscriptionState,
+)
 
 _LISTED = 20
 _OLDEST = 3

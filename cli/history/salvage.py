@@ -10,14 +10,14 @@ from typing import TextIO
 import typer
 
 from cli.common import text
-from eventstore.log.salvage import Salvaged, salvage
+from eventstore.log import SalvageResult, salvage
 from projections.replay import SalvageNeeds
 
 _UPDATE_SECONDS = 0.2
 
 
 def run(source: Path, target: Path) -> None:
-    """Save the log in ``source`` into ``target``, say what was kept; see eventstore.log.salvage."""
+    """Save the log in ``source`` into ``target``, say what was kept; see eventstore.log.damaged_log."""
     progress = ProgressLine(sys.stderr)
     try:
         saved = asyncio.run(salvage(source, target, progress, SalvageNeeds))
@@ -26,7 +26,7 @@ def run(source: Path, target: Path) -> None:
     typer.echo(report(saved, source, target))
 
 
-def report(saved: Salvaged, source: Path, target: Path) -> str:
+def report(saved: SalvageResult, source: Path, target: Path) -> str:
     """Return what was kept, what was wrong and what to do next."""
     until = datetime.fromtimestamp(saved.until_ms / 1000, UTC)
     time_text = until.isoformat(sep=" ", timespec="milliseconds").replace("+00:00", " UTC")

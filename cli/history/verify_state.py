@@ -9,7 +9,7 @@ from cli.common import progress, text
 from cli.live import NoBroker, StateClient
 from cli.logsource import SourceFlags, open_source
 from eventstore.errors import CutMeanwhile
-from eventstore.format.positions import Position, format_position
+from eventstore.format import Position, format_position
 from projections.comparison import (
     MARK,
     SESSION,

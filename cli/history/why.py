@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from cli.common import progress, text
 from cli.logsource import SourceFlags, check_filter, open_source, parse_moment
 from eventstore.errors import CutOff, UsageError
-from eventstore.format.positions import Position, format_position
-from projections.audit.message_story import Copy, Step, Story
+from eventstore.format import Position, format_position
+from projections.audit import DeliveryCopy, MessageStory, StoryStep
 from projections.replay import find_stories, message_at, topic_matcher
 
 _LISTED = 10
@@ -94,7 +94,7 @@ def _position(where: str) -> Position:
     return moment.position
 
 
-def story_lines(story: Story, client: str | None) -> Iterator[str]:
+def story_lines(story: MessageStory, client: str | None) -> Iterator[str]:
     """Yield the story of a message for a person; copies of other sessions in short."""
     yield _message(story)
     by = _publisher(story)
@@ -115,7 +115,7 @@ def story_lines(story: Story, client: str | None) -> Iterator[str]:
         yield from copy_lines(copy)
 
 
-def _message(story: Story) -> str:
+def _message(story: MessageStory) -> str:
     parts = [f"message {format_position(story.ref)}"]
     parts[0] += f" on {text.name(story.topic)}" if story.topic is not None else ""
     if story.qos is not None:
@@ -125,7 +125,7 @@ def _message(story: Story) -> str:
     return ", ".join(parts)
 
 
-def _publisher(story: Story) -> str:
+def _publisher(story: MessageStory) -> str:
     if story.session is None:
         return ""
     if story.will:
@@ -133,7 +133,7 @@ def _publisher(story: Story) -> str:
     return f" by {text.name(story.session)}" + (f" as packet {story.pid}" if story.pid else "")
 
 
-def _own_step(step: Step) -> str:
+def _own_step(step: StoryStep) -> str:
     if step.what == "released":
         return f"released (PUBREL of packet {step.pid}): it takes effect"
     if step.what == "carried":
@@ -143,7 +143,7 @@ def _own_step(step: Step) -> str:
     return "discarded: the session of its publisher ended before the PUBREL"
 
 
-def _matched(story: Story) -> str:
+def _matched(story: MessageStory) -> str:
     if not story.copies and story.before:
         return "  no delivery is recorded since the log begins"
     if not story.copies:
@@ -154,11 +154,11 @@ def _matched(story: Story) -> str:
     return f"  recorded for {', '.join(shown)}{rest}"
 
 
-def _short(copy: Copy) -> str:
+def _short(copy: DeliveryCopy) -> str:
     return "in flight" if copy.fate in ("in_flight", "releasing") else copy.fate
 
 
-def _reason(story: Story) -> str:
+def _reason(story: MessageStory) -> str:
     """Return why nothing is recorded of a message for the session in question."""
     standing = story.standing
     if standing is None:
@@ -176,7 +176,7 @@ def _reason(story: Story) -> str:
     return f"was subscribed ({granted}) and connected: sent at QoS 0, which is not recorded"
 
 
-def copy_lines(copy: Copy) -> Iterator[str]:
+def copy_lines(copy: DeliveryCopy) -> Iterator[str]:
     """Yield what happened to one copy of a message."""
     origin = "as a retained message, " if copy.retain else ""
     granted = f" at QoS {copy.qos}" if copy.qos else ""
@@ -189,7 +189,7 @@ def copy_lines(copy: Copy) -> Iterator[str]:
         yield f"    {text.stamp(step.at, step.time_ms)}  {_copy_step(step)}"
 
 
-def _copy_step(step: Step) -> str:
+def _copy_step(step: StoryStep) -> str:
     match step.what:
         case "held":
             packet = f" under packet {step.pid}" if step.pid else ""
@@ -211,7 +211,7 @@ def _copy_step(step: Step) -> str:
     return "the session ended"
 
 
-def story_object(story: Story, client: str | None) -> dict[str, object]:
+def story_object(story: MessageStory, client: str | None) -> dict[str, object]:
     """Return the story of a message as a JSON object, with the copies of all sessions."""
     standing = story.standing
     return {
@@ -249,7 +249,7 @@ def story_object(story: Story, client: str | None) -> dict[str, object]:
     }
 
 
-def _step_object(step: Step) -> dict[str, object]:
+def _step_object(step: StoryStep) -> dict[str, object]:
     return {
         "position": format_position(step.at),
         "time": text.iso(step.time_ms),

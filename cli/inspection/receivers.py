@@ -8,7 +8,7 @@ from cli.inspection.actor_list import Row, say_where
 from cli.inspection.session_page import json_object
 from cli.live import open_broker
 from cli.logsource import SourceFlags, check_topic
-from eventstore.format.positions import format_position
+from eventstore.format import format_position
 
 OUTCOMES = {
     "sent": "sent",

@@ -10,8 +10,8 @@ from cli.inspection.actor_list import Row, gather, say_where, show
 from cli.live import LiveBroker, open_broker
 from cli.logsource import SourceFlags, check_filter, check_topic
 from eventstore.errors import NoLog
-from eventstore.format.positions import Position, format_position, sequence_of
-from eventstore.log.message_store import messages_of
+from eventstore.format import Position, format_position, sequence_of
+from eventstore.log import messages_of
 from eventstore.reading import open_log
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from cli.common import idle, span, text
-from eventstore.format.positions import format_position
+from eventstore.format import format_position
 
 Found = Mapping[str, Any]
 

@@ -24,8 +24,7 @@ from cli.logsource import SourceFlags, foreign_access
 from cli.settings import Settings, load
 from eventstore.datadir import DataDir
 from eventstore.errors import UsageError
-from eventstore.nats.connection import ConnectionOptions, connect, disconnect
-from eventstore.nats.discovery import PREFIX
+from eventstore.nats import LOG_STREAM_PREFIX, ConnectionOptions, connect, disconnect
 from protocol.errors import FoldmqError
 
 SERVICE = "foldmq"
@@ -295,7 +294,7 @@ def _named(flags: SourceFlags) -> str | None:
         raise UsageError("--node and --stream exclude each other: give one")
     node = flags.node
     if flags.stream is not None:
-        node = flags.stream.removeprefix(PREFIX)
+        node = flags.stream.removeprefix(LOG_STREAM_PREFIX)
         if node == flags.stream:
             raise UsageError(f"no broker is known by its stream {name(flags.stream)}: give --node")
     if node is not None and not _NODE.fullmatch(node):

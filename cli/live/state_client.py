@@ -10,10 +10,10 @@ import orjson
 
 from actors.maintenance.attestation import subject_of
 from cli.common import progress, text
-from eventstore.format.positions import Position, sequence_of
+from eventstore.format import Position, sequence_of
 from eventstore.reading import LogSource, Polling
 from projections.comparison import LivePage, LiveSession, LiveState, digest_number
-from projections.state.snapshot import decode
+from projections.state import decode_session
 from protocol.errors import FoldmqError
 
 _SECONDS = 10.0
@@ -117,7 +117,7 @@ class StateClient:
                 page = await self.ask({"id": key, "page": number})
                 parts += page["parts"]
             try:
-                return LiveSession(bound, decode(name, parts), short, pending)
+                return LiveSession(bound, decode_session(name, parts), short, pending)
             except (ValueError, KeyError, TypeError, IndexError):
                 return LiveSession(bound, None, short, pending)
 

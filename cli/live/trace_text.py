@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from cli.common import text
-from eventstore.format.events import UnreadableEvent, parse_event
-from eventstore.format.positions import Position, format_position
+from eventstore.format import Position, UnreadableEvent, format_position, parse_event
 from projections.replay import Published, words
 
 Line = Mapping[str, Any]

@@ -18,26 +18,35 @@ from cli.common import Address
 from cli.settings import ConfigError, Settings, probe
 from eventstore.datadir import DataDir
 from eventstore.errors import BadNatsOptions, LostLog
-from eventstore.format.record_size import AROUND, LEAST, STORED_MOST, largest_packet, largest_record
-from eventstore.log.jetstream_log import EventLog
-from eventstore.log.keyed_store import KeyedStore
-from eventstore.log.watermark import Watermark
-from eventstore.nats.connection import (
+from eventstore.format import (
+    LEAST_RECORD,
+    RECORD_OVERHEAD,
+    STORED_MOST,
+    largest_packet,
+    largest_record,
+)
+from eventstore.log import EventLog, KeyedStore, Watermark
+from eventstore.nats import (
     ConnectionOptions,
+    DirectClient,
     check_access,
     check_jetstream,
     check_server,
+    claim_node,
     connect,
     disconnect,
     ensure_stream,
 )
-from eventstore.nats.direct_client import PromptClient
-from eventstore.nats.node_claim import claim
-from eventstore.server.client_server import ClientServer
-from eventstore.server.client_tls import ServerTls
-from eventstore.server.disk_recovery import EmbeddedRemedy
-from eventstore.server.embedded import DEFAULT_MAX_PAYLOAD, EmbeddedServer
-from eventstore.server.users_file import NatsUser, read_users, readable_by_others
+from eventstore.server import (
+    DEFAULT_MAX_PAYLOAD,
+    ClientServer,
+    DiskRecovery,
+    EmbeddedServer,
+    NatsUser,
+    TlsFiles,
+    read_users,
+    readable_by_others,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -59,7 +68,7 @@ class Store:
     """Whether an acknowledged message is known to be on disk."""
     largest: int
     """The largest record that the log takes, bytes."""
-    client: PromptClient
+    client: DirectClient
     """The connection that keeps the log."""
     bridge: ConnectionOptions | None
     """How the bridge connects; None: it is off, or there is no NATS for clients."""
@@ -105,7 +114,7 @@ def _asked(settings: Settings) -> Iterator[tuple[str, int]]:
 
 def _or_raise(settings: Settings, largest: int) -> str:
     """Return what else helps: nothing, if the bound is that of JetStream's file store."""
-    if settings.nats_url is None or largest >= STORED_MOST - AROUND:
+    if settings.nats_url is None or largest >= STORED_MOST - RECORD_OVERHEAD:
         return ""
     return (
         f", or raise max_payload of the NATS server, or max_msg_size of the stream: messages of "
@@ -141,15 +150,15 @@ async def open_store(
 
     client = await _connect(stack, access, connection_lost)
     max_payload = check_server(client)
-    if max_payload < LEAST:
+    if max_payload < LEAST_RECORD:
         raise BadNatsOptions(
             f"max_payload of the NATS server at {access.where} is {max_payload} bytes, the log "
-            f"needs {LEAST}, its default: raise it there"
+            f"needs {LEAST_RECORD}, its default: raise it there"
         )
     await check_jetstream(client)
     node = datadir.node()
     if server is None:
-        await claim(client, node, access.where)
+        await claim_node(client, node, access.where)
     stream, subject = f"FOLDMQ_LOG_{node}", f"foldmq.log.{node}"
     watermark = Watermark(datadir.path / "log.mark", stream)
     stored = server is not None and stream in server.stored_streams()
@@ -178,7 +187,7 @@ async def open_store(
         subject,
         projections=projections,
         watermark=watermark,
-        remedy=EmbeddedRemedy(server, datadir) if server is not None else None,
+        recovery=DiskRecovery(server, datadir) if server is not None else None,
         max_msg_size=state.max_msg_size,
         refused=refused,
     )
@@ -225,7 +234,7 @@ async def answer_requests(
 
 async def _connect(
     stack: contextlib.AsyncExitStack, access: ConnectionOptions, on_lost: Callable[[], object]
-) -> PromptClient:
+) -> DirectClient:
     # nats-py also tells of connections that never were, and of our own end.
     in_service = False
 
@@ -270,7 +279,7 @@ async def _start_for_clients(
     settings: Settings,
     datadir: DataDir,
     users: tuple[NatsUser, ...],
-    tls: ServerTls | None,
+    tls: TlsFiles | None,
 ) -> ClientServer | None:
     place = settings.nats_listen
     if place is None:
@@ -280,7 +289,7 @@ async def _start_for_clients(
         place.host,
         place.port,
         users=users,
-        confidant=settings.auth_nats_user,
+        callout_user=settings.auth_nats_user,
         tls=tls,
         max_payload=max(DEFAULT_MAX_PAYLOAD, 2 * settings.max_packet_size),
         store=settings.nats_store,
@@ -307,7 +316,7 @@ def nats_users(settings: Settings) -> tuple[NatsUser, ...]:
     return users
 
 
-def nats_tls(settings: Settings) -> ServerTls | None:
+def nats_tls(settings: Settings) -> TlsFiles | None:
     """Return how clients of the embedded NATS speak TLS; None: they do not.
 
     Raises ConfigError for a file with which that cannot be.
@@ -325,7 +334,7 @@ def nats_tls(settings: Settings) -> ServerTls | None:
         make_context(options)
     except TlsConfigError as error:
         raise ConfigError(f"TLS of nats_listen (nats_tls_*): {error}") from None
-    return ServerTls(certificate, key, authorities)
+    return TlsFiles(certificate, key, authorities)
 
 
 def check_files(settings: Settings) -> None:

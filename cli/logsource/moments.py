@@ -7,9 +7,8 @@ from datetime import UTC, datetime
 
 from cli.common import escaped, seconds
 from eventstore.errors import UsageError
-from eventstore.format.moments import Moment
-from eventstore.format.moments import parse_moment as parse
-from eventstore.format.positions import index_of, sequence_of
+from eventstore.format import Moment, index_of, sequence_of
+from eventstore.format import parse_moment as parse
 from eventstore.reading import LogPoint, LogSource, last_until, time_of
 
 _TIME_OF_DAY = re.compile(r"([0-9]{1,2}):([0-9]{2})(?::([0-9]{2})(?:\.[0-9]+)?)?")

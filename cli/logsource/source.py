@@ -9,7 +9,7 @@ from cli.logsource.log_store import foreign_access
 from cli.logsource.source_flags import SourceFlags
 from cli.settings import Settings, load
 from eventstore.errors import UsageError
-from eventstore.nats.discovery import PREFIX
+from eventstore.nats import LOG_STREAM_PREFIX
 from eventstore.reading import LogLocation, LogSource, open_directory, stream_of
 
 _LISTED = 10
@@ -64,7 +64,7 @@ def named_stream(flags: SourceFlags) -> str | None:
     """Return the stream that the flags name, None: none. Raises UsageError."""
     if flags.stream is not None and flags.node is not None:
         raise UsageError("--node and --stream exclude each other: give one")
-    stream = flags.stream if flags.node is None else PREFIX + flags.node
+    stream = flags.stream if flags.node is None else LOG_STREAM_PREFIX + flags.node
     if stream is not None and (not stream.isprintable() or any(bad in stream for bad in " .*>/\\")):
         raise UsageError(f"not the name of a node or stream: {stream!r}")
     return stream
@@ -72,7 +72,7 @@ def named_stream(flags: SourceFlags) -> str | None:
 
 def _only(streams: list[str], where: str) -> str:
     if len(streams) > 1:
-        nodes = ", ".join(stream.removeprefix(PREFIX) for stream in streams[:_LISTED])
+        nodes = ", ".join(stream.removeprefix(LOG_STREAM_PREFIX) for stream in streams[:_LISTED])
         more = ", ..." if len(streams) > _LISTED else ""
         raise UsageError(f"{where} has {len(streams)} logs: give --node, one of {nodes}{more}")
     return streams[0]

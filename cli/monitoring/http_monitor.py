@@ -22,7 +22,7 @@ from aiohttp import web
 from cli.common import Address, Hosts
 from cli.monitoring.prometheus import CONTENT_TYPE, families, process_families, text
 from cli.settings import ListenError, excuse
-from eventstore.shown import escaped
+from eventstore.display import escaped
 from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import typer
 from cli.common import text
 from cli.live import LiveBroker, NoAnswer
 from eventstore.errors import UsageError
-from eventstore.format.positions import format_position
+from eventstore.format import format_position
 
 PORTION = 500
 """Names in one request."""

@@ -19,14 +19,13 @@ from actors.connection.pseudonyms import KEY_SIZE, pseudonym
 from actors.kernel.clock import SystemClock
 from cli.settings import ConfigError
 from eventstore.datadir import DataDir
-from eventstore.nats.connection import PRIVATE
-from eventstore.nats.request_client import Questions
+from eventstore.nats import PRIVATE_PREFIX, RequestClient
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from cli.settings import Settings
-    from eventstore.nats.connection import ConnectionOptions
+    from eventstore.nats import ConnectionOptions
 
 
 PSEUDONYM_KEY = "pseudonym.key"
@@ -80,9 +79,9 @@ class Access:
         )
         # A client that sees a reply subject could answer first: foldmq has an inbox of its own.
         named = dataclasses.replace(
-            self._nats, name=f"foldmq-auth-{self._node}", inbox=f"{PRIVATE}inbox"
+            self._nats, name=f"foldmq-auth-{self._node}", inbox=f"{PRIVATE_PREFIX}inbox"
         )
-        return Callout(options, Questions(named, settings.auth_subject), SystemClock().time_ms)
+        return Callout(options, RequestClient(named, settings.auth_subject), SystemClock().time_ms)
 
 
 def _claimed(settings: Settings) -> bool:

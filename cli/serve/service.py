@@ -33,9 +33,9 @@ from cli.settings import RELOADABLE, ConfigError, Endpoint, Settings, check, loa
 from cli.web import WebPage
 from eventstore.datadir import DataDir
 from eventstore.errors import RecordTooLarge
-from eventstore.format.record_size import LEAST, largest_packet
+from eventstore.format import LEAST_RECORD, largest_packet
 from protocol.errors import FoldmqError
-from protocol.nats.mapping import Mapping, parse_users
+from protocol.nats import Mapping, parse_users
 
 if TYPE_CHECKING:
     from actors.authn.chain import AuthenticatorChain
@@ -83,7 +83,7 @@ def run(flags: dict[str, object], config: Path | None) -> None:
         try:
             runner.run(Service(settings, reread, _refused_before()).run())
         except RecordTooLarge as error:
-            if error.size <= LEAST:
+            if error.size <= LEAST_RECORD:
                 raise
             refused = error
         else:
@@ -225,7 +225,7 @@ class Service:
         Access(settings, "", None).authenticator(settings).close()
         check_files(settings)
         datadir = stack.enter_context(DataDir(settings.data_dir))
-        for line in datadir.mended:
+        for line in datadir.narrowed:
             log.warning(line)
         self._node = datadir.node()
         store = await open_store(stack, settings, datadir, self._refused)

@@ -9,8 +9,8 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic_settings import NoDecode
 
 from cli.settings.setting_types import several
-from eventstore.shown import escaped
-from protocol.nats.mapping import Mapping, parse_users
+from eventstore.display import escaped
+from protocol.nats import Mapping, parse_users
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,7 +12,7 @@ from pydantic_settings import NoDecode
 from cli.common import Address
 from cli.settings.endpoints import Endpoint, endpoint
 from cli.settings.setting_types import ExpandedPath, several
-from eventstore.shown import escaped
+from eventstore.display import escaped
 
 if TYPE_CHECKING:
     from cli.settings.settings import Settings

@@ -8,7 +8,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic_settings import NoDecode
 
 from cli.common import Address, address, seconds, size
-from eventstore.paths import NoHome, expanded
+from eventstore.paths import NoHome, expand_home
 
 # What switches a listener off.
 OFF = "off"
@@ -37,7 +37,7 @@ def _host(value: object) -> str:
 
 def _expanded(path: Path) -> Path:
     try:
-        return expanded(path)
+        return expand_home(path)
     except NoHome:
         raise ValueError("no such home directory is known here") from None
 

@@ -43,8 +43,8 @@ from cli.settings.setting_types import (
     Size,
     SyncOrSeconds,
 )
-from eventstore.paths import NoHome, expanded
-from eventstore.shown import escaped
+from eventstore.display import escaped
+from eventstore.paths import NoHome, expand_home
 from protocol.errors import FoldmqError
 
 PREFIX = "FOLDMQ_"
@@ -437,7 +437,7 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, object]:
 
 def _from_file(path: Path) -> dict[str, object]:
     try:
-        with expanded(path).open("rb") as file:
+        with expand_home(path).open("rb") as file:
             values = tomllib.load(file)
     except NoHome as error:
         raise ConfigError(str(error)) from None

@@ -12,8 +12,7 @@ from cli.operator import by
 from cli.sparkjobs.job_runner import Job, run, write
 from cli.sparkjobs.log_location import Found, absolute
 from cli.sparkjobs.spark_flags import SparkFlags
-from eventstore.nats.connection import disconnect
-from eventstore.nats.discovery import PREFIX
+from eventstore.nats import LOG_STREAM_PREFIX, disconnect
 from protocol.errors import FoldmqError
 from spark.archiving import PendingArchive, archive_one, archived_extent, plan_archive
 from spark.storage import ArchiveExtent, NatsAccess
@@ -32,7 +31,7 @@ class Brokers:
 
         Raises NoLiveBroker when there is none, NoAnswer, or Refused with its sentence.
         """
-        node = archived.stream.removeprefix(PREFIX)
+        node = archived.stream.removeprefix(LOG_STREAM_PREFIX)
         if not self._live or node == archived.stream:
             raise NoLiveBroker(f"no broker runs on {self._where}")
         asyncio.run(self._tell(node, archived))

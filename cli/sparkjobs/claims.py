@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from cli.common import progress, text
 from cli.live import NoBroker, NoLiveBroker, StateClient
 from cli.sparkjobs.log_location import Found
-from eventstore.format.positions import Position, position
+from eventstore.format import Position, position
 from eventstore.reading import LogSource
 from projections.comparison import LiveState, ProjectionReader, StoredItem, StoredProjections
 from spark.audit.facts import ALL_CLAIM as ALL

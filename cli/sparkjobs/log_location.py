@@ -13,9 +13,9 @@ from cli.logsource import cut_off, find_location, named_stream, point_at, say
 from cli.settings import Settings, load
 from cli.sparkjobs.spark_flags import MASTER, SparkFlags
 from eventstore.errors import CutOff, UsageError
-from eventstore.format.moments import Moment
-from eventstore.nats.connection import ConnectionOptions
-from eventstore.paths import expanded
+from eventstore.format import Moment
+from eventstore.nats import ConnectionOptions
+from eventstore.paths import expand_home
 from eventstore.reading import LogLocation, LogSource
 from spark.datasource import SourceOptions, find_in_archive, join_with_archive, plan_ranges
 from spark.runtime import is_local, is_submitted
@@ -83,7 +83,7 @@ def absolute(path: str) -> str:
 
     Raises NoHome, or UsageError for a name that Spark cannot be told.
     """
-    place = path if "://" in path else str(expanded(path).absolute())
+    place = path if "://" in path else str(expand_home(path).absolute())
     try:
         place.encode()
     except UnicodeEncodeError:

@@ -25,7 +25,7 @@ from cli.common import Column, Table, text
 from cli.sparkjobs.job_runner import Job, write
 from cli.sparkjobs.log_location import absolute
 from eventstore.errors import UsageError
-from eventstore.format.positions import (
+from eventstore.format import (
     INDEX_BITS,
     MAX_INDEX,
     Position,

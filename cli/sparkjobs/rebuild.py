@@ -10,7 +10,7 @@ from cli.logsource import parse_moment
 from cli.sparkjobs.job_runner import Job, nothing, run
 from cli.sparkjobs.output import as_of, put, target
 from cli.sparkjobs.spark_flags import SparkFlags
-from eventstore.format.positions import format_position
+from eventstore.format import format_position
 from spark.rebuild import rebuild
 
 _PAYLOAD_LIMIT = 40

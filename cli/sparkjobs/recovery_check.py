@@ -6,7 +6,7 @@ from cli.common import text
 from cli.sparkjobs.claims import Claims, of_brokers, of_nobody
 from cli.sparkjobs.job_runner import Job, run, write
 from cli.sparkjobs.spark_flags import SparkFlags
-from eventstore.format.positions import format_position
+from eventstore.format import format_position
 from spark.recovery import BrokerStart, NodeRecovery, RecoveryOutcome, recovery_check
 
 _LISTED = 20

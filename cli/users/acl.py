@@ -12,7 +12,7 @@ from actors.authz.rules import Explanation, Permissions, Rule
 from cli.common import text
 from cli.settings import settings
 from eventstore.errors import UsageError
-from protocol.mqtt.topics import (
+from protocol.mqtt import (
     TopicError,
     is_reserved_filter,
     is_reserved_topic,

@@ -19,7 +19,7 @@ import structlog
 from cli.common import Address
 from cli.settings import PREFIX, ListenError, Settings, bind, excuse
 from cli.web.auth import TOKEN_FILE, TokenError, find_token
-from eventstore.server.process import end_process
+from eventstore.server import end_process
 
 if TYPE_CHECKING:
     import socket

@@ -3,7 +3,7 @@
 Nearly all events of a log are of a few types and exactly as today's foldmq writes them. What is
 so, to the types of all values, is told by a few comparisons and built at once, in a third of the
 time. Anything else is left to ``parse_event``, which says what an event must be: where
-:func:`frequent` gives an event, ``parse_event`` gives an equal one.
+:func:`parse_frequent` gives an event, ``parse_event`` gives an equal one.
 
 The lists of an event are those of the JSON object, not copies.
 """
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def frequent(raw: dict[str, Any]) -> Event | None:
+def parse_frequent(raw: dict[str, Any]) -> Event | None:
     """Return the event that a JSON object of the log stands for; None: ask ``parse_event``."""
     try:
         read, version = _READERS[raw["e"]]

@@ -4,7 +4,7 @@ JetStream bounds a message in three places: the server (``max_payload``, headers
 stream (``max_msg_size``, the same), and the file store, which takes 32 MiB with all that it writes
 around a message. The smallest of them bounds a record, and so an event with its payloads.
 
-Every event that holds no payload fits into :data:`LEAST` bytes, however long the names in it are:
+Every event that holds no payload fits into :data:`LEAST_RECORD` bytes, however long the names in it are:
 what could grow beyond that is spread over several events. An event with the payload of one message
 fits if :data:`NAMES` bytes are left beside the payload.
 """
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Final
 
-LEAST: Final = 1024 * 1024
+LEAST_RECORD: Final = 1024 * 1024
 """Bytes that a record must be able to have: the default of NATS's ``max_payload``."""
 
 STORED_MOST: Final = 32 * 1024 * 1024
@@ -23,9 +23,9 @@ _ADDED = 64
 
 HEADERS: Final = 256
 """Bytes of a record's NATS headers at most."""
-STORED_AROUND: Final = 220
+STORED_OVERHEAD: Final = 220
 """Bytes that JetStream stores around a record, its headers included, about."""
-AROUND: Final = 1024
+RECORD_OVERHEAD: Final = 1024
 """Bytes that a record and its NATS headers add to its events at most."""
 
 ENTRIES_AT_ONCE: Final = 4096
@@ -51,7 +51,7 @@ def largest_record(max_payload: int, subject: str, max_msg_size: int = -1, refus
     largest = min(max_payload, stored)
     if max_msg_size > 0:
         largest = min(largest, max_msg_size)
-    return max(LEAST, refused // 2) if 0 < refused <= largest else largest
+    return max(LEAST_RECORD, refused // 2) if 0 < refused <= largest else largest
 
 
 def largest_packet(record: int) -> int:

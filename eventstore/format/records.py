@@ -42,7 +42,7 @@ from eventstore.format.events import (
     entries,
     parse_event,
 )
-from eventstore.format.fast_parse import frequent
+from eventstore.format.fast_parse import parse_frequent
 from eventstore.format.turn_events import expanded
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ class Record:
         """
         index = 0
         for raw in self.raw_events:
-            event = frequent(raw)
+            event = parse_frequent(raw)
             if event is None:
                 try:
                     event = parse_event(raw)

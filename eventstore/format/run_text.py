@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from eventstore.display import clock
 from eventstore.format.positions import Position, Run, format_position
-from eventstore.shown import clock
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -20,7 +20,7 @@ def several(items: Iterable[str], total: int) -> str:
     return ", ".join(shown) + (f" and {more:,} more" if more > 0 else "")
 
 
-def numbers(runs: list[Run]) -> str:
+def packet_ids_text(runs: list[Run]) -> str:
     """Return packet identifiers: ``7`` or ``1-128``."""
     return several(map(_number_run, runs), len(runs))
 
@@ -33,8 +33,8 @@ def _number_run(run: Run) -> str:
     return f"{first}-{last}" + (f" by {step}" if step != 1 else "")
 
 
-def positions(runs: list[Run]) -> str:
-    """Return positions: ``5.0`` or ``5.0-5.127``."""
+def positions_text(runs: list[Run]) -> str:
+    """Return positions_text: ``5.0`` or ``5.0-5.127``."""
     return several(map(_position_run, runs), len(runs))
 
 

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from eventstore.format.records import Record
 
 
-class Turns:
+class TurnAssembler:
     """Holds the parts of a turn back until its last one is there.
 
     A reader that begins in the middle of a log passes ``anywhere``: parts whose first one lies

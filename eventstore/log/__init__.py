@@ -1,1 +1,119 @@
-"""The log in JetStream: journal, writer and reader, message store, watermark and salvage."""
+"""The log in JetStream, and what is kept beside it.
+
+``Journal`` commits in groups and releases what waits for the disk. ``EventLog`` is the stream of
+one node, ``MessageStore`` the published messages by position, ``KeyedStore`` the stream that keeps
+the projections, ``Watermark`` a note of how far the log reached. ``salvage`` copies the intact part
+of a damaged log. Loaded lazily: a tool that reads the log needs none of the rest.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from eventstore.log.damaged_log import SalvageResult, SessionNeeds, salvage
+    from eventstore.log.jetstream_log import (
+        EventLog,
+        LogTail,
+        LogWriter,
+        StoreRecovery,
+        read_records,
+        read_some,
+        read_stored,
+        read_tail,
+    )
+    from eventstore.log.journal import (
+        ENTRY_BYTES,
+        Clock,
+        GatedOutput,
+        Journal,
+        OutputSink,
+        PendingRecord,
+        RecordStore,
+    )
+    from eventstore.log.journal_stats import Histogram, JournalStats
+    from eventstore.log.keyed_store import KeyedStore
+    from eventstore.log.log_start import (
+        LostBeginning,
+        RecordedCut,
+        check_beginning,
+        check_first,
+        find_cut,
+    )
+    from eventstore.log.message_store import Message, MessageStore, StoredMessages, messages_of
+    from eventstore.log.watermark import Watermark
+
+__all__ = [
+    "ENTRY_BYTES",
+    "Clock",
+    "EventLog",
+    "GatedOutput",
+    "Histogram",
+    "Journal",
+    "JournalStats",
+    "KeyedStore",
+    "LogTail",
+    "LogWriter",
+    "LostBeginning",
+    "Message",
+    "MessageStore",
+    "OutputSink",
+    "PendingRecord",
+    "RecordStore",
+    "RecordedCut",
+    "SalvageResult",
+    "SessionNeeds",
+    "StoreRecovery",
+    "StoredMessages",
+    "Watermark",
+    "check_beginning",
+    "check_first",
+    "find_cut",
+    "messages_of",
+    "read_records",
+    "read_some",
+    "read_stored",
+    "read_tail",
+    "salvage",
+]
+
+_MODULE_OF = {
+    "SalvageResult": "damaged_log",
+    "SessionNeeds": "damaged_log",
+    "salvage": "damaged_log",
+    "EventLog": "jetstream_log",
+    "LogTail": "jetstream_log",
+    "LogWriter": "jetstream_log",
+    "StoreRecovery": "jetstream_log",
+    "read_records": "jetstream_log",
+    "read_some": "jetstream_log",
+    "read_stored": "jetstream_log",
+    "read_tail": "jetstream_log",
+    "ENTRY_BYTES": "journal",
+    "Clock": "journal",
+    "GatedOutput": "journal",
+    "Journal": "journal",
+    "OutputSink": "journal",
+    "PendingRecord": "journal",
+    "RecordStore": "journal",
+    "Histogram": "journal_stats",
+    "JournalStats": "journal_stats",
+    "KeyedStore": "keyed_store",
+    "LostBeginning": "log_start",
+    "RecordedCut": "log_start",
+    "check_beginning": "log_start",
+    "check_first": "log_start",
+    "find_cut": "log_start",
+    "Message": "message_store",
+    "MessageStore": "message_store",
+    "StoredMessages": "message_store",
+    "messages_of": "message_store",
+    "Watermark": "watermark",
+}
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        """Load the module of a public name when it is first asked for."""
+        if name not in _MODULE_OF:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)

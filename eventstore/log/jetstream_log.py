@@ -28,8 +28,17 @@ from eventstore.errors import (
     NatsUnavailable,
     RecordTooLarge,
 )
-from eventstore.format.record_size import AROUND, HEADERS, LEAST, largest_record
-from eventstore.format.records import GENESIS, Record, decode_record, link_of, previous_of
+from eventstore.format import (
+    GENESIS,
+    HEADERS,
+    LEAST_RECORD,
+    RECORD_OVERHEAD,
+    Record,
+    decode_record,
+    largest_record,
+    link_of,
+    previous_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Iterator
@@ -37,10 +46,10 @@ if TYPE_CHECKING:
     from nats.aio.client import Client
     from nats.aio.msg import Msg
 
-    from eventstore.log.journal import Clock, Journal, Pending
+    from eventstore.log.journal import Clock, Journal, PendingRecord
     from eventstore.log.keyed_store import KeyedStore
     from eventstore.log.watermark import Watermark
-    from eventstore.nats.direct_client import PromptClient
+    from eventstore.nats import DirectClient
 
 _log = structlog.get_logger("foldmq")
 
@@ -82,7 +91,7 @@ class LogUnavailable(NatsUnavailable):
 
 
 @contextlib.contextmanager
-def asking(stream: str) -> Iterator[None]:
+def sending(stream: str) -> Iterator[None]:
     """Raise LogUnavailable when the connection does not take what is to be sent."""
     try:
         yield
@@ -106,7 +115,7 @@ async def read_tail(
     there is no such stream, CorruptLog when it is empty but was not, or the last record is bad.
     """
     body = {"last_by_subj": subject}
-    answer = await ask(nc, stream, f"STREAM.MSG.GET.{stream}", body, timeout)
+    answer = await request_stream(nc, stream, f"STREAM.MSG.GET.{stream}", body, timeout)
     if "error" not in answer:
         sequence = answer["message"]["seq"]
     else:  # there is none, or JetStream cannot read it
@@ -138,10 +147,10 @@ async def read_info(
     timeout: float = _READ_TIMEOUT,  # noqa: ASYNC109 - of one request
 ) -> dict[str, Any]:
     """Return the configuration and the state of a stream. Raises as :func:`read_tail`."""
-    return await ask(nc, stream, f"STREAM.INFO.{stream}", None, timeout)
+    return await request_stream(nc, stream, f"STREAM.INFO.{stream}", None, timeout)
 
 
-async def ask(
+async def request_stream(
     nc: Client, stream: str, method: str, body: dict[str, Any] | None, seconds: float
 ) -> dict[str, Any]:
     """Return JetStream's answer; an error in it says that there is no such message.
@@ -200,7 +209,7 @@ class _BatchReader:
     async def read(self, first: int, last: int) -> AsyncIterator[tuple[int, bytes]]:
         """Yield (sequence, data) of what is stored between two sequences, both included."""
         inbox = self._nc.new_inbox()
-        with asking(self._stream):
+        with sending(self._stream):
             subscription = await self._nc.subscribe(
                 inbox, cb=self._on_message, pending_msgs_limit=0, pending_bytes_limit=0
             )
@@ -216,7 +225,7 @@ class _BatchReader:
                         "next_by_subj": ">",
                     }
                 )
-                with asking(self._stream):
+                with sending(self._stream):
                     await self._nc.publish(_direct(self._stream), body, reply=inbox)
                 before = position
                 while (status := _status(message := await self._next())) is None:
@@ -284,16 +293,16 @@ async def read_some(nc: Client, stream: str, sequences: Iterable[int]) -> list[R
     return list(records.values())
 
 
-class Remedy(Protocol):
+class StoreRecovery(Protocol):
     """What knows why the server does not store, and perhaps helps."""
 
-    def complaint(self) -> str | None:
+    def problem(self) -> str | None:
         """Return why nothing can be stored at present, None when nothing is known."""
 
-    async def heal(self) -> None:
+    async def restart(self) -> None:
         """Do what can be done; raise NatsUnavailable when there is only waiting."""
 
-    async def confirm(self) -> None:
+    async def sync(self) -> None:
         """Make what the stream holds durable; raise an EventStoreError when that fails."""
 
 
@@ -306,12 +315,12 @@ class LogWriter:
 
     def __init__(
         self,
-        nc: PromptClient,
+        nc: DirectClient,
         stream: str,
         subject: str,
         clock: Clock,
         on_fatal: Callable[[EventStoreError], None],
-        remedy: Remedy | None = None,
+        recovery: StoreRecovery | None = None,
         max_msg_size: int = -1,
         refused: int = 0,
     ) -> None:
@@ -320,7 +329,7 @@ class LogWriter:
         self._subject = subject
         self._clock = clock
         self._on_fatal = on_fatal
-        self._remedy = remedy
+        self._recovery = recovery
         self._journal: Journal | None = None
         self._attempt = 0
         self._inbox = ""
@@ -332,11 +341,11 @@ class LogWriter:
         self._stream_most = max_msg_size
         """The stream's max_msg_size when it was last asked for."""
         self._refused = refused
-        self._least = LEAST
+        self._least = LEAST_RECORD
         self._max_record = 0
-        self.trouble: str | None = None
+        self.outage: str | None = None
         """Why nothing can be appended at present; None when all is well."""
-        self.trouble_since = 0.0
+        self.outage_since = 0.0
         """Monotonic time at which the trouble began."""
         self.first = 1
         """Stream sequence at which the log may begin, and not later."""
@@ -346,8 +355,8 @@ class LogWriter:
         self._journal = journal
         self._max_record = journal.max_record
         largest = self._largest()
-        self._least = min(largest, LEAST)
-        journal.max_event = largest - AROUND
+        self._least = min(largest, LEAST_RECORD)
+        journal.max_event = largest - RECORD_OVERHEAD
         journal.max_record = min(self._max_record, largest // 2)
         self._inbox = self._nc.new_inbox()
         await self._nc.listen(f"{self._inbox}.*.*", self._on_reply)
@@ -366,9 +375,9 @@ class LogWriter:
         when it is to be stored.
         """
         largest = max(self._largest(), self._least)
-        if largest - AROUND != journal.max_event:
+        if largest - RECORD_OVERHEAD != journal.max_event:
             _log.warning("largest record changed: NATS takes another size now", bytes=largest)
-            journal.max_event = largest - AROUND
+            journal.max_event = largest - RECORD_OVERHEAD
             journal.max_record = min(self._max_record, largest // 2)
 
     async def stop(self) -> None:
@@ -379,7 +388,7 @@ class LogWriter:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def send(self, record: Pending) -> None:
+    def send(self, record: PendingRecord) -> None:
         """Append a record. While in trouble it is kept: what is pending is sent again after."""
         record.sent_at = self._clock.monotonic()
         if self._recovering is None and not self._lost:
@@ -394,13 +403,13 @@ class LogWriter:
                 headers=self._fence(record),
             )
             if not sent:
-                self.disturb("NATS takes nothing")
+                self.recover("NATS takes nothing")
 
-    def disturb(self, reason: str) -> None:
+    def recover(self, reason: str) -> None:
         """Take note that something went wrong (also: that the connection was lost)."""
-        if self.trouble is None:
-            self.trouble = reason
-            self.trouble_since = self._clock.monotonic()
+        if self.outage is None:
+            self.outage = reason
+            self.outage_since = self._clock.monotonic()
         if self._recovering is None and not self._stopped and not self._lost:
             self._recovering = asyncio.create_task(self._recover(), name="log recovery")
             self._recovering.add_done_callback(self._ended)
@@ -411,7 +420,7 @@ class LogWriter:
             _log.error("log writer failed", part=task.get_name(), exc_info=error)
             self._on_fatal(EventStoreError(f"the {task.get_name()} failed: {error}"))
 
-    def _fence(self, record: Pending) -> dict[str, str]:
+    def _fence(self, record: PendingRecord) -> dict[str, str]:
         """Return what lets JetStream store a record at its place only, and once.
 
         A record that follows one which is on its way names that one too: should another writer
@@ -440,7 +449,7 @@ class LogWriter:
             if code == _OVER_STREAM or (code == _NOT_STORED and _TOO_LARGE in what):
                 self._too_large(int(sequence), what)
         if int(attempt) == self._attempt:
-            self.disturb(failure)
+            self.recover(failure)
 
     def _too_large(self, sequence: int, what: str) -> None:
         """Give up when a record that is to be stored will never be."""
@@ -449,15 +458,15 @@ class LogWriter:
                 self._fail(RecordTooLarge(self._stream, len(record.data), what))
 
     def _committed(self, sequence: int) -> None:
-        if self._recovering is None and self.trouble is not None:
+        if self._recovering is None and self.outage is not None:
             _log.info("log is written again", outage_s=round(self._trouble_age(), 1))
-            self.trouble = None
+            self.outage = None
             self._told.clear()
         if self._journal is not None:
             self._journal.committed(sequence)
 
     def _trouble_age(self) -> float:
-        return self._clock.monotonic() - self.trouble_since
+        return self._clock.monotonic() - self.outage_since
 
     async def _watch(self) -> None:
         """Look for appends that were never answered, and for what would make them so."""
@@ -473,15 +482,15 @@ class LogWriter:
                 await self._inspect(self._journal)
                 inspected = self._clock.monotonic()
                 continue
-            complaint = self._remedy.complaint() if self._remedy is not None else None
+            complaint = self._recovery.problem() if self._recovery is not None else None
             if complaint is not None:
-                self.disturb(complaint)
+                self.recover(complaint)
                 continue
             pending = self._journal.pending
             if pending and pending[0].sent_at:
                 age = self._clock.monotonic() - pending[0].sent_at
                 if age > ACK_TIMEOUT:
-                    self.disturb(f"no answer from JetStream for more than {ACK_TIMEOUT:g} s")
+                    self.recover(f"no answer from JetStream for more than {ACK_TIMEOUT:g} s")
 
     def _why_closed(self) -> EventStoreError:
         """Return why the connection was closed for good."""
@@ -528,8 +537,8 @@ class LogWriter:
         patience = _ALIGN_TIMEOUT
         while True:
             try:
-                if self._remedy is not None:
-                    await self._remedy.heal()
+                if self._recovery is not None:
+                    await self._recovery.restart()
                 await self._align(patience)
             except NatsUnavailable as error:
                 self._note(str(error))
@@ -556,13 +565,13 @@ class LogWriter:
     def _note(self, reason: str) -> None:
         """Keep the latest reason; log it when it is another one."""
         if self._nc.is_connected:
-            self.trouble = reason
+            self.outage = reason
             self._tell()
 
     def _tell(self) -> None:
-        if self.trouble is not None and self.trouble not in self._told:
-            self._told.add(self.trouble)
-            _log.warning("log cannot be written", reason=self.trouble)
+        if self.outage is not None and self.outage not in self._told:
+            self._told.add(self.outage)
+            _log.warning("log cannot be written", reason=self.outage)
 
     async def _align(self, seconds: float) -> None:
         journal = self._journal
@@ -581,8 +590,8 @@ class LogWriter:
         if tail.sequence > durable:
             if pending.get(tail.sequence) != tail.link:
                 raise Fenced(self._stream, durable, tail.sequence)
-            if self._remedy is not None:  # it was written, but perhaps not synced
-                await self._remedy.confirm()
+            if self._recovery is not None:  # it was written, but perhaps not synced
+                await self._recovery.sync()
             journal.committed(tail.sequence)
 
 
@@ -591,13 +600,13 @@ class EventLog:
 
     def __init__(
         self,
-        nc: PromptClient,
+        nc: DirectClient,
         stream: str,
         subject: str,
         *,
         projections: KeyedStore,
         watermark: Watermark | None = None,
-        remedy: Remedy | None = None,
+        recovery: StoreRecovery | None = None,
         max_msg_size: int = -1,
         refused: int = 0,
     ) -> None:
@@ -607,7 +616,7 @@ class EventLog:
         self._nc = nc
         self._stream = stream
         self._subject = subject
-        self._remedy = remedy
+        self._recovery = recovery
         self._writer: LogWriter | None = None
         self.first = 1
         """Stream sequence with which the log begins; known after :meth:`tail`."""
@@ -629,7 +638,7 @@ class EventLog:
 
     async def size(self) -> int:
         """Return the bytes that the log takes in the stream."""
-        answer = await ask(
+        answer = await request_stream(
             self._nc, self._stream, f"STREAM.INFO.{self._stream}", None, _READ_TIMEOUT
         )
         return int(answer["state"]["bytes"])
@@ -641,7 +650,7 @@ class EventLog:
         """
         if self._writer is not None:
             self._writer.first = max(self._writer.first, first)
-        await ask(
+        await request_stream(
             self._nc, self._stream, f"STREAM.PURGE.{self._stream}", {"seq": first}, _READ_TIMEOUT
         )
         self.first = max(self.first, first)
@@ -662,7 +671,7 @@ class EventLog:
             self._subject,
             clock,
             on_fatal,
-            self._remedy,
+            self._recovery,
             self._max_msg_size,
             self._refused,
         )
@@ -672,4 +681,4 @@ class EventLog:
     def connection_lost(self) -> None:
         """Take note that the connection to NATS was lost: what was on its way may be too."""
         if self._writer is not None:
-            self._writer.disturb("connection to NATS lost")
+            self._writer.recover("connection to NATS lost")

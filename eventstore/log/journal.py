@@ -4,14 +4,14 @@ All events decided in one turn of the event loop go into one record. While a bou
 records is on its way to JetStream, the next turns' events gather in the open record: the busier
 the broker, the larger its records, and the fewer syncs an event costs.
 
-What depends on events is handed over with :meth:`Journal.after` as an *effect*: bytes for a sink
+What depends on events is handed over with :meth:`Journal.send_when_durable` as an *effect*: bytes for a sink
 (a connection). The gate releases a turn's effects when the last record of that turn is on disk,
 in the order in which they were handed over. Nothing else ever acknowledges anything.
 
 A sink that waits for such an effect (its CONNACK, its SUBACK) can be held: what would pass the
-gate freely (QoS 0) is then put behind that effect, see :meth:`Journal.pass_or_follow`.
+gate freely (QoS 0) is then put behind that effect, see :meth:`Journal.send_unlogged`.
 
-The journal does no I/O: a :class:`Store` appends records and calls back. A retried append is
+The journal does no I/O: a :class:`RecordStore` appends records and calls back. A retried append is
 safe, since each names the sequence it must be stored under. When an append fails in whatever
 way, the store brings the pending records in line with the stream (``resend``).
 """
@@ -26,7 +26,10 @@ import orjson
 import structlog
 
 from eventstore.errors import EventTooLarge
-from eventstore.format.events import (
+from eventstore.format import (
+    ESCAPED,
+    INDEX_BITS,
+    MAX_INDEX,
     Acked,
     Completed,
     Delivered,
@@ -34,20 +37,18 @@ from eventstore.format.events import (
     LogEvent,
     MessagePublished,
     MessagesCarried,
+    Position,
     Queued,
     Received,
     Released,
     RetainedSnapshot,
-    WillArmed,
-)
-from eventstore.format.positions import INDEX_BITS, MAX_INDEX, Position
-from eventstore.format.record_size import ESCAPED
-from eventstore.format.records import encode_record, link_of
-from eventstore.format.turn_events import (
     TurnAcked,
     TurnDelivered,
     TurnPublished,
     TurnReleased,
+    WillArmed,
+    encode_record,
+    link_of,
 )
 from eventstore.log.journal_stats import JournalStats
 
@@ -66,11 +67,11 @@ ENTRY_BYTES = 48
 """What one entry adds to an event's columns at most: position, packet identifier, size."""
 
 
-class Sink(Protocol):
+class OutputSink(Protocol):
     """Where effects go."""
 
-    hold: Effects | None
-    """The effects that this sink waits for, see :meth:`Journal.pass_or_follow`."""
+    waits_for: GatedOutput | None
+    """The effects that this sink waits for, see :meth:`Journal.send_unlogged`."""
     gated: int
     """Bytes that wait at the gate for this sink; the journal keeps the count."""
 
@@ -84,18 +85,18 @@ class JournalObserver(Protocol):
     def appended(self, event: Event, at: Position, payloads: Sequence[bytes]) -> None:
         """See an event that was appended."""
 
-    def gated(self, sink: Sink, data: bytes) -> None:
+    def gated(self, sink: OutputSink, data: bytes) -> None:
         """See bytes that a sink is to have."""
 
 
-class Effects(dict[Sink, list[bytes]]):
+class GatedOutput(dict[OutputSink, list[bytes]]):
     """The effects of one turn: for each sink its bytes, in order."""
 
     __slots__ = ()
     __hash__ = object.__hash__  # type: ignore[assignment]  # compared by identity only
 
 
-class Pending:
+class PendingRecord:
     """A record that is closed but not known to be on disk."""
 
     __slots__ = ("begun", "data", "effects", "entries", "events", "last", "sent_at", "sequence")
@@ -104,7 +105,7 @@ class Pending:
         self,
         sequence: int,
         data: bytes,
-        effects: list[Effects],
+        effects: list[GatedOutput],
         events: int,
         entries: int,
         *,
@@ -124,10 +125,10 @@ class Pending:
         """Monotonic time of the last attempt, set by the store."""
 
 
-class Store(Protocol):
+class RecordStore(Protocol):
     """What appends records: JetStream, or a simulation."""
 
-    def send(self, record: Pending) -> None:
+    def send(self, record: PendingRecord) -> None:
         """Append a record under its sequence; call ``Journal.committed`` when it is on disk."""
 
 
@@ -153,7 +154,7 @@ class Journal:
 
     def __init__(
         self,
-        store: Store,
+        store: RecordStore,
         clock: Clock,
         *,
         node: str,
@@ -192,14 +193,14 @@ class Journal:
         self._durable = sequence
         self.durable_link = link
         """Link of the last record that is on disk."""
-        self.whole = sequence
+        self.last_complete_turn = sequence
         """Stream sequence of the last record on disk with which a turn ends."""
         self._next = sequence + 1
         self.last: Position = sequence << INDEX_BITS
         """The position of the last entry that was appended; before there is one, of the record
         that the log ended with."""
-        self._sealed: deque[Pending] = deque()
-        self._inflight: deque[Pending] = deque()
+        self._sealed: deque[PendingRecord] = deque()
+        self._inflight: deque[PendingRecord] = deque()
         self._pending_bytes = 0
         self.gated = 0
         """Bytes that wait at the gate for all sinks."""
@@ -210,7 +211,7 @@ class Journal:
         self._in_turn = False
         self._cut = False
         """The turn goes on although the event loop came in between: no record may end here."""
-        self._turn = Effects()
+        self._turn = GatedOutput()
         self._events: list[LogEvent] = []
         self._payloads: list[bytes] = []
         self._payload_bytes = 0
@@ -218,10 +219,10 @@ class Journal:
         self._index = 0
         self._part = 0
         self._begun = 0.0
-        self._effects: list[Effects] = []
-        self._releasing: deque[Effects] = deque()
+        self._effects: list[GatedOutput] = []
+        self._releasing: deque[GatedOutput] = deque()
         """What may leave, of which there was too much for one go; of the first one a part left."""
-        self._left: Iterator[tuple[Sink, list[bytes]]] = iter(())
+        self._left: Iterator[tuple[OutputSink, list[bytes]]] = iter(())
         """What is left of the first one."""
         self.time_ms = 0
         """Time of the record that the last event went into, Unix time in milliseconds."""
@@ -237,17 +238,17 @@ class Journal:
         return self._next if self._events else self._next - 1
 
     @property
-    def here(self) -> Position:
+    def next_position(self) -> Position:
         """The position of the next event, if none of the node's limits close the record first."""
         return self._next << INDEX_BITS | self._index
 
     @property
-    def behind(self) -> tuple[int, bytes] | None:
+    def last_closed(self) -> tuple[int, bytes] | None:
         """Stream sequence and link of the last closed record; None while its turn goes on."""
         return None if self._part or self._cut else (self._next - 1, self._link)
 
     @property
-    def pending(self) -> list[Pending]:
+    def pending(self) -> list[PendingRecord]:
         """The closed records that are not known to be on disk, in order."""
         return [*self._inflight, *self._sealed]
 
@@ -364,7 +365,7 @@ class Journal:
         """Return whether the open record has waited so long that its time is too old."""
         return self._clock.time_ms() - self.time_ms > _STALE_MS
 
-    def after(self, sink: Sink, data: bytes) -> None:
+    def send_when_durable(self, sink: OutputSink, data: bytes) -> None:
         """Let a sink have bytes when all that was appended in this turn is on disk."""
         if self.observer is not None:
             self.observer.gated(sink, data)
@@ -375,22 +376,22 @@ class Journal:
         else:
             chunks.append(data)
 
-    def hold(self, sink: Sink) -> None:
+    def order_behind(self, sink: OutputSink) -> None:
         """Put what the sink is given from now on behind this turn's effects for it."""
-        sink.hold = self._turn
+        sink.waits_for = self._turn
         self._turn.setdefault(sink, [])
 
-    def pass_or_follow(self, sink: Sink, data: bytes) -> None:
+    def send_unlogged(self, sink: OutputSink, data: bytes) -> None:
         """Give a sink bytes that depend on no event: at once, unless it is held."""
         if self.observer is not None:
             self.observer.gated(sink, data)
-        if sink.hold is None:
+        if sink.waits_for is None:
             sink.write(data)
         else:
             self._count(sink, len(data))
-            sink.hold.setdefault(sink, []).append(data)
+            sink.waits_for.setdefault(sink, []).append(data)
 
-    def _count(self, sink: Sink, size: int) -> None:
+    def _count(self, sink: OutputSink, size: int) -> None:
         sink.gated += size
         self.gated += size
 
@@ -402,7 +403,7 @@ class Journal:
         """Close the turn: its events are complete. Send what may be sent."""
         self._in_turn = self._cut = False
         if self._turn:
-            effects, self._turn = self._turn, Effects()
+            effects, self._turn = self._turn, GatedOutput()
             if self._events:
                 self._effects.append(effects)
             elif self._sealed:
@@ -436,7 +437,7 @@ class Journal:
             record = inflight.popleft()
             self._durable = record.sequence
             if record.last:
-                self.whole = record.sequence
+                self.last_complete_turn = record.sequence
             self.durable_link = link_of(record.data)
             self._pending_bytes -= len(record.data)
             self.stats.stored(record.events, record.entries, len(record.data))
@@ -451,7 +452,7 @@ class Journal:
         for record in self._inflight:
             self._store.send(record)
 
-    def _release(self, effects: Effects) -> None:
+    def _release(self, effects: GatedOutput) -> None:
         """Let effects leave, behind those that are leaving."""
         self._releasing.append(effects)
         if len(self._releasing) == 1:
@@ -475,9 +476,9 @@ class Journal:
                 self._left = iter(releasing[0].items())
         self._relieve()
 
-    def _give(self, sink: Sink, chunks: list[bytes], effects: Effects) -> None:
-        if sink.hold is effects:
-            sink.hold = None
+    def _give(self, sink: OutputSink, chunks: list[bytes], effects: GatedOutput) -> None:
+        if sink.waits_for is effects:
+            sink.waits_for = None
         if chunks:
             data = chunks[0] if len(chunks) == 1 else b"".join(chunks)
             self._count(sink, -len(data))
@@ -514,7 +515,7 @@ class Journal:
         If the current turn goes on in the next record, this one is not the ``last`` part: it is
         void until that one is there. The effects of earlier turns that it holds wait as well.
         """
-        effects: list[Effects] = []
+        effects: list[GatedOutput] = []
         if last:
             effects, self._effects = self._effects, effects
         data = encode_record(
@@ -527,7 +528,7 @@ class Journal:
             last=last,
         )
         count = len(self._events)
-        record = Pending(
+        record = PendingRecord(
             self._next, data, effects, count, self._index, last=last, begun=self._begun
         )
         self._sealed.append(record)

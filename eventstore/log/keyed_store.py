@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import nats.errors
 import orjson
 
-from eventstore.errors import EventStoreError, LostLog
-from eventstore.log.jetstream_log import LogUnavailable, ask, asking, read_bounds
+from eventstore.errors import EventStoreError, LogUnavailable, LostLog
+from eventstore.nats import read_bounds, request_stream, sending
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -74,7 +74,9 @@ class KeyedStore:
         try:
             await read_bounds(self._nc, self._stream, _SECONDS)
         except LostLog:
-            await ask(self._nc, self._stream, f"STREAM.CREATE.{self._stream}", config, _SECONDS)
+            await request_stream(
+                self._nc, self._stream, f"STREAM.CREATE.{self._stream}", config, _SECONDS
+            )
 
     async def last(self) -> int:
         """Return the sequence of the last message that was stored."""
@@ -95,12 +97,14 @@ class KeyedStore:
         body = {"stream_name": self._stream, "config": config}
         method = f"CONSUMER.CREATE.{self._stream}.{name}"
         try:
-            left = (await ask(self._nc, self._stream, method, body, _SECONDS))["num_pending"]
+            left = (await request_stream(self._nc, self._stream, method, body, _SECONDS))[
+                "num_pending"
+            ]
         except LostLog:
             return
         arrived: asyncio.Queue[Msg] = asyncio.Queue()
         inbox = self._nc.new_inbox()
-        with asking(self._stream):
+        with sending(self._stream):
             subscription = await self._nc.subscribe(
                 f"{inbox}.*", cb=arrived.put, pending_msgs_limit=0, pending_bytes_limit=0
             )
@@ -109,7 +113,7 @@ class KeyedStore:
             while left:
                 batch, before = min(left, _BATCH), left
                 reply = f"{inbox}.{left}"
-                with asking(self._stream):
+                with sending(self._stream):
                     await self._nc.publish(
                         f"$JS.API.CONSUMER.MSG.NEXT.{self._stream}.{name}",
                         orjson.dumps({"batch": batch, "max_bytes": most, "no_wait": True}),
@@ -128,7 +132,7 @@ class KeyedStore:
             with contextlib.suppress(nats.errors.Error, EventStoreError):
                 await subscription.unsubscribe()
                 method = f"CONSUMER.DELETE.{self._stream}.{name}"
-                await ask(self._nc, self._stream, method, None, _SECONDS)
+                await request_stream(self._nc, self._stream, method, None, _SECONDS)
 
     async def put(self, key: str, data: bytes, *, gone: bool = False) -> None:
         """Send a message; :meth:`confirm` tells whether it arrived. ``gone``: it may be forgotten.
@@ -156,7 +160,7 @@ class KeyedStore:
 
     async def clear(self) -> None:
         """Remove all messages."""
-        await ask(self._nc, self._stream, f"STREAM.PURGE.{self._stream}", None, _SECONDS)
+        await request_stream(self._nc, self._stream, f"STREAM.PURGE.{self._stream}", None, _SECONDS)
 
 
 async def _next(arrived: asyncio.Queue[Msg], stream: str) -> Msg:

@@ -9,9 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from eventstore.errors import CorruptLog, UnknownLogFormat
-from eventstore.format.events import LogCut, UnreadableEvent
-from eventstore.format.positions import Position, position
-from eventstore.format.records import Record, decode_record
+from eventstore.format import LogCut, Position, Record, UnreadableEvent, decode_record, position
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

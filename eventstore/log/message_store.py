@@ -11,13 +11,21 @@ from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from typing import TYPE_CHECKING, NamedTuple
 
-from eventstore.format.events import MessagePublished, MessagesCarried, RetainedSnapshot, WillArmed
-from eventstore.format.positions import INDEX_BITS, Position, from_runs, position
+from eventstore.format import (
+    INDEX_BITS,
+    MessagePublished,
+    MessagesCarried,
+    Position,
+    RetainedSnapshot,
+    WillArmed,
+    from_runs,
+    position,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from eventstore.format.records import Record
+    from eventstore.format import Record
 
 
 class Message(NamedTuple):
@@ -28,7 +36,7 @@ class Message(NamedTuple):
     payload: bytes
 
 
-class Stored(NamedTuple):
+class StoredMessages(NamedTuple):
     """The messages of one MessagePublished event (or the will of a WillArmed event)."""
 
     first: Position
@@ -56,13 +64,13 @@ class MessageStore:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._size = 0
-        self._records: OrderedDict[int, list[Stored]] = OrderedDict()
+        self._records: OrderedDict[int, list[StoredMessages]] = OrderedDict()
 
     def __len__(self) -> int:
         """Return the number of records of which messages are at hand."""
         return len(self._records)
 
-    def add(self, stored: Stored) -> None:
+    def add(self, stored: StoredMessages) -> None:
         """Keep messages at hand, for a time."""
         sequence = stored.first >> INDEX_BITS
         held = self._records.get(sequence)
@@ -100,23 +108,25 @@ class MessageStore:
             return None
         return Message(stored.topics[offset], stored.payloads[offset])
 
-    def _forget(self, gone: Iterable[Stored]) -> None:
+    def _forget(self, gone: Iterable[StoredMessages]) -> None:
         self._size -= sum(_footprint(stored) for stored in gone)
 
 
-def _footprint(stored: Stored) -> int:
+def _footprint(stored: StoredMessages) -> int:
     return stored.size + _OVERHEAD * len(stored.payloads) + _BATCH_OVERHEAD
 
 
-def messages_of(record: Record) -> list[Stored]:
+def messages_of(record: Record) -> list[StoredMessages]:
     """Return the messages (and wills) that a record holds, also those that it repeats."""
-    found: list[Stored] = []
+    found: list[StoredMessages] = []
     base = position(record.sequence, 0)
     area = record.payload
     for index, event in record.events():
         if isinstance(event, WillArmed):
             payload = bytes(area[event.at : event.at + event.size])
-            found.append(Stored(base + index, [event.topic.encode()], [payload], event.size))
+            found.append(
+                StoredMessages(base + index, [event.topic.encode()], [payload], event.size)
+            )
             continue
         if not isinstance(event, (MessagePublished, MessagesCarried, RetainedSnapshot)):
             continue
@@ -129,21 +139,21 @@ def messages_of(record: Record) -> list[Stored]:
         if isinstance(event, MessagesCarried):
             found += _as_before(from_runs(event.refs), topics, payloads)
         else:
-            found.append(Stored(base + index, topics, payloads, sum(map(len, payloads))))
+            found.append(StoredMessages(base + index, topics, payloads, sum(map(len, payloads))))
     return found
 
 
 def _as_before(
     refs: list[Position], topics: list[bytes], payloads: list[bytes]
-) -> Iterator[Stored]:
+) -> Iterator[StoredMessages]:
     """Yield repeated messages under the positions that they had, neighbours together."""
     start = 0
     for stop in range(1, len(refs) + 1):
         if stop == len(refs) or refs[stop] != refs[stop - 1] + 1:
             chosen = payloads[start:stop]
-            yield Stored(refs[start], topics[start:stop], chosen, sum(map(len, chosen)))
+            yield StoredMessages(refs[start], topics[start:stop], chosen, sum(map(len, chosen)))
             start = stop
 
 
-def _first(stored: Stored) -> Position:
+def _first(stored: StoredMessages) -> Position:
     return stored.first

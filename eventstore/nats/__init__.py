@@ -1,1 +1,136 @@
-"""Connections to a NATS server: nats-py's, messages in batches, and requests."""
+"""Connections to a NATS server, and requests to its JetStream.
+
+``connect`` returns a ``DirectClient``: nats-py's client, whose appends take the shortest way. A
+``BatchClient`` moves messages by the batch, ``RequestClient`` sends requests on one subject. Loaded
+lazily: nats-py takes a third of a second.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from eventstore.nats.batch_client import BatchClient, encode_pub
+    from eventstore.nats.batch_parser import NatsMessage
+    from eventstore.nats.connection import (
+        PRIVATE_PREFIX,
+        ConnectionOptions,
+        check_access,
+        check_server,
+        check_version,
+        connect,
+        disconnect,
+    )
+    from eventstore.nats.direct_client import DirectClient
+    from eventstore.nats.discovery import LOG_STREAM_PREFIX, list_logs
+    from eventstore.nats.jetstream import (
+        API,
+        END_OF_BATCH,
+        NOT_FOUND,
+        NOT_STORED,
+        OVER_STREAM_LIMIT,
+        REQUEST_SECONDS,
+        check_jetstream,
+        direct_get_subject,
+        get_message,
+        publish_expecting,
+        purge,
+        read_bounds,
+        read_info,
+        request_stream,
+        sending,
+        status_of,
+    )
+    from eventstore.nats.log_stream import (
+        StreamState,
+        check_stream,
+        durability_promise,
+        ensure_stream,
+    )
+    from eventstore.nats.node_claim import claim_node
+    from eventstore.nats.request_client import RequestClient, UnansweredError
+
+__all__ = [
+    "API",
+    "END_OF_BATCH",
+    "LOG_STREAM_PREFIX",
+    "NOT_FOUND",
+    "NOT_STORED",
+    "OVER_STREAM_LIMIT",
+    "PRIVATE_PREFIX",
+    "REQUEST_SECONDS",
+    "BatchClient",
+    "ConnectionOptions",
+    "DirectClient",
+    "NatsMessage",
+    "RequestClient",
+    "StreamState",
+    "UnansweredError",
+    "check_access",
+    "check_jetstream",
+    "check_server",
+    "check_stream",
+    "check_version",
+    "claim_node",
+    "connect",
+    "direct_get_subject",
+    "disconnect",
+    "durability_promise",
+    "encode_pub",
+    "ensure_stream",
+    "get_message",
+    "list_logs",
+    "publish_expecting",
+    "purge",
+    "read_bounds",
+    "read_info",
+    "request_stream",
+    "sending",
+    "status_of",
+]
+
+_MODULE_OF = {
+    "BatchClient": "batch_client",
+    "encode_pub": "batch_client",
+    "NatsMessage": "batch_parser",
+    "PRIVATE_PREFIX": "connection",
+    "ConnectionOptions": "connection",
+    "check_access": "connection",
+    "check_server": "connection",
+    "check_version": "connection",
+    "connect": "connection",
+    "disconnect": "connection",
+    "DirectClient": "direct_client",
+    "LOG_STREAM_PREFIX": "discovery",
+    "list_logs": "discovery",
+    "API": "jetstream",
+    "END_OF_BATCH": "jetstream",
+    "NOT_FOUND": "jetstream",
+    "NOT_STORED": "jetstream",
+    "OVER_STREAM_LIMIT": "jetstream",
+    "REQUEST_SECONDS": "jetstream",
+    "check_jetstream": "jetstream",
+    "direct_get_subject": "jetstream",
+    "get_message": "jetstream",
+    "publish_expecting": "jetstream",
+    "purge": "jetstream",
+    "read_bounds": "jetstream",
+    "read_info": "jetstream",
+    "request_stream": "jetstream",
+    "sending": "jetstream",
+    "status_of": "jetstream",
+    "StreamState": "log_stream",
+    "check_stream": "log_stream",
+    "durability_promise": "log_stream",
+    "ensure_stream": "log_stream",
+    "claim_node": "node_claim",
+    "RequestClient": "request_client",
+    "UnansweredError": "request_client",
+}
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        """Load the module of a public name when it is first asked for."""
+        if name not in _MODULE_OF:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)

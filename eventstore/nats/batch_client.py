@@ -1,7 +1,7 @@
 """A connection to NATS for messages by the batch.
 
 nats-py, which keeps the log's connection, makes a coroutine of each message that is published
-and several objects and a task's wake-up of each that arrives. A Link leaves to it what is rare
+and several objects and a task's wake-up of each that arrives. A BatchClient leaves to it what is rare
 (dialing, access, TLS, the cluster's servers, pings, dialing again) and takes messages past it:
 what is published is written as it was rendered, what arrives comes by the batch, as slices.
 
@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from nats.aio.client import Client
 
+from eventstore.display import escaped
 from eventstore.errors import BadNatsOptions, NatsUnavailable
-from eventstore.nats.batch_parser import Arrived
-from eventstore.nats.batch_transport import LinkTransport, Wire
+from eventstore.nats.batch_parser import NatsMessage
+from eventstore.nats.batch_transport import BatchConnection, BatchTransport
 from eventstore.nats.connection import check_version, dial, disconnect
-from eventstore.shown import escaped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -38,7 +38,7 @@ _PROBLEM_LENGTH: Final = 500
 _REFUSED: Final = re.compile(r'Permissions Violation for Subscription to ("(?:[^"\\]|\\.)*")')
 
 
-def render_pub(subject: bytes, payload: bytes) -> bytes:
+def encode_pub(subject: bytes, payload: bytes) -> bytes:
     """Return the protocol's lines that publish a message without headers or reply.
 
     ``subject`` must be legal: whatever it holds is sent.
@@ -46,7 +46,7 @@ def render_pub(subject: bytes, payload: bytes) -> bytes:
     return b"PUB %b %d\r\n%b\r\n" % (subject, len(payload), payload)
 
 
-class Link:
+class BatchClient:
     """A connection to NATS that dials again for ever; made by ``open``.
 
     ``connected`` says whether it can be used now.
@@ -56,7 +56,7 @@ class Link:
         self,
         where: str,
         *,
-        on_messages: Callable[[list[Arrived]], None],
+        on_messages: Callable[[list[NatsMessage]], None],
         on_up: Notice,
         on_down: Notice,
         on_error: Callable[[str], None],
@@ -69,9 +69,9 @@ class Link:
         self._on_down = on_down
         self._on_error = on_error
         self._on_refused = on_refused
-        self._transport = LinkTransport(self)
+        self._transport = BatchTransport(self)
         self._client = _Client(self._transport)
-        self._wire: Wire | None = None  # the one that gets subscriptions
+        self._wire: BatchConnection | None = None  # the one that gets subscriptions
         self._open = False  # between open and close
         self._problems: set[str] = set()
         self._refused: list[str] = []  # before all subscriptions were renewed
@@ -87,7 +87,7 @@ class Link:
         cls,
         options: ConnectionOptions,
         *,
-        on_messages: Callable[[list[Arrived]], None],
+        on_messages: Callable[[list[NatsMessage]], None],
         on_up: Notice,
         on_down: Notice,
         on_error: Callable[[str], None] = lambda _text: None,
@@ -210,7 +210,7 @@ class Link:
 
     # what the transport calls
 
-    def arrived(self, messages: list[Arrived]) -> None:
+    def arrived(self, messages: list[NatsMessage]) -> None:
         """Pass on messages."""
         known = self._subjects
         for message in messages:
@@ -235,7 +235,7 @@ class Link:
         elif subject is not None:
             self._refused.append(subject)
 
-    def lost(self, wire: Wire) -> None:
+    def lost(self, wire: BatchConnection) -> None:
         """Forget a connection."""
         if wire is not self._wire:
             return
@@ -258,7 +258,7 @@ class Link:
         self._refused.clear()
         self._replay(wire, iter(list(self._subjects)), first=first)
 
-    def _replay(self, wire: Wire, sids: Iterator[int], *, first: bool = False) -> None:
+    def _replay(self, wire: BatchConnection, sids: Iterator[int], *, first: bool = False) -> None:
         """Send the subscriptions that were there when the connection was, a piece each turn."""
         if wire is not self._wire:
             return
@@ -317,7 +317,7 @@ class _Client(Client):
     INFO in ``_server_info``.
     """
 
-    def __init__(self, transport: LinkTransport) -> None:
+    def __init__(self, transport: BatchTransport) -> None:
         super().__init__()
         self._for_link = transport
 

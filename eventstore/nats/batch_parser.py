@@ -21,11 +21,11 @@ _CACHED: Final = 65_536
 _DIGITS: Final = 15
 
 
-class BadStream(EventStoreError):  # noqa: N818 - named for the condition that is found
+class MalformedStream(EventStoreError):  # noqa: N818 - named for the condition that is found
     """What came from the server is not NATS's protocol."""
 
 
-class Arrived(NamedTuple):
+class NatsMessage(NamedTuple):
     r"""One message, as the server sent it.
 
     ``headers`` is the whole block (``b"NATS/1.0\r\n..."``) or empty, as is ``reply``.
@@ -38,7 +38,7 @@ class Arrived(NamedTuple):
     payload: bytes
 
 
-Event: TypeAlias = list[Arrived] | bytes
+Event: TypeAlias = list[NatsMessage] | bytes
 """Messages that followed one another, or another line without its end."""
 
 
@@ -49,14 +49,14 @@ class _Numbers(dict[bytes, int]):
 
     def __missing__(self, digits: bytes) -> int:
         if not digits.isdigit() or len(digits) > _DIGITS:
-            raise BadStream(f"a number of NATS's protocol reads {digits[:40]!r}")
+            raise MalformedStream(f"a number of NATS's protocol reads {digits[:40]!r}")
         if len(self) >= _CACHED:
             self.clear()
         number = self[digits] = int(digits)
         return number
 
 
-class Parser:
+class BatchParser:
     """Cuts what one connection receives, in whatever pieces it comes."""
 
     __slots__ = ("_held", "_held_bytes", "_needed", "_numbers")
@@ -70,7 +70,7 @@ class Parser:
     def feed(self, data: bytes) -> list[Event]:
         """Return what became complete with ``data``, in order.
 
-        Raises BadStream for what is not NATS's protocol; nothing can be fed after that.
+        Raises MalformedStream for what is not NATS's protocol; nothing can be fed after that.
         """
         if self._held:
             self._held.append(data)
@@ -93,8 +93,8 @@ class Parser:
     def _cut(self, data: bytes, events: list[Event]) -> int:
         """Append what is complete to ``events`` and return where the rest begins."""
         find, numbers, end = data.find, self._numbers, len(data)
-        make = tuple.__new__  # half the price of calling Arrived
-        batch: list[Arrived] = []
+        make = tuple.__new__  # half the price of calling NatsMessage
+        batch: list[NatsMessage] = []
         add = batch.append
         self._needed = position = 0
         while position < end:
@@ -116,7 +116,7 @@ class Parser:
                 if stop + 2 > end:
                     self._needed = self._checked(stop + 2 - position)
                     break
-                add(make(Arrived, (numbers[sid], subject, reply, b"", data[start:stop])))
+                add(make(NatsMessage, (numbers[sid], subject, reply, b"", data[start:stop])))
                 position = stop + 2
             elif words[0] == b"HMSG":
                 if len(words) == 5:
@@ -134,7 +134,7 @@ class Parser:
                     self._needed = self._checked(stop + 2 - position)
                     break
                 headers, payload = data[start:body], data[body:stop]
-                add(make(Arrived, (numbers[sid], subject, reply, headers, payload)))
+                add(make(NatsMessage, (numbers[sid], subject, reply, headers, payload)))
                 position = stop + 2
             else:
                 if batch:
@@ -151,12 +151,12 @@ class Parser:
     @staticmethod
     def _check_line(length: int) -> None:
         if length > LINE_BYTES:
-            raise BadStream(f"a line of more than {LINE_BYTES} bytes")
+            raise MalformedStream(f"a line of more than {LINE_BYTES} bytes")
 
     @staticmethod
     def _checked(needed: int) -> int:
         if needed > MESSAGE_BYTES:
-            raise BadStream(f"a message of {needed} bytes")
+            raise MalformedStream(f"a message of {needed} bytes")
         return needed
 
 
@@ -169,5 +169,5 @@ def _known(line: bytes) -> bytes:
     return line
 
 
-def _unknown(line: bytes) -> BadStream:
-    return BadStream(f"not a line of NATS's protocol: {line[:80]!r}")
+def _unknown(line: bytes) -> MalformedStream:
+    return MalformedStream(f"not a line of NATS's protocol: {line[:80]!r}")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from nats.aio.transport import Transport
 
-from eventstore.nats.batch_parser import LINE_BYTES, Arrived, BadStream, Parser
+from eventstore.nats.batch_parser import LINE_BYTES, BatchParser, MalformedStream, NatsMessage
 
 if TYPE_CHECKING:
     import ssl
@@ -33,27 +33,27 @@ _FAREWELL_SECONDS: Final = 1.0
 """How long a server that is left may take to read what is still on its way."""
 
 
-class Owner(Protocol):
+class BatchReceiver(Protocol):
     """Who uses the connections; all calls come from the event loop."""
 
-    def arrived(self, messages: list[Arrived]) -> None:
+    def arrived(self, messages: list[NatsMessage]) -> None:
         """Take messages."""
 
     def problem(self, text: str) -> None:
         """Learn what the server says in a line ``-ERR``, or what is wrong with what it sends."""
 
-    def lost(self, wire: Wire) -> None:
+    def lost(self, wire: BatchConnection) -> None:
         """Learn that a connection is of no more use."""
 
 
-class Wire(asyncio.Protocol):
+class BatchConnection(asyncio.Protocol):
     """One connection to a server, from its first byte to its last."""
 
-    def __init__(self, owner: Owner) -> None:
+    def __init__(self, owner: BatchReceiver) -> None:
         self._owner = owner
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
-        self._parser: Parser | None = None  # None: still greeting
+        self._parser: BatchParser | None = None  # None: still greeting
         self._lines = bytearray()  # for nats-py
         self._heard = asyncio.Event()
         self._error: Exception | None = None
@@ -89,7 +89,7 @@ class Wire(asyncio.Protocol):
             return
         try:
             events = self._parser.feed(data)
-        except BadStream as error:
+        except MalformedStream as error:
             self._fail(ConnectionError(str(error)))
             return
         for event in events:
@@ -192,7 +192,7 @@ class Wire(asyncio.Protocol):
     async def read(self) -> bytes:
         """Return lines for nats-py; the first call ends the greeting."""
         if self._parser is None:
-            self._parser = Parser()
+            self._parser = BatchParser()
             rest = bytes(self._lines)
             self._lines.clear()
             self.data_received(rest)
@@ -239,12 +239,12 @@ class Wire(asyncio.Protocol):
             self._transport.abort()
 
 
-class LinkTransport(Transport):
+class BatchTransport(Transport):
     """All connections of a Link, one after the other, as nats-py sees them."""
 
-    def __init__(self, owner: Owner) -> None:
+    def __init__(self, owner: BatchReceiver) -> None:
         self._owner = owner
-        self.wire: Wire | None = None
+        self.wire: BatchConnection | None = None
 
     async def connect(
         self,
@@ -256,7 +256,7 @@ class LinkTransport(Transport):
         if self.wire is not None:
             self.wire.abort()
             self.wire = None
-        wire = Wire(self._owner)
+        wire = BatchConnection(self._owner)
         loop = asyncio.get_running_loop()
         async with asyncio.timeout(connect_timeout):
             await loop.create_connection(lambda: wire, str(uri.hostname), uri.port or _PORT)
@@ -315,7 +315,7 @@ class LinkTransport(Transport):
     def __bool__(self) -> bool:
         return True
 
-    def _dialled(self) -> Wire:
+    def _dialled(self) -> BatchConnection:
         if self.wire is None:
             raise ConnectionError("no server was dialled")
         return self.wire

@@ -29,8 +29,8 @@ from eventstore.errors import (
     UnknownLogFormat,
     WeakDurability,
 )
-from eventstore.format.record_size import LEAST
-from eventstore.nats.direct_client import PromptClient
+from eventstore.format import LEAST_RECORD
+from eventstore.nats.direct_client import DirectClient
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -93,7 +93,7 @@ class ConnectionOptions:
         return ", ".join(_without_secrets(url) for url in self.urls)
 
 
-PRIVATE = "foldmq."
+PRIVATE_PREFIX = "foldmq."
 """What the subjects of foldmq itself begin with, which are not exchanged with MQTT clients."""
 
 
@@ -125,9 +125,9 @@ async def connect(
     on_reconnect: Notice = _ignore,
     on_closed: Notice = _ignore,
     on_error: Callable[[str], None] = _ignore_text,
-) -> PromptClient:
+) -> DirectClient:
     """Connect to NATS; see :func:`dial`."""
-    client = PromptClient()
+    client = DirectClient()
     await dial(
         client,
         options,
@@ -166,7 +166,7 @@ async def dial(
     if not options.urls:
         raise BadNatsOptions("no NATS server is named: give --nats-url URL")
     _quiet_client_library()
-    watch = _Watch(options.where, on_error)
+    watch = _ConnectionErrors(options.where, on_error)
     opening = asyncio.create_task(
         client.connect(
             list(options.urls),
@@ -195,7 +195,7 @@ async def dial(
     watch.healthy()
 
 
-async def _opened(opening: asyncio.Task[None], watch: _Watch, seconds: float) -> None:
+async def _opened(opening: asyncio.Task[None], watch: _ConnectionErrors, seconds: float) -> None:
     await asyncio.wait(
         {opening, watch.hopeless}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED
     )
@@ -241,7 +241,7 @@ async def disconnect(client: Client) -> None:
         pass
 
 
-class _Watch:
+class _ConnectionErrors:
     """Turns what nats-py reports into single lines, and knows what waiting cannot heal."""
 
     def __init__(self, where: str, tell: Callable[[str], None]) -> None:
@@ -349,8 +349,10 @@ def check_stream(config: Mapping[str, Any], *, subjects: Sequence[str], replicas
         if (config.get(setting) or -1) > 0 and config.get("discard") != "new":
             value = f"{config[setting]} with discard old"
             raise WeakDurability(where, setting, value, "-1: old records must stay")
-    if 0 < (size := config.get("max_msg_size") or -1) < LEAST:
-        raise WeakDurability(where, "max_msg_size", size, f"{LEAST} at least, or -1: no bound")
+    if 0 < (size := config.get("max_msg_size") or -1) < LEAST_RECORD:
+        raise WeakDurability(
+            where, "max_msg_size", size, f"{LEAST_RECORD} at least, or -1: no bound"
+        )
     if config.get("num_replicas", 1) < replicas:
         raise WeakDurability(where, "num_replicas", config.get("num_replicas"), f"{replicas}")
     present = config.get("subjects") or []

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 
-class PromptClient(Client):
+class DirectClient(Client):
     """A connection to NATS; what it does beside nats-py is for the event loop's thread."""
 
     def __init__(self) -> None:

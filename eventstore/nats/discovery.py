@@ -11,7 +11,7 @@ from eventstore.errors import NatsUnavailable
 if TYPE_CHECKING:
     from nats.aio.client import Client
 
-PREFIX: Final = "FOLDMQ_LOG_"
+LOG_STREAM_PREFIX: Final = "FOLDMQ_LOG_"
 """The stream of a log is called so, with the node behind it."""
 _SECONDS: Final = 10.0
 
@@ -34,5 +34,5 @@ async def list_logs(client: Client) -> list[str]:
         page = answer.get("streams") or []
         total = answer.get("total", 0) if page else 0
         seen += len(page)
-        names += [stream for stream in page if stream.startswith(PREFIX)]
+        names += [stream for stream in page if stream.startswith(LOG_STREAM_PREFIX)]
     return sorted(names)

@@ -23,7 +23,7 @@ _ANSWER_SECONDS = 2.0
 """A broker that does not answer in that time has gone, or will be fenced."""
 
 
-async def claim(client: Client, node: str, where: str) -> None:
+async def claim_node(client: Client, node: str, where: str) -> None:
     """Answer for a node until the client is closed; raise NodeBusy if a broker does already."""
     subject = f"foldmq.node.{node}"
     try:

@@ -28,7 +28,7 @@ class UnansweredError(Exception):
     """Nobody answered a question; the text says why, in a few words."""
 
 
-class Questions:
+class RequestClient:
     """Asks on one subject. Connects with the first question, and again whenever that is needed.
 
     Nothing is asked while there is no connection: what would pile up in the client until then

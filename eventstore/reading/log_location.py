@@ -11,19 +11,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from eventstore.datadir import DataDir
+from eventstore.display import name
 from eventstore.errors import DataDirBusy, DataDirError, NatsUnavailable, NoLog
-from eventstore.log.watermark import Watermark
-from eventstore.nats.connection import (
+from eventstore.log import Watermark
+from eventstore.nats import (
+    LOG_STREAM_PREFIX,
     ConnectionOptions,
     check_jetstream,
     check_server,
     connect,
     disconnect,
+    list_logs,
 )
-from eventstore.nats.discovery import PREFIX, list_logs
 from eventstore.reading.log_source import LogSource, open_log
-from eventstore.server.embedded import EmbeddedServer
-from eventstore.shown import name
+from eventstore.server import EmbeddedServer
 
 if TYPE_CHECKING:
     import contextlib
@@ -98,12 +99,12 @@ async def open_directory(
     datadir = DataDir(path)
     if not datadir.path.is_dir():
         raise DataDirError(datadir.path, "is not there")
-    stored = sorted(datadir.jetstream.glob(f"jetstream/*/streams/{PREFIX}*"))
+    stored = sorted(datadir.jetstream.glob(f"jetstream/*/streams/{LOG_STREAM_PREFIX}*"))
     if not stored:
         raise DataDirError(
             datadir.path, "holds no log (is it on a NATS server elsewhere? Then give --nats-url)"
         )
-    stream = stream or PREFIX + datadir.node()
+    stream = stream or LOG_STREAM_PREFIX + datadir.node()
     if stream not in {path.name for path in stored}:
         raise DataDirError(datadir.path, f"holds no log {name(stream)}")
     try:
@@ -112,7 +113,7 @@ async def open_directory(
         access = _running_access(datadir)
         return LogLocation(access, str(datadir.path), live=True, named=stream, datadir=datadir)
     stack.callback(datadir.unlock)
-    for line in datadir.mended:
+    for line in datadir.narrowed:
         note(line)
     server = EmbeddedServer(datadir, log=server_log)
     await server.start()
@@ -139,4 +140,4 @@ def _running_access(datadir: DataDir) -> ConnectionOptions:
 def stream_of(path: Path) -> str | None:
     """Return the stream of a data directory's own node; None if the directory names no node."""
     datadir = DataDir(path)
-    return PREFIX + datadir.node() if (datadir.path / "node").is_file() else None
+    return LOG_STREAM_PREFIX + datadir.node() if (datadir.path / "node").is_file() else None

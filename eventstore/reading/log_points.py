@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from eventstore.format.positions import MAX_INDEX
+from eventstore.format import MAX_INDEX
 
 if TYPE_CHECKING:
     from eventstore.reading.log_source import LogSource

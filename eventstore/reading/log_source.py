@@ -6,20 +6,26 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from eventstore.display import clock, escaped, name
 from eventstore.errors import CorruptLog, CutMeanwhile, LostLog, NoLog
-from eventstore.format.positions import sequence_of
-from eventstore.format.records import ChainChecker, Record, decode_record
-from eventstore.log.jetstream_log import read_bounds, read_records, read_some, read_stored
-from eventstore.log.log_start import RecordedCut, check_beginning, check_first, find_cut
-from eventstore.nats.discovery import PREFIX
-from eventstore.shown import clock, escaped, name
+from eventstore.format import ChainChecker, Record, decode_record, sequence_of
+from eventstore.log import (
+    RecordedCut,
+    check_beginning,
+    check_first,
+    find_cut,
+    read_records,
+    read_some,
+    read_stored,
+)
+from eventstore.nats import LOG_STREAM_PREFIX, read_bounds
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 
     from nats.aio.client import Client
 
-    from eventstore.log.watermark import Watermark
+    from eventstore.log import Watermark
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +112,7 @@ class LogSource:
     async def node(self) -> str:
         """Return the node whose log it is. Raises CorruptLog or CutMeanwhile."""
         if not self.last:
-            return self.stream.removeprefix(PREFIX)
+            return self.stream.removeprefix(LOG_STREAM_PREFIX)
         return (await self.some([self.last]))[-1].node
 
     async def check_still_there(self, sequence: int) -> None:

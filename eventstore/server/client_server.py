@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from eventstore.datadir import DataDir
 from eventstore.errors import NatsUnavailable
-from eventstore.nats.connection import PRIVATE, ConnectionOptions
-from eventstore.server.client_tls import OwnTls, ServerTls
+from eventstore.nats import PRIVATE_PREFIX, ConnectionOptions
+from eventstore.server.client_tls import ClientServerTls, TlsFiles
 from eventstore.server.process import NatsProcess, PortTaken, Sync
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ _MEMORY_STORE: Final = 64 * 1024 * 1024
 _LEAST_PENDING: Final = 64 * 1024 * 1024
 
 
-_KEPT_OUT: Final = (f"{PRIVATE}>",)
+_KEPT_OUT: Final = (f"{PRIVATE_PREFIX}>",)
 
 
 class ClientServer(NatsProcess):
@@ -46,7 +46,7 @@ class ClientServer(NatsProcess):
     have no JetStream).
 
     ``probe`` is called before the server is first started, once no earlier one holds the address
-    any more: it may raise why that cannot be listened on. With ``confidant`` nobody but the user of
+    any more: it may raise why that cannot be listened on. With ``callout_user`` nobody but the user of
     that name (or public nkey) takes part in what is below ``foldmq.``. ``user`` and ``password``
     are those of the bridge.
     """
@@ -60,8 +60,8 @@ class ClientServer(NatsProcess):
         port: int,
         *,
         users: Sequence[NatsUser] = (),
-        confidant: str | None = None,
-        tls: ServerTls | None = None,
+        callout_user: str | None = None,
+        tls: TlsFiles | None = None,
         max_payload: int,
         store: int,
         sync: Sync = "always",
@@ -77,8 +77,8 @@ class ClientServer(NatsProcess):
         self._host = host
         self._wanted_port = port
         self._users = tuple(users)
-        self._confidant = confidant
-        self._tls = OwnTls(tls, self._datadir) if tls is not None else None
+        self._confidant = callout_user
+        self._tls = ClientServerTls(tls, self._datadir) if tls is not None else None
         self._store = store
         self._probe = probe
         self._nobodys_password = secrets.token_urlsafe(24)
@@ -103,7 +103,7 @@ class ClientServer(NatsProcess):
         Raises NatsUnavailable as well when the address cannot be listened on.
         """
         self._datadir.lock()
-        for line in self._datadir.mended:
+        for line in self._datadir.narrowed:
             self._log(line)
         try:
             if self._tls is not None:
@@ -120,7 +120,7 @@ class ClientServer(NatsProcess):
         """
         if self._tls is not None:
             await asyncio.to_thread(self._tls.prepare)
-            self.reread()
+            self.reload()
 
     async def stop(self) -> None:
         """End the server and give its directory free."""

@@ -35,7 +35,7 @@ _PEM: Final = serialization.Encoding.PEM
 
 
 @dataclass(frozen=True, slots=True)
-class ServerTls:
+class TlsFiles:
     """How the server speaks TLS; all files are PEM."""
 
     certificate: Path
@@ -45,10 +45,10 @@ class ServerTls:
     """Authorities of client certificates, which are then needed; None: they are not asked for."""
 
 
-class OwnTls:
+class ClientServerTls:
     """The server's TLS, with its files in ``datadir``, and the bridge's to it."""
 
-    def __init__(self, tls: ServerTls, datadir: DataDir) -> None:
+    def __init__(self, tls: TlsFiles, datadir: DataDir) -> None:
         self._tls = tls
         self._datadir = datadir
         self._bridges: tuple[str, str] | None = None

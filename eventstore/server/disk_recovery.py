@@ -24,20 +24,20 @@ RESERVE = 8 * 1024 * 1024
 """Bytes of the disk that stay free: more than the records that can be on their way."""
 
 
-class EmbeddedRemedy:
+class DiskRecovery:
     """Looks after the embedded server's store."""
 
     def __init__(self, server: EmbeddedServer, datadir: DataDir) -> None:
         self._server = server
         self._datadir = datadir
 
-    def complaint(self) -> str | None:
+    def problem(self) -> str | None:
         """Return why nothing can be stored at present, None when nothing is known."""
         if self._datadir.free_bytes() < RESERVE:
             return str(DiskFull(self._datadir.path))
         return self._server.write_error()
 
-    async def heal(self) -> None:
+    async def restart(self) -> None:
         """Restart a server whose stream is frozen, if that can help.
 
         Raises NatsUnavailable when there is nothing to be done but to wait.
@@ -49,7 +49,7 @@ class EmbeddedRemedy:
             self._check(error)
             await self._server.restart()
 
-    async def confirm(self) -> None:
+    async def sync(self) -> None:
         """Sync what the store holds: a server that ended may have written it without.
 
         Raises DiskFailed.

@@ -138,7 +138,7 @@ class NatsProcess(abc.ABC):
         await self._end_process()
         self._release_store()
 
-    def reread(self) -> None:
+    def reload(self) -> None:
         """Have a running server read anew the files that its configuration names."""
         process = self._process
         if process is not None and process.returncode is None:

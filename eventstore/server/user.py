@@ -8,8 +8,8 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from eventstore.display import escaped
 from eventstore.errors import EventStoreError
-from eventstore.shown import escaped
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,7 +32,7 @@ class NatsUsersError(EventStoreError):
 
 
 @dataclass(frozen=True, slots=True)
-class Subjects:
+class SubjectRules:
     """Subjects that a user may publish or subscribe to; a deny beats an allow."""
 
     allow: tuple[str, ...] = ()
@@ -53,8 +53,8 @@ class Subjects:
 class NatsPermissions:
     """What one user may do."""
 
-    publish: Subjects = Subjects()
-    subscribe: Subjects = Subjects()
+    publish: SubjectRules = SubjectRules()
+    subscribe: SubjectRules = SubjectRules()
     responses: bool | Mapping[str, object] = False
     """``allow_responses``: whether, or how often and how long, requests may be answered on
     subjects that ``publish`` does not allow."""

@@ -20,17 +20,17 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final, NoReturn
 
+from eventstore.display import escaped
 from eventstore.server import config_parser
 from eventstore.server.user import (
     EVERYTHING,
     NatsPermissions,
     NatsUser,
     NatsUsersError,
-    Subjects,
+    SubjectRules,
     name_problem,
     nkey_problem,
 )
-from eventstore.shown import escaped
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -136,17 +136,19 @@ class _Block:
         publish, subscribe = known.get("publish"), known.get("subscribe")
         responses = known.get("allow_responses")
         return NatsPermissions(
-            publish=Subjects() if publish is None else self._subjects(publish, queues=False),
-            subscribe=Subjects() if subscribe is None else self._subjects(subscribe, queues=True),
+            publish=SubjectRules() if publish is None else self._subjects(publish, queues=False),
+            subscribe=SubjectRules()
+            if subscribe is None
+            else self._subjects(subscribe, queues=True),
             responses=False if responses is None else self._responses(responses),
         )
 
-    def _subjects(self, given: Value, *, queues: bool) -> Subjects:
+    def _subjects(self, given: Value, *, queues: bool) -> SubjectRules:
         if not isinstance(given.what, dict):
-            return Subjects(allow=self._names(given, queues=queues))
+            return SubjectRules(allow=self._names(given, queues=queues))
         known = self._known(given.what, _SUBJECTS)
         found = {name: self._names(value, queues=queues) for name, value in known.items()}
-        return Subjects(found.get("allow", ()), found.get("deny", ()))
+        return SubjectRules(found.get("allow", ()), found.get("deny", ()))
 
     def _names(self, given: Value, *, queues: bool) -> tuple[str, ...]:
         """Return subjects: one, or a list of them."""

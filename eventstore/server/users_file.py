@@ -19,17 +19,16 @@ from __future__ import annotations
 import stat
 from typing import TYPE_CHECKING
 
+from eventstore.display import escaped
 from eventstore.server.user import (
     OWN_USER,
     NatsPermissions,
     NatsUser,
     NatsUsersError,
-    Subjects,
     name_problem,
     nkey_problem,
 )
 from eventstore.server.user_blocks import is_block, read_block
-from eventstore.shown import escaped
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -1,1 +1,68 @@
-"""The rules that a log is audited by, session by session, as pure functions."""
+"""Whether a log keeps what MQTT and foldmq promise, session by session; stories of messages."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from projections.audit.message_story import (
+        DeliveryCopy,
+        DeliveryOutcome,
+        MessageStory,
+        StoryBuilder,
+        StoryStep,
+        SubscriberState,
+        topic_of,
+    )
+    from projections.audit.rules import RULES, UNEXPECTED, Rule, Violation
+    from projections.audit.session_audit import BUCKETS, SessionAudit
+    from projections.audit.subscription_spans import (
+        SUBSCRIPTION_EVENTS,
+        SubscriptionSpan,
+        SubscriptionSpans,
+    )
+
+__all__ = [
+    "BUCKETS",
+    "RULES",
+    "SUBSCRIPTION_EVENTS",
+    "UNEXPECTED",
+    "DeliveryCopy",
+    "DeliveryOutcome",
+    "MessageStory",
+    "Rule",
+    "SessionAudit",
+    "StoryBuilder",
+    "StoryStep",
+    "SubscriberState",
+    "SubscriptionSpan",
+    "SubscriptionSpans",
+    "Violation",
+    "topic_of",
+]
+
+_MODULE_OF = {
+    "DeliveryCopy": "message_story",
+    "DeliveryOutcome": "message_story",
+    "MessageStory": "message_story",
+    "StoryBuilder": "message_story",
+    "StoryStep": "message_story",
+    "SubscriberState": "message_story",
+    "topic_of": "message_story",
+    "RULES": "rules",
+    "UNEXPECTED": "rules",
+    "Rule": "rules",
+    "Violation": "rules",
+    "BUCKETS": "session_audit",
+    "SessionAudit": "session_audit",
+    "SUBSCRIPTION_EVENTS": "subscription_spans",
+    "SubscriptionSpan": "subscription_spans",
+    "SubscriptionSpans": "subscription_spans",
+}
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        """Load the module of a public name when it is first asked for."""
+        if name not in _MODULE_OF:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)

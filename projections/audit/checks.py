@@ -8,22 +8,28 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from eventstore.format.events import MessagePublished, Received, Redelivered, Released
-from eventstore.format.positions import format_position, from_runs
+from eventstore.format import (
+    MessagePublished,
+    Received,
+    Redelivered,
+    Released,
+    format_position,
+    from_runs,
+)
 from projections.audit.rules import Rule, Violation
-from projections.state.waiting_queue import FLAG_BITS, RETAIN_FLAG
+from projections.state import FLAG_BITS, RETAIN_FLAG
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from eventstore.format.events import (
+    from eventstore.format import (
         MessageDropped,
+        Position,
         SessionClosed,
         SessionExpired,
         SessionOpened,
     )
-    from eventstore.format.positions import Position
-    from projections.state.session import SessionState, SubscriptionState
+    from projections.state import SessionState, SubscriptionState
 
 _MOST_PID: Final = 65_535
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from protocol.mqtt.topics import matches
+from protocol.mqtt import matches
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator, Mapping
 
-    from eventstore.format.positions import Position
+    from eventstore.format import Position
 
 _MATCHES_KEPT: Final = 4096
 
 
-class Message:
+class ExpectedMessage:
     """A message of QoS 1 or 2 that took effect."""
 
     __slots__ = ("allowed", "at", "least", "qos", "stream", "time_ms", "topic")
@@ -37,13 +37,13 @@ class Message:
         return bool(self.allowed >> qos & 1) and qos >= self.least
 
 
-class Owed:
+class ExpectedMessages:
     """Those of which nothing is told yet, by the position of their publication."""
 
     __slots__ = ("_matches", "_messages", "_unsure")
 
     def __init__(self) -> None:
-        self._messages: dict[Position, Message] = {}
+        self._messages: dict[Position, ExpectedMessage] = {}
         self._unsure: list[Position] = []
         """Those that need not be delivered: they are forgotten when their turn ends."""
         self._matches: dict[tuple[str, str], bool] = {}
@@ -63,7 +63,7 @@ class Owed:
         """Take a message and one of the subscriptions that it matches."""
         message = self._messages.get(ref)
         if message is None or message.at != at:
-            message = self._messages[ref] = Message(at, topic, time_ms, stream, qos)
+            message = self._messages[ref] = ExpectedMessage(at, topic, time_ms, stream, qos)
         level = min(qos, granted)
         message.allowed |= 1 << level
         if owed:
@@ -71,7 +71,7 @@ class Owed:
         elif not message.least:
             self._unsure.append(ref)
 
-    def pop(self, ref: Position) -> Message | None:
+    def pop(self, ref: Position) -> ExpectedMessage | None:
         """Return the message of a position, of which something is told now; None: there is none."""
         return self._messages.pop(ref, None)
 
@@ -107,7 +107,7 @@ class Owed:
                 del messages[ref]
         self._unsure = later
 
-    def overdue(self, before: Position) -> Iterator[tuple[Position, Message]]:
+    def overdue(self, before: Position) -> Iterator[tuple[Position, ExpectedMessage]]:
         """Yield what had to be delivered and took effect before a position."""
         for ref, message in self._messages.items():
             if message.least and message.at < before:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
-from eventstore.format.events import (
+from eventstore.format import (
     Acked,
     CheckpointBegun,
     CheckpointCompleted,
@@ -24,6 +24,7 @@ from eventstore.format.events import (
     MessageDropped,
     MessagePublished,
     MessagesCarried,
+    Position,
     Queued,
     Received,
     Redelivered,
@@ -33,26 +34,26 @@ from eventstore.format.events import (
     SessionExpired,
     SessionOpened,
     SessionSnapshot,
+    from_runs,
+    position,
 )
-from eventstore.format.positions import Position, from_runs, position
-from projections.state.node import NodeState
-from projections.state.session import InFlight
-from projections.state.snapshot import decode
-from projections.state.waiting_queue import FLAG_BITS, QOS_MASK, RETAIN_FLAG
-from protocol.mqtt.topic_trie import FilterTrie
+from projections.state import FLAG_BITS, QOS_MASK, RETAIN_FLAG, InFlight, NodeState, decode_session
+from protocol.mqtt import FilterTrie
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from eventstore.format.records import Record
-    from projections.state.session import SessionState
+    from eventstore.format import Record
+    from projections.state import SessionState
 
-Fate: TypeAlias = Literal["queued", "in_flight", "releasing", "acknowledged", "dropped", "gone"]
+DeliveryOutcome: TypeAlias = Literal[
+    "queued", "in_flight", "releasing", "acknowledged", "dropped", "gone"
+]
 """What has become of one copy. ``releasing``: PUBREC came, PUBCOMP is awaited. ``gone``: the
 session ended before the copy was complete."""
 
 
-class Step(NamedTuple):
+class StoryStep(NamedTuple):
     """Something that happened to a message or a copy of it."""
 
     at: Position
@@ -68,20 +69,20 @@ class Step(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class Copy:
+class DeliveryCopy:
     """A message on its way to one session."""
 
-    story: Story
+    story: MessageStory
     session: str
     filter: str
     qos: int
     retain: bool
-    fate: Fate = "queued"
+    fate: DeliveryOutcome = "queued"
     pid: int = 0
-    steps: list[Step] = field(default_factory=list)
+    steps: list[StoryStep] = field(default_factory=list)
 
 
-class Standing(NamedTuple):
+class SubscriberState(NamedTuple):
     """How the session that is asked for stood when the message took effect."""
 
     known: bool
@@ -92,7 +93,7 @@ class Standing(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class Story:
+class MessageStory:
     """One message and all its copies.
 
     Of a message from before the beginning of the log, some of this may be None: not known.
@@ -112,12 +113,12 @@ class Story:
     """Packet identifier under which it was published; 0 at QoS 0 and for a will."""
     before: int = 0
     """The record with which the log begins, if it was published before that; otherwise 0."""
-    steps: list[Step] = field(default_factory=list)
-    standing: Standing | None = None
+    steps: list[StoryStep] = field(default_factory=list)
+    standing: SubscriberState | None = None
     """None: nobody was asked for, it has not taken effect, or it cannot be told."""
     effective: bool = False
     """Routed to subscribers: at QoS 2 with its PUBREL."""
-    copies: list[Copy] = field(default_factory=list)
+    copies: list[DeliveryCopy] = field(default_factory=list)
 
     @property
     def known(self) -> bool:
@@ -125,7 +126,7 @@ class Story:
         return self.topic is not None or bool(self.steps or self.copies)
 
 
-class Explainer:
+class StoryBuilder:
     """Follows messages through the records of complete turns, from the first of the log on.
 
     ``wanted`` chooses topics; the latest ``last`` messages on them are followed. With ``ref``
@@ -142,7 +143,7 @@ class Explainer:
         client: str | None = None,
         begin: int = 1,
     ) -> None:
-        self.stories: dict[Position, Story] = {}
+        self.stories: dict[Position, MessageStory] = {}
         """Those that are followed, in the order of the log."""
         self._wanted = wanted
         self._last = last
@@ -150,13 +151,13 @@ class Explainer:
         self._client = client
         self._begin = begin
         self._node = NodeState(begin)
-        self._known: dict[Position, Story] = {}
+        self._known: dict[Position, MessageStory] = {}
         """Followed messages by all their positions."""
         self._wills: set[Position] = set()
         self._parts: list[dict[str, Any]] = []
         self._clean: set[str] = set()
-        self._sent: dict[str, dict[int, Copy]] = {}
-        self._open: dict[str, set[Copy]] = {}
+        self._sent: dict[str, dict[int, DeliveryCopy]] = {}
+        self._open: dict[str, set[DeliveryCopy]] = {}
         if ref is not None and self._old(ref):
             self._follow_old(ref)
 
@@ -202,7 +203,7 @@ class Explainer:
         elif isinstance(event, Queued):
             for offset, story in self._concerned(from_runs(event.refs)):
                 copy = self._new_copy(story, event.session, event.filter, event.qos, event.retain)
-                copy.steps.append(Step(at + offset, ms, "queued"))
+                copy.steps.append(StoryStep(at + offset, ms, "queued"))
         elif isinstance(event, (Redelivered, Acked, Received, Completed)):
             self._answered(event, at, ms)
         elif isinstance(event, Released):
@@ -213,11 +214,11 @@ class Explainer:
             self._repeated(event, at, ms)
         elif isinstance(event, MessagesCarried):
             for offset, story in self._concerned(from_runs(event.refs)):
-                story.steps.append(Step(at + offset, ms, "carried"))
+                story.steps.append(StoryStep(at + offset, ms, "carried"))
         elif isinstance(event, SessionSnapshot) and self._node.partial:
             self._snapshot(event, at, ms)
 
-    def _concerned(self, refs: list[Position]) -> Iterator[tuple[int, Story]]:
+    def _concerned(self, refs: list[Position]) -> Iterator[tuple[int, MessageStory]]:
         """Yield (index, story) of the messages that are followed."""
         if self._known and not self._known.keys().isdisjoint(refs):
             for offset, ref in enumerate(refs):
@@ -232,7 +233,7 @@ class Explainer:
             return
         pids = from_runs(event.pids)
         for offset in chosen:
-            story = Story(
+            story = MessageStory(
                 at + offset,
                 ms,
                 event.session,
@@ -253,7 +254,7 @@ class Explainer:
             if story.before:
                 story.session, story.qos = event.session, 2
                 story.pid = from_runs(event.pids)[offset]
-            story.steps.append(Step(at + offset, ms, "released", story.pid))
+            story.steps.append(StoryStep(at + offset, ms, "released", story.pid))
             self._takes_effect(story)
 
     def _chosen(self, event: MessagePublished, at: Position) -> list[int]:
@@ -274,7 +275,7 @@ class Explainer:
         found = (offset for offset in backwards if event.which[offset] in topics)
         return list(islice(found, self._last))[::-1]
 
-    def _takes_effect(self, story: Story) -> None:
+    def _takes_effect(self, story: MessageStory) -> None:
         story.effective = True
         if self._client is None or story.topic is None:
             return
@@ -282,12 +283,12 @@ class Explainer:
         if state is None and self._node.partial:
             return
         if state is None:
-            story.standing = Standing(known=False, connected=False, filters=[])
+            story.standing = SubscriberState(known=False, connected=False, filters=[])
             return
         trie: FilterTrie[tuple[str, int]] = FilterTrie()
         for held in state.active():
             trie.insert(held.filter, held.filter, (held.filter, held.qos))
-        story.standing = Standing(True, state.connected, sorted(trie.match(story.topic)))
+        story.standing = SubscriberState(True, state.connected, sorted(trie.match(story.topic)))
 
     def _forget_oldest(self) -> None:
         if self._wanted is None:
@@ -303,19 +304,19 @@ class Explainer:
     def _old(self, ref: Position) -> bool:
         return ref < position(self._begin, 0)
 
-    def _follow_old(self, ref: Position) -> Story | None:
+    def _follow_old(self, ref: Position) -> MessageStory | None:
         """Follow a message from before the log; None when there are enough later ones."""
         newest = next(reversed(self.stories), 0)
         if len(self.stories) >= self._last and ref < next(iter(self.stories)):
             return None
-        story = Story(ref, before=self._begin, effective=True)
+        story = MessageStory(ref, before=self._begin, effective=True)
         self.stories[ref] = self._known[ref] = story
         if ref < newest:
             self.stories = dict(sorted(self.stories.items()))
         self._forget_oldest()
         return story
 
-    def _story_of_old(self, ref: Position, topic: str) -> Story | None:
+    def _story_of_old(self, ref: Position, topic: str) -> MessageStory | None:
         """Return the story of a message that is repeated, begun if its topic is wanted."""
         story = self._known.get(ref)
         if story is not None or self._wanted is None or not self._old(ref):
@@ -338,7 +339,7 @@ class Explainer:
                 story.retain, story.qos = True, event.qos[offset]
             if event.session is None:
                 self._known[at + offset] = story
-                story.steps.append(Step(at + offset, ms, "repeated"))
+                story.steps.append(StoryStep(at + offset, ms, "repeated"))
             elif story.before and not story.steps:
                 story.session, story.effective = event.session, False
 
@@ -355,22 +356,22 @@ class Explainer:
             self._clean.add(name)
         if not self._known or not any(part.keys() & _HOLDING for part in parts):
             return
-        state = decode(name, parts)
+        state = decode_session(name, parts)
         for held in state.waiting.values():
             for waiting in held.queue or ():
                 one = InFlight(waiting >> FLAG_BITS, waiting & _FLAGS, held, 0)
-                self._found(name, one, "queued", Step(at, ms, "held", 0, "queued"))
+                self._found(name, one, "queued", StoryStep(at, ms, "held", 0, "queued"))
         for pid, one in state.inflight.items():
-            self._found(name, one, "in_flight", Step(at, ms, "held", pid, "in_flight"))
+            self._found(name, one, "in_flight", StoryStep(at, ms, "held", pid, "in_flight"))
         for pid, one in state.releasing.items():
-            self._found(name, one, "releasing", Step(at, ms, "held", pid, "releasing"))
+            self._found(name, one, "releasing", StoryStep(at, ms, "held", pid, "releasing"))
         for pid, ref in state.inbound.items():
             story = self._known.get(ref)
             if story is not None and story.before:
                 story.session, story.qos, story.pid = name, 2, pid
                 story.effective = False
 
-    def _found(self, session: str, held: InFlight, fate: Fate, step: Step) -> None:
+    def _found(self, session: str, held: InFlight, fate: DeliveryOutcome, step: StoryStep) -> None:
         """Learn of a copy that a checkpoint found."""
         story = self._known.get(held.ref)
         if story is None or not story.before:
@@ -389,20 +390,20 @@ class Explainer:
     # ------------------------------------------------------------- its copies
 
     def _new_copy(
-        self, story: Story, session: str, topic_filter: str, qos: int, retain: bool
-    ) -> Copy:
-        copy = Copy(story, session, topic_filter, qos, retain)
+        self, story: MessageStory, session: str, topic_filter: str, qos: int, retain: bool
+    ) -> DeliveryCopy:
+        copy = DeliveryCopy(story, session, topic_filter, qos, retain)
         story.copies.append(copy)
         self._open.setdefault(session, set()).add(copy)
         return copy
 
-    def _waiting(self, story: Story, session: str, topic_filter: str) -> Copy | None:
+    def _waiting(self, story: MessageStory, session: str, topic_filter: str) -> DeliveryCopy | None:
         for copy in story.copies:
             if (copy.session, copy.filter, copy.fate) == (session, topic_filter, "queued"):
                 return copy
         return None
 
-    def _settle(self, copy: Copy) -> None:
+    def _settle(self, copy: DeliveryCopy) -> None:
         """Follow a copy no more: nothing can happen to it."""
         opened = self._open.get(copy.session)
         if opened is not None:
@@ -425,7 +426,7 @@ class Explainer:
             copy.fate = "in_flight"
             copy.qos = event.qos
             copy.pid = pids[offset]
-            copy.steps.append(Step(at + offset, ms, "delivered", copy.pid))
+            copy.steps.append(StoryStep(at + offset, ms, "delivered", copy.pid))
             self._sent.setdefault(event.session, {})[copy.pid] = copy
 
     def _answered(
@@ -439,14 +440,14 @@ class Explainer:
             if copy is None:
                 continue
             if isinstance(event, Redelivered):
-                copy.steps.append(Step(at + offset, ms, "redelivered", pid, event.cause))
+                copy.steps.append(StoryStep(at + offset, ms, "redelivered", pid, event.cause))
             elif isinstance(event, Received):
                 copy.fate = "releasing"
-                copy.steps.append(Step(at + offset, ms, "received", pid))
+                copy.steps.append(StoryStep(at + offset, ms, "received", pid))
             else:
                 copy.fate = "acknowledged"
                 what = "acked" if isinstance(event, Acked) else "completed"
-                copy.steps.append(Step(at + offset, ms, what, pid))
+                copy.steps.append(StoryStep(at + offset, ms, what, pid))
                 self._settle(copy)
 
     def _dropped(self, event: MessageDropped, at: Position, ms: int) -> None:
@@ -455,7 +456,7 @@ class Explainer:
             if copy is None:
                 copy = self._new_copy(story, event.session, event.filter, 0, retain=False)
             copy.fate = "dropped"
-            copy.steps.append(Step(at, ms, "dropped", 0, event.reason))
+            copy.steps.append(StoryStep(at, ms, "dropped", 0, event.reason))
             self._settle(copy)
 
     # ------------------------------------------------------------- sessions
@@ -476,13 +477,13 @@ class Explainer:
     def _session_ended(self, name: str, at: Position, ms: int) -> None:
         for copy in sorted(self._open.get(name, ()), key=lambda one: one.story.ref):
             copy.fate = "gone"
-            copy.steps.append(Step(at, ms, "session_ended"))
+            copy.steps.append(StoryStep(at, ms, "session_ended"))
             self._settle(copy)
         for story in self.stories.values():
             if story.session == name and not story.effective:
                 already = story.steps and story.steps[-1].what == "discarded"
                 if not already:
-                    story.steps.append(Step(at, ms, "discarded"))
+                    story.steps.append(StoryStep(at, ms, "discarded"))
 
 
 _FLAGS = RETAIN_FLAG | QOS_MASK
@@ -490,7 +491,7 @@ _HOLDING = frozenset({"inflight", "releasing", "queues", "inbound"})
 """Fields of a snapshot that refer to messages."""
 
 
-def _describe(story: Story, event: MessagesCarried | RetainedSnapshot, offset: int) -> None:
+def _describe(story: MessageStory, event: MessagesCarried | RetainedSnapshot, offset: int) -> None:
     if story.topic is None:
         story.topic = topic_of(event, offset)
         story.size = event.sizes if isinstance(event.sizes, int) else event.sizes[offset]

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from eventstore.format.positions import from_runs
+from eventstore.format import from_runs
 from projections.audit.rules import Rule, Violation
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator
 
-    from eventstore.format.events import Acked, Completed, Received, Redelivered
-    from eventstore.format.positions import Position
-    from projections.state.session import SessionState
+    from eventstore.format import Acked, Completed, Position, Received, Redelivered
+    from projections.state import SessionState
 
 
 class TopicOrder:
@@ -72,7 +71,7 @@ class TopicOrder:
         self._recent.clear()
 
 
-class Resending:
+class RedeliveryOrder:
     """What is to be sent again after a session was resumed, before anything new [MQTT-4.4.0-1].
 
     First PUBREL packets in the order of the PUBRECs, then PUBLISH packets in the order in which

@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import orjson
 
-from eventstore.format.events import (
+from eventstore.format import (
+    INDEX_BITS,
     Acked,
     Completed,
     Delivered,
     Event,
     MessageDropped,
+    Position,
     Queued,
     Received,
     Redelivered,
@@ -29,22 +31,20 @@ from eventstore.format.events import (
     SessionSnapshot,
     Subscribed,
     Unsubscribed,
+    format_position,
+    from_runs,
 )
-from eventstore.format.positions import INDEX_BITS, Position, format_position, from_runs
 from projections.audit import checks
-from projections.audit.expected_messages import Message, Owed
-from projections.audit.ordering import Resending, TopicOrder
+from projections.audit.expected_messages import ExpectedMessage, ExpectedMessages
+from projections.audit.ordering import RedeliveryOrder, TopicOrder
 from projections.audit.rules import UNEXPECTED, Rule, Violation
-from projections.audit.turn_subscriptions import InTurn
-from projections.state.misfits import MISFITS
-from projections.state.single_session import SessionFold
-from projections.state.snapshot import Part, encode
-from projections.state.waiting_queue import RETAIN_FLAG
+from projections.audit.turn_subscriptions import TurnSubscriptions
+from projections.state import MISFITS, RETAIN_FLAG, Part, SessionFold, encode_session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable
 
-    from projections.state.session import SessionState
+    from projections.state import SessionState
 
 BUCKETS: Final = 40
 """Latencies are counted by their bit length in milliseconds: 0, 1, 2-3, 4-7, ..."""
@@ -83,17 +83,17 @@ class SessionAudit:
         self._known = not whole
         """The state is that of the whole log."""
         self._broken = False
-        self._expected = Owed()
+        self._expected = ExpectedMessages()
         """Messages that took effect and of which the session's events do not tell yet."""
-        self._queue: dict[Position, Message] = {}
-        self._open: dict[Position, Message] = {}
+        self._queue: dict[Position, ExpectedMessage] = {}
+        self._open: dict[Position, ExpectedMessage] = {}
         """Messages in its queues, and on their way to its client."""
         self._order = TopicOrder()
-        self._resending: Resending | None = None
+        self._resending: RedeliveryOrder | None = None
         self._parts: list[Part] = []
         self._turn: Position = 0
         """Where the turn of the event that is looked at begins."""
-        self._in_turn = InTurn()
+        self._in_turn = TurnSubscriptions()
 
     def expect(
         self,
@@ -210,7 +210,7 @@ class SessionAudit:
             self._forget()
             self._known = True
         elif self._known and state is not None and (state.inflight or state.releasing):
-            self._resending = Resending(state)
+            self._resending = RedeliveryOrder(state)
 
     def _ended(self, event: SessionClosed | SessionExpired, at: Position, _ms: int) -> None:
         self._resending = None
@@ -229,7 +229,7 @@ class SessionAudit:
             state = self.fold.state
             if state is None:
                 self._tell(Rule.CHECKPOINT, at, "a checkpoint repeats a session that there is not")
-            elif orjson.dumps(encode(state)) != orjson.dumps(parts):
+            elif orjson.dumps(encode_session(state)) != orjson.dumps(parts):
                 self._tell(
                     Rule.CHECKPOINT, at, "a checkpoint repeats another state than the log tells"
                 )
@@ -324,13 +324,13 @@ class SessionAudit:
             what = f"message {format_position(ref)} was not to be delivered to it"
             self._tell(UNEXPECTED, at, what, ref)
 
-    def _check_message(self, message: Message, qos: int, at: Position) -> None:
+    def _check_message(self, message: ExpectedMessage, qos: int, at: Position) -> None:
         """Check that what becomes of a message is on record together with it, and its QoS."""
         self._check_turn(message, at)
         if not message.may_be_at(qos):
             self._tell(Rule.QOS, at, f"at QoS {qos}, which is not the one of its subscriptions")
 
-    def _check_turn(self, message: Message, at: Position) -> None:
+    def _check_turn(self, message: ExpectedMessage, at: Position) -> None:
         if message.at < self._turn:
             self._tell(
                 Rule.UNDELIVERED, at, "what became of a message was recorded in a later turn"

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from eventstore.format.events import (
+from eventstore.format import (
+    INDEX_BITS,
     Event,
+    Position,
     SessionClosed,
     SessionExpired,
     SessionOpened,
@@ -16,10 +18,9 @@ from eventstore.format.events import (
     WillCancelled,
     WillFired,
 )
-from eventstore.format.positions import INDEX_BITS, Position
-from projections.state.single_session import SessionFold
+from projections.state import SessionFold
 
-TYPES = (
+SUBSCRIPTION_EVENTS = (
     SessionOpened,
     SessionClosed,
     SessionExpired,
@@ -33,7 +34,7 @@ TYPES = (
 """The events that tell; all others may be left out."""
 
 
-class Span(NamedTuple):
+class SubscriptionSpan(NamedTuple):
     """A subscription between two positions; what took effect there and matches was its.
 
     What took effect in the turn in which it began or ended may have been its as well.
@@ -57,11 +58,11 @@ class SubscriptionSpans:
         self._fold = SessionFold(session, whole)
         self._open: dict[str, tuple[int, Position, Position]] = {}
         """QoS, where it began, and where that turn began."""
-        self._closed: list[Span] = []
+        self._closed: list[SubscriptionSpan] = []
         self._turn: Position = 0
 
     def take(self, event: Event, at: Position, time_ms: int = 0, part: int = 0) -> None:
-        """Take the next event of one of the ``TYPES``, of that part of its turn."""
+        """Take the next event of one of the ``SUBSCRIPTION_EVENTS``, of that part of its turn."""
         self._turn = (at >> INDEX_BITS) - part << INDEX_BITS
         fold = self._fold
         before = fold.state
@@ -83,15 +84,15 @@ class SubscriptionSpans:
             for topic_filter, qos in held.items():
                 self._grant(topic_filter, qos, at)
 
-    def ended(self) -> list[Span]:
+    def ended(self) -> list[SubscriptionSpan]:
         """Return the spans that ended since this was asked for last."""
         ended, self._closed = self._closed, []
         return ended
 
-    def finish(self) -> list[Span]:
+    def finish(self) -> list[SubscriptionSpan]:
         """Return all spans that are left, those that go on last."""
         going_on = [
-            Span(topic_filter, qos, since, None, begins, None)
+            SubscriptionSpan(topic_filter, qos, since, None, begins, None)
             for topic_filter, (qos, since, begins) in self._open.items()
         ]
         return self.ended() + going_on
@@ -109,4 +110,6 @@ class SubscriptionSpans:
             known = self._open.pop(topic_filter, None)
             if known is not None:
                 qos, since, begins = known
-                self._closed.append(Span(topic_filter, qos, since, at, begins, self._turn))
+                self._closed.append(
+                    SubscriptionSpan(topic_filter, qos, since, at, begins, self._turn)
+                )

@@ -9,17 +9,16 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from eventstore.format.positions import format_position
+from eventstore.format import format_position
 from projections.audit.rules import UNEXPECTED, Rule, Violation
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from eventstore.format.events import Unsubscribed
-    from eventstore.format.positions import Position
+    from eventstore.format import Position, Unsubscribed
 
 
-class InTurn:
+class TurnSubscriptions:
     """Follows the subscriptions of one session through a turn."""
 
     __slots__ = ("_grants", "_left", "_replays")

@@ -6,22 +6,26 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from eventstore.errors import CutOff
-from eventstore.format.events import Event, MessagePublished, RetainedSnapshot
-from eventstore.format.positions import Position, format_position, position
-from eventstore.format.turn_parts import Turns
+from eventstore.format import (
+    Event,
+    MessagePublished,
+    Position,
+    RetainedSnapshot,
+    TurnAssembler,
+    format_position,
+    position,
+)
 from eventstore.reading import LogSource, Progress, few_collections, silent
 from projections.comparison.live_state import LivePage, LiveState, digest_number
 from projections.replay import fold
-from projections.state.digests import retained_digest, session_digest
-from projections.state.misfits import MISFITS, misfit
-from projections.state.node import NodeState
+from projections.state import MISFITS, NodeState, misfit, retained_digest, session_digest
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 
-    from eventstore.format.records import Record
+    from eventstore.format import Record
     from projections.comparison.stored_projections import StoredProjections
-    from projections.storage.format import Mark
+    from projections.storage import ProjectionMark
 
 BROKER, PROJECTIONS = "broker", "projections"
 SESSION, RETAINED, MARK = "session", "retained", "mark"
@@ -75,7 +79,7 @@ async def read_turns(
     source: LogSource, last: int, doing: str, progress: Progress = silent
 ) -> AsyncIterator[list[Record]]:
     """Yield the turns of a log up to a record, each with all of its records."""
-    turns = Turns()
+    turns = TurnAssembler()
     if last < source.begin:
         return
     with few_collections(), progress(doing, last) as update:
@@ -282,10 +286,10 @@ class ProjectionCheck:
     def _watch(self, node: NodeState) -> None:
         before = self.comparison.watch
         if before is None:
-            node.retained.touched = {}
+            node.retained.dirty = {}
 
         def after(event: Event) -> None:
-            touched = node.retained.touched or {}
+            touched = node.retained.dirty or {}
             for topic in touched:
                 self._settle(RETAINED, topic, _retained(node, topic))
             name = getattr(event, "session", None)
@@ -328,7 +332,7 @@ def projection_checks(
     ]
 
 
-def mark_checker(mark: Mark) -> Callable[[Record], Difference | None]:
+def mark_checker(mark: ProjectionMark) -> Callable[[Record], Difference | None]:
     """Return a check that the record which the mark names is the one in the log."""
 
     def check(record: Record) -> Difference | None:

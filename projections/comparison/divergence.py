@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from eventstore import shown
-from eventstore.format import run_text
-from eventstore.format.positions import Position, format_position, position
+from eventstore.format import Position, format_position, position, run_text
 from eventstore.reading import LogSource, Progress, silent
 from projections.comparison.comparison import (
     RETAINED,
@@ -18,14 +16,19 @@ from projections.comparison.comparison import (
     read_turns,
 )
 from projections.comparison.live_state import digest_number
-from projections.state.digests import pending_of, retained_digest, session_digest
-from projections.state.node import NodeState
-from projections.state.waiting_queue import FLAG_BITS, QOS_MASK
+from projections.state import (
+    FLAG_BITS,
+    QOS_MASK,
+    NodeState,
+    pending_of,
+    retained_digest,
+    session_digest,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from projections.state.session import InFlight, SessionState
+    from projections.state import InFlight, SessionState
 
 _CROWD = 50_000
 
@@ -90,7 +93,7 @@ def _show_queue(one: tuple[str, int, list[Any]]) -> str:
     ]
     return (
         f"{shown.name(topic_filter)}: {shown.counted(count, 'message')}, {shown.size(size)} "
-        f"({run_text.positions(refs)})"
+        f"({run_text.positions_text(refs)})"
     )
 
 
@@ -314,7 +317,7 @@ async def find_divergences(
     everything.sort(key=lambda one: one.limit, reverse=True)
     node = NodeState(source.begin)
     touched: dict[str, Position] = {}
-    node.retained.touched = touched
+    node.retained.dirty = touched
     crowd = _CROWD
     async for turn in read_turns(source, last, "looking where it diverges", progress):
         for record in turn:

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from eventstore.format.positions import Position
+    from eventstore.format import Position
     from projections.replay import Origins
-    from projections.state.node import NodeState
-    from projections.state.session import SessionState
+    from projections.state import NodeState, SessionState
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from eventstore.display import name
 from eventstore.errors import UsageError
 from eventstore.reading import Progress, silent
-from eventstore.shown import name
 from projections.comparison.comparison import (
     BROKER,
     MARK,
@@ -29,7 +29,7 @@ from projections.comparison.stored_projections import ProjectionReader, StoredPr
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from eventstore.format.positions import Position
+    from eventstore.format import Position
     from eventstore.reading import LogSource
 
 _LOOKED_AT = 1000

@@ -10,36 +10,35 @@ from typing import TYPE_CHECKING
 import orjson
 
 from eventstore.errors import LostLog
-from eventstore.format.records import GENESIS
-from eventstore.log.jetstream_log import ask, read_bounds, read_stored
+from eventstore.format import GENESIS
+from eventstore.log import read_stored
+from eventstore.nats import read_bounds, request_stream
 from eventstore.reading import Polling, Progress, silent
 from projections.comparison.live_state import digest_number
-from projections.state.digests import digest, retained_digest
-from projections.state.snapshot import decode
-from projections.storage.format import (
+from projections.state import decode_session, digest, retained_digest
+from projections.storage import (
     GONE,
     MARK,
     MARK_KEY,
     RETAINED,
     SESSION,
     BadProjection,
-    Entry,
-    Mark,
+    ProjectionMark,
+    StoredEntry,
     decode_entry,
     key_of,
     mark_of,
     retained_of,
-    tag,
+    version_tag,
 )
 from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from eventstore.format.positions import Position
+    from eventstore.format import Position
     from eventstore.reading import LogSource
-    from projections.state.retained import RetainedMessage
-    from projections.state.session import SessionState
+    from projections.state import RetainedMessage, SessionState
 
 _SECONDS = 10.0
 _PATIENCE = 30.0
@@ -74,7 +73,7 @@ class StoredProjections:
     """Sessions of which parts of different versions are stored."""
     damaged: list[int] = field(default_factory=list)
     """Sequences of messages that cannot be read."""
-    mark: Mark | None = None
+    mark: ProjectionMark | None = None
     useless: str | None = None
     """Why a broker that starts would not use them but fold the log from its beginning."""
 
@@ -89,7 +88,7 @@ class ProjectionReader:
         self._prefix = f"foldmq.state.{node}."
         self.found = StoredProjections()
         """What was read."""
-        self._large: dict[str, dict[int, Entry]] = {}
+        self._large: dict[str, dict[int, StoredEntry]] = {}
         self._sum = 0
         self._digest = 0
 
@@ -138,7 +137,7 @@ class ProjectionReader:
         entries = []
         try:
             entries = [decode_entry(data) for data in await self._parts(name)]
-            found = decode(name, [orjson.loads(one.body) for one in entries])
+            found = decode_session(name, [orjson.loads(one.body) for one in entries])
         except (BadProjection, ValueError, KeyError, TypeError, IndexError):
             return (entries[0].version if entries else 0), None
         if not entries or entries[0].kind != SESSION:
@@ -161,7 +160,7 @@ class ProjectionReader:
         """Return the last message of a key."""
         body = {"last_by_subj": self._prefix + key}
         method = f"STREAM.MSG.GET.{self._stream}"
-        answer = await ask(self._source.client, self._stream, method, body, _SECONDS)
+        answer = await request_stream(self._source.client, self._stream, method, body, _SECONDS)
         if "error" in answer:
             return None
         return base64.b64decode(answer["message"].get("data") or "")
@@ -188,7 +187,7 @@ class ProjectionReader:
                     await self._forget(gone)
                 update(sequence - first + 1)
 
-    def _take(self, sequence: int, data: bytes) -> Entry | None:
+    def _take(self, sequence: int, data: bytes) -> StoredEntry | None:
         """Read a message; return it if it says that a key is gone."""
         try:
             entry = decode_entry(data)
@@ -207,21 +206,23 @@ class ProjectionReader:
         elif entry.kind == SESSION and entry.parts > 1:
             self._drop(SESSION, entry.name, entry.part)
             self._large.setdefault(entry.name, {})[entry.part] = entry
-            self._sum ^= tag(key_of(SESSION, entry.name, entry.part), entry.version)
+            self._sum ^= version_tag(key_of(SESSION, entry.name, entry.part), entry.version)
         elif entry.kind == SESSION:
             self._hold(self.found.sessions, SESSION, entry, digest_number(digest([entry.body])))
         elif entry.kind != MARK:  # written by a later foldmq
             self.found.damaged.append(sequence)
         return None
 
-    def _hold(self, table: dict[str, StoredItem], kind: int, entry: Entry, short: int) -> None:
+    def _hold(
+        self, table: dict[str, StoredItem], kind: int, entry: StoredEntry, short: int
+    ) -> None:
         self._drop(kind, entry.name, 0)
         table[entry.name] = StoredItem(entry.version, short)
-        self._sum ^= tag(key_of(kind, entry.name), entry.version)
+        self._sum ^= version_tag(key_of(kind, entry.name), entry.version)
 
     def _drop(self, kind: int, name: str, part: int) -> None:
         """Forget what was read of a key."""
-        held: StoredItem | Entry | None = None
+        held: StoredItem | StoredEntry | None = None
         if kind == RETAINED:
             held = self.found.retained.pop(name, None)
         elif part == 0:
@@ -229,9 +230,9 @@ class ProjectionReader:
         if held is None and kind == SESSION:
             held = self._large.get(name, {}).pop(part, None)
         if held is not None:
-            self._sum ^= tag(key_of(kind, name, part), held.version)
+            self._sum ^= version_tag(key_of(kind, name, part), held.version)
 
-    async def _forget(self, gone: Entry) -> None:
+    async def _forget(self, gone: StoredEntry) -> None:
         """Forget a key that is gone: the message does not tell whether of a session or a topic."""
         kinds = (SESSION,) if gone.part else (SESSION, RETAINED)
         for kind in kinds:
@@ -261,7 +262,7 @@ class ProjectionReader:
             found.useless = "they are not whole"
 
 
-def _mark(entry: Entry) -> Mark:
+def _mark(entry: StoredEntry) -> ProjectionMark:
     """Return the mark that an entry holds. Raises BadProjection for one that makes no sense."""
     mark = mark_of(entry)
     try:
@@ -274,7 +275,7 @@ def _mark(entry: Entry) -> Mark:
     return mark
 
 
-def _whole(parts: Iterable[Entry]) -> bool:
+def _whole(parts: Iterable[StoredEntry]) -> bool:
     """Return whether these are all parts of one version of a session."""
     kinds = {(one.version, one.parts) for one in parts}
     numbers = sorted(one.part for one in parts)

@@ -4,28 +4,29 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple, get_args
 
-from eventstore.format.events import (
+from eventstore.format import (
     Delivered,
     Event,
     MessageDropped,
     MessagePublished,
     MessagesCarried,
+    Position,
     Queued,
     Released,
     RetainedCleared,
     RetainedSnapshot,
     WillArmed,
     entries,
+    from_runs,
+    position,
 )
-from eventstore.format.positions import Position, from_runs, position
 from eventstore.reading import Progress, silent
 from projections.replay.topic_lookup import TopicBook, topic_matcher
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 
-    from eventstore.format.records import Record
-    from eventstore.format.turn_parts import Turns
+    from eventstore.format import Record, TurnAssembler
     from eventstore.reading import LogPoint, LogSource
 
 EVENT_TYPES: Final[dict[str, type]] = {kind.__name__.casefold(): kind for kind in get_args(Event)}
@@ -103,7 +104,7 @@ class EventReader:
         self._selected = selected
 
     async def entries(
-        self, start: LogPoint, end: LogPoint, turns: Turns, *, ended: bool
+        self, start: LogPoint, end: LogPoint, turns: TurnAssembler, *, ended: bool
     ) -> AsyncGenerator[EventEntry, None]:
         """Yield what is selected between two points.
 

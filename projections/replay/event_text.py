@@ -5,9 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import Any
 
-from eventstore import shown
-from eventstore.format import run_text
-from eventstore.format.events import (
+from eventstore.format import (
     Acked,
     Bridged,
     BrokerStarted,
@@ -23,12 +21,14 @@ from eventstore.format.events import (
     MessagePublished,
     MessagesCarried,
     OperatorActed,
+    Position,
     Queued,
     Received,
     Redelivered,
     Released,
     RetainedCleared,
     RetainedSnapshot,
+    Run,
     SessionClosed,
     SessionExpired,
     SessionOpened,
@@ -40,10 +40,12 @@ from eventstore.format.events import (
     WillArmed,
     WillCancelled,
     WillFired,
+    format_position,
+    from_runs,
+    payload_bounds,
+    run_text,
 )
-from eventstore.format.positions import Position, Run, format_position, from_runs
-from eventstore.format.records import payload_bounds
-from projections.audit.message_story import topic_of
+from projections.audit import topic_of
 from projections.replay.topic_lookup import Published, Topics
 
 _LEVELS = {3: ["MQTT 3.1"], 4: [], 5: ["MQTT 5"]}
@@ -80,7 +82,11 @@ def _payloads(event: Event, area: memoryview, most: int) -> list[bytes]:
 
 def _ids(runs: list[Run]) -> str:
     single = len(runs) == 1 and isinstance(runs[0], int)
-    return f"packet {run_text.numbers(runs)}" if single else f"packets {run_text.numbers(runs)}"
+    return (
+        f"packet {run_text.packet_ids_text(runs)}"
+        if single
+        else f"packets {run_text.packet_ids_text(runs)}"
+    )
 
 
 def _messages(refs: list[Run], topics: Topics) -> str:
@@ -89,7 +95,7 @@ def _messages(refs: list[Run], topics: Topics) -> str:
     if not values:
         return ""
     names = {found.topic: None for ref in values if (found := topics.get(ref)) is not None}
-    where = run_text.positions(refs)
+    where = run_text.positions_text(refs)
     label = "" if len(values) == 1 else f"{len(values):,} messages "
     if not names:  # from before the log begins
         return f"message {where}" if len(values) == 1 else f"{label}{where}"
@@ -180,7 +186,7 @@ def _repeated(topics: Sequence[str], event: RetainedSnapshot | MessagesCarried) 
     sizes = event.sizes
     total = sizes * event.count if isinstance(sizes, int) else sum(sizes)
     several = run_text.several(map(shown.name, topics), len(topics))
-    return f"{several} ({label}from {run_text.positions(event.refs)}), {shown.size(total)}"
+    return f"{several} ({label}from {run_text.positions_text(event.refs)}), {shown.size(total)}"
 
 
 def _completed(event: CheckpointCompleted, _topics: Topics) -> str:

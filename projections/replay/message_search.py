@@ -5,20 +5,29 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from eventstore.errors import UsageError
-from eventstore.format.events import MessagePublished, MessagesCarried, RetainedSnapshot, entries
-from eventstore.format.positions import Position, format_position, from_runs, index_of, sequence_of
-from eventstore.format.turn_parts import Turns
+from eventstore.format import (
+    MessagePublished,
+    MessagesCarried,
+    Position,
+    RetainedSnapshot,
+    TurnAssembler,
+    entries,
+    format_position,
+    from_runs,
+    index_of,
+    sequence_of,
+)
 from eventstore.reading import Progress, silent
-from projections.audit.message_story import Explainer
+from projections.audit import StoryBuilder
 from projections.replay.event_reader import refs_of
-from projections.state.misfits import MISFITS, misfit
+from projections.state import MISFITS, misfit
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from eventstore.format.records import Record
+    from eventstore.format import Record
     from eventstore.reading import LogSource
-    from projections.audit.message_story import Story
+    from projections.audit import MessageStory
 
 _UPDATE_EVERY = 16
 _REPEATING = (b'"MessagesCarried"', b'"will":[')
@@ -33,18 +42,18 @@ async def find_stories(
     ref: Position | None = None,
     client: str | None = None,
     progress: Progress = silent,
-) -> list[Story]:
+) -> list[MessageStory]:
     """Return what became of the ``last`` messages whose topic ``matches``, or of that at ``ref``.
 
     ``client`` is the session whose subscriptions of that moment are told as well. Messages of
     which the log knows nothing are left out. Raises CorruptLog, UnreadableEvent or CutMeanwhile.
     """
-    explainer = Explainer(wanted=matches, last=last, ref=ref, client=client, begin=source.begin)
+    explainer = StoryBuilder(wanted=matches, last=last, ref=ref, client=client, begin=source.begin)
     if source.begin > 1:
         with progress("looking for messages from before the cut", source.last) as update:
             async for record in source.records_with(_REPEATING, update):
                 explainer.look_ahead(record)
-    turns = Turns()
+    turns = TurnAssembler()
     with progress("reading", source.last) as update:
         async for record in source.records(source.begin, source.last):
             for part in turns.take(record)[1]:
@@ -54,7 +63,7 @@ async def find_stories(
     return [story for story in explainer.stories.values() if story.known]
 
 
-def _take(explainer: Explainer, record: Record) -> None:
+def _take(explainer: StoryBuilder, record: Record) -> None:
     try:
         explainer.take(record)
     except MISFITS as error:

@@ -5,16 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from eventstore import shown
 from eventstore.errors import CorruptLog, CutOff
-from eventstore.format.events import CheckpointBegun, Event, RetainedSnapshot
-from eventstore.format.positions import MAX_INDEX, Position, format_position, from_runs, position
+from eventstore.format import (
+    MAX_INDEX,
+    CheckpointBegun,
+    Event,
+    Position,
+    RetainedSnapshot,
+    format_position,
+    from_runs,
+    position,
+)
 from eventstore.reading import LogPoint, Progress, few_collections, silent
-from projections.state.misfits import MISFITS, misfit
-from projections.state.node import NodeState
+from projections.state import MISFITS, NodeState, misfit
 
 if TYPE_CHECKING:
-    from eventstore.format.records import Record
+    from eventstore.format import Record
     from eventstore.reading import LogSource
 
 _UPDATE_EVERY = 16

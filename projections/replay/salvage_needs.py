@@ -1,17 +1,15 @@
-"""What ``eventstore.log.salvage`` has to keep for the sessions of a damaged log."""
+"""What ``eventstore.log.damaged_log`` has to keep for the sessions of a damaged log."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from eventstore.format.events import Event, SessionClosed, SessionOpened, Subscribed
+from eventstore.format import Event, SessionClosed, SessionOpened, Subscribed
 from projections.replay.replay import fold
-from projections.state.node import NodeState
-from projections.state.snapshot import expanded, reference_runs
+from projections.state import NodeState, expand_runs, reference_runs
 
 if TYPE_CHECKING:
-    from eventstore.format.positions import Position
-    from eventstore.format.records import Record
+    from eventstore.format import Position, Record
 
 
 class SalvageNeeds:
@@ -32,7 +30,7 @@ class SalvageNeeds:
         for name in sessions.names():
             state = sessions.peek(name) if sessions.holds(name, first) else None
             if state is not None:
-                found[name] = set(expanded(reference_runs(state), first))
+                found[name] = set(expand_runs(reference_runs(state), first))
         return found
 
     def begun_anew(self, session: str) -> list[Event]:

@@ -18,29 +18,35 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import orjson
 
-from eventstore.format.events import (
+from eventstore.format import (
+    INDEX_BITS,
     CheckpointBegun,
     CheckpointCompleted,
     MessagesCarried,
+    Position,
     RetainedSnapshot,
     SessionSnapshot,
+    TurnAssembler,
+    position,
 )
-from eventstore.format.positions import INDEX_BITS, Position, position
-from eventstore.format.turn_parts import Turns
 from eventstore.reading import few_collections
-from projections.state.misfits import MISFITS, misfit
-from projections.state.node import NodeState
-from projections.state.retained import RetainedIndex
-from projections.state.snapshot import Part, decode, encode
+from projections.state import (
+    MISFITS,
+    NodeState,
+    Part,
+    RetainedIndex,
+    decode_session,
+    encode_session,
+    misfit,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
     from contextlib import AbstractAsyncContextManager
 
-    from eventstore.format.events import Event
-    from eventstore.format.records import Record
+    from eventstore.format import Event, Record
     from eventstore.reading import LogSource
-    from projections.state.session import SessionState
+    from projections.state import SessionState
 
 MOST_EVENTS = 400_000
 """Events of a session that are kept; of more, the older half is forgotten."""
@@ -124,7 +130,7 @@ class SessionHistory:
         self.forgotten = 0
         """Events that are no longer kept."""
         self._node = _fresh(begin)
-        self._turns = Turns()
+        self._turns = TurnAssembler()
         # Where events took effect; an event of a turn in several parts stands before that.
         self._effective = array("Q")
         self._positions = array("Q")
@@ -217,7 +223,7 @@ class SessionHistory:
     def _keep(self) -> None:
         """Keep the state as it is now."""
         state = self._node.sessions.get(self.name)
-        parts = b"" if state is None else orjson.dumps(encode(state))
+        parts = b"" if state is None else orjson.dumps(encode_session(state))
         self._kept.append(_Kept(self.forgotten + len(self), parts))
         self._bytes += len(parts)
         while len(self._kept) > MOST_STATES or (self._bytes > STATE_BYTES and len(self._kept) > 2):
@@ -347,4 +353,4 @@ def _thawed(name: str, kept: _Kept) -> SessionState | None:
     if not kept.parts:
         return None
     parts: list[Part] = orjson.loads(kept.parts)
-    return decode(name, parts)
+    return decode_session(name, parts)

@@ -6,17 +6,23 @@ from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from eventstore.format.events import MessagePublished, MessagesCarried, RetainedSnapshot
-from eventstore.format.positions import INDEX_BITS, Position, from_runs, position
+from eventstore.format import (
+    INDEX_BITS,
+    MessagePublished,
+    MessagesCarried,
+    Position,
+    RetainedSnapshot,
+    from_runs,
+    position,
+)
 from eventstore.reading import Progress, silent
-from projections.audit.message_story import topic_of
-from protocol.mqtt.topic_trie import FilterTrie
-from protocol.mqtt.topics import validate_topic_filter
+from projections.audit import topic_of
+from protocol.mqtt import FilterTrie, validate_topic_filter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from eventstore.format.events import Event
+    from eventstore.format import Event
     from eventstore.reading import LogSource
 
 _KNOWN_TOPICS = 100_000

@@ -1,1 +1,128 @@
-"""Folds over events: the state of a session, the retained messages, the whole node."""
+"""The state that a log describes, as pure folds, and its snapshots.
+
+``NodeState`` folds a whole log: its sessions and the retained index. ``SessionFold`` folds one
+session from that session's events alone.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from projections.state.digests import (
+        NO_DIGEST,
+        digest,
+        pending_of,
+        retained_digest,
+        session_digest,
+        session_texts,
+    )
+    from projections.state.filter_links import linked
+    from projections.state.misfits import MISFITS, misfit
+    from projections.state.node import Checkpoint, NodeState
+    from projections.state.retained import RetainedIndex, RetainedMessage
+    from projections.state.session import (
+        EVOLVE,
+        InFlight,
+        SessionState,
+        SubscriptionState,
+        Will,
+        evolve,
+    )
+    from projections.state.session_table import OutstandingTotals, bound_of, frozen_from, text_of
+    from projections.state.single_session import SessionFold
+    from projections.state.snapshot import (
+        Part,
+        decode_session,
+        encode_session,
+        expand_runs,
+        reference_runs,
+    )
+    from projections.state.waiting_queue import (
+        FLAG_BITS,
+        QOS_MASK,
+        RETAIN_FLAG,
+        WaitingQueue,
+        waiting,
+    )
+
+__all__ = [
+    "EVOLVE",
+    "FLAG_BITS",
+    "MISFITS",
+    "NO_DIGEST",
+    "QOS_MASK",
+    "RETAIN_FLAG",
+    "Checkpoint",
+    "InFlight",
+    "NodeState",
+    "OutstandingTotals",
+    "Part",
+    "RetainedIndex",
+    "RetainedMessage",
+    "SessionFold",
+    "SessionState",
+    "SubscriptionState",
+    "WaitingQueue",
+    "Will",
+    "bound_of",
+    "decode_session",
+    "digest",
+    "encode_session",
+    "evolve",
+    "expand_runs",
+    "frozen_from",
+    "linked",
+    "misfit",
+    "pending_of",
+    "reference_runs",
+    "retained_digest",
+    "session_digest",
+    "session_texts",
+    "text_of",
+    "waiting",
+]
+
+_MODULE_OF = {
+    "NO_DIGEST": "digests",
+    "digest": "digests",
+    "pending_of": "digests",
+    "retained_digest": "digests",
+    "session_digest": "digests",
+    "session_texts": "digests",
+    "linked": "filter_links",
+    "MISFITS": "misfits",
+    "misfit": "misfits",
+    "Checkpoint": "node",
+    "NodeState": "node",
+    "RetainedIndex": "retained",
+    "RetainedMessage": "retained",
+    "EVOLVE": "session",
+    "InFlight": "session",
+    "SessionState": "session",
+    "SubscriptionState": "session",
+    "Will": "session",
+    "evolve": "session",
+    "OutstandingTotals": "session_table",
+    "bound_of": "session_table",
+    "frozen_from": "session_table",
+    "text_of": "session_table",
+    "SessionFold": "single_session",
+    "Part": "snapshot",
+    "decode_session": "snapshot",
+    "encode_session": "snapshot",
+    "expand_runs": "snapshot",
+    "reference_runs": "snapshot",
+    "FLAG_BITS": "waiting_queue",
+    "QOS_MASK": "waiting_queue",
+    "RETAIN_FLAG": "waiting_queue",
+    "WaitingQueue": "waiting_queue",
+    "waiting": "waiting_queue",
+}
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        """Load the module of a public name when it is first asked for."""
+        if name not in _MODULE_OF:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from projections.state.session_table import text_of
-from projections.state.snapshot import encode
+from projections.state.snapshot import encode_session
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -51,7 +51,7 @@ def session_texts(node: NodeState, name: str) -> list[bytes] | None:
     if frozen is not None:
         return [text_of(frozen)]
     state = node.sessions.live.get(name)
-    return None if state is None else [orjson.dumps(part) for part in encode(state)]
+    return None if state is None else [orjson.dumps(part) for part in encode_session(state)]
 
 
 def session_digest(node: NodeState, name: str, *, pending: bool = True) -> str | None:

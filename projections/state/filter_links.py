@@ -8,7 +8,7 @@ message overtakes an earlier one of its topic [MQTT-4.6.0-6],
 - of queues that are linked, each goes out when those that began to fill before it are empty.
 
 A link must hold as long as anything waits. A filter that goes may take links with it; then, and
-while anything waits, every filter counts as linked with every other (``SessionState.tangled``). To
+while anything waits, every filter counts as linked with every other (``SessionState.all_linked``). To
 wait in vain is allowed, to overtake is not. Nothing goes with a filter without wildcards, as all
 that match its topic are linked with each other.
 """
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from protocol.mqtt.topics import filters_overlap
+from protocol.mqtt import filters_overlap
 
 if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
@@ -46,7 +46,7 @@ def _groups(state: SessionState) -> dict[str, set[str]]:
     filters = state.subscriptions
     reaching = [one for one in filters if not _is_plain(one)]
     many = len(filters) > _FEW and len(reaching) * len(filters) > _FEW * _FEW
-    if state.tangled or many:
+    if state.all_linked or many:
         all_of_them = set(filters)
         return dict.fromkeys(filters, all_of_them)
     groups = {one: {one} for one in filters}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from eventstore.errors import CorruptLog
 
 if TYPE_CHECKING:
-    from eventstore.format.records import Record
+    from eventstore.format import Record
 
 MISFITS: Final = (ValueError, KeyError, IndexError, TypeError, AttributeError)
 """What is raised for events and snapshots that do not fit together."""

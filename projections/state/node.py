@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from eventstore.format.events import (
+from eventstore.format import (
+    INDEX_BITS,
     Bridged,
     BrokerStarted,
     BrokerStopped,
@@ -20,6 +21,7 @@ from eventstore.format.events import (
     MessagePublished,
     MessagesCarried,
     OperatorActed,
+    Position,
     Released,
     RetainedCleared,
     RetainedSnapshot,
@@ -27,27 +29,26 @@ from eventstore.format.events import (
     SessionExpired,
     SessionOpened,
     SessionSnapshot,
-    WebAccessed,
-    entries,
-)
-from eventstore.format.positions import INDEX_BITS, Position, from_runs, position
-from eventstore.format.turn_events import (
     TurnAcked,
     TurnDelivered,
     TurnEvent,
     TurnPublished,
     TurnReleased,
+    WebAccessed,
+    entries,
+    from_runs,
+    position,
 )
 from projections.state import turn_fold
 from projections.state.retained import RetainedIndex
 from projections.state.session import EVOLVE, SessionState
 from projections.state.session_table import SessionTable
-from projections.state.snapshot import Part, decode
+from projections.state.snapshot import Part, decode_session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from eventstore.format.records import Record
+    from eventstore.format import Record
 
 
 class Checkpoint(NamedTuple):
@@ -86,11 +87,11 @@ class NodeState:
         "checkpoint",
         "checkpoints",
         "cuts",
+        "dirty",
         "entries",
         "partial",
         "retained",
         "sessions",
-        "touched",
     )
 
     def __init__(self, begin: int = 1) -> None:
@@ -115,7 +116,7 @@ class NodeState:
         """Up to where NATS has what was published; None: nothing was ever bridged."""
         self.carried: dict[int, list[int]] = {}
         """Records that were cut off -> the records that repeat what is needed of them."""
-        self.touched: dict[str, Position] | None = None
+        self.dirty: dict[str, Position] | None = None
         """Sessions that changed, with the version of their snapshot that the projections hold;
         None while nobody wants to know."""
         self._begun: Checkpoint | None = None
@@ -181,8 +182,8 @@ class NodeState:
         state = table.live.get(name)
         if state is None:
             state = table.get(name)
-        if self.touched is not None:
-            self.touched.setdefault(name, state.saved if state is not None else 0)
+        if self.dirty is not None:
+            self.dirty.setdefault(name, state.saved if state is not None else 0)
         if type(event) is SessionExpired:
             table.discard(name)
             self.retained.other(event)
@@ -214,7 +215,7 @@ class NodeState:
         self.sessions.put(frozen, state)
         self._newer[state.session] = bound
 
-    def where(self, sequence: int) -> list[int]:
+    def carriers_of(self, sequence: int) -> list[int]:
         """Return the records in which the messages of a record are to be found."""
         if sequence >= self.begin:
             return [sequence]
@@ -249,7 +250,7 @@ class NodeState:
         if archived is not None and archived[0] >> INDEX_BITS >= self.begin:
             self.archived = Archived(*archived)
 
-    def loaded_all(self) -> None:
+    def finish_loading(self) -> None:
         """Take note that everything before what was loaded has been folded."""
         self._newer = {}
 
@@ -281,7 +282,7 @@ class NodeState:
         if event.last:
             parts, self._parts = self._parts, []
             if at >= self._newer.get(event.session, 0):
-                self.sessions[event.session] = decode(event.session, parts)
+                self.sessions[event.session] = decode_session(event.session, parts)
 
     def _retained_snapshot(
         self, event: RetainedSnapshot, at: Position, _ms: int, payloads: Sequence[bytes]
@@ -331,7 +332,7 @@ class NodeState:
         turn_fold.released(self._states(event), event)
 
     def _states(self, event: TurnEvent) -> list[SessionState]:
-        return turn_fold.states_of(self.sessions, event.sessions, self.touched)
+        return turn_fold.states_of(self.sessions, event.sessions, self.dirty)
 
     def _nothing(self, _event: LogEvent, _at: Position, _ms: int, _: Sequence[bytes]) -> None:
         """Nothing changes."""

@@ -10,18 +10,19 @@ from __future__ import annotations
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
-from eventstore.format.events import (
+from eventstore.format import (
     LogEvent,
     MessagePublished,
+    Position,
     Released,
     RetainedSnapshot,
     SessionClosed,
     SessionExpired,
     SessionOpened,
+    from_runs,
 )
-from eventstore.format.positions import Position, from_runs
-from projections.state.sharded_dict import Shards
-from protocol.mqtt.topic_trie import TopicTrie
+from projections.state.sharded_dict import ShardedDict
+from protocol.mqtt import TopicTrie
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -40,14 +41,14 @@ class RetainedMessage(NamedTuple):
 class RetainedIndex:
     """The retained messages, found by topic or by filter."""
 
-    __slots__ = ("_count", "_messages", "_pending", "_size", "_topics", "touched")
+    __slots__ = ("_count", "_messages", "_pending", "_size", "_topics", "dirty")
 
     def __init__(self) -> None:
         self._topics: TopicTrie[str] = TopicTrie()
-        self._messages: Shards[RetainedMessage] = Shards()
+        self._messages: ShardedDict[RetainedMessage] = ShardedDict()
         self._pending: dict[str, dict[Position, RetainedMessage]] = {}
         self._count = self._size = 0
-        self.touched: dict[str, Position] | None = None
+        self.dirty: dict[str, Position] | None = None
         """Topics that changed, with the position of the message they had before, 0 for none; None
         while nobody wants to know."""
 
@@ -174,8 +175,8 @@ class RetainedIndex:
         before = part.get(topic)
         if before is not None:
             self._size -= len(before.payload)
-        if self.touched is not None:
-            self.touched.setdefault(topic, before.ref if before is not None else 0)
+        if self.dirty is not None:
+            self.dirty.setdefault(topic, before.ref if before is not None else 0)
         if message.payload:
             if before is None:
                 self._topics.set(topic, topic)

@@ -15,13 +15,14 @@ from dataclasses import dataclass, field
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from eventstore.format.events import (
+from eventstore.format import (
     Acked,
     Completed,
     Delivered,
     Event,
     MessageDropped,
     MessagePublished,
+    Position,
     Queued,
     Received,
     Redelivered,
@@ -34,8 +35,8 @@ from eventstore.format.events import (
     WillArmed,
     WillCancelled,
     WillFired,
+    from_runs,
 )
-from eventstore.format.positions import Position, from_runs
 from projections.state.filter_links import holds_links
 from projections.state.waiting_queue import WaitingQueue
 
@@ -108,7 +109,7 @@ class SessionState:
     waiting: dict[str, SubscriptionState] = field(default_factory=dict)
     """The subscriptions whose queue is not empty, by topic filter, in the order in which the queues
     began to fill."""
-    tangled: bool = False
+    all_linked: bool = False
     """A filter that may have linked others went while messages wait: see ``filter_links``."""
     links: dict[str, set[str]] | None = None
     """Filters that are linked with each, None when they must be looked for: a note, not state."""
@@ -141,7 +142,7 @@ def _reset(state: SessionState) -> None:
     state.inbound = {}
     state.waiting = {}
     state.last_pid = state.queued = state.queued_bytes = 0
-    state.tangled = False
+    state.all_linked = False
     state.links = None
 
 
@@ -177,7 +178,7 @@ def _forget_if_done(state: SessionState, held: SubscriptionState) -> None:
     if held.active or held.outstanding or held.queue:
         return
     if state.waiting and holds_links(state, held.filter):
-        state.tangled = True
+        state.all_linked = True
     state.subscriptions.pop(held.filter, None)
     state.links = None
 
@@ -207,7 +208,7 @@ def _leave_queue(state: SessionState, held: SubscriptionState, count: int, size:
     if not queue:
         state.waiting.pop(held.filter, None)
         if not state.waiting:
-            state.tangled = False
+            state.all_linked = False
             state.links = None
     state.queued -= count
     state.queued_bytes -= size

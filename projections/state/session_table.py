@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from projections.state.sharded_dict import Shards
-from projections.state.snapshot import decode, encode, oldest_reference
+from projections.state.sharded_dict import ShardedDict
+from projections.state.snapshot import decode_session, encode_session, oldest_reference
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from eventstore.format.positions import Position
+    from eventstore.format import Position
     from projections.state.session import SessionState
 
 _BOUND = struct.Struct(">Q")
@@ -30,7 +30,7 @@ def freeze(state: SessionState, bound: Position) -> bytes | None:
 
     ``bound`` is the position of the next event: all before it are in the state.
     """
-    parts = encode(state)
+    parts = encode_session(state)
     if len(parts) > 1:
         return None
     text = orjson.dumps(parts[0])
@@ -54,12 +54,12 @@ def text_of(frozen: bytes) -> bytes:
 
 def thaw(session: str, frozen: bytes) -> SessionState:
     """Return the state that :func:`freeze` was given."""
-    state = decode(session, (orjson.loads(text_of(frozen)),))
+    state = decode_session(session, (orjson.loads(text_of(frozen)),))
     state.saved = bound_of(frozen)
     return state
 
 
-class Owed:
+class OutstandingTotals:
     """What sessions still owe or are owed, added up."""
 
     __slots__ = ("inbound", "inflight", "queued", "queued_bytes", "releasing")
@@ -83,7 +83,7 @@ class Owed:
         self.queued += sign * state.queued
         self.queued_bytes += sign * state.queued_bytes
 
-    def plus(self, other: Owed) -> None:
+    def plus(self, other: OutstandingTotals) -> None:
         """Add what other sessions have."""
         self.inflight += other.inflight
         self.releasing += other.releasing
@@ -98,18 +98,18 @@ class SessionTable:
     ``on_thaw`` is called with each state that stops being frozen.
     """
 
-    __slots__ = ("_frozen", "_holding", "_live_names", "live", "on_thaw", "owed_frozen")
+    __slots__ = ("_frozen", "_holding", "_live_names", "frozen_totals", "live", "on_thaw")
 
     def __init__(self) -> None:
         self.live: dict[str, SessionState] = {}
         """Those that are not frozen: to be looked into first where it matters."""
         self.on_thaw: Callable[[SessionState], object] | None = None
-        self._frozen: Shards[bytes] = Shards()
-        self._live_names: Shards[None] = Shards()
+        self._frozen: ShardedDict[bytes] = ShardedDict()
+        self._live_names: ShardedDict[None] = ShardedDict()
         """The names of those that are not frozen: they are never all copied at once."""
         self._holding: dict[str, Position] = {}
         """Frozen sessions that need messages of the log, with the oldest one's position."""
-        self.owed_frozen = Owed()
+        self.frozen_totals = OutstandingTotals()
         """Of the frozen sessions."""
 
     def __len__(self) -> int:
@@ -185,7 +185,7 @@ class SessionTable:
         frozen = self._frozen.of(name).pop(name, None)
         self._holding.pop(name, None)
         if frozen is not None:
-            self.owed_frozen.add(state if state is not None else thaw(name, frozen), -1)
+            self.frozen_totals.add(state if state is not None else thaw(name, frozen), -1)
 
     def frozen(self, name: str) -> bytes | None:
         """Return a session as it is frozen, None when it is not."""
@@ -209,7 +209,7 @@ class SessionTable:
         oldest = oldest_reference(state)
         if oldest is not None:
             self._holding[name] = oldest
-        self.owed_frozen.add(state)
+        self.frozen_totals.add(state)
 
     def names(self) -> list[str]:
         """Return all client identifiers as of now."""

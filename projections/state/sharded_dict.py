@@ -18,7 +18,7 @@ T = TypeVar("T")
 _PARTS = 256
 
 
-class Shards(Generic[T]):
+class ShardedDict(Generic[T]):
     """Values by name."""
 
     __slots__ = ("parts",)

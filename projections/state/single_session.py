@@ -10,21 +10,22 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING
 
-from eventstore.format.events import (
+from eventstore.format import (
     Event,
     MessagePublished,
+    Position,
     Released,
     RetainedSnapshot,
     SessionClosed,
     SessionExpired,
     SessionOpened,
     SessionSnapshot,
+    from_runs,
+    payload_bounds,
 )
-from eventstore.format.positions import Position, from_runs
-from eventstore.format.records import payload_bounds
 from projections.state.retained import RetainedMessage, messages_of
 from projections.state.session import EVOLVE, SessionState
-from projections.state.snapshot import Part, decode
+from projections.state.snapshot import Part, decode_session
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -95,7 +96,7 @@ class SessionFold:
             self._parts.append(event.state)
             if event.last:
                 parts, self._parts = self._parts, []
-                self.state = decode(self.session, parts)
+                self.state = decode_session(self.session, parts)
         elif type(event) is RetainedSnapshot and payload is not None:
             columns = zip(
                 event.topics, _split(event, payload), event.qos, from_runs(event.refs), strict=True

@@ -12,14 +12,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from eventstore.format.positions import from_runs, to_runs
+from eventstore.format import from_runs, to_runs
 from projections.state.session import InFlight, SessionState, SubscriptionState, Will
 from projections.state.waiting_queue import FLAG_BITS, WaitingQueue
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from eventstore.format.positions import Position, Run
+    from eventstore.format import Position, Run
 
 Part: TypeAlias = dict[str, Any]
 
@@ -33,7 +33,7 @@ _TEXT_FACTOR = 6
 """What a character takes in JSON at most."""
 
 
-def encode(state: SessionState) -> list[Part]:
+def encode_session(state: SessionState) -> list[Part]:
     """Return a session's state as JSON objects: one, or several when it is large."""
     parts = [_plain(state)]
     size = _TEXT_FACTOR * len(state.user or "")
@@ -71,7 +71,7 @@ def _plain(state: SessionState) -> Part:
         part["closed_ms"] = state.closed_ms
     if state.last_pid:
         part["last_pid"] = state.last_pid
-    if state.tangled:
+    if state.all_linked:
         part["tangled"] = True
     return part
 
@@ -128,8 +128,8 @@ def _alike(table: dict[int, InFlight]) -> Iterator[tuple[list[int], list[InFligh
         yield pids, sent
 
 
-def decode(session: str, parts: Iterable[Part]) -> SessionState:
-    """Return the state that :func:`encode` was given.
+def decode_session(session: str, parts: Iterable[Part]) -> SessionState:
+    """Return the state that :func:`encode_session` was given.
 
     Raises ValueError, KeyError, TypeError or IndexError for what it did not write.
     """
@@ -162,7 +162,7 @@ def _decode_plain(state: SessionState, part: Part) -> None:
     state.user = part.get("user")
     state.closed_ms = part.get("closed_ms", 0)
     state.last_pid = part.get("last_pid", 0)
-    state.tangled = part.get("tangled", False)
+    state.all_linked = part.get("tangled", False)
 
 
 def _decode_queue(
@@ -206,7 +206,7 @@ def reference_runs(state: SessionState) -> Iterator[Run]:
                     yield [run[0] >> FLAG_BITS, run[1], run[2] >> FLAG_BITS]
 
 
-def expanded(runs: Iterable[Run], before: Position) -> Iterator[Position]:
+def expand_runs(runs: Iterable[Run], before: Position) -> Iterator[Position]:
     """Yield those positions of runs that stand before another one."""
     for run in runs:
         if isinstance(run, int):

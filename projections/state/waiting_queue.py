@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from eventstore.format.positions import Position, Run
+    from eventstore.format import Position, Run
 
 QOS_MASK = 0b011
 RETAIN_FLAG = 0b100

@@ -1,1 +1,39 @@
 """The stored form of the projections, and how they are loaded."""
+
+from projections.storage.format import (
+    GONE,
+    MARK,
+    MARK_KEY,
+    RETAINED,
+    SESSION,
+    BadProjection,
+    ProjectionMark,
+    StoredEntry,
+    decode_entry,
+    key_of,
+    mark_of,
+    retained_body,
+    retained_of,
+    version_tag,
+)
+from projections.storage.loading import LoadedProjections, ProjectionLoader, SessionVisitor
+
+__all__ = [
+    "GONE",
+    "MARK",
+    "MARK_KEY",
+    "RETAINED",
+    "SESSION",
+    "BadProjection",
+    "LoadedProjections",
+    "ProjectionLoader",
+    "ProjectionMark",
+    "SessionVisitor",
+    "StoredEntry",
+    "decode_entry",
+    "key_of",
+    "mark_of",
+    "retained_body",
+    "retained_of",
+    "version_tag",
+]

@@ -16,7 +16,7 @@ n      client identifier or topic, UTF-8
 rest   session: JSON (``projections.state.snapshot``); retained: QoS, position, payload; mark: JSON
 =====  ===========================================================================
 
-A *tag* is a hash of key and version: whoever reads all messages and finds the digest of the last
+A *version_tag* is a hash of key and version: whoever reads all messages and finds the digest of the last
 one has them all, in the versions that were meant. The *mark* says up to where the log is
 reflected by all messages together.
 """
@@ -31,12 +31,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from eventstore.format.events import LogArchived, LogCut
-from projections.state.retained import RetainedMessage
+from eventstore.format import LogArchived, LogCut
+from projections.state import RetainedMessage
 from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:
-    from eventstore.format.positions import Position
+    from eventstore.format import Position
 
 MAGIC = b"FMP\x01"
 SESSION, RETAINED, MARK, GONE = 1, 2, 3, 4
@@ -60,14 +60,14 @@ def key_of(kind: int, name: str, part: int = 0) -> str:
     return f"session.{token}.{part}" if part else f"session.{token}"
 
 
-def tag(key: str, version: Position) -> int:
+def version_tag(key: str, version: Position) -> int:
     """Return the 64 bits that stand for this version of this key."""
     text = f"{key}@{version}".encode()
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big")
 
 
 @dataclass(slots=True)
-class Entry:
+class StoredEntry:
     """One message of the projections."""
 
     kind: int
@@ -90,7 +90,7 @@ class Entry:
         return MAGIC + hashlib.sha256(signed).digest()[:16] + signed
 
 
-def decode_entry(data: bytes) -> Entry:
+def decode_entry(data: bytes) -> StoredEntry:
     """Return the entry of a message. Raises BadProjection when it is none, or damaged."""
     if len(data) < _HEAD.size or data[:4] != MAGIC:
         raise BadProjection("a message of the projections is none of this foldmq")
@@ -99,7 +99,7 @@ def decode_entry(data: bytes) -> Entry:
         raise BadProjection("a message of the projections has a wrong checksum")
     body = _HEAD.size + size
     name = data[_HEAD.size : body].decode()
-    return Entry(kind, name, version, digest, data[body:], part, parts)
+    return StoredEntry(kind, name, version, digest, data[body:], part, parts)
 
 
 def retained_body(message: RetainedMessage) -> bytes:
@@ -107,14 +107,14 @@ def retained_body(message: RetainedMessage) -> bytes:
     return _MESSAGE.pack(message.qos, message.ref) + message.payload
 
 
-def retained_of(entry: Entry) -> RetainedMessage:
+def retained_of(entry: StoredEntry) -> RetainedMessage:
     """Return the retained message that an entry holds."""
     qos, ref = _MESSAGE.unpack_from(entry.body)
     return RetainedMessage(entry.name, entry.body[_MESSAGE.size :], qos, ref)
 
 
 @dataclass(slots=True)
-class Mark:
+class ProjectionMark:
     """Up to where the projections reflect the log, and what else of its state is needed."""
 
     sequence: int
@@ -139,13 +139,13 @@ class Mark:
         return orjson.dumps(self)
 
 
-def mark_of(entry: Entry) -> Mark:
+def mark_of(entry: StoredEntry) -> ProjectionMark:
     """Return the mark that an entry holds. Raises BadProjection when there is none in it."""
     try:
         raw: dict[str, Any] = orjson.loads(entry.body)
         cut, archived = raw.pop("cut"), raw.pop("archived", None)
         raw["checkpoints"] = [tuple(one) for one in raw["checkpoints"]]
-        return Mark(
+        return ProjectionMark(
             **raw,
             cut=None if cut is None else LogCut(**cut),
             archived=None if archived is None else (archived[0], LogArchived(**archived[1])),

@@ -7,34 +7,32 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import orjson
 
-from projections.state.session_table import frozen_from
-from projections.state.snapshot import decode
+from projections.state import decode_session, frozen_from
 from projections.storage.format import (
     GONE,
     MARK,
     RETAINED,
     SESSION,
     BadProjection,
-    Entry,
-    Mark,
+    ProjectionMark,
+    StoredEntry,
     decode_entry,
     key_of,
     mark_of,
     retained_of,
-    tag,
+    version_tag,
 )
 
 if TYPE_CHECKING:
-    from eventstore.format.positions import Position
-    from projections.state.node import NodeState
-    from projections.state.session import SessionState
+    from eventstore.format import Position
+    from projections.state import NodeState, SessionState
 
 
 @dataclass(slots=True)
-class Loaded:
+class LoadedProjections:
     """What the projections were when they were read."""
 
-    mark: Mark
+    mark: ProjectionMark
     digest: int
     last: int
     """Sequence of the last message in the stream."""
@@ -42,7 +40,7 @@ class Loaded:
     """Number of messages of sessions that take several."""
 
 
-class Found(Protocol):
+class SessionVisitor(Protocol):
     """Who wants to see what was loaded."""
 
     def __call__(self, state: SessionState, *, frozen: bool) -> None:
@@ -50,18 +48,18 @@ class Found(Protocol):
 
 
 @dataclass(slots=True)
-class Loader:
+class ProjectionLoader:
     """Takes the messages of the projections, in the order in which they were stored."""
 
     node: NodeState
-    found: Found
+    found: SessionVisitor
     """Called with the state of each session, to be looked at."""
     limit: Position
     """Behind the end of the log: nothing may be newer."""
     _digest: int = 0
     _found: int = 0
-    _mark: Mark | None = None
-    _large: dict[str, dict[int, Entry]] = field(default_factory=dict)
+    _mark: ProjectionMark | None = None
+    _large: dict[str, dict[int, StoredEntry]] = field(default_factory=dict)
 
     def take(self, data: bytes) -> None:
         """Take the next message. Raises BadProjection."""
@@ -76,7 +74,7 @@ class Loader:
             raise BadProjection("the projections were written by a later foldmq")
         if entry.version > self.limit:
             raise BadProjection("the projections reflect more than the log holds")
-        self._found ^= tag(key_of(entry.kind, entry.name, entry.part), entry.version)
+        self._found ^= version_tag(key_of(entry.kind, entry.name, entry.part), entry.version)
         if entry.kind == RETAINED:
             self.node.retained.load(retained_of(entry))
         elif entry.parts > 1:
@@ -84,7 +82,7 @@ class Loader:
         else:
             self._session(entry)
 
-    def finish(self, last: int) -> Loaded:
+    def finish(self, last: int) -> LoadedProjections:
         """Return what was loaded; raise BadProjection when it is not all that was stored."""
         for name, entries in self._large.items():
             self._large_session(name, [entries[number] for number in sorted(entries)])
@@ -93,9 +91,9 @@ class Loader:
         if self._found != self._digest:
             raise BadProjection("the projections are not whole")
         parts = {name: len(entries) for name, entries in self._large.items()}
-        return Loaded(self._mark, self._digest, last, parts)
+        return LoadedProjections(self._mark, self._digest, last, parts)
 
-    def _session(self, entry: Entry) -> None:
+    def _session(self, entry: StoredEntry) -> None:
         state = _decoded(entry.name, [_json(entry)])
         if state.connected:
             self._live(state, entry.version)
@@ -109,14 +107,14 @@ class Loader:
         self.node.load(state, version)
         self.found(state, frozen=False)
 
-    def _large_session(self, name: str, entries: list[Entry]) -> None:
+    def _large_session(self, name: str, entries: list[StoredEntry]) -> None:
         first = entries[0]
         if any(one.version != first.version for one in entries) or len(entries) != first.parts:
             raise BadProjection("the projections hold a session that is not whole")
         self._live(_decoded(name, [_json(one) for one in entries]), first.version)
 
 
-def _json(entry: Entry) -> dict[str, Any]:
+def _json(entry: StoredEntry) -> dict[str, Any]:
     try:
         part: dict[str, Any] = orjson.loads(entry.body)
     except ValueError:
@@ -126,6 +124,6 @@ def _json(entry: Entry) -> dict[str, Any]:
 
 def _decoded(name: str, parts: list[dict[str, Any]]) -> SessionState:
     try:
-        return decode(name, parts)
+        return decode_session(name, parts)
     except (ValueError, KeyError, TypeError, IndexError):
         raise BadProjection("a session of the projections cannot be read") from None

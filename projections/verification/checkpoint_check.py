@@ -8,29 +8,38 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
-from eventstore import shown
-from eventstore.format import run_text
-from eventstore.format.events import (
+from eventstore.format import (
+    INDEX_BITS,
     CheckpointBegun,
     CheckpointCompleted,
     Event,
     LogCut,
     MessagePublished,
+    Position,
     RetainedSnapshot,
     SessionOpened,
     SessionSnapshot,
+    format_position,
+    from_runs,
+    position,
+    run_text,
 )
-from eventstore.format.positions import INDEX_BITS, Position, format_position, from_runs, position
-from projections.state.misfits import MISFITS
-from projections.state.node import NodeState
-from projections.state.retained import RetainedMessage
-from projections.state.snapshot import Part, decode, encode, expanded, reference_runs
+from projections.state import (
+    MISFITS,
+    NodeState,
+    Part,
+    RetainedMessage,
+    decode_session,
+    encode_session,
+    expand_runs,
+    reference_runs,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from eventstore.format.records import Record
-    from projections.state.session import SessionState, SubscriptionState
+    from eventstore.format import Record
+    from projections.state import SessionState, SubscriptionState
 
 _NAMED = 3
 
@@ -139,7 +148,7 @@ class CheckpointCheck:
         self._counts[0] += 1
         self._sessions.discard(name)
         if self.partial:
-            decode(name, parts)  # must be possible
+            decode_session(name, parts)  # must be possible
             return
         self._check_waiting(at)
         state = self._state.sessions.peek(name)
@@ -147,8 +156,8 @@ class CheckpointCheck:
             self._report_at(at, f"repeats session {shown.name(name)}, which does not exist")
             return
         self._waiting = {message.ref for message in self._state.retained.pending(name)}
-        if parts != encode(state):  # it may be encoded differently
-            wrong = _differences(state, decode(name, parts))
+        if parts != encode_session(state):  # it may be encoded differently
+            wrong = _differences(state, decode_session(name, parts))
             if wrong:
                 self._report_at(at, f"repeats session {shown.name(name)} with other {wrong}")
 
@@ -228,7 +237,7 @@ class CheckpointCheck:
         state, before = self._state, position(event.first, 0)
         for name in state.sessions.names():
             held = state.sessions.peek(name) if state.sessions.holds(name, before) else None
-            for ref in expanded(reference_runs(held), before) if held is not None else ():
+            for ref in expand_runs(reference_runs(held), before) if held is not None else ():
                 carriers = state.carried.get(ref >> INDEX_BITS, ())
                 if not any(one >= event.first for one in carriers):
                     needed = f"session {shown.name(name)} needs message {format_position(ref)}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from eventstore.format.events import (
+from eventstore.format import (
     Delivered,
     Event,
     MessageDropped,
@@ -14,8 +14,8 @@ from eventstore.format.events import (
     Released,
     RetainedSnapshot,
     WillArmed,
+    count_runs,
 )
-from eventstore.format.positions import count_runs
 
 if TYPE_CHECKING:
     from collections.abc import Callable

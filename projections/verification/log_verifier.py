@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from eventstore.display import name
 from eventstore.errors import CorruptLog, UnknownLogFormat
-from eventstore.format.events import Event, UnreadableEvent, entries
-from eventstore.format.records import GENESIS, ChainChecker, Record, decode_record
-from eventstore.log.log_start import (
-    LostBeginning,
-    RecordedCut,
-    check_beginning,
-    check_first,
-    find_cut,
+from eventstore.format import (
+    GENESIS,
+    ChainChecker,
+    Event,
+    Record,
+    UnreadableEvent,
+    decode_record,
+    entries,
 )
+from eventstore.log import LostBeginning, RecordedCut, check_beginning, check_first, find_cut
 from eventstore.reading import Progress, check_noted, few_collections, silent
-from eventstore.shown import name
 from projections.verification.checkpoint_check import CheckpointCheck
 from projections.verification.event_checks import event_problem
 

@@ -1,64 +1,24 @@
-"""MQTT without I/O: bytes in, packets out, and back.
+"""MQTT 3.1 and 3.1.1 without I/O: bytes in, packets out, and back; topics and how they match.
 
-Nothing in this package opens a socket, reads a clock or knows what a broker is. It imports only
-the standard library, keeps no state but that of one connection's unfinished packet, and can be
-tested with bytes alone.
-
-How it works
-============
-
-One ``Decoder`` belongs to one connection. The shell around it hands it whatever the network
-brought, in whatever pieces, and is handed the packets that are complete::
-
-    decoder = Decoder(max_packet_size=1_048_576)
-    for packet in decoder.feed(data):
-        ...
-    if decoder.error is not None:
-        ...  # answer decoder.error.connack if there is one, then close
-
-``feed`` does not raise. A client that breaks the standard is no exception for a broker: the
-packets it sent before are obeyed, then its connection is closed. So the error is a value, a
-``ProtocolError`` that names the normative statement that was broken, and it is set once and for
-all. The decoder also holds the two rules that need to know what came before: the first packet is
-a CONNECT, and there is no second. All other rules about what may be sent when (packet identifiers
-in use, keep alive, quotas) belong to the session, which has the state to judge.
-
-Versions: MQTT 3.1 and 3.1.1 are decoded. Of a CONNECT of any other level only the level is read,
-so that it can be answered with return code 0x01. Packets have a ``properties`` field, which stays
-None until MQTT 5 is decoded too.
-
-Batches
-=======
-
-A broker in Python cannot afford an object per message, so there is none. Consecutive PUBLISH
-packets with the same first byte are one ``Publishes``, consecutive acknowledgements of one type
-are one ``Acks``; both are columns (lists of topics, of packet identifiers, of payloads), made
-and consumed by operations that run in C over the whole list. ``protocol.mqtt.publish_runs`` says
-how such a run is read, ``Outgoing`` how messages are prepared once and rendered for each receiver.
-How the network cuts the bytes decides where one batch ends and the next begins, and nothing else:
-the sequence of messages is always the same.
-
-Topics stay raw bytes on this path: they are validated, once per different topic, and not decoded.
-
-Where things are
-================
-
-- ``packets``: the values; ``protocol_error``: the error.
-- ``decoder``: one connection; ``publish_runs``: PUBLISH and acknowledgements; ``control_packets``:
-  the rest; ``remaining_length``: the Remaining Length.
-- ``encoder``: everything a server sends, and what clients send, for tools and tests;
-  ``server_packets``: what a server sends, read back, for traces.
-- ``topics``: what is a legal topic name or filter, and which are the broker's own;
-  ``topic_trie``: matching; ``sparkplug``: the rules of Sparkplug.
-
-Nothing a client sends costs more than linear time or memory: lengths are checked before bodies
-are kept, unfinished packets are not looked at again until they are complete, tries do not recurse,
-and the one cache is bounded.
+One ``Decoder`` belongs to one connection, ``PublishEncoder`` encodes a batch once for all its
+receivers. ``docs/architecture.md`` and the module ``decoder`` say how.
 """
 
-from protocol.errors import FoldmqError
+from protocol.mqtt.control_packets import MQTT_3_1, MQTT_3_1_1
 from protocol.mqtt.decoder import MAX_CONNECT_SIZE, Decoder
-from protocol.mqtt.encoder import Outgoing
+from protocol.mqtt.encoder import (
+    DISCONNECT,
+    PID_BYTES,
+    PINGREQ,
+    PINGRESP,
+    SUBSCRIBE_FAILURE,
+    PublishEncoder,
+    acks,
+    connack,
+    publish_head,
+    suback,
+    unsuback,
+)
 from protocol.mqtt.packets import (
     Acks,
     Connect,
@@ -74,23 +34,79 @@ from protocol.mqtt.packets import (
     Will,
 )
 from protocol.mqtt.protocol_error import ProtocolError
+from protocol.mqtt.server_packets import (
+    Connack,
+    Pingresp,
+    ServerPacket,
+    Suback,
+    Unsuback,
+    count_server_packets,
+    read_server_packets,
+)
+from protocol.mqtt.sparkplug import certificate_topic, is_death, with_timestamp
+from protocol.mqtt.topic_trie import FilterTrie, TopicTrie
+from protocol.mqtt.topics import (
+    MAX_TOPIC_BYTES,
+    RESERVED_ROOTS,
+    TopicError,
+    filters_overlap,
+    is_reserved_filter,
+    is_reserved_topic,
+    matches,
+    split_levels,
+    validate_topic_filter,
+    validate_topic_name,
+)
 
 __all__ = [
+    "DISCONNECT",
     "MAX_CONNECT_SIZE",
+    "MAX_TOPIC_BYTES",
+    "MQTT_3_1",
+    "MQTT_3_1_1",
+    "PID_BYTES",
+    "PINGREQ",
+    "PINGRESP",
+    "RESERVED_ROOTS",
+    "SUBSCRIBE_FAILURE",
     "Acks",
+    "Connack",
     "Connect",
     "ConnectCode",
     "Decoder",
     "Disconnect",
-    "FoldmqError",
-    "Outgoing",
+    "FilterTrie",
     "Packet",
     "PacketType",
     "Pingreq",
+    "Pingresp",
     "ProtocolError",
     "Publish",
+    "PublishEncoder",
     "Publishes",
+    "ServerPacket",
+    "Suback",
     "Subscribe",
+    "TopicError",
+    "TopicTrie",
+    "Unsuback",
     "Unsubscribe",
     "Will",
+    "acks",
+    "certificate_topic",
+    "connack",
+    "count_server_packets",
+    "filters_overlap",
+    "is_death",
+    "is_reserved_filter",
+    "is_reserved_topic",
+    "matches",
+    "publish_head",
+    "read_server_packets",
+    "split_levels",
+    "suback",
+    "unsuback",
+    "validate_topic_filter",
+    "validate_topic_name",
+    "with_timestamp",
 ]

@@ -1,6 +1,6 @@
 """From packets to bytes.
 
-The server's side first: the answers, and ``Outgoing``, which prepares a batch of messages once for
+The server's side first: the answers, and ``PublishEncoder``, which prepares a batch of messages once for
 all who receive them. The functions at the end are the client's side, for tools and tests.
 """
 
@@ -71,7 +71,7 @@ def unsuback(packet_id: int) -> bytes:
     return b"\xb0\x02" + PID_BYTES[packet_id]
 
 
-class Outgoing:
+class PublishEncoder:
     """Messages of one QoS, prepared once to be sent to any number of receivers.
 
     ``topics`` (raw UTF-8) and ``payloads`` run in parallel; ``qos`` is the one granted to the

@@ -49,10 +49,10 @@ class Pingresp:
     """The answer to a PINGREQ (section 3.13)."""
 
 
-Sent: TypeAlias = Connack | Publish | Acks | Suback | Unsuback | Pingresp
+ServerPacket: TypeAlias = Connack | Publish | Acks | Suback | Unsuback | Pingresp
 
 
-def read_sent(data: bytes) -> Iterator[tuple[Sent, int]]:
+def read_server_packets(data: bytes) -> Iterator[tuple[ServerPacket, int]]:
     """Yield the packets of a write, and with each the offset at which the next one begins.
 
     Acknowledgements of one type that follow each other are one ``Acks``. Raises ``ValueError`` at
@@ -75,10 +75,10 @@ def read_sent(data: bytes) -> Iterator[tuple[Sent, int]]:
         yield packet, at
 
 
-def count_sent(data: bytes, at: int, most: int) -> int:
+def count_server_packets(data: bytes, at: int, most: int) -> int:
     """Count the packets from ``at`` on; what is behind ``most`` of them counts as one more.
 
-    Raises ``ValueError`` as :func:`read_sent` does.
+    Raises ``ValueError`` as :func:`read_server_packets` does.
     """
     count = 0
     while at < len(data):
@@ -92,7 +92,7 @@ def count_sent(data: bytes, at: int, most: int) -> int:
     return count
 
 
-def _read(kind: PacketType, data: bytes, at: int, body: int, stop: int) -> Sent:
+def _read(kind: PacketType, data: bytes, at: int, body: int, stop: int) -> ServerPacket:
     if kind is PacketType.PUBLISH:
         return _read_publish(data[at], data, body, stop)
     if kind is PacketType.PINGRESP:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from protocol.mqtt.topics import MAX_BYTES, split_levels
+from protocol.mqtt.topics import MAX_TOPIC_BYTES, split_levels
 
 CERTIFICATES: Final = "$sparkplug/certificates/"
 MAX_DEATH: Final = 65_535
@@ -42,7 +42,7 @@ def certificate_topic(topic: str) -> str | None:
     if not _is_one_of(_BIRTHS, topic):
         return None
     certificate = CERTIFICATES + topic
-    return certificate if len(certificate.encode()) <= MAX_BYTES else None
+    return certificate if len(certificate.encode()) <= MAX_TOPIC_BYTES else None
 
 
 def is_death(topic: str) -> bool:

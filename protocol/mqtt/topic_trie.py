@@ -17,7 +17,7 @@ from protocol.mqtt.topics import split_levels
 
 T = TypeVar("T")
 
-_Leaf: TypeAlias = tuple[str, Hashable, T]
+_TrieLeaf: TypeAlias = tuple[str, Hashable, T]
 """(rest, key, value): a name that has one value and nothing below it."""
 
 SHARED_STRINGS: Final = 1024
@@ -26,7 +26,7 @@ SHARED_LENGTH: Final = 64
 (characters). Bounded, as they come from clients."""
 
 
-class _Node(Generic[T]):
+class _TrieNode(Generic[T]):
     """A place where names branch, or where one ends that has several values."""
 
     __slots__ = ("children", "filed", "rest")
@@ -34,7 +34,7 @@ class _Node(Generic[T]):
     def __init__(self, rest: str) -> None:
         self.rest = rest
         """The levels after the one it is filed under, each with a ``/`` at its end."""
-        self.children: dict[str, _Node[T] | _Leaf[T]] | None = None
+        self.children: dict[str, _TrieNode[T] | _TrieLeaf[T]] | None = None
         """What goes on from here, by its first level; never empty."""
         self.filed: tuple[Hashable, T] | dict[Hashable, T] | None = None
         """The values of the name that ends here: none, (key, value), or two or more by key."""
@@ -80,7 +80,7 @@ class _Node(Generic[T]):
         return True
 
 
-class _Radix(Generic[T]):
+class _RadixTrie(Generic[T]):
     """Values under (name, key). ``count`` is the number of values.
 
     Inside, a name has a ``/`` at its end, too, and a position in it is where a level begins.
@@ -89,7 +89,7 @@ class _Radix(Generic[T]):
     __slots__ = ("_shared", "count", "root")
 
     def __init__(self) -> None:
-        self.root: _Node[T] = _Node("")
+        self.root: _TrieNode[T] = _TrieNode("")
         self.count = 0
         self._shared: dict[str, str] = {}
 
@@ -130,9 +130,9 @@ class _Radix(Generic[T]):
 
     def remove(self, name: str, key: Hashable) -> bool:
         """Take a value out, and what is not needed any more; says whether it was there."""
-        path: list[tuple[_Node[T], str]] = []
+        path: list[tuple[_TrieNode[T], str]] = []
         found = self.walk(name, path)
-        least: _Node[T] | _Leaf[T] | None = None
+        least: _TrieNode[T] | _TrieLeaf[T] | None = None
         if isinstance(found, tuple):
             if found[1] != key:
                 return False
@@ -153,8 +153,8 @@ class _Radix(Generic[T]):
         return True
 
     def walk(
-        self, name: str, path: list[tuple[_Node[T], str]] | None = None
-    ) -> _Node[T] | _Leaf[T] | None:
+        self, name: str, path: list[tuple[_TrieNode[T], str]] | None = None
+    ) -> _TrieNode[T] | _TrieLeaf[T] | None:
         """Give what stands at the end of the name; adds each (parent, first level) to ``path``."""
         name += "/"
         node, at = self.root, 0
@@ -186,15 +186,15 @@ class _Radix(Generic[T]):
             self._shared.clear()
         return self._shared.setdefault(text, text)
 
-    def _split(self, lower: _Node[T], shared: int) -> _Node[T]:
+    def _split(self, lower: _TrieNode[T], shared: int) -> _TrieNode[T]:
         """Give a new node for the first ``shared`` characters of the rest, ``lower`` below it."""
-        upper: _Node[T] = _Node(self._share(lower.rest[:shared]))
+        upper: _TrieNode[T] = _TrieNode(self._share(lower.rest[:shared]))
         first, after = _level(lower.rest, shared)
         lower.rest = self._share(lower.rest[after:])
         upper.children = {self._share(first): self._least(lower) or lower}
         return upper
 
-    def _least(self, node: _Node[T]) -> _Node[T] | _Leaf[T] | None:
+    def _least(self, node: _TrieNode[T]) -> _TrieNode[T] | _TrieLeaf[T] | None:
         """Give the simplest thing that can stand in for the node, maybe the node itself."""
         if not node.children:
             node.children = None
@@ -211,9 +211,9 @@ class _Radix(Generic[T]):
         return child
 
 
-def _as_node(leaf: _Leaf[T]) -> _Node[T]:
+def _as_node(leaf: _TrieLeaf[T]) -> _TrieNode[T]:
     rest, key, value = leaf
-    node: _Node[T] = _Node(rest)
+    node: _TrieNode[T] = _TrieNode(rest)
     node.filed = (key, value)
     return node
 
@@ -248,7 +248,7 @@ class FilterTrie(Generic[T]):
     __slots__ = ("_tree",)
 
     def __init__(self) -> None:
-        self._tree: _Radix[T] = _Radix()
+        self._tree: _RadixTrie[T] = _RadixTrie()
 
     def __len__(self) -> int:
         return self._tree.count
@@ -340,7 +340,7 @@ class TopicTrie(Generic[T]):
     __slots__ = ("_tree",)
 
     def __init__(self) -> None:
-        self._tree: _Radix[T] = _Radix()
+        self._tree: _RadixTrie[T] = _RadixTrie()
         """All with the key None."""
 
     def __len__(self) -> int:
@@ -408,7 +408,7 @@ class TopicTrie(Generic[T]):
                 elif past >= 0:
                     stack.append((child, past))
 
-    def _followers(self, node: _Node[T], level: str) -> Iterable[_Node[T] | _Leaf[T]]:
+    def _followers(self, node: _TrieNode[T], level: str) -> Iterable[_TrieNode[T] | _TrieLeaf[T]]:
         """Give what is filed below the node under a level of a filter."""
         children = node.children
         if children is None:

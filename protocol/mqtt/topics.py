@@ -6,7 +6,7 @@ Both are compared level by level and never normalised [MQTT-4.7.3-4]; an empty l
 
 from protocol.errors import FoldmqError
 
-MAX_BYTES = 65_535
+MAX_TOPIC_BYTES = 65_535
 """Longest topic name or filter in bytes of UTF-8 [MQTT-4.7.3-3]."""
 
 RESERVED_ROOTS = frozenset({"$SYS", "$foldmq", "$JS", "$MQTT", "$NRG"})
@@ -114,5 +114,7 @@ def _validate_text(text: str, what: str) -> None:
         size = len(text.encode())
     except UnicodeEncodeError:
         raise TopicError(f"{what} contains a surrogate", "MQTT-1.5.3-1") from None
-    if size > MAX_BYTES:
-        raise TopicError(f"{what} is {size} bytes long, at most {MAX_BYTES} fit", "MQTT-4.7.3-3")
+    if size > MAX_TOPIC_BYTES:
+        raise TopicError(
+            f"{what} is {size} bytes long, at most {MAX_TOPIC_BYTES} fit", "MQTT-4.7.3-3"
+        )

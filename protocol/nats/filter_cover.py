@@ -36,29 +36,29 @@ def levels_below(levels: list[str], above: tuple[str, ...]) -> list[str] | None:
     return levels[len(above) :]
 
 
-def widest(patterns: list[str]) -> tuple[str, ...]:
+def without_covered(patterns: list[str]) -> tuple[str, ...]:
     """Leave out what another one of different patterns matches as well."""
-    root = _Node()
+    root = _PatternNode()
     for pattern in patterns:
         node = root
         for token in pattern.split("."):
-            node = node.below.setdefault(token, _Node())
+            node = node.below.setdefault(token, _PatternNode())
         node.pattern = pattern
     return tuple(pattern for pattern in patterns if not _is_covered(pattern, root))
 
 
-class _Node:
+class _PatternNode:
     """The patterns that begin with the same tokens."""
 
     __slots__ = ("below", "pattern")
 
     def __init__(self) -> None:
-        self.below: dict[str, _Node] = {}
+        self.below: dict[str, _PatternNode] = {}
         self.pattern: str | None = None
         """The pattern that ends here."""
 
 
-def _is_covered(pattern: str, root: _Node) -> bool:
+def _is_covered(pattern: str, root: _PatternNode) -> bool:
     """Say whether another pattern gets all that this one gets."""
     nodes = [root]
     for token in pattern.split("."):

@@ -98,7 +98,7 @@ def header_block(constant: bytes, position: int | None = None) -> bytes:
     return b"%b%d\r\n\r\n" % (constant, position)
 
 
-def parse(block: bytes) -> Headers:
+def parse_headers(block: bytes) -> Headers:
     """Read a block from anybody: never raises, in time linear to what is read.
 
     Of a key that is there twice the first value counts. Spaces around keys and values are left

@@ -21,16 +21,16 @@ import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from protocol.errors import FoldmqError
-from protocol.mqtt.topic_trie import FilterTrie
-from protocol.mqtt.topics import (
+from protocol.mqtt import (
     RESERVED_ROOTS,
+    FilterTrie,
     TopicError,
     is_reserved_topic,
     split_levels,
     validate_topic_filter,
     validate_topic_name,
 )
-from protocol.nats.filter_cover import common_levels, levels_below, widest
+from protocol.nats.filter_cover import common_levels, levels_below, without_covered
 from protocol.nats.subjects import (
     SubjectError,
     filter_to_subjects,
@@ -206,7 +206,7 @@ class Mapping:
                 patterns.update(dict.fromkeys(self._patterns(common)))
         if prefix:
             patterns = {f"{prefix}.{pattern}": None for pattern in patterns}
-        return widest([pattern for pattern in patterns if self._is_open(pattern, prefix)])
+        return without_covered([pattern for pattern in patterns if self._is_open(pattern, prefix)])
 
     def _is_bridged(self, topic: str) -> bool:
         if self._everything and not topic.startswith("$"):

@@ -25,7 +25,7 @@ A subject is at least as long as its topic. A NATS Server takes no more than its
 import re
 
 from protocol.errors import FoldmqError
-from protocol.mqtt.topics import TopicError, split_levels, validate_topic_name
+from protocol.mqtt import TopicError, split_levels, validate_topic_name
 
 _EMPTY = "/"
 _DOT = "//"

@@ -6,13 +6,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
+from eventstore.display import escaped
 from eventstore.errors import CorruptLog, NoLog
-from eventstore.format.records import Record, decode_record
-from eventstore.log.jetstream_log import read_stored
-from eventstore.nats.connection import disconnect
-from eventstore.nats.discovery import PREFIX
-from eventstore.paths import expanded
-from eventstore.shown import escaped
+from eventstore.format import Record, decode_record
+from eventstore.log import read_stored
+from eventstore.nats import LOG_STREAM_PREFIX, disconnect
+from eventstore.paths import expand_home
 from protocol.errors import FoldmqError
 from spark.datasource import SourceOptions, find_in_nats, join_with_archive
 from spark.runtime import BadOption, OtherLog, run_sync
@@ -85,7 +84,7 @@ def archived_extent(one: PendingArchive) -> ArchiveExtent:
 
 def node_folder(stream: str) -> str:
     """Return the name of the directory that a log has in an archive."""
-    return NODE_DIRECTORY + quote(stream.removeprefix(PREFIX), safe="")
+    return NODE_DIRECTORY + quote(stream.removeprefix(LOG_STREAM_PREFIX), safe="")
 
 
 async def plan_archive(options: Mapping[str, str], directory: str) -> list[PendingArchive]:
@@ -115,7 +114,7 @@ def local_path(directory: str) -> Path:
             f"an archive is written to a directory, not to {directory_text(directory)}: one that "
             "all machines of the cluster have mounted; copy it from there, see docs/archive.md"
         )
-    path = expanded(place).absolute()
+    path = expand_home(place).absolute()
     if (path / LEDGER_FILE).exists():
         raise BadOption(
             f"{escaped(str(path), 4096)} is what an archive has of one node: give the directory "

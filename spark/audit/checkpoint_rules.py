@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F  # noqa: N812 - the name that everybody knows it by
 
-from projections.audit.rules import Rule
+from projections.audit import Rule
 from spark.audit.facts import CARRIED, EFFECT, SENT, WILL, cuts_behind, cuts_within, with_marks
 from spark.audit.retained_rules import position_text, violation_rows
 from spark.audit.session_results import NEEDED

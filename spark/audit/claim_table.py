@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from eventstore.format.positions import Position
+    from eventstore.format import Position
     from spark.audit.facts import Claim
 
 COLUMNS: Final = ("where", "node", "kind", "name", "bound", "digest")

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812 - the name that everybody knows it by
 
-from eventstore.format.events import Delivered, Queued
-from eventstore.format.positions import format_position, from_runs
-from projections.audit.rules import Rule
+from eventstore.format import Delivered, Queued, format_position, from_runs
+from projections.audit import Rule
 from spark.audit.facts import EVENTS, unpack_events
 from spark.runtime import mark_errors
 
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
-    from eventstore.format.positions import Position
+    from eventstore.format import Position
     from spark.audit.facts import FactTables
 
 _DDL: Final = "node string, session string, ref bigint, at bigint"

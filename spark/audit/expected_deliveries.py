@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812 - the name that everybody knows it by
 
-from eventstore.format.positions import INDEX_BITS
-from projections.audit.subscription_spans import SubscriptionSpans
-from protocol.mqtt.topic_trie import FilterTrie
+from eventstore.format import INDEX_BITS
+from projections.audit import SubscriptionSpans
+from protocol.mqtt import FilterTrie
 from spark.audit.facts import CARRIED, EFFECT, RELEASED, SENT, SPANS, unpack_events
 from spark.runtime import mark_errors
 
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame
 
-    from eventstore.format.positions import Position
-    from projections.audit.subscription_spans import Span
+    from eventstore.format import Position
+    from projections.audit import SubscriptionSpan
     from spark.audit.facts import FactTables, LogSummary
 
 _SPANS = (
@@ -146,7 +146,7 @@ def _spans(
 
 
 def _span_rows(
-    node: str, session: str, spans: Iterable[Span], end: Position
+    node: str, session: str, spans: Iterable[SubscriptionSpan], end: Position
 ) -> Iterator[tuple[Any, ...]]:
     """Yield the spans at QoS 1 or 2; those that go on do so to the end of the log."""
     for topic_filter, qos, since, until, begins, ends in spans:

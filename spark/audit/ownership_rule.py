@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - the name that everybody knows it by
 
-from eventstore.format.events import NATS_SESSION
-from projections.audit.rules import Rule
+from eventstore.format import NATS_SESSION
+from projections.audit import Rule
 from spark.audit.retained_rules import position_text, violation_rows
 from spark.audit.session_results import CONNECTED
 

@@ -15,8 +15,8 @@ from pyspark import StorageLevel
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - the name that everybody knows it by
 
-from eventstore.shown import name as shown
-from projections.audit.rules import RULES, UNEXPECTED, Violation
+from eventstore.display import name as shown
+from projections.audit import RULES, UNEXPECTED, Violation
 from spark.audit import claim_table, retained_rules, statistics
 from spark.audit.checkpoint_rules import carried_otherwise, not_carried
 from spark.audit.duplicate_rule import classify_unexpected
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from eventstore.format.positions import Position
+    from eventstore.format import Position
     from spark.audit.expected_deliveries import PublishedMessages
     from spark.audit.facts import Claim, ClaimsCompared, LogSummary
     from spark.datasource import Log

@@ -11,8 +11,8 @@ import pyarrow as pa
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - the name that everybody knows it by
 
-from projections.audit.rules import Rule
-from protocol.mqtt.topics import matches
+from projections.audit import Rule
+from protocol.mqtt import matches
 from spark.audit.expected_deliveries import position_of, topics_to_filters
 from spark.audit.facts import (
     BEYOND_ALL,
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame
 
-    from eventstore.format.positions import Position
+    from eventstore.format import Position
     from spark.audit.facts import FactTables, LogSummary
 
 VIOLATION: Final = ("rule", "node", "session", "at", "ref", "topic", "what")

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 import pyarrow as pa
 
-from projections.audit.session_audit import BUCKETS
+from projections.audit import BUCKETS
 from spark.audit.facts import MOST_VIOLATIONS
 
 if TYPE_CHECKING:
     from array import array
     from collections.abc import Iterator, Mapping, Sequence
 
-    from eventstore.format.positions import Position
+    from eventstore.format import Position
 
 VIOLATION: Final = "violation"
 """``ref`` is the message that it is about, if it is about one."""

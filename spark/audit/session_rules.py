@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import orjson
 
-from eventstore.format.events import (
+from eventstore.format import (
+    INDEX_BITS,
     Acked,
     Completed,
     Delivered,
@@ -27,21 +28,20 @@ from eventstore.format.events import (
     Subscribed,
     Unsubscribed,
     WillArmed,
+    format_position,
+    from_runs,
 )
-from eventstore.format.positions import INDEX_BITS, format_position, from_runs
-from projections.audit.rules import Rule
-from projections.audit.session_audit import SessionAudit
-from projections.state.digests import digest
-from projections.state.snapshot import encode, expanded, reference_runs
+from projections.audit import Rule, SessionAudit
+from projections.state import digest, encode_session, expand_runs, reference_runs
 from spark.audit.expected_deliveries import OWED_FLAG
 from spark.audit.facts import BEYOND_ALL, BROKER, PROJECTIONS, unpack_events
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from eventstore.format.positions import Position
-    from projections.audit.rules import Violation
-    from projections.state.session import SessionState
+    from eventstore.format import Position
+    from projections.audit import Violation
+    from projections.state import SessionState
     from spark.audit.facts import LogSummary, Packed
     from spark.audit.session_results import SessionResults
 
@@ -275,7 +275,7 @@ class SessionChecker:
         fold = self._audit.fold
         if fold.state is None:
             return None
-        texts = map(orjson.dumps, encode(fold.state))
+        texts = map(orjson.dumps, encode_session(fold.state))
         return digest(texts, fold.pending.values() if pending else ())
 
     # Connections.
@@ -336,7 +336,7 @@ class SessionChecker:
             self._repeating = False
         elif mark.kind == CUT:
             if state is not None:
-                refs = expanded(reference_runs(state), mark.value)
+                refs = expand_runs(reference_runs(state), mark.value)
                 self._results.needed(self._log.node, self._session, mark.at, refs)
         elif state is not None:
             self._existed.append((mark.at, mark.value))

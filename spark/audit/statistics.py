@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from projections.audit.rules import RULES, Rule
-from projections.audit.session_audit import BUCKETS
+from projections.audit import BUCKETS, RULES, Rule
 from spark.audit.facts import REPLAY, DropCount, LatencyHistogram, RuleResult, SlowSession
 from spark.audit.session_results import bounded, quantile
 

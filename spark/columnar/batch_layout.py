@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from eventstore.format.events import VERSIONS
-from eventstore.format.positions import INDEX_BITS
+from eventstore.format import INDEX_BITS, VERSIONS
 from spark.columnar.arrays import nulled, of_numbers, of_texts
 from spark.columnar.event_groups import EventGroup
 from spark.columnar.integer_columns import Integers, UnusualEvent, integers, sums_before
@@ -20,8 +19,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from eventstore.format.positions import Position
-    from eventstore.format.records import Record
+    from eventstore.format import Position, Record
     from spark.columnar.row_filter import RowFilter
 
 _KINDS: Final = tuple(VERSIONS)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from types import UnionType
 from typing import Any, Final, get_args, get_origin, get_type_hints
 
-from eventstore.format.events import VERSIONS, Event
+from eventstore.format import VERSIONS, Event
 
 _BEGINS: Final[dict[Any, str]] = {str: '"', list: "[", dict: "{"}
 

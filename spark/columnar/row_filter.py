@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from eventstore.nats.discovery import PREFIX
+from eventstore.nats import LOG_STREAM_PREFIX
 
 if TYPE_CHECKING:
-    from eventstore.format.positions import Position
+    from eventstore.format import Position
     from spark.columnar.event_groups import EventGroup
 
 
@@ -53,9 +53,9 @@ class PushedFilters:
 
         Whose records are in a stream with another name, such as a copy, only they can tell.
         """
-        if self.nodes is None or not stream.startswith(PREFIX):
+        if self.nodes is None or not stream.startswith(LOG_STREAM_PREFIX):
             return False
-        return stream.removeprefix(PREFIX) not in self.nodes
+        return stream.removeprefix(LOG_STREAM_PREFIX) not in self.nodes
 
     def wanted(self, first: Position, last: Position | None) -> RowFilter:
         """Return which rows of a record are."""

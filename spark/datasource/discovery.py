@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from eventstore.display import escaped
 from eventstore.errors import CorruptLog, NoLog
-from eventstore.format.records import link_of
-from eventstore.nats.connection import disconnect
-from eventstore.nats.discovery import list_logs
-from eventstore.shown import escaped
+from eventstore.format import link_of
+from eventstore.nats import disconnect, list_logs
 from spark.runtime import BadOption, OtherLog, run_sync
 from spark.storage import look_up
 

@@ -8,9 +8,15 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from eventstore.errors import CorruptLog, UnknownLogFormat
-from eventstore.format.events import UnreadableEvent, entries
-from eventstore.format.positions import MAX_INDEX, format_position, position, sequence_of
-from eventstore.format.records import decode_record
+from eventstore.format import (
+    MAX_INDEX,
+    UnreadableEvent,
+    decode_record,
+    entries,
+    format_position,
+    position,
+    sequence_of,
+)
 from spark.datasource.discovery import find_logs
 from spark.datasource.options import SourceOptions
 from spark.datasource.planning import plan_ranges
@@ -22,7 +28,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from eventstore.format.positions import Position
+    from eventstore.format import Position
     from spark.storage import RecordRange
 
 

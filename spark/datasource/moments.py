@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from datetime import UTC
 from typing import TYPE_CHECKING
 
-from eventstore.format.moments import Moment, parse_moment
-from eventstore.format.positions import MAX_INDEX
+from eventstore.format import MAX_INDEX, Moment, parse_moment
 from spark.runtime import BadOption
 
 if TYPE_CHECKING:

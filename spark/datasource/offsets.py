@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from eventstore.errors import CorruptLog
-from eventstore.format.records import decode_record
+from eventstore.format import decode_record
 from spark.storage import StoredLog, frame_of, open_records
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from eventstore.nats.discovery import PREFIX
-from eventstore.shown import escaped
+from eventstore.display import escaped
+from eventstore.nats import LOG_STREAM_PREFIX
 from spark.columnar import PushedFilters
 from spark.datasource.moments import MomentOption
 from spark.runtime import BadOption
@@ -121,7 +121,7 @@ def _streams(options: Mapping[str, str]) -> tuple[str, ...]:
         raise BadOption("stream and node exclude each other: give one")
     names = _list(options.get("stream", ""))
     if "node" in options:
-        names = tuple(PREFIX + node for node in _list(options["node"]))
+        names = tuple(LOG_STREAM_PREFIX + node for node in _list(options["node"]))
     for name in names:
         if name != "*" and (not name.isprintable() or any(bad in name for bad in " .*>/\\")):
             raise BadOption(f"not the name of a node or stream: {escaped(name)}")
@@ -147,7 +147,7 @@ def _types(text: str | None) -> frozenset[str] | None:
     types = _names("types", text)
     if not types:
         return types
-    from eventstore.format.events import VERSIONS  # not before: it takes long to import
+    from eventstore.format import VERSIONS  # not before: it takes long to import
 
     for name in types:
         if name not in VERSIONS:

@@ -7,9 +7,9 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from eventstore.display import escaped
 from eventstore.errors import CorruptLog, CutOff
-from eventstore.format.positions import MAX_INDEX, index_of, sequence_of
-from eventstore.shown import escaped
+from eventstore.format import MAX_INDEX, index_of, sequence_of
 from spark.runtime import BadOption, name_log_in_errors
 from spark.storage import RecordRange, frame_of, open_records
 

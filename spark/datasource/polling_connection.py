@@ -6,7 +6,7 @@ import asyncio
 import threading
 from typing import TYPE_CHECKING
 
-from eventstore.nats.connection import disconnect
+from eventstore.nats import disconnect
 from spark.datasource.discovery import find_in_archive, find_in_nats, join_with_archive
 
 if TYPE_CHECKING:

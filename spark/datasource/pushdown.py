@@ -18,7 +18,7 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
-from eventstore.format.positions import INDEX_BITS
+from eventstore.format import INDEX_BITS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from eventstore.errors import CorruptLog
-from eventstore.format.events import UnknownEvent, UnreadableEvent
-from eventstore.format.positions import position
-from eventstore.nats.discovery import PREFIX
+from eventstore.format import UnknownEvent, UnreadableEvent, position
+from eventstore.nats import LOG_STREAM_PREFIX
 from spark.datasource.options import DROPMALFORMED, FAILFAST
 from spark.rows import Decoder, record_rows, sparse_rows
 from spark.runtime import name_log_in_errors
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from eventstore.format.records import Record
+    from eventstore.format import Record
     from spark.columnar import PushedFilters
     from spark.schema import Columns
     from spark.storage import RecordRange
@@ -112,7 +111,7 @@ class RangeReader:
 
 
 def _node(part: RecordRange) -> str:
-    return part.stored.stream.removeprefix(PREFIX)
+    return part.stored.stream.removeprefix(LOG_STREAM_PREFIX)
 
 
 def _wanted(

@@ -19,8 +19,8 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from eventstore.display import escaped
 from eventstore.errors import CutOff, NoLog
-from eventstore.shown import escaped
 from spark.datasource.offsets import whole_end, within
 from spark.datasource.partitions import LogPartition, read_partition
 from spark.datasource.planning import check_named, split_ranges

@@ -13,11 +13,9 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
+from eventstore.display import name as shown
 from eventstore.errors import CorruptLog, CutOff
-from eventstore.format.events import CheckpointCompleted
-from eventstore.format.positions import position
-from eventstore.format.turn_parts import Turns
-from eventstore.shown import name as shown
+from eventstore.format import CheckpointCompleted, TurnAssembler, position
 from spark.datasource import MomentOption, SourceOptions, find_logs, plan_log
 from spark.runtime import name_log_in_errors
 from spark.storage import nodes_of, record_opener
@@ -27,7 +25,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column
 
-    from eventstore.format.positions import Position
+    from eventstore.format import Position
     from spark.datasource import Log
     from spark.storage import StoredLog
 
@@ -92,7 +90,7 @@ def _known_from(stored: StoredLog) -> tuple[Position, int]:
     """Return where the first checkpoint that begins in a log is complete, and its turn."""
     begin = position(stored.first, 0)
     open_record = record_opener([CheckpointCompleted.__name__], None)
-    turns = Turns()
+    turns = TurnAssembler()
     for sequence, data in stored.read(stored.first, stored.last):
         for record in turns.take(open_record(sequence, data))[1]:
             for index, event in record.events():

@@ -14,17 +14,17 @@ import orjson
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 from eventstore.errors import CorruptLog
-from eventstore.format.events import (
+from eventstore.format import (
     RetainedSnapshot,
     SessionExpired,
     SessionSnapshot,
     UnreadableEvent,
+    format_position,
     parse_event,
+    parse_frequent,
+    sequence_of,
 )
-from eventstore.format.fast_parse import frequent
-from eventstore.format.positions import format_position, sequence_of
-from projections.state.session import EVOLVE
-from projections.state.single_session import SessionFold
+from projections.state import EVOLVE, SessionFold
 from spark.rebuild.arrow_batches import arrow_batches_of, ddl
 from spark.rebuild.session_groups import group_by_session, sorted_by_session
 from spark.runtime import marked_iterator
@@ -35,8 +35,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import Column, DataFrame
 
-    from eventstore.format.events import Event
-    from eventstore.format.positions import Position
+    from eventstore.format import Event, Position
     from spark.datasource import Log
     from spark.rebuild.beginning import Beginnings
     from spark.rebuild.session_groups import Row, SessionGroup
@@ -119,7 +118,7 @@ def parse_event_json(text: str, node: str, at: Position) -> Event:
     """Return the event of a column ``json``. Raises UnreadableEvent, naming where it stands."""
     try:
         raw = orjson.loads(text)
-        return frequent(raw) or parse_event(raw)
+        return parse_frequent(raw) or parse_event(raw)
     except UnreadableEvent as error:
         raise type(error)(f"node {node}, position {format_position(at)}: {error}") from None
 

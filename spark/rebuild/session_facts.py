@@ -14,8 +14,7 @@ import orjson
 import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
-from projections.state.snapshot import decode
-from projections.state.waiting_queue import QOS_MASK, RETAIN_FLAG
+from projections.state import QOS_MASK, RETAIN_FLAG, decode_session
 from spark.rebuild.arrow_batches import arrow_batches_of, ddl
 from spark.rebuild.session_groups import group_by_session, sorted_by_session
 from spark.runtime import marked_iterator
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from projections.state.session import InFlight, SessionState
+    from projections.state import InFlight, SessionState
     from spark.datasource import Log
     from spark.rebuild.beginning import Beginnings
 
@@ -79,7 +78,7 @@ def _facts_of(found: Iterable[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
         for _, _, position, time_ms, text, last in group.rows:
             parts.append(orjson.loads(text))
             if last:
-                state, parts = decode(group.session, parts), []
+                state, parts = decode_session(group.session, parts), []
                 common = {"node": group.node, "session": group.session, "position": position}
                 yield from ({**common, "time_ms": time_ms, **fact} for fact in _facts_in(state))
 

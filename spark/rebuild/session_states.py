@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 import pyarrow as pa
 
-from projections.state.digests import digest
-from projections.state.snapshot import encode
+from projections.state import digest, encode_session
 from spark.rebuild.folding import fold_sessions
 
 if TYPE_CHECKING:
@@ -16,8 +15,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from projections.state.session import SubscriptionState
-    from projections.state.single_session import SessionFold
+    from projections.state import SessionFold, SubscriptionState
     from spark.datasource import Log
     from spark.rebuild.beginning import Beginnings
 
@@ -81,7 +79,7 @@ def sessions(log: Log, begin: Beginnings) -> DataFrame:
 
 def session_texts_of(folded: SessionFold) -> list[bytes] | None:
     """Return the JSON of the snapshot of a state, one text a part; None without a state."""
-    return None if folded.state is None else list(map(orjson.dumps, encode(folded.state)))
+    return None if folded.state is None else list(map(orjson.dumps, encode_session(folded.state)))
 
 
 def _rows(node: str, folded: SessionFold) -> Iterator[dict[str, Any]]:

@@ -20,9 +20,9 @@ from pyspark import StorageLevel
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
-from eventstore.format.positions import format_position, index_of, position, sequence_of
-from eventstore.shown import name as shown
-from projections.audit.rules import Rule, Violation
+from eventstore.display import name as shown
+from eventstore.format import format_position, index_of, position, sequence_of
+from projections.audit import Rule, Violation
 from spark.audit.facts import (
     ALL_CLAIM,
     BROKER,
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from eventstore.format.positions import Position
+    from eventstore.format import Position
     from spark.audit.facts import Claim
     from spark.datasource import Log, LogBounds
     from spark.rebuild import Beginnings, SessionGroup

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
-from eventstore.format.events import (
+from eventstore.format import (
     Acked,
     Completed,
     Delivered,
     Event,
     MessageDropped,
     MessagePublished,
+    Position,
     Queued,
     Received,
     Redelivered,
@@ -28,15 +29,15 @@ from eventstore.format.events import (
     SessionSnapshot,
     WillArmed,
     WillFired,
+    from_runs,
 )
-from eventstore.format.positions import Position, from_runs
-from projections.state.single_session import SessionFold
-from protocol.mqtt.sparkplug import is_death, with_timestamp
+from projections.state import SessionFold
+from protocol.mqtt import is_death, with_timestamp
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from projections.state.session import SessionState, Will
+    from projections.state import SessionState, Will
 
 _AT_RESTART: Final = frozenset({"broker_restarted", "session_failed"})
 """Why connections end that the broker before left open; the second if an actor failed with it."""

@@ -13,12 +13,12 @@ from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
-from eventstore.format.positions import format_position
-from eventstore.shown import counted, escaped, name
-from projections.audit.rules import Rule
+from eventstore.display import counted, escaped, name
+from eventstore.format import format_position
+from projections.audit import Rule
 
 if TYPE_CHECKING:
-    from projections.audit.rules import Violation
+    from projections.audit import Violation
     from spark.audit.facts import LatencyHistogram, Outcome, RuleResult
 
 _MESSAGE = re.compile(r"\bmessage (\d+\.\d+)\b")

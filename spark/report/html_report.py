@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Final
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from eventstore import shown
-from eventstore.format.positions import format_position
+from eventstore.format import format_position
 from spark.report import findings
 from spark.report.plots import plots
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from eventstore.format.positions import format_position
-from eventstore.shown import iso
+from eventstore.display import iso
+from eventstore.format import format_position
 from spark.report import findings
 
 if TYPE_CHECKING:

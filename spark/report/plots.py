@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from eventstore.shown import name
+from eventstore.display import name
 from spark.report import findings
 from spark.report.findings import milliseconds
 from spark.report.series import (

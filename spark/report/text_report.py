@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from eventstore.format.positions import format_position
-from eventstore.shown import counted, escaped, name, size
+from eventstore.display import counted, escaped, name, size
+from eventstore.format import format_position
 from spark.report import findings
 from spark.report.text_table import table_lines
 

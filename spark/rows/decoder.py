@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import pyarrow as pa
 
-from eventstore.format.events import UnreadableEvent
-from eventstore.format.records import decode_record, encode_record
+from eventstore.format import UnreadableEvent, decode_record, encode_record
 from spark.columnar import UnusualEvent
 from spark.rows.entries import EntryRows
 from spark.rows.events import EventRows
@@ -22,7 +21,7 @@ from spark.schema import GRAINS, schema_of
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from eventstore.format.records import Record
+    from eventstore.format import Record
     from spark.columnar import RowFilter
     from spark.schema import Columns
 

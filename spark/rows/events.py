@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from eventstore.format.positions import INDEX_BITS
+from eventstore.format import INDEX_BITS
 from spark.columnar import (
     KIND_NAMES,
     KIND_VERSIONS,
@@ -25,7 +25,7 @@ from spark.schema import EVENTS, schema_of
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from eventstore.format.records import Record
+    from eventstore.format import Record
     from spark.columnar import RowFilter
 
 

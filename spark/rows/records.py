@@ -14,7 +14,7 @@ from spark.schema import RECORDS, schema_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from eventstore.format.records import Record
+    from eventstore.format import Record
     from spark.storage import CheckedRecord
 
 NEED_EVENTS: Final = frozenset({"events", "entries"})

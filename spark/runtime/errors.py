@@ -2,7 +2,7 @@
 
 # ruff: noqa: N818 - named for the condition that is found, as in eventstore.errors
 
-from eventstore.shown import escaped
+from eventstore.display import escaped
 from protocol.errors import FoldmqError
 
 

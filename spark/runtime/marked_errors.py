@@ -60,7 +60,7 @@ def name_log_in_errors(stream: str) -> Iterator[None]:
         help_ = f"put a backup back, or go on with what is intact: {SALVAGE}"
         raise SparkFailure(f"log {stream}: {what}; {help_}", error.exit_code) from None
     except FoldmqError as error:
-        from eventstore.format.events import UnreadableEvent  # not before: it takes long to import
+        from eventstore.format import UnreadableEvent  # not before: it takes long to import
 
         if not isinstance(error, (UnreadableEvent, UnknownLogFormat)):
             raise

@@ -20,8 +20,8 @@ from fcntl import LOCK_EX, LOCK_NB, flock
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from eventstore.display import escaped
 from eventstore.errors import CorruptLog
-from eventstore.shown import escaped
 from protocol.errors import FoldmqError
 from spark.runtime import NotWritable, OutOfDisk
 from spark.storage.directories import Directory

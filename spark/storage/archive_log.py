@@ -11,7 +11,7 @@ from functools import lru_cache
 from heapq import merge
 from typing import TYPE_CHECKING, Final
 
-from eventstore.shown import escaped
+from eventstore.display import escaped
 from spark.storage import parquet_files
 from spark.storage.directories import Directory
 from spark.storage.ledger import LEDGER_FILE, Ledger, NoArchive, parse_ledger

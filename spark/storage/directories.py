@@ -10,7 +10,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 from pyarrow import fs
 
-from eventstore.shown import escaped
+from eventstore.display import escaped
 from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from nats.aio.client import Client
 
-    from eventstore.nats.connection import ConnectionOptions
+    from eventstore.nats import ConnectionOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class NatsAccess:
     def connection(self) -> ConnectionOptions:
         """Return what the connection is made with."""
         # Imported when connecting: it takes a third of a second.
-        from eventstore.nats.connection import ConnectionOptions
+        from eventstore.nats import ConnectionOptions
 
         options = self.options
         return ConnectionOptions(
@@ -48,7 +48,7 @@ class NatsAccess:
 
     async def open(self) -> Client:
         """Connect; raises NatsUnavailable or BadNatsOptions."""
-        from eventstore.nats.connection import check_jetstream, check_server, connect, disconnect
+        from eventstore.nats import check_jetstream, check_server, connect, disconnect
 
         client = await connect(self.connection())
         try:

@@ -6,9 +6,9 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from eventstore.errors import CorruptLog, CutMeanwhile, LostLog
-from eventstore.log.jetstream_log import LogUnavailable, ask, read_bounds, read_stored
-from eventstore.nats.connection import disconnect
+from eventstore.errors import CorruptLog, CutMeanwhile, LogUnavailable, LostLog
+from eventstore.log import read_stored
+from eventstore.nats import disconnect, read_bounds, request_stream
 from spark.runtime import run_sync
 from spark.storage.read_ahead import read_ahead
 
@@ -93,7 +93,7 @@ class NatsLog:
 async def look_up(client: Client, access: NatsAccess, stream: str) -> NatsLog | None:
     """Return a log as it is now, None when there is none; raises CorruptLog if it was emptied."""
     try:
-        answer = await ask(client, stream, f"STREAM.INFO.{stream}", None, _SECONDS)
+        answer = await request_stream(client, stream, f"STREAM.INFO.{stream}", None, _SECONDS)
     except LostLog:
         return None
     state = answer["state"]

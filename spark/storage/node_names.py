@@ -5,10 +5,10 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
+from eventstore.display import escaped
+from eventstore.display import name as shown
 from eventstore.errors import CorruptLog
-from eventstore.nats.discovery import PREFIX
-from eventstore.shown import escaped
-from eventstore.shown import name as shown
+from eventstore.nats import LOG_STREAM_PREFIX
 from spark.runtime import BadOption, name_log_in_errors
 from spark.storage.record_frames import frame_of
 from spark.storage.stored_log import open_records
@@ -34,7 +34,7 @@ def node_of(stored: StoredLog) -> str:
             found = _first_node(stored, first, min(until, last))
             if found is not None:
                 return found
-    return stored.stream.removeprefix(PREFIX)
+    return stored.stream.removeprefix(LOG_STREAM_PREFIX)
 
 
 def _first_node(stored: StoredLog, first: int, last: int) -> str | None:

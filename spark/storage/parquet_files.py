@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import pyarrow as pa
 from pyarrow import parquet
 
+from eventstore.display import escaped
 from eventstore.errors import CorruptLog
-from eventstore.shown import escaped
 from spark.storage.directories import without_secrets
 from spark.storage.ledger import ArchiveDamaged
 from spark.storage.record_frames import frame_of

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Final
 
 import orjson
 
-from eventstore.format.records import (
+from eventstore.format import (
     HEADER_FROM,
+    STANDS_FOR,
     Record,
     check_record,
     decode_record,
     link_of,
     previous_of,
 )
-from eventstore.format.turn_events import STANDS_FOR
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

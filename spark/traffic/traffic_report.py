@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
-from eventstore.shown import duration, iso, name, size
+from eventstore.display import duration, iso, name, size
 from spark.report import Cell, span, table_lines, utc
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from actors.authn.callout import (
 )
 from actors.authn.credentials import AuthResult, Credentials, Verdict
 from actors.authz.rules import Rule
-from eventstore.nats.request_client import UnansweredError
+from eventstore.nats import UnansweredError
 
 NOW_MS = 1_700_000_000_000
 ANN = Credentials("ann", b"secret", "sensor 7", "192.0.2.1", "tls")

@@ -12,8 +12,8 @@ from actors.bridge.departures import Departures
 from actors.bridge.flow import Flow, Leaving
 from actors.bridge.flows import Flows
 from actors.options.bridge_options import BridgeOptions
-from eventstore.log.message_store import Stored
-from protocol.nats.mapping import Mapping
+from eventstore.log import StoredMessages
+from protocol.nats import Mapping
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -84,13 +84,13 @@ class Exit:
         )
 
     def send(self, topics: Sequence[bytes], *payloads: bytes) -> int:
-        content = Stored(0, topics, list(payloads) or [b"1"] * len(topics), len(topics))
+        content = StoredMessages(0, topics, list(payloads) or [b"1"] * len(topics), len(topics))
         left_out = self.departures.send(_leaving(content), MOST)
         self.flows.flush()
         return left_out
 
 
-def _leaving(content: Stored) -> Leaving:
+def _leaving(content: StoredMessages) -> Leaving:
     return Leaving("c", "", 0, retain=False, content=content, size=content.size)
 
 
@@ -167,7 +167,7 @@ def test_a_failure_takes_nothing_from_the_others(outside: Exit) -> None:
 
     outside.departures.let_go = let_go
     for topic in (b"bad1", b"1", b"bad2", b"2", b"3"):
-        outside.departures.put_off(_leaving(Stored(0, [topic], [b""], 0)))
+        outside.departures.put_off(_leaving(StoredMessages(0, [topic], [b""], 0)))
     with pytest.raises(ValueError, match="bad1"):
         outside.departures.write(b"....")
     assert passed == [b"1", b"2"]
@@ -176,7 +176,7 @@ def test_a_failure_takes_nothing_from_the_others(outside: Exit) -> None:
 
 
 def test_long_client_identifiers_leave_room_for_messages(outside: Exit) -> None:
-    content = Stored(0, [b"a", b"a"], [bytes(MOST - 4096), bytes(MOST)], 2 * MOST - 4096)
+    content = StoredMessages(0, [b"a", b"a"], [bytes(MOST - 4096), bytes(MOST)], 2 * MOST - 4096)
     leaving = _leaving(content)._replace(client="\u00e9" * 30_000)
     assert outside.departures.send(leaving, MOST) == 1
     outside.flows.flush()

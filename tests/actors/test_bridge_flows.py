@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from actors.bridge.bridge_stats import BridgeStats
 from actors.bridge.flow import Flow, Leaving
 from actors.bridge.flows import Flows
-from eventstore.log.message_store import Stored
-from protocol.nats.headers import parse
+from eventstore.log import StoredMessages
+from protocol.nats import parse_headers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -71,7 +71,7 @@ class Server:
     def publish(self, topics: Sequence[str], payloads: Sequence[bytes], **about: object) -> None:
         """Publish messages together."""
         raw = [topic.encode() for topic in topics]
-        content = Stored(0, raw, list(payloads), sum(map(len, payloads)))
+        content = StoredMessages(0, raw, list(payloads), sum(map(len, payloads)))
         fields: dict[str, object] = {"qos": 0, "retain": False, **about}
         leaving = Leaving("c", "", content=content, size=content.size, **fields)  # type: ignore[arg-type]
         if len(set(topics)) > 1:
@@ -223,7 +223,7 @@ def test_batches_of_several_topics_keep_positions(server: Server) -> None:
     server.publish(topics, payloads, qos=1, refs=range(70, 75), since=70, through=74)
     server.settle()
     assert (server.got("a"), server.got("b")) == ([b"0", b"2"], [b"1", b"3", b"4"])
-    ids = {payload: parse(head).get("Nats-Msg-Id") for _, head, payload in server.delivered}
+    ids = {payload: parse_headers(head).get("Nats-Msg-Id") for _, head, payload in server.delivered}
     assert ids == {b"%d" % at: f"{NODE}-{70 + at}" for at in range(5)}
     assert server.flows.held == 0
 
@@ -293,7 +293,7 @@ def test_names_of_probes_cannot_be_guessed(server: Server) -> None:
             """Never answer."""
 
     flows = Flows(Wire(), NODE, lambda: 1.0, lambda _seconds, _what: None, server.stats)
-    content = Stored(0, [b"a"], [b""], 0)
+    content = StoredMessages(0, [b"a"], [b""], 0)
     for topic in ("a", "b"):
         flow = Flow(topic, topic.encode(), topic.encode())
         flows.send(flow, Leaving("c", "", 0, retain=False, content=content, size=0))
@@ -349,7 +349,7 @@ def test_a_connection_that_ends_between_the_parts_is_told_of(server: Server) -> 
     server.publish(["a"], [b"first"])
     server.settle()
     server.up = False
-    content = Stored(0, [b"a"] * 500, [bytes(10_000)] * 500, 5_000_000)
+    content = StoredMessages(0, [b"a"] * 500, [bytes(10_000)] * 500, 5_000_000)
     leaving = Leaving("c", "", 0, retain=False, content=content, size=content.size)
     server.flows.send(server.flow("a"), leaving)
     server.up = True  # another one is there already: it is not to get the rest

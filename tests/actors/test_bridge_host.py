@@ -13,8 +13,8 @@ from actors.bridge.bridge import Down, Up
 from actors.bridge.host import BridgeHost
 from actors.options.bridge_options import BridgeOptions
 from eventstore.errors import BadNatsOptions, NatsUnavailable
-from eventstore.nats.connection import ConnectionOptions
-from protocol.nats.mapping import Mapping
+from eventstore.nats import ConnectionOptions
+from protocol.nats import Mapping
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -171,7 +171,7 @@ def place(monkeypatch: pytest.MonkeyPatch) -> Place:
     log = Log()
     FakeLink.outcomes, FakeLink.opened = [], []
     monkeypatch.setattr(module, "Bridge", Actor)
-    monkeypatch.setattr(module, "Link", FakeLink)
+    monkeypatch.setattr(module, "BatchClient", FakeLink)
     monkeypatch.setattr(module, "_log", log)
     monkeypatch.setattr(module, "_AT_ONCE", 0.05)
     monkeypatch.setattr(module, "_DIAL_AGAIN", 0)

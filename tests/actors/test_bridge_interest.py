@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 from actors.bridge.copies import Copies
 from actors.bridge.interest import Interest
 from actors.options.bridge_options import BridgeOptions
-from eventstore.nats.batch_client import Arrived
-from protocol.nats.mapping import Mapping
+from eventstore.nats import NatsMessage
+from protocol.nats import Mapping
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from protocol.nats.mapping import Mapping as SubjectMapping
+    from protocol.nats import Mapping as SubjectMapping
 
 
 class Server:
@@ -92,7 +92,7 @@ class Server:
 
     def _arrived(self, sid: int, subject: str, payload: bytes) -> None:
         place = self.interest.place(subject.encode())
-        message = Arrived(sid, subject.encode(), b"", b"", payload)
+        message = NatsMessage(sid, subject.encode(), b"", b"", payload)
         if place.topic is not None and self.interest.copies.first(place.sids, message):
             self.taken.append((place.topic.decode(), payload))
 
@@ -352,10 +352,10 @@ def test_copies_are_told_apart_by_all_that_they_say() -> None:
         ],
         1,
     ):
-        assert copies.first((1, 2), Arrived(1, *parts))
+        assert copies.first((1, 2), NatsMessage(1, *parts))
         assert len(copies) == number
-    assert not copies.first((1, 2), Arrived(2, b"a", b"", b"", b""))
-    assert copies.first((1, 2), Arrived(2, b"a", b"", b"", b""))
+    assert not copies.first((1, 2), NatsMessage(2, b"a", b"", b"", b""))
+    assert copies.first((1, 2), NatsMessage(2, b"a", b"", b"", b""))
 
 
 @pytest.mark.parametrize(

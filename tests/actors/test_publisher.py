@@ -15,11 +15,18 @@ from actors.routing import router as router_module
 from actors.routing.router import Router, Subscriber
 from actors.session.messages import Batch, Outgoing, Withheld
 from actors.session.publisher import Publisher
-from eventstore.format.events import Event, MessageDropped, MessagePublished, entries
-from eventstore.format.positions import Position, from_runs, position
-from eventstore.log.message_store import Message, MessageStore
-from projections.state.session import SessionState, evolve
-from protocol.mqtt.packets import Publishes
+from eventstore.format import (
+    Event,
+    MessageDropped,
+    MessagePublished,
+    Position,
+    entries,
+    from_runs,
+    position,
+)
+from eventstore.log import Message, MessageStore
+from projections.state import SessionState, evolve
+from protocol.mqtt import Publishes
 
 
 class Box(LoopActor):

@@ -17,7 +17,14 @@ from actors.maintenance.checkpoints import carry, repeat_retained, repeat_sessio
 from actors.session import decisions
 from actors.session.decisions import DeliveryLimits
 from actors.session.publisher import _split
-from eventstore.format.events import (
+from eventstore.format import (
+    GENESIS,
+    INDEX_BITS,
+    LEAST_RECORD,
+    MAX_INDEX,
+    NAME_BYTES,
+    NAMES,
+    RECORD_OVERHEAD,
     Acked,
     Bridged,
     BrokerStarted,
@@ -38,28 +45,21 @@ from eventstore.format.events import (
     SessionExpired,
     SessionOpened,
     SessionTakenOver,
-    WebAccessed,
-    WillArmed,
-    WillCancelled,
-    WillFired,
-    entries,
-)
-from eventstore.format.positions import INDEX_BITS, MAX_INDEX, to_runs
-from eventstore.format.record_size import AROUND, LEAST, NAME_BYTES, NAMES
-from eventstore.format.records import GENESIS
-from eventstore.format.turn_events import (
     TurnAcked,
     TurnDelivered,
     TurnEvent,
     TurnPublished,
     TurnReleased,
+    WebAccessed,
+    WillArmed,
+    WillCancelled,
+    WillFired,
+    entries,
+    to_runs,
 )
-from eventstore.log.journal import Journal
-from eventstore.log.message_store import Message
-from projections.state.node import NodeState
-from projections.state.session import InFlight, SessionState
-from projections.state.snapshot import decode, encode
-from protocol.mqtt.packets import Publishes
+from eventstore.log import Journal, Message
+from projections.state import InFlight, NodeState, SessionState, decode_session, encode_session
+from protocol.mqtt import Publishes
 
 NAME = "\x01" * NAME_BYTES
 IDS = random.Random(1).sample(range(1, 65_536), 65_535)
@@ -129,7 +129,7 @@ def published() -> Iterable[Event]:
     packet.topics += [b"a", b"b"] * 50_000
     packet.payloads.extend([b"", b"x"] * 50_000)
     packet.packet_ids += [*IDS, *IDS][:100_000]
-    for part in _split(packet, LEAST // 4):
+    for part in _split(packet, LEAST_RECORD // 4):
         sizes, count = list(map(len, part.payloads)), len(part)
         which = [number % 2 for number in range(count)]
         pids = to_runs(part.packet_ids)
@@ -238,14 +238,14 @@ def journal(largest: int) -> tuple[Journal, NoStore]:
     made = Journal(
         store, store, node="n", sequence=0, link=GENESIS, max_record=largest // 2, max_inflight=999
     )
-    made.max_event = largest - AROUND
+    made.max_event = largest - RECORD_OVERHEAD
     return made, store
 
 
 @pytest.mark.parametrize("name", EVENTS)
 @pytest.mark.slow
 def test_every_event_fits_into_the_smallest_record(name: str) -> None:
-    made, store = journal(LEAST)
+    made, store = journal(LEAST_RECORD)
     for event in EVENTS[name]():
         count = entries(event)
         assert count <= MAX_INDEX
@@ -255,7 +255,7 @@ def test_every_event_fits_into_the_smallest_record(name: str) -> None:
         made.append(event, count, [bytes(size)] if size else (), size)
         made.end_turn()
     made.flush()
-    assert 0 < store.largest <= LEAST - AROUND // 2
+    assert 0 < store.largest <= LEAST_RECORD - RECORD_OVERHEAD // 2
 
 
 @pytest.mark.slow
@@ -264,11 +264,11 @@ def test_no_event_is_missing_here() -> None:
     assert built == {kind.__name__ for union in (Event, TurnEvent) for kind in get_args(union)}
 
 
-@pytest.mark.parametrize("largest", [LEAST, 2 * LEAST, 32 * LEAST])
+@pytest.mark.parametrize("largest", [LEAST_RECORD, 2 * LEAST_RECORD, 32 * LEAST_RECORD])
 def test_names_leave_room_for_the_payload(largest: int) -> None:
     """A message of which the names are as long as they get."""
     made, _ = journal(largest)
-    size = largest - AROUND - NAMES
+    size = largest - RECORD_OVERHEAD - NAMES
     assert made.has_room(size, NAME, NAME)
     assert not made.has_room(size + 10_000, NAME, NAME)
     made.append(
@@ -282,6 +282,6 @@ def test_what_is_repeated_of_a_session_is_read_back() -> None:
     node = NodeState()
     node.sessions[NAME] = state
     node.apply(WillArmed(NAME, NAME, 1, True, 0, 0), MAX_INDEX, 0)
-    parts = [orjson.loads(orjson.dumps(part)) for part in encode(state)]
-    again = decode(NAME, cast("Sequence[dict[str, Any]]", parts))
+    parts = [orjson.loads(orjson.dumps(part)) for part in encode_session(state)]
+    again = decode_session(NAME, cast("Sequence[dict[str, Any]]", parts))
     assert (again.user, again.will, again.queued) == (state.user, state.will, state.queued)

@@ -6,9 +6,8 @@ import pytest
 
 from actors.routing import router as router_module
 from actors.routing.router import NOWHERE, Router, Subscriber
-from eventstore.format.events import Subscribed, Unsubscribed
-from eventstore.format.positions import position
-from projections.state.session import SessionState, evolve
+from eventstore.format import Subscribed, Unsubscribed, position
+from projections.state import SessionState, evolve
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from actors.session.messages import Publication
 from actors.session.session import Session
 from actors.tracing import trace_lines as tracelines
 from actors.tracing.tracer import MOST_TRACES, Tracer
-from eventstore.format.positions import position
+from eventstore.format import position
 
 TOKEN = "T" * 22
 Line = dict[str, Any]
@@ -635,7 +635,7 @@ def test_an_actor_that_fails_leaves_nothing_behind_and_its_successor_is_traced(
             tracer.start({"token": TOKEN + "1", "actor": session.actor_urn})
             client.send(p.pubrel(1))
             await world.go(1)
-            assert not {"tell", "after", "pass_or_follow"} & set(overrides(world))
+            assert not {"tell", "after", "send_unlogged"} & set(overrides(world))
             (failed,) = sink.lines(kind="fails")
             assert failed["what"] == "RuntimeError: boom"
             assert sink.messages(TOKEN + "1")[-1]["ended"] == (

@@ -14,9 +14,8 @@ from cli.logsource.log_store import bridge_access, check_files, nats_tls, nats_u
 from cli.serve.banner import Facts, announce
 from cli.settings.setting_flags import with_settings_flags
 from cli.settings.settings import RELOADABLE, ConfigError, Settings, load
-from eventstore.nats.connection import ConnectionOptions
-from eventstore.server.client_tls import ServerTls
-from eventstore.server.users_file import NatsUsersError
+from eventstore.nats import ConnectionOptions
+from eventstore.server import NatsUsersError, TlsFiles
 
 EMBEDDED: Any = SimpleNamespace(
     access=lambda: ConnectionOptions(
@@ -375,7 +374,7 @@ def test_the_files_of_tls_are_looked_at(tmp_path: Path) -> None:
     server = authority.server()
     flags = {"nats_listen": "127.0.0.1:1", "nats_tls_cert": server.certificate}
     good = nats_tls(load({**flags, "nats_tls_key": server.key}, {}))
-    assert good == ServerTls(server.certificate, server.key)
+    assert good == TlsFiles(server.certificate, server.key)
     bad = load({**flags, "nats_tls_key": authority.client("ann").key}, {})
     with pytest.raises(ConfigError, match=r"nats_tls_.*does not belong to the certificate"):
         nats_tls(bad)

@@ -17,7 +17,9 @@ from cli.history.why import story_lines
 from cli.logsource.moments import parse_moment
 from cli.logsource.topic_flags import check_filter
 from eventstore.errors import CorruptLog, CutMeanwhile, UsageError
-from eventstore.format.events import (
+from eventstore.format import (
+    GENESIS,
+    MAX_INDEX,
     Acked,
     CheckpointBegun,
     CheckpointCompleted,
@@ -29,6 +31,7 @@ from eventstore.format.events import (
     MessagePublished,
     MessagesCarried,
     Queued,
+    Record,
     RetainedSnapshot,
     SessionClosed,
     SessionOpened,
@@ -36,17 +39,18 @@ from eventstore.format.events import (
     Subscribed,
     WebAccessed,
     WillArmed,
+    decode_record,
+    encode_record,
+    link_of,
+    position,
 )
-from eventstore.format.positions import MAX_INDEX, position
-from eventstore.format.records import GENESIS, Record, decode_record, encode_record, link_of
-from eventstore.log.log_start import RecordedCut
+from eventstore.log import RecordedCut
 from eventstore.reading import LogPoint, LogSource
-from projections.audit.message_story import Explainer
+from projections.audit import StoryBuilder
 from projections.replay import AsOf, TopicBook, event_object, topic_matcher, words
-from projections.state.node import NodeState
-from projections.state.snapshot import encode
+from projections.state import NodeState, encode_session
 from projections.verification import LogVerifier
-from protocol.mqtt.topics import TopicError
+from protocol.mqtt import TopicError
 
 HOSTILE = "a\x1b[2J\x07\n\r\x9b1m\x7f\u202e\u2028\\z"
 
@@ -170,7 +174,7 @@ def test_a_retained_message_that_came_with_a_subscription() -> None:
         Subscribed("c\x1b", [("t", 1)]),
         Delivered("c\x1b", "t", 1, [5], [position(1, 0)], retain=True),
     )
-    explainer = Explainer(ref=position(1, 0), client="c\x1b")
+    explainer = StoryBuilder(ref=position(1, 0), client="c\x1b")
     for sequence, data in enumerate(log.records, 1):
         explainer.take(decode_record(sequence, data))
     (story,) = explainer.stories.values()
@@ -331,7 +335,7 @@ def snapshot_of(log: Log) -> dict[str, Any]:
     state = NodeState()
     for sequence, data in enumerate(log.records, 1):
         state.apply_record(decode_record(sequence, data))
-    (part,) = encode(state.sessions["c"])
+    (part,) = encode_session(state.sessions["c"])
     return part
 
 

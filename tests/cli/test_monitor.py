@@ -22,7 +22,7 @@ from cli.monitoring import http_monitor as module
 from cli.monitoring.http_monitor import MOST_CONNECTIONS, HttpMonitor
 from cli.settings.binding import ListenError
 from cli.settings.settings import ConfigError, Settings, load
-from eventstore.log.jetstream_log import LogUnavailable
+from eventstore.errors import LogUnavailable
 
 pytestmark = pytest.mark.system
 

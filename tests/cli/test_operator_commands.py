@@ -37,7 +37,7 @@ from cli.operator import bulk_change, remove
 from cli.operator.remove import remove_offline
 from eventstore.datadir import DataDir
 from eventstore.errors import UsageError
-from eventstore.format.positions import position
+from eventstore.format import position
 
 HOSTILE = "a\x1b[2J\n\u202e<b>"
 NOW = 1_795_271_187_000

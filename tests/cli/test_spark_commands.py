@@ -18,10 +18,10 @@ from typer.testing import CliRunner
 
 from cli.main import app
 from eventstore.errors import CorruptLog, UsageError
-from eventstore.format.positions import position
+from eventstore.format import position
 from eventstore.paths import NoHome
 from projections.comparison import LivePage, LiveState, StoredItem, StoredProjections
-from projections.storage.format import Mark
+from projections.storage import ProjectionMark
 from spark.runtime import session
 from spark.runtime.errors import NoJava, NoSpark, OutOfDisk, SparkError
 from spark.runtime.java import find_java
@@ -393,7 +393,9 @@ def test_what_is_stored_becomes_claims_as_of_its_mark_or_later() -> None:
     from cli.sparkjobs.claims import _stored
 
     old, new = StoredItem(position(3, 0), 1), StoredItem(position(9, 1), 2)
-    stored = StoredProjections({"old": old, "new": new}, {"t": old}, mark=Mark(7, "00", 0, 0))
+    stored = StoredProjections(
+        {"old": old, "new": new}, {"t": old}, mark=ProjectionMark(7, "00", 0, 0)
+    )
     end = position(20, 0)
     mark = position(8, 0)
     bounds = {(one.kind, one.name): one.bound for one in _stored("n", stored, end)}

@@ -20,10 +20,10 @@ from harness.packets import Puback, Pubcomp, Pubrec, Will
 
 from e2e.tools import HOSTILE_ID, HOSTILE_PAYLOAD, HOSTILE_TOPIC, flip, refused, run
 from eventstore.datadir import DataDir
-from eventstore.format.records import link_of
-from eventstore.log.jetstream_log import ask, read_stored
-from eventstore.nats.connection import ConnectionOptions, connect, disconnect
-from eventstore.server.embedded import EmbeddedServer
+from eventstore.format import link_of
+from eventstore.log import read_stored
+from eventstore.nats import ConnectionOptions, connect, disconnect, request_stream
+from eventstore.server import EmbeddedServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
@@ -377,7 +377,7 @@ def test_records_that_were_removed_behind_the_brokers_back(cut: Cut, tmp_path: P
     copy = copy_of(cut, tmp_path)
 
     async def purge(client: Client, stream: str) -> None:
-        await ask(client, stream, f"STREAM.PURGE.{stream}", {"seq": cut.first + 3}, 10)
+        await request_stream(client, stream, f"STREAM.PURGE.{stream}", {"seq": cut.first + 3}, 10)
 
     with_log(copy.data_dir, purge)
     gone = (

@@ -21,7 +21,7 @@ from harness.waiting import until
 
 from e2e.playing import play
 from e2e.tools import HOSTILE_TOPIC, refused, run
-from eventstore.format.events import (
+from eventstore.format import (
     Acked,
     BrokerStarted,
     CheckpointBegun,
@@ -254,6 +254,6 @@ def test_what_is_wrong_with_the_log_is_said_before_spark_starts(
 
 def cut_link(log: LogBuilder) -> str:
     """The link of the first record, which a cut names."""
-    from eventstore.format.records import link_of
+    from eventstore.format import link_of
 
     return link_of(log.records[0]).hex()

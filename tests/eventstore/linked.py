@@ -13,8 +13,7 @@ from typing import Any
 from harness.broker import free_port, nats_server
 from harness.waiting import happens
 
-from eventstore.nats.batch_client import Arrived, Link, render_pub
-from eventstore.nats.connection import ConnectionOptions
+from eventstore.nats import BatchClient, ConnectionOptions, NatsMessage, encode_pub
 
 PATIENCE = 30
 """Seconds after which what is awaited will not come any more."""
@@ -24,7 +23,7 @@ def render_hpub(subject: bytes, reply: bytes, headers: bytes, payload: bytes) ->
     """Return the lines that publish a message; `reply` and `headers` (a block) may be empty."""
     where = b"%b %b" % (subject, reply) if reply else subject
     if not headers:
-        return render_pub(where, payload)
+        return encode_pub(where, payload)
     length = len(headers)
     return b"HPUB %b %d %d\r\n%b%b\r\n" % (where, length, length + len(payload), headers, payload)
 
@@ -72,17 +71,17 @@ class Linked:
     """A link and what it told."""
 
     def __init__(self) -> None:
-        self.messages: list[Arrived] = []
+        self.messages: list[NatsMessage] = []
         self.batches: list[int] = []
         self.notices: list[str] = []
         self.problems: list[str] = []
         self.refused: list[str] = []
-        self.link: Link
+        self.link: BatchClient
 
     @classmethod
     async def to(cls, *urls: str, **access: Any) -> "Linked":
         self = cls()
-        self.link = await Link.open(
+        self.link = await BatchClient.open(
             ConnectionOptions(urls=urls, **access),
             on_messages=self._take,
             on_up=lambda: self.notices.append("up"),
@@ -93,7 +92,7 @@ class Linked:
         )
         return self
 
-    def _take(self, messages: list[Arrived]) -> None:
+    def _take(self, messages: list[NatsMessage]) -> None:
         self.messages += messages
         self.batches.append(len(messages))
 

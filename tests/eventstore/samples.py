@@ -1,6 +1,7 @@
 """One event of every type, with every field set to something that is not its default."""
 
-from eventstore.format.events import (
+from eventstore.format import (
+    GENESIS,
     Acked,
     Bridged,
     BrokerStarted,
@@ -28,18 +29,15 @@ from eventstore.format.events import (
     SessionSnapshot,
     SessionTakenOver,
     Subscribed,
+    TurnAcked,
+    TurnDelivered,
+    TurnPublished,
+    TurnReleased,
     Unsubscribed,
     WebAccessed,
     WillArmed,
     WillCancelled,
     WillFired,
-)
-from eventstore.format.records import GENESIS
-from eventstore.format.turn_events import (
-    TurnAcked,
-    TurnDelivered,
-    TurnPublished,
-    TurnReleased,
 )
 
 PAYLOADS = [b"", b"\x00\xff", b"three"]

@@ -19,10 +19,9 @@ from nats.js.errors import APIError, ServiceUnavailableError
 
 from eventstore.datadir import DataDir
 from eventstore.errors import DataDirBusy, NatsUnavailable
-from eventstore.nats.connection import ConnectionOptions, connect, ensure_stream
-from eventstore.server.client_server import DIRECTORY, ClientServer
-from eventstore.server.embedded import EmbeddedServer
-from eventstore.server.users_file import NatsUser
+from eventstore.nats import ConnectionOptions, connect, ensure_stream
+from eventstore.server import ClientServer, EmbeddedServer, NatsUser
+from eventstore.server.client_server import DIRECTORY
 
 pytestmark = pytest.mark.system
 

@@ -21,9 +21,8 @@ from eventstore.errors import (
     UnknownLogFormat,
     WeakDurability,
 )
-from eventstore.nats.connection import (
+from eventstore.nats import (
     ConnectionOptions,
-    _quiet_client_library,
     check_jetstream,
     check_server,
     check_stream,
@@ -32,7 +31,8 @@ from eventstore.nats.connection import (
     durability_promise,
     ensure_stream,
 )
-from eventstore.server.embedded import EmbeddedServer
+from eventstore.nats.connection import _quiet_client_library
+from eventstore.server import EmbeddedServer
 
 pytestmark = pytest.mark.system
 

@@ -4,18 +4,18 @@ import orjson
 import pytest
 from samples import every_event, turn_events
 
-from eventstore.format import events
-from eventstore.format.events import (
+from eventstore.format import (
     Event,
     SessionClosed,
+    TurnEvent,
     UnknownEvent,
     UnreadableEvent,
     entries,
+    events,
     json_schema,
     parse_event,
     upcast,
 )
-from eventstore.format.turn_events import TurnEvent
 
 
 def written(event: Event) -> dict[str, Any]:

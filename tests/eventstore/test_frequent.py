@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from samples import every_event
 
-from eventstore.format.events import (
+from eventstore.format import (
     Acked,
     Completed,
     Delivered,
@@ -18,8 +18,8 @@ from eventstore.format.events import (
     Released,
     UnreadableEvent,
     parse_event,
+    parse_frequent,
 )
-from eventstore.format.fast_parse import frequent
 
 ONE_ENTRY = [
     MessagePublished("c", 1, False, ["t"], [], [5], 3, 0, 1),
@@ -48,7 +48,7 @@ def written(event: Event) -> dict[str, Any]:
 
 @pytest.mark.parametrize("event", [*ONE_ENTRY, *MANY_ENTRIES], ids=lambda event: event.e)
 def test_frequent_events_are_read_without_pydantic(event: Event) -> None:
-    assert frequent(written(event)) == event
+    assert parse_frequent(written(event)) == event
 
 
 @pytest.mark.parametrize("event", ONE_ENTRY, ids=lambda event: event.e)
@@ -61,7 +61,7 @@ def test_every_field_is_looked_at(event: Event) -> None:
             looked_at.add(key)
             return super().__getitem__(key)
 
-    assert frequent(Watched(written(event))) == event
+    assert parse_frequent(Watched(written(event))) == event
     assert looked_at == {one.name for one in fields(event)}
 
 
@@ -74,18 +74,18 @@ READ_HERE = {type(event) for event in ONE_ENTRY}
     ids=lambda event: event.e,
 )
 def test_other_types_are_left_to_parse_event(event: Event) -> None:
-    assert frequent(written(event)) is None
+    assert parse_frequent(written(event)) is None
 
 
 @pytest.mark.parametrize("version", [0, 2, True, 1.0, "1", None, []], ids=repr)
 @pytest.mark.parametrize("event", ONE_ENTRY, ids=lambda event: event.e)
 def test_other_versions_are_left_to_parse_event(event: Event, version: object) -> None:
-    assert frequent({**written(event), "v": version}) is None
+    assert parse_frequent({**written(event), "v": version}) is None
 
 
 @pytest.mark.parametrize("raw", [{}, {"v": 1}, {"e": "Acked"}, {"e": [], "v": 1}, {"e": None}])
 def test_what_is_no_event_is_left_to_parse_event(raw: dict[str, Any]) -> None:
-    assert frequent(raw) is None
+    assert parse_frequent(raw) is None
 
 
 integers = st.integers(-(1 << 63), (1 << 64) - 1)
@@ -106,9 +106,9 @@ def test_what_it_reads_parse_event_reads_alike(raw: dict[str, Any], data: st.Dat
     try:
         expected = parse_event(raw)
     except UnreadableEvent:
-        assert frequent(raw) is None
+        assert parse_frequent(raw) is None
         return
-    read = frequent(raw)
+    read = parse_frequent(raw)
     if read is not None:
         # In JSON, where true is not 1 and 1.0 is not 1.
         assert orjson.dumps(read) == orjson.dumps(expected)

@@ -6,9 +6,7 @@ from typing import Any, get_args
 import orjson
 import pytest
 
-from eventstore.format.events import Event
-from eventstore.format.records import ChainChecker, Record, decode_record
-from eventstore.format.turn_events import TurnEvent
+from eventstore.format import ChainChecker, Event, Record, TurnEvent, decode_record
 
 GOLDEN = Path(__file__).parent / "golden"
 

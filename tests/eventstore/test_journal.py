@@ -8,20 +8,24 @@ import orjson
 import pytest
 
 from eventstore.errors import EventTooLarge
-from eventstore.format.events import (
+from eventstore.format import (
+    GENESIS,
     Acked,
     BrokerStarted,
+    ChainChecker,
     Delivered,
     MessagePublished,
+    Record,
     SessionOpened,
     Subscribed,
     Unsubscribed,
     WillArmed,
+    decode_record,
+    index_of,
+    position,
+    sequence_of,
 )
-from eventstore.format.positions import index_of, position, sequence_of
-from eventstore.format.records import GENESIS, ChainChecker, Record, decode_record
-from eventstore.log.journal import Effects, Journal, Pending
-from eventstore.log.message_store import Message, MessageStore
+from eventstore.log import GatedOutput, Journal, Message, MessageStore, PendingRecord
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -33,9 +37,9 @@ class FakeStore:
     """Keeps what it is sent; :meth:`commit` is the disk."""
 
     def __init__(self) -> None:
-        self.sent: list[Pending] = []
+        self.sent: list[PendingRecord] = []
 
-    def send(self, record: Pending) -> None:
+    def send(self, record: PendingRecord) -> None:
         self.sent.append(record)
 
     @property
@@ -58,7 +62,7 @@ class FakeSink:
 
     def __init__(self, name: str, released: list[tuple[str, bytes]]) -> None:
         self.name = name
-        self.hold: Effects | None = None
+        self.waits_for: GatedOutput | None = None
         self.gated = 0
         self._released = released
 
@@ -91,7 +95,7 @@ class Bench:
     def turn(self, effect: bytes, size: int = 0) -> None:
         """One turn of the loop: an event, and an effect that depends on it."""
         self.event(size)
-        self.journal.after(self.a, effect)
+        self.journal.send_when_durable(self.a, effect)
         self.journal.end_turn()
 
     def sequences(self) -> list[int]:
@@ -122,7 +126,7 @@ def test_the_events_of_a_turn_are_one_record() -> None:
     for _ in range(3):
         bench.event()
     assert bench.store.sent == []
-    bench.journal.after(bench.a, b"ack")
+    bench.journal.send_when_durable(bench.a, b"ack")
     bench.journal.end_turn()
     assert shape(bench.store.records) == [(1, 0, True, 3)]
 
@@ -172,7 +176,7 @@ def test_positions_are_those_under_which_the_entries_are_found() -> None:
         journal.append(WillArmed("c", "w", 0, False, 2, 0), 1, [b"ww"], 2),
         journal.append(published(1, 2), 2, [b"d", b"e"], 2),
     ]
-    journal.after(bench.a, b"ack")
+    journal.send_when_durable(bench.a, b"ack")
     journal.end_turn()
     assert [(sequence_of(at), index_of(at)) for at in places] == [(1, 0), (1, 1), (1, 4), (1, 5)]
     (record,) = bench.store.records
@@ -182,7 +186,7 @@ def test_positions_are_those_under_which_the_entries_are_found() -> None:
 
 def test_effects_without_events_leave_at_the_end_of_the_turn() -> None:
     bench = Bench()
-    bench.journal.after(bench.a, b"x")
+    bench.journal.send_when_durable(bench.a, b"x")
     assert bench.released == []
     bench.journal.end_turn()
     assert bench.released == [("a", b"x")]
@@ -264,10 +268,10 @@ def test_effects_leave_in_the_order_in_which_they_were_given() -> None:
     bench = Bench(max_inflight=1)
     bench.event()
     for sink, data in [(bench.a, b"1"), (bench.b, b"2"), (bench.a, b"3"), (bench.b, b"4")]:
-        bench.journal.after(sink, data)
+        bench.journal.send_when_durable(sink, data)
     bench.journal.end_turn()
     bench.turn(b"5")
-    bench.journal.after(bench.b, b"6")
+    bench.journal.send_when_durable(bench.b, b"6")
     bench.journal.end_turn()
     bench.commit(1, 2)
     for sink in "ab":
@@ -279,11 +283,11 @@ def test_effects_of_a_turn_without_events_wait_for_earlier_turns() -> None:
     """They may tell what those events say: an answer to a repeated PUBREL, for one."""
     bench = Bench(max_inflight=1)
     bench.turn(b"1")
-    bench.journal.after(bench.a, b"2")
+    bench.journal.send_when_durable(bench.a, b"2")
     bench.journal.end_turn()
     bench.event()
     bench.journal.end_turn()
-    bench.journal.after(bench.a, b"3")
+    bench.journal.send_when_durable(bench.a, b"3")
     bench.journal.end_turn()
     assert bench.released == []
     bench.commit(1)
@@ -332,23 +336,23 @@ def test_what_is_on_its_way_is_sent_again_in_order() -> None:
 def test_a_sink_that_is_not_held_gets_what_depends_on_nothing_at_once() -> None:
     bench = Bench()
     bench.turn(b"1")
-    bench.journal.pass_or_follow(bench.a, b"free")
+    bench.journal.send_unlogged(bench.a, b"free")
     assert bench.effects() == [b"free"]
 
 
 def test_a_held_sink_gets_it_behind_what_it_waits_for() -> None:
     bench = Bench(max_inflight=1)
     bench.event()
-    bench.journal.after(bench.a, b"connack ")
-    bench.journal.hold(bench.a)
-    bench.journal.pass_or_follow(bench.a, b"early ")
-    bench.journal.pass_or_follow(bench.b, b"other")
+    bench.journal.send_when_durable(bench.a, b"connack ")
+    bench.journal.order_behind(bench.a)
+    bench.journal.send_unlogged(bench.a, b"early ")
+    bench.journal.send_unlogged(bench.b, b"other")
     bench.journal.end_turn()
-    bench.journal.pass_or_follow(bench.a, b"late")
+    bench.journal.send_unlogged(bench.a, b"late")
     assert bench.released == [("b", b"other")]
     bench.commit(1)
     assert bench.released[1:] == [("a", b"connack early late")]
-    bench.journal.pass_or_follow(bench.a, b"free")
+    bench.journal.send_unlogged(bench.a, b"free")
     assert bench.released[2:] == [("a", b"free")]
 
 
@@ -356,26 +360,26 @@ def test_a_sink_held_twice_is_held_until_the_second_is_there() -> None:
     bench = Bench(max_inflight=1)
     for answer in (b"suback1", b"suback2"):
         bench.event()
-        bench.journal.after(bench.a, answer)
-        bench.journal.hold(bench.a)
+        bench.journal.send_when_durable(bench.a, answer)
+        bench.journal.order_behind(bench.a)
         bench.journal.end_turn()
-    bench.journal.pass_or_follow(bench.a, b" free")
+    bench.journal.send_unlogged(bench.a, b" free")
     bench.commit(1)
     assert bench.effects() == [b"suback1"]
     bench.commit(2)
     assert bench.effects() == [b"suback1", b"suback2 free"]
-    assert bench.a.hold is None
+    assert bench.a.waits_for is None
 
 
 def test_a_hold_without_effects_of_its_own_ends_as_well() -> None:
     bench = Bench()
     bench.event()
-    bench.journal.hold(bench.a)
+    bench.journal.order_behind(bench.a)
     bench.journal.end_turn()
     bench.journal.flush()
     bench.commit(1)
     assert bench.released == []
-    assert bench.a.hold is None
+    assert bench.a.waits_for is None
 
 
 # ------------------------------------------- turns that do not fit one record
@@ -384,10 +388,10 @@ def test_a_hold_without_effects_of_its_own_ends_as_well() -> None:
 def test_a_turn_over_several_records_is_released_with_its_last_part() -> None:
     bench = Bench(max_inflight=9)
     journal = bench.journal
-    journal.after(bench.a, b"first ")
+    journal.send_when_durable(bench.a, b"first ")
     for _ in range(5):
         bench.event(1500)
-    journal.after(bench.a, b"last")
+    journal.send_when_durable(bench.a, b"last")
     journal.end_turn()
     assert shape(bench.store.records) == [
         (1, 0, False, 2),
@@ -405,7 +409,7 @@ def test_parts_are_counted_anew_for_the_next_turn() -> None:
     for number in range(2):
         for _ in range(3):
             bench.event(1500)
-        bench.journal.after(bench.a, b"%d" % number)
+        bench.journal.send_when_durable(bench.a, b"%d" % number)
         bench.journal.end_turn()
     assert shape(bench.store.records) == [
         (1, 0, False, 2),
@@ -422,7 +426,7 @@ def test_earlier_turns_in_a_part_that_is_not_the_last_wait_as_well() -> None:
     bench.turn(b"earlier")
     for _ in range(3):
         bench.event(1500)
-    bench.journal.after(bench.a, b"later")
+    bench.journal.send_when_durable(bench.a, b"later")
     bench.journal.end_turn()
     bench.commit(1)
     assert bench.effects() == [b"0"]
@@ -450,7 +454,7 @@ def test_offsets_and_positions_begin_anew_in_each_record() -> None:
     bench = Bench(max_inflight=9)
     bodies = [b"%d" % number * 1500 for number in range(5)]
     places = [bench.journal.append(published(len(body)), 1, [body], len(body)) for body in bodies]
-    bench.journal.after(bench.a, b"ack")
+    bench.journal.send_when_durable(bench.a, b"ack")
     bench.journal.end_turn()
     held = MessageStore(1 << 20)
     for record in bench.store.records:
@@ -464,7 +468,7 @@ def test_an_event_larger_than_a_record_gets_one_of_its_own() -> None:
     bench.event(10)
     bench.event(3 * LIMIT)
     bench.event(10)
-    bench.journal.after(bench.a, b"ack")
+    bench.journal.send_when_durable(bench.a, b"ack")
     bench.journal.end_turn()
     assert [(one.part, one.last, len(one.payload)) for one in bench.store.records] == [
         (0, False, 10),
@@ -498,7 +502,7 @@ def test_text_counts_as_much_as_it_takes_in_json(event: Subscribed) -> None:
     bench = Bench(max_record=30_000, max_inflight=99)
     for _ in range(20):
         bench.journal.append(event)
-    bench.journal.after(bench.a, b"ack")
+    bench.journal.send_when_durable(bench.a, b"ack")
     bench.journal.end_turn()
     assert max(len(one.data) for one in bench.store.sent) <= 30_000 + 500
     assert sum(len(one.raw_events) for one in bench.store.records) == 20
@@ -514,7 +518,7 @@ def test_an_event_that_the_store_cannot_take_is_refused_and_leaves_no_trace() ->
     assert caught.value.exit_code == 69
     with pytest.raises(EventTooLarge):
         bench.event(5000)
-    bench.journal.after(bench.a, b"ack")
+    bench.journal.send_when_durable(bench.a, b"ack")
     bench.journal.end_turn()
     (record,) = bench.store.records
     assert [event.e for _, event in record.events()] == ["MessagePublished"]
@@ -535,7 +539,7 @@ def test_a_record_holds_no_more_bytes_than_reckoned() -> None:
         pids = [(7 * number * at) % 65535 + 1 for at in range(1, 6)]
         refs = [position(1 << 42, (number * at) % 1000) for at in range(1, 6)]
         bench.journal.append(Delivered("client", "a/b/#", 1, pids, refs), 5)
-    bench.journal.after(bench.a, b"ack")
+    bench.journal.send_when_durable(bench.a, b"ack")
     bench.journal.end_turn()
     assert max(len(one.data) for one in bench.store.sent) <= 20_000
     assert all(orjson.dumps(one.raw_events) for one in bench.store.records)
@@ -579,12 +583,12 @@ def test_a_turn_that_was_cut_ends_no_record() -> None:
     bench.turn(b"first")
     bench.event()  # of a turn that goes on when the event loop was round
     bench.journal.cut_turn()
-    assert bench.journal.behind is None
+    assert bench.journal.last_closed is None
     bench.commit(1)
     bench.journal.flush()
     assert shape(bench.store.records) == [(1, 0, True, 1)]
     bench.event()
-    bench.journal.after(bench.a, b"second")
+    bench.journal.send_when_durable(bench.a, b"second")
     bench.journal.end_turn()
     assert shape(bench.store.records) == [(1, 0, True, 1), (2, 0, True, 2)]
     assert bench.effects() == [b"first"]
@@ -598,8 +602,8 @@ def test_effects_leave_in_order_a_few_at_a_time() -> None:
     bench.journal.call_soon = soon.append
     bench.journal.released_at_once = 1
     bench.event()
-    bench.journal.after(bench.a, b"one a")
-    bench.journal.after(bench.b, b"one b")
+    bench.journal.send_when_durable(bench.a, b"one a")
+    bench.journal.send_when_durable(bench.b, b"one b")
     bench.journal.end_turn()
     bench.turn(b"two a")
     bench.commit(1, 2)
@@ -607,7 +611,7 @@ def test_effects_leave_in_order_a_few_at_a_time() -> None:
     assert bench.effects() == [b"one a"]
     assert not bench.journal.idle
     # What depends on nothing that is still to come goes behind what leaves already.
-    bench.journal.after(bench.a, b"three a")
+    bench.journal.send_when_durable(bench.a, b"three a")
     bench.journal.end_turn()
     while soon:
         soon.pop(0)()

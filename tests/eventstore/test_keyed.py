@@ -11,10 +11,10 @@ import pytest
 import pytest_asyncio
 from nats.aio.client import Client
 
-from eventstore.log.jetstream_log import LogUnavailable
-from eventstore.log.keyed_store import KeyedStore
-from eventstore.nats.connection import ConnectionOptions, connect, disconnect
-from eventstore.server.embedded import EmbeddedServer
+from eventstore.errors import LogUnavailable
+from eventstore.log import KeyedStore
+from eventstore.nats import ConnectionOptions, connect, disconnect
+from eventstore.server import EmbeddedServer
 
 pytestmark = pytest.mark.system
 

@@ -16,9 +16,8 @@ from nats.aio.client import Client
 from nats.aio.transport import Transport
 
 from eventstore.errors import BadNatsOptions, NatsUnavailable
-from eventstore.nats.batch_client import Arrived, Link, render_pub
-from eventstore.nats.batch_transport import LinkTransport
-from eventstore.nats.connection import ConnectionOptions
+from eventstore.nats import BatchClient, ConnectionOptions, NatsMessage, encode_pub
+from eventstore.nats.batch_transport import BatchTransport
 
 pytestmark = pytest.mark.system
 
@@ -51,7 +50,7 @@ async def test_messages_with_and_without_headers_and_reply(here: Linked, there: 
     block = b"NATS/1.0\r\nName: value\r\n\r\n"
     assert here.link.write(
         [
-            render_pub(b"a.b", b"1"),
+            encode_pub(b"a.b", b"1"),
             render_hpub(b"a.b", b"back", block, b"2"),
             render_hpub(b"a.b", b"", block, b""),
             render_hpub(b"a.b", b"back", b"", b"\r\nMSG a.b 1 0\r\n"),
@@ -59,10 +58,10 @@ async def test_messages_with_and_without_headers_and_reply(here: Linked, there: 
     )
     await there.came(4)
     assert there.messages == [
-        Arrived(sid, b"a.b", b"", b"", b"1"),
-        Arrived(sid, b"a.b", b"back", block, b"2"),
-        Arrived(sid, b"a.b", b"", block, b""),
-        Arrived(sid, b"a.b", b"back", b"", b"\r\nMSG a.b 1 0\r\n"),
+        NatsMessage(sid, b"a.b", b"", b"", b"1"),
+        NatsMessage(sid, b"a.b", b"back", block, b"2"),
+        NatsMessage(sid, b"a.b", b"", block, b""),
+        NatsMessage(sid, b"a.b", b"back", b"", b"\r\nMSG a.b 1 0\r\n"),
     ]
 
 
@@ -72,7 +71,7 @@ async def test_many_messages_arrive_in_order_and_in_few_batches(
     there.link.subscribe(b"a")
     await there.settled()
     sent = [b"%d" % number for number in range(20_000)]
-    here.link.write([render_pub(b"a", payload) for payload in sent])
+    here.link.write([encode_pub(b"a", payload) for payload in sent])
     await there.came(len(sent))
     assert there.payloads == sent
     assert len(there.batches) < len(sent) / 10
@@ -82,7 +81,7 @@ async def test_what_a_link_publishes_does_not_come_back(here: Linked, there: Lin
     for linked in (here, there):
         linked.link.subscribe(b"a")
         await linked.settled()
-    here.link.write(render_pub(b"a", b"not for me"))
+    here.link.write(encode_pub(b"a", b"not for me"))
     await there.came(1)
     await here.settled()
     assert here.messages == []
@@ -95,9 +94,11 @@ async def test_inbox_gets_answers(here: Linked, there: Linked) -> None:
     assert here.link.inbox != there.link.inbox
     here.link.write(render_hpub(b"question", here.link.inbox + b"1", b"", b"?"))
     await there.came(1)
-    there.link.write(render_pub(there.messages[0].reply, b"!"))
+    there.link.write(encode_pub(there.messages[0].reply, b"!"))
     await here.came(1)
-    assert here.messages == [Arrived(here.link.inbox_sid, here.link.inbox + b"1", b"", b"", b"!")]
+    assert here.messages == [
+        NatsMessage(here.link.inbox_sid, here.link.inbox + b"1", b"", b"", b"!")
+    ]
 
 
 async def test_a_request_that_nobody_takes_is_answered_by_the_server(here: Linked) -> None:
@@ -110,7 +111,7 @@ async def test_large_messages(nats: Nats, here: Linked, there: Linked) -> None:
     there.link.subscribe(b"large")
     await there.settled()
     payload = bytes(range(256)) * (here.link.max_payload // 256)
-    here.link.write([render_pub(b"large", payload), render_pub(b"large", b"small")])
+    here.link.write([encode_pub(b"large", payload), encode_pub(b"large", b"small")])
     await there.came(2)
     assert there.payloads == [payload, b"small"]
     assert here.link.max_payload == 1 << 20
@@ -137,7 +138,7 @@ async def test_a_fence_follows_the_messages_that_were_there_before(here: Linked)
     here.link.subscribe(b"a")
     await here.settled()
     for count in range(1, 200):
-        other.link.write(render_pub(b"a", b""))
+        other.link.write(encode_pub(b"a", b""))
         await other.settled()
         await here.settled()
         assert len(here.messages) == count
@@ -157,12 +158,12 @@ async def test_unsubscribing_loses_nothing_that_was_published_before(
     for turn in range(1, 4):
         sid = there.link.subscribe(b"a")
         await there.settled()
-        here.link.write([render_pub(b"a", payload) for payload in sent])
+        here.link.write([encode_pub(b"a", payload) for payload in sent])
         await here.settled()
         there.link.unsubscribe(sid)
         await there.settled()
         assert there.payloads == sent * turn
-        here.link.write(render_pub(b"a", b"too late"))
+        here.link.write(encode_pub(b"a", b"too late"))
         await here.settled()
         await there.settled()
         assert len(there.messages) == turn * len(sent)
@@ -184,8 +185,10 @@ async def test_unsubscribing_twice_or_what_never_was(here: Linked) -> None:
 async def test_messages_of_a_subscription_that_is_gone_are_not_passed_on(here: Linked) -> None:
     """A server may have been about to send one when it confirmed the UNSUB."""
     sid = here.link.subscribe(b"a")
-    here.link.arrived([Arrived(sid, b"a", b"", b"", b"1"), Arrived(99, b"a", b"", b"", b"2")])
-    here.link.arrived([Arrived(99, b"a", b"", b"", b"3")])
+    here.link.arrived(
+        [NatsMessage(sid, b"a", b"", b"", b"1"), NatsMessage(99, b"a", b"", b"", b"2")]
+    )
+    here.link.arrived([NatsMessage(99, b"a", b"", b"", b"3")])
     assert here.payloads == [b"1"]
     assert here.batches == [1]
 
@@ -206,7 +209,7 @@ async def test_many_subscriptions_cost_little_and_survive_a_restart(
     chosen = range(0, count, 1000)
     wanted = {(sids[number], subjects[number]) for number in chosen}
     for _ in range(2):
-        here.link.write([render_pub(subjects[number], b"") for number in chosen])
+        here.link.write([encode_pub(subjects[number], b"") for number in chosen])
         await there.came(len(chosen))
         assert {(message.sid, message.subject) for message in there.messages} == wanted
         there.messages.clear()
@@ -234,7 +237,7 @@ async def test_a_server_that_is_killed_and_started(nats: Nats, here: Linked, the
         nats.kill()
         here.link.fence(lambda: passed.append("a fence of the dead"))
         await happens(lambda: not here.link.connected and not there.link.connected)
-        assert not here.link.write(render_pub(b"stays", b"nobody takes it"))
+        assert not here.link.write(encode_pub(b"stays", b"nobody takes it"))
         assert here.link.unsent == 0
         here.link.fence(lambda: passed.append("a fence while down"))
         there.link.unsubscribe(goes)
@@ -242,7 +245,7 @@ async def test_a_server_that_is_killed_and_started(nats: Nats, here: Linked, the
         await nats.start()
         await happens(lambda: here.link.connected and there.link.connected)
         await there.settled()
-        here.link.write([render_pub(subject, b"") for subject in (b"stays", b"goes", b"comes")])
+        here.link.write([encode_pub(subject, b"") for subject in (b"stays", b"goes", b"comes")])
         await here.settled()
         await there.settled()
         assert [(message.sid, message.subject) for message in there.messages] == [
@@ -267,7 +270,7 @@ async def test_unsubscribed_but_not_confirmed_when_the_connection_was_lost(
     await happens(lambda: not here.link.connected and not there.link.connected)
     await nats.start()
     await happens(lambda: here.link.connected and there.link.connected)
-    here.link.write(render_pub(b"a", b""))
+    here.link.write(encode_pub(b"a", b""))
     await here.settled()
     await there.settled()
     assert there.messages == []
@@ -279,7 +282,7 @@ async def paused_and_resumed(here: Linked, there: Linked) -> None:
     await there.settled()
     for _ in range(2):
         there.link.pause_reading()
-    here.link.write([render_pub(b"paused", b"%d" % number) for number in range(1000)])
+    here.link.write([encode_pub(b"paused", b"%d" % number) for number in range(1000)])
     await here.settled()
     for _ in range(20):
         await asyncio.sleep(0)
@@ -302,14 +305,14 @@ async def test_a_new_connection_is_not_paused(nats: Nats, here: Linked, there: L
     there.link.pause_reading()
     nats.kill()
     # a paused socket learns of its end by writing
-    await happens(lambda: not there.link.write(render_pub(b"b", b"")) and here.notices == ["down"])
+    await happens(lambda: not there.link.write(encode_pub(b"b", b"")) and here.notices == ["down"])
     assert there.notices == ["down"]
     there.link.pause_reading()
     there.link.resume_reading()
     await nats.start()
     await happens(lambda: here.link.connected and there.link.connected)
     await there.settled()
-    here.link.write(render_pub(b"a", b""))
+    here.link.write(encode_pub(b"a", b""))
     await there.came(1)
 
 
@@ -317,7 +320,7 @@ async def test_closing_sends_what_was_written(nats: Nats, there: Linked) -> None
     there.link.subscribe(b"a")
     await there.settled()
     here = await Linked.to(nats.url)
-    here.link.write([render_pub(b"a", bytes(1000)) for _ in range(5000)])
+    here.link.write([encode_pub(b"a", bytes(1000)) for _ in range(5000)])
     await here.link.close()
     await there.came(5000)
     assert here.notices == []
@@ -348,14 +351,14 @@ async def test_what_a_callback_raises_ends_the_connection_not_the_link(
     await there.settled()
     take = there.link._on_messages
 
-    def fail(_messages: list[Arrived]) -> None:
+    def fail(_messages: list[NatsMessage]) -> None:
         raise RuntimeError("a defect")
 
     there.link._on_messages = fail
-    here.link.write(render_pub(b"a", b"1"))
+    here.link.write(encode_pub(b"a", b"1"))
     await happens(lambda: there.notices == ["down", "up"])
     there.link._on_messages = take
-    here.link.write(render_pub(b"a", b"2"))
+    here.link.write(encode_pub(b"a", b"2"))
     await there.came(1)
     assert there.payloads == [b"2"]
     assert [str(context["exception"]) for context in raised] == ["a defect"]
@@ -369,8 +372,8 @@ async def test_nobody_is_there() -> None:
     assert asyncio.all_tasks() == before
 
 
-async def opened(options: ConnectionOptions) -> Link:
-    return await Link.open(
+async def opened(options: ConnectionOptions) -> BatchClient:
+    return await BatchClient.open(
         options,
         on_messages=lambda _messages: None,
         on_up=lambda: None,
@@ -393,11 +396,11 @@ def test_nats_py_is_as_this_needs_it() -> None:
     )
     assert list(inspect.signature(Client._connect_to_server).parameters) == ["self", "s"], advice
     assert "_transport" in vars(Client()), advice
-    ours = {name for name in vars(LinkTransport) if not name.startswith("_")} | {"__bool__"}
+    ours = {name for name in vars(BatchTransport) if not name.startswith("_")} | {"__bool__"}
     assert Transport.__abstractmethods__ <= ours, advice
     for name in Transport.__abstractmethods__:
         wanted = list(inspect.signature(getattr(Transport, name)).parameters)
-        assert list(inspect.signature(getattr(LinkTransport, name)).parameters) == wanted, advice
+        assert list(inspect.signature(getattr(BatchTransport, name)).parameters) == wanted, advice
 
 
 async def test_nats_py_uses_our_transport(here: Linked) -> None:
@@ -415,7 +418,7 @@ def test_on_uvloop(tmp_path: Path) -> None:
         sent = [b"%d" % number for number in range(5000)]
         for _ in range(2):
             await there.settled()
-            here.link.write([render_pub(b"a", payload) for payload in sent])
+            here.link.write([encode_pub(b"a", payload) for payload in sent])
             await there.came(len(sent))
             assert there.payloads == sent
             there.messages.clear()

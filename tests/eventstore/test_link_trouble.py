@@ -14,7 +14,7 @@ from harness.waiting import happens
 from linked import Linked, Nats, render_hpub
 
 from eventstore.errors import NatsUnavailable
-from eventstore.nats.batch_client import render_pub
+from eventstore.nats import encode_pub
 
 pytestmark = pytest.mark.system
 
@@ -43,7 +43,7 @@ async def test_a_server_that_stops_reading(tmp_path: Path, servers: list[Nats]) 
         nonlocal sent
         while not full():
             here.link.write(
-                [render_pub(b"a", b"%08d" % (sent + n) + bytes(992)) for n in range(64)]
+                [encode_pub(b"a", b"%08d" % (sent + n) + bytes(992)) for n in range(64)]
             )
             sent += 64
             await asyncio.sleep(0)
@@ -66,7 +66,7 @@ async def test_leaving_a_server_that_stopped_reading(tmp_path: Path, servers: li
     here = await Linked.to(nats.url)
     nats.signal(signal.SIGSTOP)
     while here.link.unsent < 8 << 20:
-        here.link.write(render_pub(b"a", bytes(1 << 20)))
+        here.link.write(encode_pub(b"a", bytes(1 << 20)))
         await asyncio.sleep(0)
     await here.link.close()
     assert here.link.unsent == 0
@@ -105,7 +105,7 @@ async def test_another_server_of_the_cluster_takes_over(
     one.kill()
     await happens(lambda: here.notices == ["down", "up"])
     await here.settled()
-    there.link.write(render_pub(b"a", b"through the other"))
+    there.link.write(encode_pub(b"a", b"through the other"))
     await here.came(1)
     assert here.payloads == [b"through the other"]
     await here.link.close()
@@ -155,7 +155,7 @@ async def test_what_the_server_forbids_is_told_once_for_each_connection(
         await linked.settled()
     for turn in range(1, 3):
         here.link.write(
-            [render_pub(b"no.b", b""), render_pub(b"yes", b""), render_pub(b"no.b", b"")]
+            [encode_pub(b"no.b", b""), encode_pub(b"yes", b""), encode_pub(b"no.b", b"")]
         )
         await there.came(turn)
         await here.settled()
@@ -226,7 +226,7 @@ async def test_not_all_problems_are_told(tmp_path: Path, servers: list[Nats]) ->
     servers.append(nats := Nats(tmp_path, authorization={"users": [user]}))
     await nats.start()
     here = await Linked.to(nats.url, **ACCESS)
-    here.link.write([render_pub(b"no.%d" % number, b"") for number in range(500)])
+    here.link.write([encode_pub(b"no.%d" % number, b"") for number in range(500)])
     await here.settled()
     assert len(here.problems) == 101
     assert here.problems[-1] == f"NATS at {nats.url}: more such problems are not shown"
@@ -276,7 +276,7 @@ def tls_goes_on(tmp_path: Path, runner: asyncio.Runner, servers: list[Nats]) -> 
         sent = [b"%d" % number * 100 for number in range(3000)]
         for turn in range(2):
             await there.settled()
-            here.link.write([render_pub(b"a", payload) for payload in sent])
+            here.link.write([encode_pub(b"a", payload) for payload in sent])
             await there.came(len(sent))
             assert there.payloads == sent
             there.messages.clear()

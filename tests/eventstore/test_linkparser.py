@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from nats.protocol.parser import Parser as LibraryParser
+from nats.protocol.parser import BatchParser as LibraryParser
 
+from eventstore.nats import NatsMessage
 from eventstore.nats.batch_parser import (
     LINE_BYTES,
     MESSAGE_BYTES,
-    Arrived,
-    BadStream,
+    BatchParser,
     Event,
-    Parser,
+    MalformedStream,
 )
 
 words = st.binary(min_size=1, max_size=12).map(
@@ -31,7 +31,7 @@ blocks = st.lists(st.tuples(words, words), max_size=3).map(
     lambda fields: b"NATS/1.0\r\n" + b"".join(b"%b: %b\r\n" % field for field in fields) + b"\r\n"
 )
 messages = st.builds(
-    Arrived,
+    NatsMessage,
     sids,
     words,
     st.one_of(st.just(b""), words),
@@ -43,7 +43,7 @@ lines = st.sampled_from(
 )
 
 
-def render(event: Arrived | bytes) -> bytes:
+def render(event: NatsMessage | bytes) -> bytes:
     if isinstance(event, bytes):
         return event + b"\r\n"
     sid, subject, reply, headers, payload = event
@@ -59,7 +59,7 @@ def pieces(stream: bytes, cuts: list[int]) -> list[bytes]:
     return [stream[a:b] for a, b in itertools.pairwise(places)]
 
 
-def flat(events: list[Event]) -> list[Arrived | bytes]:
+def flat(events: list[Event]) -> list[NatsMessage | bytes]:
     return [one for event in events for one in (event if isinstance(event, list) else [event])]
 
 
@@ -67,12 +67,12 @@ class Heard:
     """What nats-py's parser tells its client, as our parser would give it."""
 
     def __init__(self) -> None:
-        self.events: list[Arrived | bytes] = []
+        self.events: list[NatsMessage | bytes] = []
 
     async def _process_msg(
         self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes | None
     ) -> None:
-        self.events.append(Arrived(sid, bytes(subject), bytes(reply), headers or b"", data))
+        self.events.append(NatsMessage(sid, bytes(subject), bytes(reply), headers or b"", data))
 
     async def _process_ping(self) -> None:
         self.events.append(b"PING")
@@ -87,7 +87,7 @@ class Heard:
         self.events.append(b"INFO " + json.dumps(info, separators=(",", ":")).encode())
 
 
-def library_events(parts: list[bytes]) -> list[Arrived | bytes]:
+def library_events(parts: list[bytes]) -> list[NatsMessage | bytes]:
     heard = Heard()
     parser = LibraryParser(heard)
 
@@ -101,22 +101,24 @@ def library_events(parts: list[bytes]) -> list[Arrived | bytes]:
 
 @given(st.lists(st.one_of(messages, messages, lines), max_size=12), st.lists(st.integers(0)))
 def test_any_cut_gives_the_messages_that_were_sent(
-    sent: list[Arrived | bytes], cuts: list[int]
+    sent: list[NatsMessage | bytes], cuts: list[int]
 ) -> None:
     stream = b"".join(map(render, sent))
-    parser = Parser()
+    parser = BatchParser()
     got = [event for part in pieces(stream, cuts) for event in parser.feed(part)]
     assert flat(got) == sent
     for event in got:
         if isinstance(event, list):
-            assert all(type(message) is Arrived for message in event)
+            assert all(type(message) is NatsMessage for message in event)
             assert event, "a batch has messages"
 
 
 @given(st.lists(st.one_of(messages, lines), max_size=6), st.lists(st.integers(0), max_size=8))
-def test_the_same_as_the_parser_of_nats_py(sent: list[Arrived | bytes], cuts: list[int]) -> None:
+def test_the_same_as_the_parser_of_nats_py(
+    sent: list[NatsMessage | bytes], cuts: list[int]
+) -> None:
     parts = pieces(b"".join(map(render, sent)), cuts)
-    parser = Parser()
+    parser = BatchParser()
     got = flat([event for part in parts for event in parser.feed(part)])
     ours = [
         one.lower() if isinstance(one, bytes) and one.startswith(b"-ERR") else one
@@ -131,25 +133,25 @@ def test_the_same_as_the_parser_of_nats_py(sent: list[Arrived | bytes], cuts: li
 
 
 def test_a_read_gives_one_batch() -> None:
-    sent = [Arrived(number, b"a", b"", b"", b"%d" % number) for number in range(1000)]
-    assert Parser().feed(b"".join(map(render, sent))) == [sent]
+    sent = [NatsMessage(number, b"a", b"", b"", b"%d" % number) for number in range(1000)]
+    assert BatchParser().feed(b"".join(map(render, sent))) == [sent]
 
 
 def test_a_pong_stands_between_the_messages_before_and_after_it() -> None:
-    one, two = Arrived(1, b"a", b"", b"", b"1"), Arrived(1, b"a", b"r", b"", b"2")
+    one, two = NatsMessage(1, b"a", b"", b"", b"1"), NatsMessage(1, b"a", b"r", b"", b"2")
     stream = render(one) + b"PONG\r\n" + render(two)
-    assert Parser().feed(stream) == [[one], b"PONG", [two]]
+    assert BatchParser().feed(stream) == [[one], b"PONG", [two]]
 
 
 def test_subjects_with_control_characters_are_no_line_ends() -> None:
-    odd = Arrived(1, b"a\x0bb\x0c\xff\n", b"\x1b", b"", b"")
-    assert Parser().feed(render(odd)) == [[odd]]
+    odd = NatsMessage(1, b"a\x0bb\x0c\xff\n", b"\x1b", b"", b"")
+    assert BatchParser().feed(render(odd)) == [[odd]]
 
 
 def test_a_large_message_in_small_pieces_is_put_together_once() -> None:
-    sent = Arrived(7, b"large", b"", b"NATS/1.0\r\n\r\n", bytes(8 << 20))
+    sent = NatsMessage(7, b"large", b"", b"NATS/1.0\r\n\r\n", bytes(8 << 20))
     stream = render(sent)
-    parser = Parser()
+    parser = BatchParser()
     got: list[Event] = []
     for start in range(0, len(stream), 1000):
         assert not got
@@ -182,28 +184,28 @@ def test_a_large_message_in_small_pieces_is_put_together_once() -> None:
     ],
 )
 def test_what_is_not_the_protocol(line: bytes) -> None:
-    with pytest.raises(BadStream) as caught:
-        Parser().feed(line + b"\r\n")
+    with pytest.raises(MalformedStream) as caught:
+        BatchParser().feed(line + b"\r\n")
     assert str(caught.value).isprintable()
 
 
 @pytest.mark.parametrize("size", [1, 1000, LINE_BYTES * 2])
 def test_a_line_without_end_is_not_kept(size: int) -> None:
-    parser = Parser()
+    parser = BatchParser()
     fed = 0
     while fed <= LINE_BYTES - size:
         assert parser.feed(b"x" * size) == []
         fed += size
-    with pytest.raises(BadStream, match="a line of more than"):
+    with pytest.raises(MalformedStream, match="a line of more than"):
         parser.feed(b"x" * (LINE_BYTES - fed + 1))
 
 
 @given(st.binary(max_size=300), st.lists(st.integers(0), max_size=5))
 def test_garbage_is_refused_or_waited_for(garbage: bytes, cuts: list[int]) -> None:
-    parser = Parser()
+    parser = BatchParser()
     try:
         for part in pieces(garbage, cuts):
             parser.feed(part)
-    except BadStream:
+    except MalformedStream:
         return
     assert sum(map(len, parser._held)) <= len(garbage)

@@ -15,24 +15,35 @@ import pytest
 import pytest_asyncio
 from harness.waiting import happens
 
-from eventstore.errors import CorruptLog, EventStoreError, Fenced, LostLog, NodeBusy
-from eventstore.format.events import BrokerStarted, MessagePublished
-from eventstore.format.records import GENESIS, ChainChecker, encode_record, link_of
-from eventstore.log import jetstream_log as log_module
-from eventstore.log.jetstream_log import (
+from eventstore.errors import CorruptLog, EventStoreError, Fenced, LogUnavailable, LostLog, NodeBusy
+from eventstore.format import (
+    GENESIS,
+    BrokerStarted,
+    ChainChecker,
+    MessagePublished,
+    encode_record,
+    link_of,
+)
+from eventstore.log import (
     EventLog,
-    LogUnavailable,
+    GatedOutput,
+    Journal,
+    KeyedStore,
+    Watermark,
     read_records,
     read_some,
     read_tail,
 )
-from eventstore.log.journal import Effects, Journal
-from eventstore.log.keyed_store import KeyedStore
-from eventstore.log.watermark import Watermark
-from eventstore.nats import node_claim
-from eventstore.nats.connection import ConnectionOptions, connect, disconnect, ensure_stream
-from eventstore.nats.node_claim import claim
-from eventstore.server.embedded import EmbeddedServer
+from eventstore.log import jetstream_log as log_module
+from eventstore.nats import (
+    ConnectionOptions,
+    claim_node,
+    connect,
+    disconnect,
+    ensure_stream,
+    node_claim,
+)
+from eventstore.server import EmbeddedServer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -59,7 +70,7 @@ class Acknowledged:
     """Where effects go: what was acknowledged, in order."""
 
     def __init__(self) -> None:
-        self.hold: Effects | None = None
+        self.waits_for: GatedOutput | None = None
         self.gated = 0
         self.numbers: list[int] = []
 
@@ -84,7 +95,7 @@ class Writing:
             body = b"%d " % self.next + b"x" * padding
             event = MessagePublished("c", 1, False, ["t"], [], [1], len(body), 0, 1)
             self.journal.append(event, 1, [body], len(body))
-            self.journal.after(self.sink, b"%d " % self.next)
+            self.journal.send_when_durable(self.sink, b"%d " % self.next)
             self.next += 1
         self.journal.end_turn()
 
@@ -257,14 +268,14 @@ async def test_server_paused(
         await own.load(0.3)
         writer = own.log._writer
         assert writer is not None
-        await happens(lambda: writer.trouble)
-        assert writer.trouble == "no answer from JetStream for more than 0.5 s"
+        await happens(lambda: writer.outage)
+        assert writer.outage == "no answer from JetStream for more than 0.5 s"
         await asyncio.sleep(1)
         assert own.sink.numbers == list(range(before)), "nothing is acknowledged meanwhile"
     finally:
         os.kill(server.pid, signal.SIGCONT)
     await own.settled()
-    await happens(lambda: writer.trouble is None)
+    await happens(lambda: writer.outage is None)
     assert own.sink.numbers == list(range(own.next))
     assert await own.stored() == list(range(own.next))
 
@@ -277,7 +288,7 @@ async def test_answers_that_never_come(own: Writing, monkeypatch: pytest.MonkeyP
     with monkeypatch.context() as deaf:
         deaf.setattr(writer, "_committed", lambda _sequence: None)
         own.put(3)
-        await happens(lambda: writer.trouble)
+        await happens(lambda: writer.outage)
     own.put(3)
     await own.settled()
     assert own.sink.numbers == list(range(6))
@@ -567,12 +578,12 @@ async def test_a_node_is_claimed_once(
     monkeypatch.setattr(node_claim, "_ANSWER_SECONDS", 20)
     async with client_of(server) as second:
         async with client_of(server) as first:
-            await claim(first, "n1", "here")
-            await claim(first, "n2", "here")
+            await claim_node(first, "n1", "here")
+            await claim_node(first, "n2", "here")
             with pytest.raises(NodeBusy, match=rf"node n1 runs already .*process {os.getpid()}"):
-                await claim(second, "n1", "here")
+                await claim_node(second, "n1", "here")
             monkeypatch.setattr(node_claim, "_ANSWER_SECONDS", 2)
-        await claim(second, "n1", "here")
+        await claim_node(second, "n1", "here")
 
 
 async def test_an_answer_of_somebody_else_counts_as_well(
@@ -587,7 +598,7 @@ async def test_an_answer_of_somebody_else_counts_as_well(
         await first.subscribe("foldmq.node.n1", cb=answer)
         await first.flush()
         with pytest.raises(NodeBusy, match="a broker that does not tell its process"):
-            await claim(second, "n1", "here")
+            await claim_node(second, "n1", "here")
 
 
 async def test_a_broker_that_does_not_answer_is_not_waited_for(server: EmbeddedServer) -> None:
@@ -598,4 +609,4 @@ async def test_a_broker_that_does_not_answer_is_not_waited_for(server: EmbeddedS
 
         await first.subscribe("foldmq.node.n1", cb=ignore)
         await first.flush()
-        await claim(second, "n1", "here")
+        await claim_node(second, "n1", "here")

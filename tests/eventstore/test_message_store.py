@@ -3,10 +3,16 @@ from typing import Any
 import pytest
 from samples import PAYLOADS, WILL, every_event
 
-from eventstore.format.events import MessagePublished, WillArmed
-from eventstore.format.positions import position
-from eventstore.format.records import GENESIS, Record, decode_record, encode_record
-from eventstore.log.message_store import Message, MessageStore, Stored, messages_of
+from eventstore.format import (
+    GENESIS,
+    MessagePublished,
+    Record,
+    WillArmed,
+    decode_record,
+    encode_record,
+    position,
+)
+from eventstore.log import Message, MessageStore, StoredMessages, messages_of
 
 
 def record(sequence: int, events: list[Any], payloads: list[bytes]) -> Record:
@@ -14,9 +20,9 @@ def record(sequence: int, events: list[Any], payloads: list[bytes]) -> Record:
     return decode_record(sequence, data)
 
 
-def stored(sequence: int, index: int, *payloads: bytes) -> Stored:
+def stored(sequence: int, index: int, *payloads: bytes) -> StoredMessages:
     topics = [b"t%d" % at for at in range(len(payloads))]
-    return Stored(position(sequence, index), topics, payloads, sum(map(len, payloads)))
+    return StoredMessages(position(sequence, index), topics, payloads, sum(map(len, payloads)))
 
 
 def test_every_message_and_will_of_a_record_is_found_by_its_position() -> None:
@@ -94,7 +100,7 @@ def test_a_record_of_which_a_part_is_at_hand_is_completed() -> None:
     second = MessagePublished("a", 1, False, ["x"], [], [2], 2, 2, 1)
     whole = record(1, [first, second], [b"aabb"])
     held = MessageStore(1 << 20)
-    held.add(Stored(position(1, 1), [b"x"], [b"bb"], 2))
+    held.add(StoredMessages(position(1, 1), [b"x"], [b"bb"], 2))
     assert held.get(position(1, 0)) is None
     for _ in range(3):
         held.add_record(whole)

@@ -11,9 +11,8 @@ from harness.broker import nats_server
 from hypothesis import given
 from hypothesis import strategies as st
 
+from eventstore.server import NatsPermissions, NatsUser, NatsUsersError, SubjectRules, read_users
 from eventstore.server.config_parser import NatsConfError, parse
-from eventstore.server.user import NatsPermissions, Subjects
-from eventstore.server.users_file import NatsUser, NatsUsersError, read_users
 
 NKEY = "UAB2CB576PHBBPQ5ODORRZ2LYCMWPZGWGCN2KDK7DXOIMZASKUY3RLKK"
 HASH = "$2a$04$abcdefghijklmnopqrstuu5vI3ZRTjKCPRqBc8t0Ueb2foafP8H66"
@@ -40,13 +39,15 @@ USERS = (
         "plant",
         "a: b",
         permissions=NatsPermissions(
-            Subjects(("plant.>", 'a"b'), ("plant.secret",)),
-            Subjects(("jobs workers",)),
+            SubjectRules(("plant.>", 'a"b'), ("plant.secret",)),
+            SubjectRules(("jobs workers",)),
             {"max": 5, "expires": "1m"},
         ),
     ),
-    NatsUser("d e", HASH, permissions=NatsPermissions(subscribe=Subjects(("hall.>", "_INBOX.>")))),
-    NatsUser(nkey=NKEY, permissions=NatsPermissions(Subjects(deny=(">",)), responses=True)),
+    NatsUser(
+        "d e", HASH, permissions=NatsPermissions(subscribe=SubjectRules(("hall.>", "_INBOX.>")))
+    ),
+    NatsUser(nkey=NKEY, permissions=NatsPermissions(SubjectRules(deny=(">",)), responses=True)),
 )
 
 
@@ -108,8 +109,10 @@ def test_the_manual_shows_what_can_be_read(file: Path) -> None:
     file.write_text(shown.replace("$2y$10$...", HASH).replace("UDXU4R...", NKEY))
     users = read_users(file)
     assert [user.identity for user in users] == ["plant", "panel", NKEY]
-    assert users[0].permissions.publish == Subjects(("plant.>", "_INBOX.>"), ("plant.secret.>",))
-    assert users[2].permissions.subscribe == Subjects(("hall.>",))
+    assert users[0].permissions.publish == SubjectRules(
+        ("plant.>", "_INBOX.>"), ("plant.secret.>",)
+    )
+    assert users[2].permissions.subscribe == SubjectRules(("hall.>",))
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,7 @@ import pytest
 
 from eventstore.datadir import DataDir
 from eventstore.errors import DataDirBusy, DataDirError
-from eventstore.server.client_server import ClientServer
-from eventstore.server.embedded import EmbeddedServer
+from eventstore.server import ClientServer, EmbeddedServer
 
 pytestmark = pytest.mark.system
 
@@ -42,17 +41,17 @@ def test_a_directory_that_is_open_is_closed_and_it_is_said(tmp_path: Path, loose
     tmp_path.chmod(loose)
     with DataDir(tmp_path) as data:
         assert mode(tmp_path) == 0o700
-        (line,) = data.mended
+        (line,) = data.narrowed
     assert line == (f"data directory {tmp_path} was open to others (mode {loose:04o}): set to 0700")
     with DataDir(tmp_path) as data:
-        assert data.mended == ()
+        assert data.narrowed == ()
 
 
 @pytest.mark.parametrize("fine", [0o700, 0o750])
 def test_a_directory_that_is_closed_is_left_alone(tmp_path: Path, fine: int) -> None:
     tmp_path.chmod(fine)
     with DataDir(tmp_path) as data:
-        assert (mode(tmp_path), data.mended) == (fine, ())
+        assert (mode(tmp_path), data.narrowed) == (fine, ())
 
 
 def test_files_that_are_open_are_closed_and_it_is_said(tmp_path: Path) -> None:
@@ -61,7 +60,7 @@ def test_files_that_are_open_are_closed_and_it_is_said(tmp_path: Path) -> None:
         (tmp_path / name).write_text("abc\n")
         (tmp_path / name).chmod(bits)
     with DataDir(tmp_path) as data:
-        (line,) = data.mended
+        (line,) = data.narrowed
         assert line == (
             f"data directory {tmp_path}: others could read or write nats.conf, nats.stderr, "
             "node: mode set to 0600"
@@ -107,7 +106,7 @@ def test_links_to_directories_are_the_operators(tmp_path: Path) -> None:
     (data / "jetstream").symlink_to(store)
     (tmp_path / "link").symlink_to(data)
     with DataDir(tmp_path / "link") as held:
-        assert held.mended == ()
+        assert held.narrowed == ()
 
 
 @as_root
@@ -179,7 +178,7 @@ os.setgroups([{STRANGER}]); os.setgid({STRANGER}); os.setuid({STRANGER})
 data = DataDir(sys.argv[1])
 try:
     data.lock()
-    print(data.mended)
+    print(data.narrowed)
 except Exception as error:
     print(error)
 """
@@ -208,7 +207,7 @@ async def test_a_server_makes_no_file_that_others_can_read(tmp_path: Path) -> No
     assert loose == []
     assert mode(data.nats_stderr) == 0o600
     with DataDir(data.path) as again:
-        assert again.mended == ()
+        assert again.narrowed == ()
 
 
 async def test_the_directory_of_the_server_for_clients_is_looked_at_too(tmp_path: Path) -> None:

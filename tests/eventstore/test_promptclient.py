@@ -15,8 +15,7 @@ from linked import Nats
 from nats.aio.client import Client
 from nats.aio.subscription import Subscription
 
-from eventstore.nats.connection import ConnectionOptions, connect, disconnect
-from eventstore.nats.direct_client import PromptClient
+from eventstore.nats import ConnectionOptions, DirectClient, connect, disconnect
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -28,7 +27,7 @@ Heard = list[tuple[str, bytes]]
 
 
 @asynccontextmanager
-async def prompt(folder: Path, **notices: Any) -> AsyncIterator[tuple[Nats, PromptClient]]:
+async def prompt(folder: Path, **notices: Any) -> AsyncIterator[tuple[Nats, DirectClient]]:
     server = Nats(folder)
     await server.start()
     try:
@@ -41,7 +40,7 @@ async def prompt(folder: Path, **notices: Any) -> AsyncIterator[tuple[Nats, Prom
         server.kill()
 
 
-def send(client: PromptClient, subject: str, payload: bytes, reply: str = "r") -> bool:
+def send(client: DirectClient, subject: str, payload: bytes, reply: str = "r") -> bool:
     return client.send_now(subject, payload, reply=reply, headers={"Name": "value", "Other": "2"})
 
 
@@ -145,7 +144,7 @@ async def test_over_a_websocket_nats_py_s_task_sends(tmp_path: Path) -> None:
 def test_nats_py_is_as_this_needs_it() -> None:
     """What eventstore.nats.direct_client touches or replaces in nats-py."""
     advice = "nats-py has changed: read eventstore/nats/direct_client.py again"
-    ours = list(inspect.signature(PromptClient._process_msg).parameters)
+    ours = list(inspect.signature(DirectClient._process_msg).parameters)
     assert list(inspect.signature(Client._process_msg).parameters) == ours, advice
     touched = {"_transport", "_pending", "_pending_data_size", "_flush_queue", "_error_cb"}
     assert touched <= vars(Client()).keys(), advice

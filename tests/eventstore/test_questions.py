@@ -13,8 +13,7 @@ import pytest_asyncio
 from harness.waiting import happens
 from linked import Nats
 
-from eventstore.nats.connection import ConnectionOptions
-from eventstore.nats.request_client import Questions, UnansweredError
+from eventstore.nats import ConnectionOptions, RequestClient, UnansweredError
 
 pytestmark = pytest.mark.system
 
@@ -30,9 +29,9 @@ async def server(tmp_path: Path) -> AsyncIterator[Nats]:
         made.kill()
 
 
-def questions(server: Nats, problems: list[str] | None = None) -> Questions:
+def questions(server: Nats, problems: list[str] | None = None) -> RequestClient:
     tell = problems.append if problems is not None else None
-    return Questions(ConnectionOptions(urls=(server.url,)), SUBJECT, tell)
+    return RequestClient(ConnectionOptions(urls=(server.url,)), SUBJECT, tell)
 
 
 async def known(client: Any) -> None:
@@ -144,7 +143,7 @@ async def test_a_file_that_cannot_be_read_is_told_as_a_problem(
 ) -> None:
     await server.start()
     options = ConnectionOptions(urls=(server.url,), credentials=tmp_path / "none.creds")
-    asked = Questions(options, SUBJECT, (problems := []).append)
+    asked = RequestClient(options, SUBJECT, (problems := []).append)
     with pytest.raises(UnansweredError, match="no connection to NATS"):
         await asked.ask(b"one", 0.1)
     assert problems == [f"cannot read {tmp_path}/none.creds: No such file or directory"]

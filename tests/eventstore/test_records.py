@@ -9,25 +9,23 @@ from hypothesis import strategies as st
 from samples import PAYLOADS, WILL, every_event
 
 from eventstore.errors import CorruptLog, UnknownLogFormat
-from eventstore.format.events import (
+from eventstore.format import (
+    GENESIS,
     UPCASTERS,
     Acked,
     BrokerStarted,
+    ChainChecker,
     MessagePublished,
+    Record,
     UnknownEvent,
     UnreadableEvent,
-    entries,
-)
-from eventstore.format.records import (
-    GENESIS,
-    MAGIC,
-    ChainChecker,
-    Record,
     decode_record,
     encode_record,
+    entries,
     link_of,
     payload_bounds,
 )
+from eventstore.format.records import MAGIC
 
 EVENTS = every_event()
 

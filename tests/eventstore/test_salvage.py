@@ -13,24 +13,27 @@ import pytest
 from cli.history.salvage import ProgressLine, report
 from eventstore.datadir import DataDir, take_lock
 from eventstore.errors import CorruptLog, DataDirBusy, DataDirError, DiskFull, UnknownLogFormat
-from eventstore.format.events import (
+from eventstore.format import (
+    GENESIS,
     BrokerStarted,
+    ChainChecker,
     CheckpointBegun,
     CheckpointCompleted,
     Event,
     LogCut,
     MessagesCarried,
+    Position,
+    Record,
     SessionClosed,
     SessionExpired,
     UnknownEvent,
+    encode_record,
+    link_of,
+    position,
 )
-from eventstore.format.positions import Position, position
-from eventstore.format.records import GENESIS, ChainChecker, Record, encode_record, link_of
-from eventstore.log.jetstream_log import ask, read_records, read_tail
-from eventstore.log.salvage import Salvaged, salvage
-from eventstore.log.watermark import Watermark
-from eventstore.nats.connection import ConnectionOptions, connect, disconnect, ensure_stream
-from eventstore.server.embedded import EmbeddedServer
+from eventstore.log import SalvageResult, Watermark, read_records, read_tail, salvage
+from eventstore.nats import ConnectionOptions, connect, disconnect, ensure_stream, request_stream
+from eventstore.server import EmbeddedServer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -75,7 +78,7 @@ async def _write(
             ConnectionOptions(urls=(server.url,), user=server.user, password=server.password)
         )
         await ensure_stream(client, "FOLDMQ_LOG_n1", ["foldmq.log.n1"])
-        await ask(client, "", "STREAM.PURGE.FOLDMQ_LOG_n1", {"seq": first}, 10)
+        await request_stream(client, "", "STREAM.PURGE.FOLDMQ_LOG_n1", {"seq": first}, 10)
         for record in records:
             await client.request("foldmq.log.n1", record)
         await disconnect(client)
@@ -110,7 +113,7 @@ async def _stored(folder: Path) -> list[bytes]:
     return links
 
 
-def save(old: Path, new: Path, progress: Callable[[str, int, int], None] = ignore) -> Salvaged:
+def save(old: Path, new: Path, progress: Callable[[str, int, int], None] = ignore) -> SalvageResult:
     return asyncio.run(salvage(old, new, progress))
 
 
@@ -347,7 +350,7 @@ def test_progress_is_one_line_on_a_terminal(terminal: bool) -> None:
     ],
 )
 def test_report(problem: str | None, line: str, tmp_path: Path) -> None:
-    saved = Salvaged("n1", 1200, 5000, 1_700_000_000_250, 1300, problem)
+    saved = SalvageResult("n1", 1200, 5000, 1_700_000_000_250, 1300, problem)
     old, new = tmp_path / "o", tmp_path / "n"
     assert report(saved, old, new).replace(str(old), "OLD").replace(str(new), "NEW") == (
         "kept 1,200 of 1,300 records (5,000 entries), up to 2023-11-14 22:13:20.250 UTC\n"

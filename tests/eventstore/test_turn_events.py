@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eventstore.format.events import (
+from eventstore.format import (
+    GENESIS,
     Acked,
     Completed,
     Delivered,
@@ -18,18 +19,19 @@ from eventstore.format.events import (
     MessagePublished,
     Received,
     Released,
-    UnreadableEvent,
-    entries,
-)
-from eventstore.format.positions import from_runs, to_runs
-from eventstore.format.records import GENESIS, decode_record, encode_record, payload_bounds
-from eventstore.format.turn_events import (
     TurnAcked,
     TurnDelivered,
     TurnPublished,
     TurnReleased,
-    expanded,
+    UnreadableEvent,
+    decode_record,
+    encode_record,
+    entries,
+    from_runs,
+    payload_bounds,
+    to_runs,
 )
+from eventstore.format.turn_events import expanded
 
 names = st.sampled_from(["c", "d", '"', "ä", "x" * 100])
 pids = st.integers(1, 65_535)

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from eventstore.errors import CorruptLog
-from eventstore.log.watermark import Watermark
+from eventstore.log import Watermark
 
 LINK = bytes(range(32))
 

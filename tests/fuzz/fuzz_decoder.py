@@ -13,8 +13,12 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from protocol.mqtt.decoder import Decoder  # noqa: E402 (the script is run from anywhere)
-from protocol.mqtt.packets import Acks, Packet, Publishes  # noqa: E402
+from protocol.mqtt import (  # noqa: E402
+    Acks,
+    Decoder,
+    Packet,
+    Publishes,
+)
 
 CONNECT = b"\x10\x0d\x00\x04MQTT\x04\x02\x00\x3c\x00\x01c"
 SEEDS = [

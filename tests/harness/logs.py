@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from eventstore.format.positions import position
-from eventstore.format.records import GENESIS, encode_record, link_of
-from eventstore.nats.connection import ensure_stream
+from eventstore.format import GENESIS, encode_record, link_of, position
+from eventstore.nats import ensure_stream
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
 
-    from eventstore.format.events import Event
+    from eventstore.format import Event
     from harness.nats import Nats
 
 BEGIN_MS = 1_700_000_000_000

@@ -11,11 +11,11 @@ from cli.logsource.source_flags import SourceFlags
 from cli.settings.settings import load
 from cli.sparkjobs.claims import of_brokers
 from cli.sparkjobs.log_location import Found, _access
-from eventstore.format.events import BrokerStarted
+from eventstore.format import BrokerStarted
 from eventstore.reading import LogPoint
 from harness.staterows import assert_same, rebuilt_rows, state_rows, will_payloads
 from projections.replay import Replay
-from projections.state.digests import retained_digest, session_digest
+from projections.state import retained_digest, session_digest
 from spark.datasource.log import Log
 from spark.rebuild import JOBS
 from spark.recovery.recovery_job import recovery_check
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from eventstore.reading import LogSource
     from harness.broker import Broker
     from harness.staterows import Row
-    from projections.state.node import NodeState
+    from projections.state import NodeState
     from spark.audit.facts.outcome import Claim
     from spark.recovery.recovery_job import RecoveryOutcome
 

@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from eventstore.format.events import MessagesCarried, WillArmed
-from eventstore.format.positions import from_runs, position
-from eventstore.format.records import payload_bounds
-from projections.state.digests import retained_digest, session_digest, session_texts
-from projections.state.waiting_queue import FLAG_BITS, QOS_MASK, RETAIN_FLAG
+from eventstore.format import MessagesCarried, WillArmed, from_runs, payload_bounds, position
+from projections.state import (
+    FLAG_BITS,
+    QOS_MASK,
+    RETAIN_FLAG,
+    retained_digest,
+    session_digest,
+    session_texts,
+)
 from spark.rebuild import rebuild
 
 if TYPE_CHECKING:
@@ -17,10 +21,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from eventstore.format.positions import Position
-    from eventstore.format.records import Record
-    from projections.state.node import NodeState
-    from projections.state.session import InFlight, SessionState
+    from eventstore.format import Position, Record
+    from projections.state import InFlight, NodeState, SessionState
     from spark.datasource.log import Log
 
 Row = tuple[Any, ...]

@@ -7,7 +7,8 @@ from specification import published
 from actors.maintenance.checkpoints import repeat_retained, repeat_session
 from actors.session import decisions
 from actors.session.decisions import DeliveryLimits
-from eventstore.format.events import (
+from eventstore.format import (
+    GENESIS,
     CheckpointBegun,
     CheckpointCompleted,
     Event,
@@ -21,11 +22,10 @@ from eventstore.format.events import (
     WillCancelled,
     WillFired,
     entries,
+    to_runs,
 )
-from eventstore.format.positions import to_runs
-from eventstore.format.records import GENESIS
-from eventstore.log.journal import Journal, Pending
-from projections.state.node import NodeState
+from eventstore.log import Journal, PendingRecord
+from projections.state import NodeState
 
 LIMITS = DeliveryLimits(window=3, queued_messages=6, queued_bytes=40, batch_bytes=20)
 
@@ -43,10 +43,10 @@ class Log:
     """A store that keeps everything and answers when it is asked to; also the clock."""
 
     def __init__(self) -> None:
-        self.records: list[Pending] = []
+        self.records: list[PendingRecord] = []
         self.now = 0
 
-    def send(self, record: Pending) -> None:
+    def send(self, record: PendingRecord) -> None:
         self.records.append(record)
 
     def time_ms(self) -> int:
@@ -198,14 +198,14 @@ class Node:
 
     def freeze(self, name: str, _number: int) -> None:
         if name in self.live.sessions.live:
-            self.live.sessions.freeze(name, self.journal.here)
+            self.live.sessions.freeze(name, self.journal.next_position)
 
     def checkpoint(self, _name: str, number: int) -> None:
         """Begin a checkpoint, or go on with it: other things happen between its events."""
         if self.to_repeat is None:
-            if self.journal.behind is not None:
+            if self.journal.last_closed is not None:
                 self.begun = self.emit(CheckpointBegun(self.live.checkpoint + 1))
-                if self.journal.behind is not None:
+                if self.journal.last_closed is not None:
                     self.to_repeat = [*self.live.sessions.names(), "/", *TOPICS, "w"]
             return
         while self.to_repeat:

@@ -9,17 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from eventstore.format.events import (
+from eventstore.format import (
     Delivered,
     Event,
     MessagePublished,
+    Position,
     Queued,
     SessionClosed,
     SessionOpened,
     Subscribed,
+    position,
+    to_runs,
 )
-from eventstore.format.positions import Position, position, to_runs
-from projections.state.session import SessionState, SubscriptionState, evolve
+from projections.state import SessionState, SubscriptionState, evolve
 
 CLIENT = "c"
 START_MS = 1_000_000
@@ -110,7 +112,7 @@ def snapshot(state: SessionState) -> dict[str, Any]:
         "inbound": list(state.inbound.items()),
         "last_pid": state.last_pid,
         "waiting": list(state.waiting),
-        "tangled": state.tangled,
+        "tangled": state.all_linked,
         "queued": state.queued,
         "queued_bytes": state.queued_bytes,
         "will": state.will,

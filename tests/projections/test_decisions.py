@@ -19,7 +19,7 @@ from specification import (
 
 from actors.session import decisions
 from actors.session.decisions import Delivery, DeliveryLimits
-from eventstore.format.events import (
+from eventstore.format import (
     Acked,
     Completed,
     MessageDropped,
@@ -27,9 +27,10 @@ from eventstore.format.events import (
     Released,
     Subscribed,
     Unsubscribed,
+    position,
+    to_runs,
 )
-from eventstore.format.positions import position, to_runs
-from projections.state.session import SessionState
+from projections.state import SessionState
 
 WIDE = DeliveryLimits(window=1000, queued_messages=1000, queued_bytes=10_000, batch_bytes=10_000)
 

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import orjson
 
-from eventstore.format.events import (
+from eventstore.format import (
+    GENESIS,
     Acked,
     CheckpointBegun,
     CheckpointCompleted,
@@ -16,8 +17,10 @@ from eventstore.format.events import (
     MessageDropped,
     MessagePublished,
     MessagesCarried,
+    Position,
     Queued,
     Received,
+    Record,
     Redelivered,
     Released,
     RetainedSnapshot,
@@ -26,11 +29,11 @@ from eventstore.format.events import (
     SessionOpened,
     SessionSnapshot,
     Subscribed,
+    TurnAssembler,
+    position,
+    to_runs,
 )
-from eventstore.format.positions import Position, position, to_runs
-from eventstore.format.records import GENESIS, Record
-from eventstore.format.turn_parts import Turns
-from projections.audit.message_story import Explainer, Story
+from projections.audit import MessageStory, StoryBuilder
 
 
 def record(sequence: int, *events: Event, part: int = 0, last: bool = True) -> Record:
@@ -55,7 +58,7 @@ def sent(refs: Sequence[Position], pid: int, queued: int = -1) -> Delivered:
     return Delivered("c", "t", 1, pids, to_runs(refs), queued=queued)
 
 
-def explain(explainer: Explainer, *records: tuple[Event, ...]) -> list[Story]:
+def explain(explainer: StoryBuilder, *records: tuple[Event, ...]) -> list[MessageStory]:
     for sequence, events in enumerate(records, 1):
         explainer.take(record(sequence, *events))
     return list(explainer.stories.values())
@@ -65,18 +68,18 @@ def topic_t(topic: str) -> bool:
     return topic == "t"
 
 
-def fates(story: Story) -> list[tuple[str, str]]:
+def fates(story: MessageStory) -> list[tuple[str, str]]:
     return [(copy.session, copy.fate) for copy in story.copies]
 
 
-def steps(story: Story) -> list[tuple[Position, str]]:
+def steps(story: MessageStory) -> list[tuple[Position, str]]:
     return [(step.at, step.what) for copy in story.copies for step in copy.steps]
 
 
 def test_each_message_of_a_column_has_its_own_story() -> None:
     refs = [position(2, index) for index in range(3)]
     stories = explain(
-        Explainer(wanted=topic_t, last=2, client="c"),
+        StoryBuilder(wanted=topic_t, last=2, client="c"),
         (opened("c"), Subscribed("c", [("t", 1)])),
         (published(3), sent(refs, 5)),
         (Acked("c", [5, 7]),),
@@ -91,7 +94,7 @@ def test_each_message_of_a_column_has_its_own_story() -> None:
 
 def test_only_the_latest_on_the_topic_are_kept() -> None:
     stories = explain(
-        Explainer(wanted=topic_t, last=3),
+        StoryBuilder(wanted=topic_t, last=3),
         (published(4, topics=("t", "u")),),
         (published(1, topics=("u",)),),
         (published(2),),
@@ -101,7 +104,7 @@ def test_only_the_latest_on_the_topic_are_kept() -> None:
 
 def test_an_answer_for_a_forgotten_message_says_nothing_about_a_later_one() -> None:
     (story,) = explain(
-        Explainer(wanted=topic_t),
+        StoryBuilder(wanted=topic_t),
         (opened("c"), published(), sent([position(1, 1)], 1)),
         (published(),),
         (Acked("c", [1]),),
@@ -112,7 +115,7 @@ def test_an_answer_for_a_forgotten_message_says_nothing_about_a_later_one() -> N
 def test_a_queued_message_is_sent_later_and_again() -> None:
     ref = position(1, 0)
     (story,) = explain(
-        Explainer(ref=ref),
+        StoryBuilder(ref=ref),
         (published(2), Queued("c", "t", 1, to_runs([ref, ref + 1]), 2)),
         (opened("c", resumed=True), sent([ref], 9, queued=1)),
         (Redelivered("c", [9], "ack_wait"),),
@@ -125,7 +128,7 @@ def test_a_queued_message_is_sent_later_and_again() -> None:
 def test_dropped_from_the_queue_or_at_once() -> None:
     ref = position(1, 0)
     (story,) = explain(
-        Explainer(ref=ref),
+        StoryBuilder(ref=ref),
         (published(), Queued("c", "t", 1, [ref], 1)),
         (MessageDropped("d", "queue_bytes", 1, [ref], "t"),),
         (MessageDropped("c", "unsubscribed", 1, [ref], "t", queued=1),),
@@ -136,10 +139,10 @@ def test_dropped_from_the_queue_or_at_once() -> None:
 
 def test_qos_2_takes_effect_when_it_is_released() -> None:
     early = (opened("p"), published(qos=2))
-    (story,) = explain(Explainer(wanted=topic_t, client="c"), early)
+    (story,) = explain(StoryBuilder(wanted=topic_t, client="c"), early)
     assert (story.effective, story.standing) == (False, None)
     (story,) = explain(
-        Explainer(wanted=topic_t, client="c"),
+        StoryBuilder(wanted=topic_t, client="c"),
         early,
         (opened("c"), Subscribed("c", [("t", 2)])),
         (Released("p", [1], [position(1, 1)]),),
@@ -147,7 +150,7 @@ def test_qos_2_takes_effect_when_it_is_released() -> None:
     assert story.effective
     assert story.standing is not None
     assert story.standing.filters == [("t", 2)]
-    (story,) = explain(Explainer(wanted=topic_t), early, (SessionExpired("p", "expired"),))
+    (story,) = explain(StoryBuilder(wanted=topic_t), early, (SessionExpired("p", "expired"),))
     assert [step.what for step in story.steps] == ["discarded"]
 
 
@@ -162,12 +165,12 @@ def test_what_a_session_held_ends_with_it() -> None:
     ]
     for clean, end, fate in ends:
         (story,) = explain(
-            Explainer(ref=ref), (opened("c", clean=clean), published(), sent([ref], 1)), (end,)
+            StoryBuilder(ref=ref), (opened("c", clean=clean), published(), sent([ref], 1)), (end,)
         )
         assert fates(story) == [("c", fate)], end
     # the packet identifier is free again: its next use is another message
     (story,) = explain(
-        Explainer(ref=ref),
+        StoryBuilder(ref=ref),
         (opened("c"), published(), sent([ref], 1)),
         (opened("c"), Acked("c", [1])),
     )
@@ -175,13 +178,13 @@ def test_what_a_session_held_ends_with_it() -> None:
 
 
 def test_nobody_without_a_session_stands() -> None:
-    (story,) = explain(Explainer(wanted=topic_t, client="c"), (published(),))
+    (story,) = explain(StoryBuilder(wanted=topic_t, client="c"), (published(),))
     assert story.standing is not None
     assert not story.standing.known
 
 
 def test_turns_hold_parts_back() -> None:
-    turns = Turns()
+    turns = TurnAssembler()
     first, second = record(1, part=0, last=False), record(2, part=1)
     assert turns.take(first) == ([], [])
     assert turns.rest() == [first]
@@ -193,8 +196,8 @@ def test_turns_hold_parts_back() -> None:
 
 def test_turns_read_from_the_middle() -> None:
     tail, whole = record(7, part=2), record(8)
-    assert Turns().take(tail) == ([tail], [])
-    turns = Turns(anywhere=True)
+    assert TurnAssembler().take(tail) == ([tail], [])
+    turns = TurnAssembler(anywhere=True)
     assert turns.take(tail) == ([], [tail])
     assert turns.take(record(9, part=1)) == ([record(9, part=1)], [])
     assert turns.take(whole) == ([], [whole])
@@ -207,7 +210,7 @@ OLD = [position(5, index) for index in range(4)]
 """Messages from before the beginning."""
 
 
-def from_begin(explainer: Explainer, *records: tuple[Event, ...]) -> list[Story]:
+def from_begin(explainer: StoryBuilder, *records: tuple[Event, ...]) -> list[MessageStory]:
     """The stories of a log that begins with record 100; what it repeats is looked at first."""
     made = [record(sequence, *events) for sequence, events in enumerate(records, BEGIN)]
     for one in made:
@@ -231,7 +234,7 @@ COMPLETED = CheckpointCompleted(1, position(BEGIN, 0), 1, 0)
 
 def test_a_message_from_before_that_is_carried() -> None:
     (story,) = from_begin(
-        Explainer(wanted=topic_t, client="c", begin=BEGIN),
+        StoryBuilder(wanted=topic_t, client="c", begin=BEGIN),
         (CheckpointBegun(1), holding(queues=[[0, 1, [OLD[0] << 3 | 1]]]), COMPLETED),
         (sent([OLD[0]], 7, queued=1),),
         (carried(OLD[0]),),
@@ -248,7 +251,7 @@ def test_a_message_from_before_that_is_carried() -> None:
 def test_copies_that_a_checkpoint_found_on_their_way() -> None:
     sent_ms = 5
     (story,) = from_begin(
-        Explainer(ref=OLD[0], begin=BEGIN),
+        StoryBuilder(ref=OLD[0], begin=BEGIN),
         (
             CheckpointBegun(1),
             holding("a", inflight=[[0, 1, sent_ms, [3], [OLD[0]]]]),
@@ -267,14 +270,14 @@ def test_copies_that_a_checkpoint_found_on_their_way() -> None:
 
 def test_a_later_checkpoint_adds_nothing() -> None:
     first = (CheckpointBegun(1), holding(queues=[[0, 1, [OLD[0] << 3 | 1]]]), COMPLETED)
-    (story,) = from_begin(Explainer(ref=OLD[0], begin=BEGIN), first, first)
+    (story,) = from_begin(StoryBuilder(ref=OLD[0], begin=BEGIN), first, first)
     assert [step.what for copy in story.copies for step in copy.steps] == ["held"]
 
 
 def test_a_message_from_before_whose_pubrel_comes_after() -> None:
     repeated = RetainedSnapshot(["t"], [2], [OLD[0]], 1, 0, 1, "p")
     begun = (CheckpointBegun(1), holding("p", inbound=[[[9], [OLD[0]]]]), repeated, holding("c"))
-    explainer = Explainer(wanted=topic_t, client="c", begin=BEGIN)
+    explainer = StoryBuilder(wanted=topic_t, client="c", begin=BEGIN)
     (story,) = from_begin(explainer, (*begun, COMPLETED))
     assert (story.session, story.qos, story.effective) == ("p", 2, False)
     explainer.take(record(BEGIN + 1, Released("p", [9], [OLD[0]]), sent([OLD[0]], 1)))
@@ -294,21 +297,21 @@ def test_a_retained_message_is_followed_from_place_to_place() -> None:
         (CheckpointBegun(2), RetainedSnapshot(["t"], [1], [first], 1, 0, 1)),
         (Delivered("c", "t", 1, [4], [second], retain=True), Acked("c", [4])),
     ]
-    (story,) = explain(Explainer(wanted=topic_t), *log)
+    (story,) = explain(StoryBuilder(wanted=topic_t), *log)
     assert (story.ref, story.before, story.session) == (position(1, 0), 0, "p")
     assert [(step.at, step.what) for step in story.steps] == [
         (first, "repeated"),
         (second, "repeated"),
     ]
     assert fates(story) == [("c", "acknowledged")]
-    (later,) = explain(Explainer(ref=position(1, 0)), *log)
+    (later,) = explain(StoryBuilder(ref=position(1, 0)), *log)
     assert fates(later) == [("c", "acknowledged")]
 
 
 def test_a_retained_message_whose_publication_was_cut_off() -> None:
     snapshot = RetainedSnapshot(["t", "u"], [1, 0], [OLD[0], OLD[1]], 1, 0, 2)
     (story,) = from_begin(
-        Explainer(wanted=topic_t, begin=BEGIN),
+        StoryBuilder(wanted=topic_t, begin=BEGIN),
         (CheckpointBegun(1), snapshot, COMPLETED),
         (Delivered("c", "t", 1, [4], [position(BEGIN, 1)], retain=True),),
     )
@@ -318,7 +321,7 @@ def test_a_retained_message_whose_publication_was_cut_off() -> None:
 
 def test_the_latest_messages_are_followed_whether_from_before_or_not() -> None:
     stories = from_begin(
-        Explainer(wanted=topic_t, last=2, begin=BEGIN),
+        StoryBuilder(wanted=topic_t, last=2, begin=BEGIN),
         (CheckpointBegun(1), RetainedSnapshot(["t"], [1], [OLD[1]], 1, 0, 1), COMPLETED),
         (carried(OLD[3], OLD[0], OLD[2], topics=("t", "u")),),
         (published(1),),
@@ -328,7 +331,7 @@ def test_the_latest_messages_are_followed_whether_from_before_or_not() -> None:
 
 def test_a_will_that_waits_is_no_message() -> None:
     stories = from_begin(
-        Explainer(wanted=topic_t, last=5, begin=BEGIN),
+        StoryBuilder(wanted=topic_t, last=5, begin=BEGIN),
         (CheckpointBegun(1), holding(will=["t", 1, False, OLD[1]]), COMPLETED),
         (carried(OLD[0], OLD[1]),),
     )
@@ -336,11 +339,11 @@ def test_a_will_that_waits_is_no_message() -> None:
 
 
 def test_nothing_is_known_of_a_message_that_nobody_needs() -> None:
-    assert from_begin(Explainer(ref=OLD[0], begin=BEGIN), (CheckpointBegun(1), COMPLETED)) == []
+    assert from_begin(StoryBuilder(ref=OLD[0], begin=BEGIN), (CheckpointBegun(1), COMPLETED)) == []
 
 
 def test_how_a_session_stood_is_not_known_before_it_is_repeated() -> None:
-    explainer = Explainer(wanted=topic_t, last=2, client="c", begin=BEGIN)
+    explainer = StoryBuilder(wanted=topic_t, last=2, client="c", begin=BEGIN)
     stories = from_begin(explainer, (published(),), (CheckpointBegun(1), holding()), (published(),))
     assert stories[0].standing is None
     assert stories[1].standing is not None

@@ -10,13 +10,15 @@ from hypothesis import strategies as st
 from randomnode import NAMES, STEPS, Node
 from specification import snapshot
 
-from eventstore.format.events import (
+from eventstore.format import (
+    INDEX_BITS,
+    ChainChecker,
     Subscribed,
+    decode_record,
+    from_runs,
+    to_runs,
 )
-from eventstore.format.positions import INDEX_BITS, from_runs, to_runs
-from eventstore.format.records import ChainChecker, decode_record
-from projections.state.node import NodeState
-from projections.state.snapshot import decode, encode
+from projections.state import NodeState, decode_session, encode_session
 
 
 def everything(node: NodeState) -> dict[str, Any]:
@@ -70,8 +72,8 @@ def test_live_written_and_single_folds_agree(
         assert everything(cut) == everything(node.live)
     # Snapshots are the state, whole or in parts.
     for name, state in node.live.sessions.items():
-        parts = orjson.loads(orjson.dumps(encode(state)))
-        assert snapshot(decode(name, parts)) == snapshot(state)
+        parts = orjson.loads(orjson.dumps(encode_session(state)))
+        assert snapshot(decode_session(name, parts)) == snapshot(state)
 
 
 def assert_consistent(state: Any) -> None:

@@ -21,12 +21,9 @@ from specification import (
 
 from actors.session import decisions
 from actors.session.decisions import DeliveryLimits
-from eventstore.format.events import Event, MessageDropped, Unsubscribed
-from eventstore.format.positions import from_runs
-from projections.state.filter_links import linked
-from projections.state.session import SessionState
-from projections.state.snapshot import decode, encode
-from protocol.mqtt.topics import matches
+from eventstore.format import Event, MessageDropped, Unsubscribed, from_runs
+from projections.state import SessionState, decode_session, encode_session, linked
+from protocol.mqtt import matches
 
 LIMITS = DeliveryLimits(window=1, queued_messages=1000, queued_bytes=10_000, batch_bytes=10_000)
 FILTERS = ["#", "+/x", "a/+", "a/x", "b/x", "b/y", "b/+", "c", "+"]
@@ -53,7 +50,7 @@ def deliver(topic_filter: str, ref: int) -> Callable[[SessionState], decisions.D
 def again(spec: Specification) -> Specification:
     """The same state, from its snapshot."""
     found = Specification()
-    found.state = decode(CLIENT, orjson.loads(orjson.dumps(encode(spec.state))))
+    found.state = decode_session(CLIENT, orjson.loads(orjson.dumps(encode_session(spec.state))))
     found.sequence = spec.sequence
     return found
 
@@ -109,19 +106,19 @@ def test_linked_queues_go_out_one_after_the_other() -> None:
 @pytest.mark.mqtt("MQTT-4.6.0-6")
 def test_a_link_holds_until_nothing_waits_any_more() -> None:
     spec = with_filters("a/x", "+/x").and_(queued("a/x", 1, [1], 1), unsubscribed("+/x"))
-    assert spec.state.tangled
+    assert spec.state.all_linked
     spec = again(spec).and_(subscribed(("b/x", 1)))
     spec.when(deliver("b/x", 2)).then(queued("a/x", 1, [2], 1))
     spec.and_(delivered("a/x", 1, [1, 2], [1, 2], queued=2))
-    assert not spec.state.tangled
+    assert not spec.state.all_linked
     spec.when(deliver("b/x", 3)).then(delivered("b/x", 1, [3], [3]))
 
 
 def test_what_links_nothing_leaves_no_trace() -> None:
     spec = with_filters("a/x", "b/x", "b/y", "+/y")
-    assert not spec.and_(unsubscribed("+/y")).state.tangled  # nothing waits
+    assert not spec.and_(unsubscribed("+/y")).state.all_linked  # nothing waits
     spec.and_(queued("a/x", 1, [1], 1), unsubscribed("b/x"))
-    assert not spec.state.tangled
+    assert not spec.state.all_linked
     spec.when(deliver("b/y", 2)).then(delivered("b/y", 1, [1], [2]))
 
 
@@ -229,6 +226,6 @@ def test_no_message_overtakes_another_of_its_topic(
     for _ in range(200):
         client.acknowledge()
     assert not client.spec.state.queued
-    assert not client.spec.state.tangled
+    assert not client.spec.state.all_linked
     for topic, refs in client.sent.items():
         assert refs == sorted(refs), topic

@@ -16,13 +16,12 @@ from cli.history.log_events import Selection
 from cli.logsource.moments import parse_moment
 from cli.web.pages import log
 from cli.web.pages.log import find_page
-from eventstore.format.events import Queued, Subscribed
-from eventstore.format.positions import format_position, position, sequence_of
+from eventstore.format import Queued, Subscribed, format_position, position, sequence_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from eventstore.format.positions import Position
+    from eventstore.format import Position
 
 
 def everything(fake: FakeSource) -> Iterator[tuple[Position, str, str | None]]:

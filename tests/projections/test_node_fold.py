@@ -7,21 +7,24 @@ from collections.abc import Sequence
 import pytest
 from specification import published, snapshot
 
-from eventstore.format.events import (
+from eventstore.format import (
+    GENESIS,
     Acked,
     BrokerStarted,
     BrokerStopped,
     Delivered,
     Event,
+    Record,
     SessionClosed,
     SessionExpired,
     SessionOpened,
     Subscribed,
     UnreadableEvent,
+    decode_record,
+    encode_record,
+    position,
 )
-from eventstore.format.positions import position
-from eventstore.format.records import GENESIS, Record, decode_record, encode_record
-from projections.state.node import NodeState
+from projections.state import NodeState
 
 
 def record(

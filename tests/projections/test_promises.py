@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from eventstore.format.events import (
+from eventstore.format import (
     Acked,
     CheckpointBegun,
     Completed,
@@ -26,14 +26,19 @@ from eventstore.format.events import (
     Subscribed,
     Unsubscribed,
     WillArmed,
+    format_position,
+    position,
 )
-from eventstore.format.positions import format_position, position
-from projections.audit.ordering import Resending, TopicOrder
-from projections.audit.rules import UNEXPECTED, Rule, Violation
-from projections.audit.session_audit import SessionAudit
-from projections.audit.subscription_spans import Span, SubscriptionSpans
-from projections.state.single_session import SessionFold
-from projections.state.snapshot import encode
+from projections.audit import (
+    UNEXPECTED,
+    Rule,
+    SessionAudit,
+    SubscriptionSpan,
+    SubscriptionSpans,
+    Violation,
+)
+from projections.audit.ordering import RedeliveryOrder, TopicOrder
+from projections.state import SessionFold, encode_session
 
 M = [position(100 + number, 0) for number in range(6)]
 """Positions of messages."""
@@ -380,7 +385,7 @@ def test_a_cut_log_is_checked_from_where_its_state_is_known() -> None:
     for index, event in enumerate([*BEGIN, delivered([4], [1]), queued([2])]):
         before.take(event, position(9, index), 7)
     assert before.state is not None
-    parts = encode(before.state)
+    parts = encode_session(before.state)
     events: list[Event] = [
         Acked("s", [99]),  # not known yet whether it is right
         Delivered("s", "t", 1, [4], [M[1]]),
@@ -434,12 +439,12 @@ def test_spans_of_subscriptions() -> None:
     for index, event in enumerate(events):
         spans.take(event, at(index))
     assert spans.finish() == [
-        Span("b", 0, at(1), at(2), at(1), at(2)),
-        Span("a", 1, at(1), at(3), at(1), at(3)),
-        Span("b", 2, at(2), at(7), at(2), at(7)),
-        Span("a", 2, at(6), at(7), at(6), at(7)),
-        Span("d", 1, at(9), at(11), at(9), at(11)),
-        Span("e", 1, at(13), None, at(13), None),
+        SubscriptionSpan("b", 0, at(1), at(2), at(1), at(2)),
+        SubscriptionSpan("a", 1, at(1), at(3), at(1), at(3)),
+        SubscriptionSpan("b", 2, at(2), at(7), at(2), at(7)),
+        SubscriptionSpan("a", 2, at(6), at(7), at(6), at(7)),
+        SubscriptionSpan("d", 1, at(9), at(11), at(9), at(11)),
+        SubscriptionSpan("e", 1, at(13), None, at(13), None),
     ]
 
 
@@ -448,14 +453,14 @@ def test_spans_of_a_cut_log_begin_with_the_checkpoint() -> None:
     fold.take(opened(), position(1, 0), 0)
     fold.take(Subscribed("s", [("a", 1), ("b", 2)]), position(1, 1), 0)
     assert fold.state is not None
-    (part,) = encode(fold.state)
+    (part,) = encode_session(fold.state)
     spans = SubscriptionSpans("s", whole=position(30, 0))
     spans.take(SessionSnapshot("s", part), position(20, 0))
     spans.take(Unsubscribed("s", ["a"]), position(25, 0))
     spans.take(SessionSnapshot("s", part), position(40, 0))  # repeats: not from here on
     assert spans.finish() == [
-        Span("a", 1, at(20), at(25), at(20), at(25)),
-        Span("b", 2, at(20), None, at(20), None),
+        SubscriptionSpan("a", 1, at(20), at(25), at(20), at(25)),
+        SubscriptionSpan("b", 2, at(20), None, at(20), None),
     ]
 
 
@@ -537,7 +542,7 @@ def test_many_packets_are_sent_again() -> None:
     fold.take(Subscribed("s", [("t", 1)]), at(2), 0)
     fold.take(Delivered("s", "t", 1, [[1, 60_000, 1]], [[at(3), 60_000, 1]]), at(3), 0)
     assert fold.state is not None
-    resending = Resending(fold.state)
+    resending = RedeliveryOrder(fold.state)
     resending.answered(Acked("s", [[1, 20_000, 1], 20_003]))
     for first in range(20_001, 60_001, 500):
         event = Redelivered("s", [[first, 500, 1]], "resumed")

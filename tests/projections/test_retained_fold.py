@@ -7,17 +7,18 @@ from collections.abc import Sequence
 import pytest
 from specification import published
 
-from eventstore.format.events import (
+from eventstore.format import (
     Event,
     MessagePublished,
+    Position,
     Released,
     SessionClosed,
     SessionExpired,
     SessionOpened,
+    position,
+    to_runs,
 )
-from eventstore.format.positions import Position, position, to_runs
-from projections.state.node import NodeState
-from projections.state.retained import RetainedMessage
+from projections.state import NodeState, RetainedMessage
 
 
 class World:

@@ -17,7 +17,7 @@ from specification import (
     subscribed,
 )
 
-from eventstore.format.events import (
+from eventstore.format import (
     Acked,
     Completed,
     Event,
@@ -31,10 +31,9 @@ from eventstore.format.events import (
     WillArmed,
     WillCancelled,
     WillFired,
+    position,
 )
-from eventstore.format.positions import position
-from projections.state.session import SessionState, Will
-from projections.state.waiting_queue import RETAIN_FLAG, waiting
+from projections.state import RETAIN_FLAG, SessionState, Will, waiting
 
 
 def test_a_session_begins_empty_and_unconnected() -> None:

@@ -12,17 +12,17 @@ from playedlogs import MANY, FakeSource, as_source, played
 from randomnode import NAMES, Node
 from specification import snapshot
 
-from eventstore.format.positions import INDEX_BITS, MAX_INDEX, index_of, position, sequence_of
+from eventstore.format import INDEX_BITS, MAX_INDEX, index_of, position, sequence_of
 from projections.replay import SessionHistory, fold
 from projections.replay import session_history as module
 from projections.replay.replay import head
-from projections.state.node import NodeState
+from projections.state import NodeState
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from eventstore.format.positions import Position
-    from projections.state.session import SessionState
+    from eventstore.format import Position
+    from projections.state import SessionState
 
 
 async def no_pause(_sequence: int) -> None:

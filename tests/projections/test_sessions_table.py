@@ -4,18 +4,24 @@ from __future__ import annotations
 
 from specification import snapshot
 
-from eventstore.format.events import (
+from eventstore.format import (
     Delivered,
     Queued,
     SessionClosed,
     SessionOpened,
     Subscribed,
     WillArmed,
+    position,
 )
-from eventstore.format.positions import position
-from projections.state.node import NodeState
-from projections.state.session import SessionState
-from projections.state.snapshot import PART_BYTES, decode, encode, expanded, reference_runs
+from projections.state import (
+    NodeState,
+    SessionState,
+    decode_session,
+    encode_session,
+    expand_runs,
+    reference_runs,
+)
+from projections.state.snapshot import PART_BYTES
 
 AT = position(9, 0)
 
@@ -77,8 +83,8 @@ def test_a_will_is_needed_too() -> None:
     node = node_with("c")
     at = position(20, 3)
     node.apply(WillArmed("c", "w", 1, True, 3, 0), at, 5)
-    assert at in set(expanded(reference_runs(node.sessions["c"]), at + 1))
-    assert at not in set(expanded(reference_runs(node.sessions["c"]), at))
+    assert at in set(expand_runs(reference_runs(node.sessions["c"]), at + 1))
+    assert at not in set(expand_runs(reference_runs(node.sessions["c"]), at))
 
 
 def test_a_large_state_is_in_parts_and_is_not_frozen() -> None:
@@ -86,9 +92,9 @@ def test_a_large_state_is_in_parts_and_is_not_frozen() -> None:
     for number in range(20_000):
         held = state.subscription(f"some/long/filter/of/a/client/{number}")
         held.active, held.qos = True, number % 3
-    parts = encode(state)
+    parts = encode_session(state)
     assert len(parts) > PART_BYTES // 100_000
-    assert snapshot(decode("c", parts)) == snapshot(state)
+    assert snapshot(decode_session("c", parts)) == snapshot(state)
     node = NodeState()
     node.sessions["c"] = state
     assert node.sessions.freeze("c", AT) is None

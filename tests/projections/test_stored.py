@@ -9,27 +9,25 @@ import orjson
 import pytest
 from specification import snapshot
 
-from eventstore.format.events import LogArchived, LogCut, SessionOpened, Subscribed
-from eventstore.format.positions import position
-from projections.state.node import NodeState
-from projections.state.retained import RetainedMessage
-from projections.state.session import SessionState
-from projections.state.session_table import freeze, text_of
-from projections.storage.format import (
+from eventstore.format import LogArchived, LogCut, SessionOpened, Subscribed, position
+from projections.state import NodeState, RetainedMessage, SessionState, text_of
+from projections.state.session_table import freeze
+from projections.storage import (
     GONE,
     MARK,
     RETAINED,
     SESSION,
     BadProjection,
-    Entry,
-    Mark,
+    LoadedProjections,
+    ProjectionLoader,
+    ProjectionMark,
+    StoredEntry,
     decode_entry,
     key_of,
     mark_of,
     retained_body,
-    tag,
+    version_tag,
 )
-from projections.storage.loading import Loaded, Loader
 
 LIMIT = position(100, 0)
 NAMES = ["ann", "b\u00f6b", "c" * 70_000]
@@ -51,17 +49,19 @@ def messages() -> Iterator[bytes]:
     for number, name in enumerate([*NAMES, "ann"], 2):
         version = position(number, 1)
         if number == 5:
-            digest ^= tag(key_of(SESSION, "ann"), position(2, 1))
-        digest ^= tag(key_of(SESSION, name), version)
+            digest ^= version_tag(key_of(SESSION, "ann"), position(2, 1))
+        digest ^= version_tag(key_of(SESSION, name), version)
         frozen = freeze(state_of(name), version)
         assert frozen is not None
-        yield Entry(SESSION, name, version, digest, text_of(frozen)).encode()
-    yield Entry(GONE, "old", 0, digest, b"").encode()
+        yield StoredEntry(SESSION, name, version, digest, text_of(frozen)).encode()
+    yield StoredEntry(GONE, "old", 0, digest, b"").encode()
     message = RetainedMessage("t", b"payload", 1, position(7, 3))
-    digest ^= tag(key_of(RETAINED, "t"), message.ref)
-    yield Entry(RETAINED, "t", message.ref, digest, retained_body(message)).encode()
-    mark = Mark(6, "ab" * 32, 3, 1, [4], [(1, position(3, 0), 99)], CUT, (position(5, 1), ARCHIVED))
-    yield Entry(MARK, "", position(6, 0), digest, mark.body()).encode()
+    digest ^= version_tag(key_of(RETAINED, "t"), message.ref)
+    yield StoredEntry(RETAINED, "t", message.ref, digest, retained_body(message)).encode()
+    mark = ProjectionMark(
+        6, "ab" * 32, 3, 1, [4], [(1, position(3, 0), 99)], CUT, (position(5, 1), ARCHIVED)
+    )
+    yield StoredEntry(MARK, "", position(6, 0), digest, mark.body()).encode()
 
 
 def stored() -> list[bytes]:
@@ -69,9 +69,9 @@ def stored() -> list[bytes]:
     return list(messages())[1:]
 
 
-def load(data: list[bytes], limit: int = LIMIT) -> tuple[NodeState, Loaded]:
+def load(data: list[bytes], limit: int = LIMIT) -> tuple[NodeState, LoadedProjections]:
     node = NodeState()
-    loader = Loader(node, lambda state, *, frozen: None, limit)
+    loader = ProjectionLoader(node, lambda state, *, frozen: None, limit)
     for one in data:
         loader.take(one)
     return node, loader.finish(7)
@@ -90,10 +90,10 @@ def test_what_was_stored_is_loaded() -> None:
 
 
 def test_a_mark_of_before_there_were_archives_is_read() -> None:
-    mark = Mark(6, "ab" * 32, 3, 1, [4], [], CUT)
+    mark = ProjectionMark(6, "ab" * 32, 3, 1, [4], [], CUT)
     raw = orjson.loads(mark.body())
     del raw["archived"]
-    assert mark_of(Entry(MARK, "", 0, 0, orjson.dumps(raw))) == mark
+    assert mark_of(StoredEntry(MARK, "", 0, 0, orjson.dumps(raw))) == mark
 
 
 def test_what_the_snapshot_holds_is_not_applied_again() -> None:
@@ -148,7 +148,7 @@ def test_any_changed_byte_is_found() -> None:
 @pytest.mark.parametrize("body", [b"", b"{}", b"[]", b'{"cut": null}', b"\xff"])
 def test_a_mark_that_is_none(body: bytes) -> None:
     with pytest.raises(BadProjection):
-        mark_of(Entry(MARK, "", 0, 0, body))
+        mark_of(StoredEntry(MARK, "", 0, 0, body))
 
 
 def test_names_of_any_length_have_keys_of_one_length() -> None:

@@ -7,12 +7,21 @@ import copy
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eventstore.format.events import Event, SessionOpened, Subscribed
-from eventstore.format.positions import position, to_runs
-from eventstore.format.records import GENESIS, decode_record, encode_record
-from eventstore.format.turn_events import TurnAcked, TurnDelivered, TurnPublished, TurnReleased
-from projections.state.digests import session_digest
-from projections.state.node import NodeState
+from eventstore.format import (
+    GENESIS,
+    Event,
+    SessionOpened,
+    Subscribed,
+    TurnAcked,
+    TurnDelivered,
+    TurnPublished,
+    TurnReleased,
+    decode_record,
+    encode_record,
+    position,
+    to_runs,
+)
+from projections.state import NodeState, session_digest
 
 NAMES = ["a", "b", "c"]
 FIRST = position(7, 0)
@@ -23,7 +32,7 @@ def begun() -> NodeState:
     for number, name in enumerate(NAMES):
         node.apply(SessionOpened(name, False, False, 4), number, 1)
         node.apply(Subscribed(name, [("t", 2), ("#", 1)]), number, 1)
-    node.touched = {}
+    node.dirty = {}
     return node
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from protocol.mqtt.packets import (
+from protocol.mqtt import (
     Acks,
     Connect,
     ConnectCode,

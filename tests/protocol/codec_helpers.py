@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from protocol.mqtt.decoder import Decoder
-from protocol.mqtt.encoder import (
-    DISCONNECT,
-    PINGREQ,
-    acks,
+from harness.client_packets import (
     encode_connect,
     encode_publish,
     encode_subscribe,
     encode_unsubscribe,
 )
-from protocol.mqtt.packets import (
+
+from protocol.mqtt import (
+    DISCONNECT,
+    PINGREQ,
     Acks,
     Connect,
+    Decoder,
     Disconnect,
     Packet,
     Pingreq,
@@ -24,12 +24,13 @@ from protocol.mqtt.packets import (
     Publishes,
     Subscribe,
     Unsubscribe,
+    acks,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from protocol.mqtt.protocol_error import ProtocolError
+    from protocol.mqtt import ProtocolError
 
 
 def flat(packets: Iterable[Packet]) -> list[Packet | Publish]:

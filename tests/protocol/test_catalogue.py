@@ -8,8 +8,8 @@ import pytest
 from catalogue import BAD, CONNECT, CONNECT_3_1, GOOD, LIMIT, Bad, Good
 from codec_helpers import bytewise, decode, encode
 
+from protocol.mqtt import Acks, Connect, Disconnect, Packet, PacketType, Publish
 from protocol.mqtt.control_packets import parse_connect
-from protocol.mqtt.packets import Acks, Connect, Disconnect, Packet, PacketType, Publish
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

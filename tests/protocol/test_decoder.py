@@ -7,16 +7,17 @@ from itertools import pairwise
 import pytest
 from catalogue import BAD, CONNECT, GOOD, LIMIT
 from codec_helpers import bytewise, decode, encode, flat
+from harness.client_packets import encode_connect, encode_publish
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from protocol.mqtt import publish_runs
-from protocol.mqtt.decoder import MAX_CONNECT_SIZE, Decoder
-from protocol.mqtt.encoder import PINGREQ, acks, encode_connect, encode_publish
-from protocol.mqtt.packets import (
+from protocol.mqtt import (
+    MAX_CONNECT_SIZE,
+    PINGREQ,
     Acks,
     Connect,
     ConnectCode,
+    Decoder,
     Disconnect,
     Packet,
     PacketType,
@@ -26,6 +27,8 @@ from protocol.mqtt.packets import (
     Subscribe,
     Unsubscribe,
     Will,
+    acks,
+    publish_runs,
 )
 from protocol.mqtt.remaining_length import read_length
 

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import pytest
+from harness.client_packets import encode_publish
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.mqtt import encoder
-from protocol.mqtt.encoder import (
+from protocol.mqtt import (
     PID_BYTES,
-    Outgoing,
+    ConnectCode,
+    PacketType,
+    ProtocolError,
+    PublishEncoder,
+    Publishes,
     acks,
     connack,
-    encode_publish,
+    encoder,
     publish_head,
     suback,
     unsuback,
 )
-from protocol.mqtt.packets import ConnectCode, PacketType, Publishes
-from protocol.mqtt.protocol_error import ProtocolError
 from protocol.mqtt.remaining_length import MAX_REMAINING_LENGTH, encode_length, read_length
 
 
@@ -110,7 +112,7 @@ def test_outgoing_is_every_message_in_order(
     start: int,
     stop: int,
 ) -> None:
-    outgoing = Outgoing([b[0] for b in batch], [b[1] for b in batch], qos, retain=retain)
+    outgoing = PublishEncoder([b[0] for b in batch], [b[1] for b in batch], qos, retain=retain)
     raw = [
         encode_publish(topic, payload, qos, number, retain=retain, dup=dup and qos > 0)
         for topic, payload, number in batch
@@ -127,7 +129,7 @@ def test_outgoing_is_every_message_in_order(
 @pytest.mark.parametrize(("start", "stop"), [(0, 2), (1, 3), (1, 2), (2, None), (0, 9), (3, 3)])
 def test_as_many_as_the_window_takes(start: int, stop: int | None) -> None:
     raw = [encode_publish(b"t", b"%d" % number, 1, number) for number in (7, 8, 9)]
-    outgoing = Outgoing([b"t"] * 3, [b"7", b"8", b"9"], 1)
+    outgoing = PublishEncoder([b"t"] * 3, [b"7", b"8", b"9"], 1)
     assert outgoing.render([7, 8, 9][start:stop], start, stop) == b"".join(raw[start:stop])
 
 
@@ -144,7 +146,7 @@ def test_the_head_of_one_publish_is_that_of_a_batch(
     number = PID_BYTES[pid] if qos else b""
     for _ in range(2):  # made, and remembered
         single = publish_head(qos, topic, len(payload)) + number + payload
-        assert single == Outgoing([topic], [payload], qos).render([pid] if qos else ())
+        assert single == PublishEncoder([topic], [payload], qos).render([pid] if qos else ())
 
 
 def test_heads_are_remembered_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,12 +161,12 @@ def test_heads_are_remembered_within_bounds(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_there_is_no_dup_at_qos_0() -> None:
-    assert Outgoing([b"t"], [b"m"], 0).render(dup=True) == b"\x30\x04\0\1tm"
+    assert PublishEncoder([b"t"], [b"m"], 0).render(dup=True) == b"\x30\x04\0\1tm"
 
 
 def test_verbatim() -> None:
     packets = [b"\x30\x04\0\1tm", b"\x30\x03\0\1t"]
-    outgoing = Outgoing.verbatim(packets)
+    outgoing = PublishEncoder.verbatim(packets)
     assert len(outgoing) == 2
     assert outgoing.render() == b"".join(packets)
     assert outgoing.render(start=1) == packets[1]
@@ -174,11 +176,11 @@ def test_verbatim() -> None:
 
 def test_outgoing_that_does_not_fit_together() -> None:
     with pytest.raises(ValueError, match="1 payloads for 2 topics"):
-        Outgoing([b"a", b"b"], [b""], 0)
+        PublishEncoder([b"a", b"b"], [b""], 0)
     with pytest.raises(ValueError, match="2 packet identifiers for 1 messages"):
-        Outgoing([b"a"], [b""], 1).render([1, 2])
+        PublishEncoder([b"a"], [b""], 1).render([1, 2])
     with pytest.raises(ValueError, match="0 packet identifiers for 1 messages"):
-        Outgoing([b"a"], [b""], 2).render()
+        PublishEncoder([b"a"], [b""], 2).render()
 
 
 def test_publishes_compare_by_what_they_say() -> None:

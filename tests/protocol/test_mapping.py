@@ -9,15 +9,15 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from protocol.errors import FoldmqError
-from protocol.mqtt.topics import matches
-from protocol.nats.mapping import (
+from protocol.mqtt import matches
+from protocol.nats import (
     MAX_SUBJECT,
     Mapping,
     MappingError,
     is_reserved_subject,
     parse_users,
+    topic_to_subject,
 )
-from protocol.nats.subjects import topic_to_subject
 
 
 def nats_matches(pattern: str, subject: str) -> bool:

@@ -10,15 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nats.aio.client import Client
 
-from protocol.nats.headers import (
-    MAX_BYTES,
-    MAX_HEADERS,
-    Headers,
-    constant_part,
-    encode_value,
-    header_block,
-    parse,
-)
+from protocol.nats import Headers, constant_part, encode_value, header_block, parse_headers
+from protocol.nats.headers import MAX_BYTES, MAX_HEADERS
 
 legal = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 
@@ -67,12 +60,12 @@ def test_block_at_qos_1_and_2() -> None:
 def test_a_long_client_identifier_is_a_digest(letter: str) -> None:
     longest = letter * (256 // len(letter.encode()))
     block = header_block(constant_part("a", 0, retain=False, client=longest, node="n"))
-    assert unquote(parse(block).get("Foldmq-Client") or "") == longest
-    assert parse(block).get("Foldmq-Client-Digest") is None
+    assert unquote(parse_headers(block).get("Foldmq-Client") or "") == longest
+    assert parse_headers(block).get("Foldmq-Client-Digest") is None
     client = longest + letter
     block = header_block(constant_part("a", 0, retain=False, client=client, node="n"))
-    assert parse(block).get("Foldmq-Client") is None
-    assert parse(block).get("Foldmq-Client-Digest") == sha256(client.encode()).hexdigest()
+    assert parse_headers(block).get("Foldmq-Client") is None
+    assert parse_headers(block).get("Foldmq-Client-Digest") == sha256(client.encode()).hexdigest()
 
 
 @given(legal, st.sampled_from([0, 1, 2]), st.booleans(), legal, legal, st.integers(0, 1 << 62))
@@ -92,7 +85,7 @@ async def test_what_is_written_can_be_read(
         wanted["Foldmq-Retain"] = "1"
     if qos:
         wanted["Nats-Msg-Id"] = f"{node}-{position}"
-    ours = parse(block)
+    ours = parse_headers(block)
     assert len(ours) == len(wanted)
     for key, value in wanted.items():
         there = ours.get(key)
@@ -105,7 +98,7 @@ async def test_what_is_written_can_be_read(
 
 
 def test_keys_are_found_in_any_case_and_the_first_one_counts() -> None:
-    headers = parse(b"NATS/1.0\r\nfoldmq-qos:1\r\nFOLDMQ-QOS: 2\r\nX:  y z \r\n\r\n")
+    headers = parse_headers(b"NATS/1.0\r\nfoldmq-qos:1\r\nFOLDMQ-QOS: 2\r\nX:  y z \r\n\r\n")
     assert headers.get("Foldmq-QoS") == "1"
     assert headers.get("x") == "y z"
     assert headers.get("Foldmq-Retain") is None
@@ -123,20 +116,20 @@ def test_keys_are_found_in_any_case_and_the_first_one_counts() -> None:
     ],
 )
 def test_status(block: bytes, status: str) -> None:
-    assert parse(block).status == status
+    assert parse_headers(block).status == status
 
 
 @pytest.mark.parametrize(
     "block", [b"", b"\r\n", b"HTTP/1.1 200\r\nA: b\r\n\r\n", b"NATS/1.05\r\nA: b"]
 )
 def test_what_is_no_block_has_no_headers(block: bytes) -> None:
-    headers = parse(block)
+    headers = parse_headers(block)
     assert len(headers) == 0
     assert headers.status == ""
 
 
 def test_odd_lines_are_passed_over() -> None:
-    headers = parse(
+    headers = parse_headers(
         b"NATS/1.0\r\nno colon\r\n: no key\r\n\r\nA:1\nB:\xff\xfe\x00\r\n\tC: 3\r\nD:e:f"
     )
     assert headers.get("A") == "1"
@@ -148,16 +141,16 @@ def test_odd_lines_are_passed_over() -> None:
 
 def test_only_so_much_is_read() -> None:
     many = b"NATS/1.0\r\n" + b"".join(b"K%d: v\r\n" % number for number in range(10_000))
-    assert len(parse(many)) == MAX_HEADERS
-    assert parse(many).get("K99") == "v"
+    assert len(parse_headers(many)) == MAX_HEADERS
+    assert parse_headers(many).get("K99") == "v"
     long = b"NATS/1.0\r\nA: 1\r\nB: " + b"x" * MAX_BYTES + b"\r\nC: 1\r\n\r\n"
-    headers = parse(long)
+    headers = parse_headers(long)
     assert headers.get("A") == "1"
     # A value of which the end was not read would be another value
     assert headers.get("B") is None
     assert headers.get("C") is None
-    assert len(parse(b"x" * (1 << 20))) == 0
-    assert len(parse(b"NATS/1.0\r\n" + b"\n" * (1 << 20))) == 0
+    assert len(parse_headers(b"x" * (1 << 20))) == 0
+    assert len(parse_headers(b"NATS/1.0\r\n" + b"\n" * (1 << 20))) == 0
 
 
 @given(
@@ -169,7 +162,7 @@ def test_only_so_much_is_read() -> None:
     ).map(b"".join)
 )
 def test_any_bytes_can_be_read(block: bytes) -> None:
-    for headers in (parse(block), parse(b"NATS/1.0\r\n" + block)):
+    for headers in (parse_headers(block), parse_headers(b"NATS/1.0\r\n" + block)):
         assert isinstance(headers, Headers)
         assert headers.get("A") is None or isinstance(headers.get("a"), str)
         assert len(headers) <= MAX_HEADERS

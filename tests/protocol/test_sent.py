@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import pytest
+from harness.client_packets import encode_publish
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.mqtt.encoder import PINGRESP, acks, connack, encode_publish, suback, unsuback
-from protocol.mqtt.packets import Acks, ConnectCode, PacketType, Publish
-from protocol.mqtt.server_packets import (
+from protocol.mqtt import (
+    PINGRESP,
+    Acks,
     Connack,
+    ConnectCode,
+    PacketType,
     Pingresp,
-    Sent,
+    Publish,
+    ServerPacket,
     Suback,
     Unsuback,
-    count_sent,
-    read_sent,
+    acks,
+    connack,
+    count_server_packets,
+    read_server_packets,
+    suback,
+    unsuback,
 )
 
 PIDS = st.integers(1, 65_535)
@@ -25,7 +33,7 @@ ACK_KINDS = st.sampled_from(
 
 
 @st.composite
-def publishes(draw: st.DrawFn) -> tuple[bytes, Sent]:
+def publishes(draw: st.DrawFn) -> tuple[bytes, ServerPacket]:
     topic = draw(st.text("ab/é", min_size=1, max_size=300)).encode()
     payload = draw(st.binary(max_size=300))
     qos, retain = draw(st.integers(0, 2)), draw(st.booleans())
@@ -36,13 +44,13 @@ def publishes(draw: st.DrawFn) -> tuple[bytes, Sent]:
 
 
 @st.composite
-def acknowledgements(draw: st.DrawFn) -> tuple[bytes, Sent]:
+def acknowledgements(draw: st.DrawFn) -> tuple[bytes, ServerPacket]:
     kind, pids = draw(ACK_KINDS), draw(st.lists(PIDS, min_size=1, max_size=40))
     return acks(kind, pids), Acks(kind, pids)
 
 
 @st.composite
-def answers(draw: st.DrawFn) -> tuple[bytes, Sent]:
+def answers(draw: st.DrawFn) -> tuple[bytes, ServerPacket]:
     pid, codes = draw(PIDS), draw(st.lists(st.sampled_from([0, 1, 2, 0x80]), min_size=1))
     code, present = draw(st.sampled_from(ConnectCode)), draw(st.booleans())
     return draw(
@@ -60,9 +68,9 @@ def answers(draw: st.DrawFn) -> tuple[bytes, Sent]:
     )
 
 
-def merged(packets: list[Sent]) -> list[Sent]:
+def merged(packets: list[ServerPacket]) -> list[ServerPacket]:
     """Neighbouring acknowledgements of one type are one."""
-    found: list[Sent] = []
+    found: list[ServerPacket] = []
     for packet in packets:
         last = found[-1] if found else None
         if isinstance(packet, Acks) and isinstance(last, Acks) and last.kind is packet.kind:
@@ -72,24 +80,24 @@ def merged(packets: list[Sent]) -> list[Sent]:
     return found
 
 
-def single(packets: list[Sent]) -> int:
+def single(packets: list[ServerPacket]) -> int:
     return sum(len(packet) if isinstance(packet, Acks) else 1 for packet in packets)
 
 
 @given(st.lists(st.one_of(publishes(), acknowledgements(), answers()), max_size=12))
-def test_what_was_encoded_is_read_back(sent: list[tuple[bytes, Sent]]) -> None:
+def test_what_was_encoded_is_read_back(sent: list[tuple[bytes, ServerPacket]]) -> None:
     data = b"".join(raw for raw, _ in sent)
-    read = list(read_sent(data))
+    read = list(read_server_packets(data))
     packets = [packet for _, packet in sent]
     assert [packet for packet, _ in read] == merged(packets)
     assert [stop for _, stop in read] == sorted(stop for _, stop in read)
     assert (read[-1][1] if read else 0) == len(data)
-    assert count_sent(data, 0, 10_000) == single(packets)
+    assert count_server_packets(data, 0, 10_000) == single(packets)
 
 
 def test_packets_are_read_as_they_are_asked_for() -> None:
     data = encode_publish(b"a", b"x") + b"\xff broken"
-    reading = read_sent(data)
+    reading = read_server_packets(data)
     assert next(reading)[0] == Publish(b"a", b"x", 0, retain=False, dup=False, packet_id=0)
     with pytest.raises(ValueError, match=r"byte|PacketType"):
         next(reading)
@@ -100,14 +108,14 @@ def test_packets_are_read_as_they_are_asked_for() -> None:
 )
 def test_what_no_server_sends_is_refused(data: bytes) -> None:
     with pytest.raises(ValueError, match=r"whole|server|valid"):
-        list(read_sent(data))
+        list(read_server_packets(data))
 
 
 def test_of_many_packets_only_some_are_counted() -> None:
     data = PINGRESP * 50
-    assert count_sent(data, 0, 50) == 50
-    assert count_sent(data, 0, 10) == 11
-    assert count_sent(data, 80, 50) == 10
-    assert count_sent(data, len(data), 50) == 0
+    assert count_server_packets(data, 0, 50) == 50
+    assert count_server_packets(data, 0, 10) == 11
+    assert count_server_packets(data, 80, 50) == 10
+    assert count_server_packets(data, len(data), 50) == 0
     with pytest.raises(ValueError, match="no whole packet"):
-        count_sent(b"\x30", 0, 5)
+        count_server_packets(b"\x30", 0, 5)

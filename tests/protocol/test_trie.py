@@ -12,16 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from protocol.mqtt.topic_trie import (
-    SHARED_LENGTH,
-    SHARED_STRINGS,
-    FilterTrie,
-    TopicTrie,
-    _Node,
-    _Radix,
-)
-from protocol.mqtt.topics import filters_overlap
-from protocol.mqtt.topics import matches as says_it_matches
+from protocol.mqtt import FilterTrie, TopicTrie, filters_overlap
+from protocol.mqtt import matches as says_it_matches
+from protocol.mqtt.topic_trie import SHARED_LENGTH, SHARED_STRINGS, _RadixTrie, _TrieNode
 
 T = TypeVar("T")
 
@@ -51,10 +44,10 @@ filters = st.tuples(
 ).map(lambda parts: "/".join(parts[0] + parts[1])).filter(bool) | st.just("#")
 
 
-def check_shape(tree: _Radix[T]) -> int:
+def check_shape(tree: _RadixTrie[T]) -> int:
     """Nothing is there without need; gives the number of nodes and leaves below the root."""
     count = 0
-    stack: list[_Node[T]] = [tree.root]
+    stack: list[_TrieNode[T]] = [tree.root]
     while stack:
         node = stack.pop()
         below = node.children

@@ -25,9 +25,14 @@ from actors.kernel import kernel
 from actors.maintenance import retention
 from actors.routing import router
 from actors.session import publisher, session
-from eventstore.format.events import LogArchived, LogCut, MessageDropped
-from eventstore.format.records import Record, decode_record
-from eventstore.format.turn_parts import Turns
+from eventstore.format import (
+    LogArchived,
+    LogCut,
+    MessageDropped,
+    Record,
+    TurnAssembler,
+    decode_record,
+)
 from simulation.account import Account
 from simulation.attackers import ATTACKERS
 from simulation.devices import Device, Habits, settled
@@ -552,7 +557,7 @@ class Chaos:
 def check_archived(history: Iterable[Record], *, guarded: bool) -> None:
     """Raise AssertionError where more was cut off than was archived, or said by another log."""
     links: dict[int, str] = {}
-    turns = Turns()
+    turns = TurnAssembler()
     through = 0
     for record in history:
         links[record.sequence] = record.link.hex()

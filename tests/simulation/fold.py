@@ -6,13 +6,9 @@ import dataclasses
 from collections import defaultdict
 from typing import Any
 
-from eventstore.format.events import MessageDropped
-from eventstore.format.positions import from_runs
-from eventstore.format.records import Record, decode_record
-from eventstore.log.message_store import messages_of
-from projections.state.node import NodeState
-from projections.state.session import SessionState, SubscriptionState
-from projections.state.session_table import Owed
+from eventstore.format import MessageDropped, Record, decode_record, from_runs
+from eventstore.log import messages_of
+from projections.state import NodeState, OutstandingTotals, SessionState, SubscriptionState
 from simulation.world import Disk, World
 
 
@@ -84,11 +80,11 @@ def compare(world: World) -> None:
                 assert not different, f"{name}: live and folded: {different}"
         assert live[part] == wanted, f"{part}: {live[part]}, folded: {wanted}"
     router, sessions = broker.node.router, broker.node.state.sessions
-    frozen, counted = Owed(), sessions.owed_frozen
+    frozen, counted = OutstandingTotals(), sessions.frozen_totals
     for name, state in sessions.items():
         if name not in sessions.live:
             frozen.add(state)
-    for figure in Owed.__slots__:
+    for figure in OutstandingTotals.__slots__:
         assert getattr(counted, figure) == getattr(frozen, figure), figure
     filters = {
         (name, held.filter): held.qos for name, state in sessions.items() for held in state.active()

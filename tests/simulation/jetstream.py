@@ -18,7 +18,7 @@ from typing import Any
 import nats.errors
 import orjson
 
-from eventstore.format.record_size import STORED_AROUND
+from eventstore.format import STORED_OVERHEAD
 from simulation.faults import Append, Ask, Faults
 
 _WRONG_LAST_SEQUENCE, _NO_STREAM, _NO_MESSAGE = 10071, 10059, 10037
@@ -212,7 +212,7 @@ class SimServer:
                 "last_seq": stream.last,
                 "messages": len(stream.messages),
                 "bytes": sum(map(len, stream.messages.values()))
-                + STORED_AROUND * len(stream.messages),
+                + STORED_OVERHEAD * len(stream.messages),
             }
             config = {"name": name, "max_msg_size": stream.max_msg_size}
             return _json({"config": config, "state": state})

@@ -8,31 +8,34 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import orjson
 
-from eventstore.format.events import (
+from eventstore.format import (
+    INDEX_BITS,
     CheckpointBegun,
     CheckpointCompleted,
     MessagePublished,
     MessagesCarried,
     Released,
     RetainedSnapshot,
+    TurnAssembler,
+    from_runs,
+    payload_bounds,
+    position,
 )
-from eventstore.format.positions import INDEX_BITS, from_runs, position
-from eventstore.format.records import payload_bounds
-from eventstore.format.turn_parts import Turns
-from projections.audit.rules import Violation
-from projections.audit.session_audit import SessionAudit
-from projections.audit.subscription_spans import TYPES, Span, SubscriptionSpans
-from projections.state.digests import digest, session_digest
-from projections.state.snapshot import encode
-from protocol.mqtt.topics import matches
+from projections.audit import (
+    SUBSCRIPTION_EVENTS,
+    SessionAudit,
+    SubscriptionSpan,
+    SubscriptionSpans,
+    Violation,
+)
+from projections.state import digest, encode_session, session_digest
+from protocol.mqtt import matches
 from simulation.fold import fold
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from eventstore.format.events import Event
-    from eventstore.format.positions import Position
-    from eventstore.format.records import Record
+    from eventstore.format import Event, Position, Record
 
 
 class _Told(NamedTuple):
@@ -48,7 +51,7 @@ class _Told(NamedTuple):
 
 
 def _events(records: Iterable[Record]) -> list[_Told]:
-    turns = Turns()
+    turns = TurnAssembler()
     found = []
     for record in records:
         _, turn = turns.take(record)
@@ -120,7 +123,7 @@ def _effects(events: list[_Told]) -> list[_Effect]:
 
 def _digest(audit: SessionAudit) -> str | None:
     state, pending = audit.fold.state, audit.fold.pending.values()
-    return None if state is None else digest(map(orjson.dumps, encode(state)), pending)
+    return None if state is None else digest(map(orjson.dumps, encode_session(state)), pending)
 
 
 def violations(records: Sequence[Record]) -> dict[str, list[Violation]]:
@@ -142,7 +145,7 @@ def violations(records: Sequence[Record]) -> dict[str, list[Violation]]:
     for name, own in sessions.items():
         spans = SubscriptionSpans(name, whole)
         for told in own:
-            if isinstance(told.event, TYPES):
+            if isinstance(told.event, SUBSCRIPTION_EVENTS):
                 spans.take(told.event, told.at, told.time_ms, told.part)
         held = [span for span in spans.finish() if span.qos]
         owed = [(one, some) for one in effects if (some := _covering(one, held))]
@@ -161,7 +164,7 @@ def violations(records: Sequence[Record]) -> dict[str, list[Violation]]:
     return wrong
 
 
-def _covering(effect: _Effect, spans: list[Span]) -> list[Span]:
+def _covering(effect: _Effect, spans: list[SubscriptionSpan]) -> list[SubscriptionSpan]:
     """Return the subscriptions that match and that there were in some part of its turn."""
     return [
         span
@@ -172,7 +175,7 @@ def _covering(effect: _Effect, spans: list[Span]) -> list[Span]:
     ]
 
 
-def _expect(audit: SessionAudit, effect: _Effect, spans: list[Span]) -> None:
+def _expect(audit: SessionAudit, effect: _Effect, spans: list[SubscriptionSpan]) -> None:
     for span in spans:
         audit.expect(
             effect.at,

@@ -17,7 +17,7 @@ from actors.limits.client_limits import ClientLimits
 from actors.options.limit_options import LimitOptions, Quota
 from actors.transports.stack import StackOptions
 from actors.transports.tls_context import TlsOptions, make_context
-from eventstore.format.events import SessionClosed
+from eventstore.format import SessionClosed
 from simulation.logins import Believing, Slow, Threads
 from simulation.loop import simulate
 from simulation.network import SimClient
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from harness.certs import Pair
 
     from actors.authn.credentials import Credentials
-    from eventstore.format.events import Event
+    from eventstore.format import Event
 
 RULES = "[[allow]]\nusers = ['admin']\nboth = ['#']\n"
 

@@ -18,9 +18,9 @@ from actors.session.delivery import Delivery
 from actors.session.messages import Outgoing, Packets, Regrant
 from actors.session.session import Session
 from actors.session.subscription import Subscription
-from eventstore.format.events import SessionClosed
-from projections.state.session import InFlight
-from protocol.mqtt.packets import Subscribe
+from eventstore.format import SessionClosed
+from projections.state import InFlight
+from protocol.mqtt import Subscribe
 from simulation.checking import acknowledged
 from simulation.fold import compare
 from simulation.promises import violations

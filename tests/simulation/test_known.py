@@ -9,10 +9,8 @@ from harness import packets as p
 from harness.packets import Publish
 
 from eventstore.errors import EventStoreError, Fenced
-from eventstore.format.events import BrokerStarted
-from eventstore.format.records import GENESIS
-from eventstore.log.jetstream_log import LogWriter
-from eventstore.log.journal import Effects, Journal
+from eventstore.format import GENESIS, BrokerStarted
+from eventstore.log import GatedOutput, Journal, LogWriter
 from simulation.checking import acknowledged
 from simulation.faults import Faults
 from simulation.jetstream import SimNats, SimServer, SimStream
@@ -24,7 +22,7 @@ class Taker:
     """A sink that keeps what it is given."""
 
     def __init__(self) -> None:
-        self.hold: Effects | None = None
+        self.waits_for: GatedOutput | None = None
         self.gated = 0
         self.taken: list[bytes] = []
 
@@ -51,7 +49,7 @@ def test_a_record_behind_one_that_was_refused_is_not_stored() -> None:
         taker = Taker()
         for number in b"12":
             journal.append(BrokerStarted("test"))
-            journal.after(taker, bytes([number]))
+            journal.send_when_durable(taker, bytes([number]))
             journal.end_turn()
         await world.go(20)
         await writer.stop()

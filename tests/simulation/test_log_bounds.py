@@ -8,7 +8,7 @@ import pytest
 from harness import packets as p
 
 from eventstore.errors import RecordTooLarge
-from eventstore.format.events import MessagePublished
+from eventstore.format import MessagePublished
 from simulation.fold import compare
 from simulation.jetstream import SimNats
 from simulation.world import SimClient, World, simulate

@@ -14,8 +14,9 @@ from harness.anonymous import Anonymous
 from actors.maintenance import retention
 from actors.maintenance.projector import Projector
 from actors.maintenance.retention import Retention
-from eventstore.format.record_size import STORED_AROUND
-from eventstore.log.jetstream_log import EventLog, LogUnavailable
+from eventstore.errors import LogUnavailable
+from eventstore.format import STORED_OVERHEAD
+from eventstore.log import EventLog
 from simulation.cutting import cuts
 from simulation.fold import compare
 from simulation.jetstream import SimNats
@@ -31,7 +32,7 @@ def _small_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def size(world: World) -> int:
     records = world.disk.records
-    return sum(map(len, records)) + STORED_AROUND * len(records)
+    return sum(map(len, records)) + STORED_OVERHEAD * len(records)
 
 
 class Load:

@@ -13,7 +13,7 @@ from actors.limits.subscription_rate import Changes
 from actors.node.read_pause import ReadPause
 from actors.options.limit_options import LimitOptions, Quota
 from actors.session import publisher, session
-from eventstore.format.events import Subscribed
+from eventstore.format import Subscribed
 from simulation.world import SimClient, World, simulate
 
 MANY = [(f"many/{number}", 1) for number in range(1000)]

@@ -15,7 +15,8 @@ from actors.routing.router import Router
 from actors.session import decisions
 from actors.session.context import NodeContext
 from actors.session.publisher import Publisher
-from eventstore.format.events import (
+from eventstore.format import (
+    INDEX_BITS,
     Event,
     Queued,
     Released,
@@ -23,11 +24,9 @@ from eventstore.format.events import (
     Subscribed,
     WillCancelled,
 )
-from eventstore.format.positions import INDEX_BITS
-from eventstore.log.jetstream_log import LogWriter
-from eventstore.log.journal import Journal
-from projections.state.retained import RetainedIndex
-from protocol.mqtt.encoder import Outgoing as Prepared
+from eventstore.log import Journal, LogWriter
+from projections.state import RetainedIndex
+from protocol.mqtt import PublishEncoder as Prepared
 from simulation import chaos
 from simulation.account import matches
 from simulation.chaos import run
@@ -45,7 +44,7 @@ Patch = pytest.MonkeyPatch
 
 
 def acknowledges_before_it_is_durable(patch: Patch) -> None:
-    patch.setattr(Journal, "after", lambda _journal, sink, data: sink.write(data))
+    patch.setattr(Journal, "send_when_durable", lambda _journal, sink, data: sink.write(data))
 
 
 def acknowledges_what_was_only_sent(patch: Patch) -> None:

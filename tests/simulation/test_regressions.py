@@ -12,8 +12,7 @@ from harness.packets import Connack, Puback, Publish, Suback
 from actors.authn.credentials import AuthResult, Credentials, Verdict
 from actors.broker import Broker
 from actors.session.session import Session
-from eventstore.format.events import WillFired
-from eventstore.format.positions import Position
+from eventstore.format import Position, WillFired
 from simulation.checking import acknowledged, check_promises
 from simulation.world import SimClient, World, simulate
 

@@ -13,9 +13,8 @@ from actors.maintenance import retention
 from actors.maintenance.retention import Retention
 from actors.session.session import Session
 from eventstore.errors import CorruptLog
-from eventstore.format.events import MessagesCarried
-from eventstore.format.positions import Position
-from projections.state.session import SessionState
+from eventstore.format import MessagesCarried, Position
+from projections.state import SessionState
 from simulation.cutting import cuts
 from simulation.fold import compare, described, fold
 from simulation.rebuilding import rebuilt_later

@@ -6,7 +6,7 @@ import pytest
 from harness import packets as p
 from harness.packets import Publish
 
-from eventstore.format.events import Redelivered, SessionClosed, SessionExpired
+from eventstore.format import Redelivered, SessionClosed, SessionExpired
 from simulation.world import SimClient, World, simulate
 
 

@@ -13,8 +13,8 @@ from harness.packets import Publish
 
 from actors.connection.turn import Turn, is_bulk
 from actors.kernel.kernel import Kernel
-from eventstore.format.records import HEADER_FROM
-from projections.state.digests import session_digest
+from eventstore.format import HEADER_FROM
+from projections.state import session_digest
 from simulation.world import SimClient, World, simulate
 
 if TYPE_CHECKING:

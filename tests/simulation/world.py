@@ -20,11 +20,9 @@ from harness.anonymous import Anonymous
 from actors.authz.rules import Permissions
 from actors.broker import Broker
 from actors.options.broker_options import Options
-from eventstore.errors import Fenced
-from eventstore.format.events import Event
-from eventstore.format.records import GENESIS, ChainChecker, Record, decode_record
-from eventstore.log.jetstream_log import EventLog, LogUnavailable
-from eventstore.log.watermark import Watermark
+from eventstore.errors import Fenced, LogUnavailable
+from eventstore.format import GENESIS, ChainChecker, Event, Record, decode_record
+from eventstore.log import EventLog, Watermark
 from protocol.errors import FoldmqError
 from simulation.faults import Faults
 from simulation.jetstream import SimNats, SimServer, SimStream

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from eventstore.format.events import (
+from eventstore.format import (
     Delivered,
     Event,
     MessageDropped,
     MessagePublished,
     MessagesCarried,
     Queued,
+    Record,
     RetainedCleared,
     RetainedSnapshot,
     Subscribed,
@@ -21,9 +22,10 @@ from eventstore.format.events import (
     WebAccessed,
     WillArmed,
     entries,
+    from_runs,
+    payload_bounds,
+    position,
 )
-from eventstore.format.positions import from_runs, position
-from eventstore.format.records import Record, payload_bounds
 from spark.schema.columns import ENTRIES
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness.logs import LogBuilder
 
-from eventstore.format.events import (
+from eventstore.format import (
     Acked,
     BrokerStarted,
     CheckpointBegun,
@@ -19,6 +19,7 @@ from eventstore.format.events import (
     MessageDropped,
     MessagePublished,
     MessagesCarried,
+    Position,
     Queued,
     Received,
     Redelivered,
@@ -35,11 +36,12 @@ from eventstore.format.events import (
     WillArmed,
     WillCancelled,
     WillFired,
+    decode_record,
+    encode_record,
+    position,
+    previous_of,
 )
-from eventstore.format.positions import Position, position
-from eventstore.format.records import decode_record, encode_record, previous_of
-from projections.state.single_session import SessionFold
-from projections.state.snapshot import encode
+from projections.state import SessionFold, encode_session
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -602,7 +604,7 @@ def snapshot(story: Story, session: str, **changed: Any) -> SessionSnapshot:
             if getattr(event, "session", None) == session:
                 fold.take(event, at(sequence, index), record.time_ms)
     assert fold.state is not None
-    (part,) = encode(fold.state)
+    (part,) = encode_session(fold.state)
     return SessionSnapshot(session, {**part, **changed})
 
 

@@ -14,10 +14,17 @@ from harness.staterows import Row, state_rows, will_payloads
 from simulation.chaos import Chaos, errors_of_the_broker, small_checkpoints
 from simulation.loop import simulate
 
-from eventstore.format.positions import MAX_INDEX, index_of, position, sequence_of
-from eventstore.format.records import Record, decode_record, link_of
+from eventstore.format import (
+    MAX_INDEX,
+    Record,
+    decode_record,
+    index_of,
+    link_of,
+    position,
+    sequence_of,
+)
 from projections.replay.replay import head
-from projections.state.node import NodeState
+from projections.state import NodeState
 
 sys.path.append(str(Path(__file__).parents[1] / "projections"))
 from randomnode import NAMES, STEPS, Node
@@ -27,7 +34,7 @@ if TYPE_CHECKING:
 
     from harness.nats import Nats
 
-    from eventstore.format.positions import Position
+    from eventstore.format import Position
 
 
 @dataclass

@@ -2,8 +2,8 @@
 
 import random
 
-from eventstore.format.positions import position
-from projections.audit.rules import RULES, Rule, Violation
+from eventstore.format import position
+from projections.audit import RULES, Rule, Violation
 from spark.audit.facts.outcome import (
     ClaimsCompared,
     DropCount,

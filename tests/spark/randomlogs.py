@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 from asrows import entry_rows
 
-from eventstore.format.events import (
+from eventstore.format import (
     Acked,
     Delivered,
     MessagePublished,
     Queued,
     SessionClosed,
+    TurnAssembler,
     WillFired,
+    decode_record,
 )
-from eventstore.format.records import decode_record
-from eventstore.format.turn_parts import Turns
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,7 +30,7 @@ Rows = list[dict[str, Any]]
 
 def expected(log: LogBuilder) -> Rows:
     """The rows of the whole turns of a log, by eventstore's own reading."""
-    turns = Turns()
+    turns = TurnAssembler()
     records = [decode_record(sequence, data) for sequence, data in enumerate(log.records, 1)]
     whole = [one for record in records for one in turns.take(record)[1]]
     return entry_rows(whole)

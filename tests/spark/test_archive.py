@@ -16,7 +16,7 @@ from harness.fixtures import fill, small_disk
 from harness.logs import BEGIN_MS, LogBuilder
 from harness.waiting import until
 
-from eventstore.format.events import BrokerStarted, MessagePublished
+from eventstore.format import BrokerStarted, MessagePublished
 from protocol.errors import FoldmqError
 from spark.archiving import archive_job as job
 from spark.archiving.archive_job import archive

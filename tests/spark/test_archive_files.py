@@ -20,9 +20,9 @@ from cli.logsource.moments import parse_moment
 from cli.logsource.source_flags import SourceFlags
 from cli.sparkjobs.log_location import Found, find, since, until
 from cli.sparkjobs.spark_flags import SparkFlags
+from eventstore.display import iso
 from eventstore.errors import CorruptLog, UsageError
-from eventstore.format.records import decode_record
-from eventstore.shown import iso
+from eventstore.format import decode_record
 from spark.datasource.options import SourceOptions
 from spark.datasource.planning import RecordTimes
 from spark.datasource.source import LogReader

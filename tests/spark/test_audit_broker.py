@@ -15,7 +15,7 @@ from cli.logsource.source_flags import SourceFlags
 from cli.settings.settings import load
 from cli.sparkjobs.claims import of_brokers, of_projections
 from cli.sparkjobs.log_location import Found, _access
-from projections.audit.rules import Rule
+from projections.audit import Rule
 from spark.audit.facts.outcome import BROKER, PROJECTIONS
 from spark.audit.pipeline import audit
 from spark.datasource.log import Log

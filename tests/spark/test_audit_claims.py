@@ -9,11 +9,16 @@ import pytest
 from brokenlogs import Story, at, closed, delivered, opened, published
 from harness.nats import access
 
-from eventstore.format.events import Acked, Released, RetainedCleared, SessionExpired, Subscribed
-from eventstore.format.records import decode_record
-from projections.audit.rules import Rule
-from projections.state.digests import NO_DIGEST, retained_digest, session_digest
-from projections.state.node import NodeState
+from eventstore.format import (
+    Acked,
+    Released,
+    RetainedCleared,
+    SessionExpired,
+    Subscribed,
+    decode_record,
+)
+from projections.audit import Rule
+from projections.state import NO_DIGEST, NodeState, retained_digest, session_digest
 from spark.audit.facts.outcome import (
     ALL_CLAIM,
     BROKER,
@@ -33,7 +38,7 @@ if TYPE_CHECKING:
     from harness.nats import Nats
     from pyspark.sql import SparkSession
 
-    from eventstore.format.positions import Position
+    from eventstore.format import Position
     from spark.audit.facts.outcome import Outcome
 
 Wrong = list[tuple["Position", str | None, str]]

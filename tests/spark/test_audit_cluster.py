@@ -9,8 +9,8 @@ from brokenlogs import at, closed, opened
 from harness.logs import LogBuilder
 from harness.nats import access
 
-from eventstore.format.events import BrokerStarted
-from projections.audit.rules import Rule
+from eventstore.format import BrokerStarted
+from projections.audit import Rule
 from spark.audit.pipeline import audit
 from spark.datasource.log import Log
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from e2e.tools import HOSTILE_ID, run_here
 from harness.nats import PASSWORD, USER
 
-from eventstore.format.events import Acked, BrokerStarted, SessionOpened
+from eventstore.format import Acked, BrokerStarted, SessionOpened
 
 if TYPE_CHECKING:
     from collections.abc import Callable

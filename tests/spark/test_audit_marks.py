@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from projections.audit.rules import Rule
+from projections.audit import Rule
 from spark.audit.facts.chain import (
     BEGUN,
     COMPLETED,
@@ -27,7 +27,7 @@ from spark.audit.facts.marks import _marked, cuts_behind, cuts_within, next_chec
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from eventstore.format.positions import Position
+    from eventstore.format import Position
 
 SEEDS = range(20)
 Row = tuple[Any, ...]

@@ -16,8 +16,8 @@ from harness.logs import LogBuilder
 from harness.nats import access
 from simulation.promises import violations
 
-from eventstore.format.records import decode_record
-from projections.audit.rules import UNEXPECTED, Rule
+from eventstore.format import decode_record
+from projections.audit import UNEXPECTED, Rule
 from spark.audit.pipeline import audit
 from spark.datasource.log import Log
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from harness.nats import Nats
     from pyspark.sql import SparkSession
 
-    from eventstore.format.positions import Position
+    from eventstore.format import Position
     from spark.audit.facts.outcome import Outcome
 
 SEEDS = (3, 5)

@@ -13,10 +13,16 @@ import pytest
 from brokenlogs import Story, at, delivered, published
 from harness.logs import HeldLog, LogBuilder
 
-from eventstore.format.events import Acked, BrokerStarted, Delivered, MessagePublished, entries
-from eventstore.format.records import GENESIS, decode_record
-from projections.audit.rules import Rule
-from projections.audit.session_audit import BUCKETS
+from eventstore.format import (
+    GENESIS,
+    Acked,
+    BrokerStarted,
+    Delivered,
+    MessagePublished,
+    decode_record,
+    entries,
+)
+from projections.audit import BUCKETS, Rule
 from spark.audit import statistics
 from spark.audit.facts.chain import (
     COUNTS,
@@ -53,7 +59,7 @@ from samples import every_event
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from eventstore.format.events import Event
+    from eventstore.format import Event
 
 
 # ------------------------------------------------------------------------------ packing

@@ -10,7 +10,7 @@ from brokenlogs import BROKEN, KEPT, Case, at
 from harness.nats import access
 from harness.plans import compiled
 
-from projections.audit.rules import RULES, Rule
+from projections.audit import RULES, Rule
 from spark.audit.expected_deliveries import published_messages
 from spark.audit.facts.fact_schema import CARRIED, DDL, RELEASED, SCHEMA, SENT
 from spark.audit.facts.fact_tables import FactTables

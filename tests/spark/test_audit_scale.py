@@ -12,15 +12,15 @@ import pytest
 from harness.logs import LogBuilder
 from harness.nats import access
 
-from eventstore.format.events import (
+from eventstore.format import (
     Acked,
     Completed,
     Delivered,
     MessageDropped,
     MessagePublished,
+    decode_record,
     entries,
 )
-from eventstore.format.records import decode_record
 from spark.audit.pipeline import audit
 from spark.datasource.log import Log
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from brokenlogs import at, closed, delivered, opened
 
-from eventstore.format.events import Subscribed, Unsubscribed
-from projections.audit.rules import UNEXPECTED, Rule
+from eventstore.format import Subscribed, Unsubscribed
+from projections.audit import UNEXPECTED, Rule
 from spark.audit.expected_deliveries import OWED_FLAG
 from spark.audit.facts.event_packing import pack_events, packed_item
 from spark.audit.facts.log_summary import BEYOND_ALL, LogSummary
@@ -17,8 +17,7 @@ from spark.audit.session_rules import BEGUN, COMPLETED, SessionChecker, SessionM
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from eventstore.format.events import Event
-    from eventstore.format.positions import Position
+    from eventstore.format import Event, Position
 
 LOG = LogSummary("n", at(1), at(100_000), 0, 0, BEYOND_ALL, BEYOND_ALL)
 

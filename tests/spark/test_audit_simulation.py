@@ -9,7 +9,7 @@ import pytest
 from foldedlogs import simulated
 from harness.nats import access
 
-from projections.state.digests import retained_digest, session_digest
+from projections.state import retained_digest, session_digest
 from spark.audit.facts.outcome import ALL_CLAIM, BROKER, RETAINED_CLAIM, SESSION_CLAIM, Claim
 from spark.audit.pipeline import audit
 from spark.datasource.log import Log

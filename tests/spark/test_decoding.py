@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 
 import eventstore.format.events
 import spark.columnar.integer_columns
-from eventstore.format.events import (
+from eventstore.format import (
+    GENESIS,
+    MAX_INDEX,
     Acked,
     BrokerStarted,
     Completed,
@@ -25,6 +27,7 @@ from eventstore.format.events import (
     MessagesCarried,
     Queued,
     Received,
+    Record,
     Redelivered,
     Released,
     RetainedSnapshot,
@@ -35,10 +38,12 @@ from eventstore.format.events import (
     UnreadableEvent,
     Unsubscribed,
     WillArmed,
+    decode_record,
+    encode_record,
     parse_event,
+    position,
+    to_runs,
 )
-from eventstore.format.positions import MAX_INDEX, position, to_runs
-from eventstore.format.records import GENESIS, Record, decode_record, encode_record
 from spark.columnar.row_filter import RowFilter
 from spark.rows.decoder import Decoder
 from spark.rows.entry_columns import MAKERS

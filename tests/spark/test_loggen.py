@@ -16,11 +16,9 @@ from harness.nats import PASSWORD, USER
 from simulation.promises import violations
 
 from eventstore.errors import CorruptLog
-from eventstore.format.events import entries
-from eventstore.format.records import ChainChecker, Record, decode_record
-from eventstore.format.turn_parts import Turns
-from eventstore.nats.connection import check_stream
-from projections.state.node import NodeState
+from eventstore.format import ChainChecker, Record, TurnAssembler, decode_record, entries
+from eventstore.nats import check_stream
+from projections.state import NodeState
 
 BENCH = Path(__file__).parents[2] / "bench"
 sys.path.append(str(BENCH))
@@ -44,7 +42,7 @@ def generated(
 
 def events(made: list[Record]) -> list[Any]:
     """The events of the turns that were finished."""
-    turns = Turns()
+    turns = TurnAssembler()
     return [
         event for record in made for part in turns.take(record)[1] for _, event in part.events()
     ]

@@ -20,7 +20,8 @@ from harness.plans import compiled
 from harness.staterows import assert_same, rebuilt_rows
 
 from eventstore.errors import CutOff
-from eventstore.format.events import (
+from eventstore.format import (
+    MAX_INDEX,
     Acked,
     BrokerStopped,
     CheckpointBegun,
@@ -28,8 +29,8 @@ from eventstore.format.events import (
     MessagesCarried,
     RetainedSnapshot,
     WillArmed,
+    position,
 )
-from eventstore.format.positions import MAX_INDEX, position
 from spark.datasource.log import Log
 from spark.rebuild import JOBS, rebuild
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from eventstore.format.events import (
+from eventstore.format import (
     Acked,
     Completed,
     Delivered,
@@ -20,8 +20,8 @@ from eventstore.format.events import (
     Subscribed,
     WillArmed,
     WillFired,
+    position,
 )
-from eventstore.format.positions import position
 from spark.recovery.session_check import SessionRecovery
 
 STARTED = position(100, 0)

@@ -9,7 +9,8 @@ import pytest
 from foldedlogs import FoldedLog, moments, simulated
 from harness.nats import PASSWORD, USER
 
-from eventstore.format.events import (
+from eventstore.format import (
+    MAX_INDEX,
     BrokerStarted,
     BrokerStopped,
     Event,
@@ -17,11 +18,12 @@ from eventstore.format.events import (
     SessionClosed,
     SessionOpened,
     Subscribed,
+    TurnAssembler,
+    position,
+    sequence_of,
 )
-from eventstore.format.positions import MAX_INDEX, position, sequence_of
-from eventstore.format.turn_parts import Turns
-from projections.audit.rules import Rule
-from projections.state.digests import retained_digest, session_digest
+from projections.audit import Rule
+from projections.state import retained_digest, session_digest
 from spark.audit.facts.outcome import BROKER, PROJECTIONS, Claim
 from spark.datasource.log import Log
 from spark.recovery.recovery_job import RECOVERY, BrokerStart, NodeRecovery, recovery_check
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
     from harness.nats import Nats
     from pyspark.sql import SparkSession
 
-    from eventstore.format.positions import Position
+    from eventstore.format import Position
 
 pytestmark = pytest.mark.timeout(600)
 SEEDS = range(25, 55)
@@ -47,7 +49,7 @@ NUMBERS = (
 
 def starts(log: FoldedLog) -> list[Position]:
     """Where the broker was started, once the state is known."""
-    known, turns, found = log.known_from(), Turns(), []
+    known, turns, found = log.known_from(), TurnAssembler(), []
     for record in log.records():
         for part in turns.take(record)[1]:
             found += [

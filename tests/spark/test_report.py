@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 from outcomes import BEGINS_MS, HOSTILE, broken, kept, nothing, silent
 
-from eventstore.shown import json_line
-from projections.audit.rules import RULES, Violation
+from eventstore.display import json_line
+from projections.audit import RULES, Violation
 from spark.audit.facts.outcome import DropCount, LatencyHistogram, Outcome, RatePoint
 from spark.report import findings, json_report
 from spark.report import text_report as text

@@ -11,7 +11,7 @@ import pytest
 from harness.broker import environment
 from outcomes import HOSTILE, broken, kept, nothing, silent
 
-from eventstore import shown
+from eventstore import display
 from spark.report.html_report import audit_page
 
 ALL = {"kept": kept, "broken": broken, "nothing": nothing, "silent": silent}
@@ -93,7 +93,7 @@ def test_names_are_shown_and_cannot_break_out(pages: dict[str, str]) -> None:
     found = Read(pages["broken"])
     text = "\n".join(found.texts)
     for name in HOSTILE:
-        assert shown.name(name, 48) in text
+        assert display.name(name, 48) in text
     titles = [value for key, value in found.attributes if key == "title"]
     assert max(map(len, titles)) < 2100
     assert len(pages["broken"]) < 500_000

@@ -18,8 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql.types import LongType, StringType, StructType
 from randomlogs import expected, random_log
 
-from eventstore.format.events import Acked, BrokerStarted, WillFired
-from eventstore.format.records import decode_record
+from eventstore.format import Acked, BrokerStarted, WillFired, decode_record
 from spark.datasource.log import Log, LogBounds
 from spark.runtime.marked_errors import find_error
 from spark.schema.columns import GRAINS, Columns

@@ -11,7 +11,7 @@ import pytest
 from harness.logs import LogBuilder
 from harness.nats import access
 
-from eventstore.format.events import (
+from eventstore.format import (
     BrokerStarted,
     CheckpointBegun,
     CheckpointCompleted,
@@ -23,10 +23,11 @@ from eventstore.format.events import (
     Redelivered,
     RetainedSnapshot,
     SessionOpened,
+    TurnAssembler,
+    decode_record,
+    from_runs,
+    position,
 )
-from eventstore.format.positions import from_runs, position
-from eventstore.format.records import decode_record
-from eventstore.format.turn_parts import Turns
 from spark.runtime.marked_errors import BadOption
 from spark.traffic import traffic_report as reports
 from spark.traffic.traffic_stats import MEASURES, TRAFFIC_KEYS, measure_traffic, traffic_windows
@@ -190,7 +191,7 @@ def test_a_generated_log_is_counted_as_python_counts_it(counted: tuple[TrafficSt
     expected: dict[tuple[str | None, str, int | None], Counter[str]] = defaultdict(Counter)
     topics: dict[int, str] = {}
     sizes: dict[int, int] = {}
-    turns = Turns()
+    turns = TurnAssembler()
     for sequence, data in enumerate(counted[1][3].records, 1):
         for part in turns.take(decode_record(sequence, data))[1]:
             for index, event in part.events():

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from cli.web.auth.own_token import TOKEN_FILE, cookie_of
-from eventstore.shown import escaped
+from eventstore.display import escaped
 from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:

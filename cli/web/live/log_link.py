@@ -10,7 +10,7 @@ import nats.errors
 
 from cli.live import BrokerLink, NoLiveBroker, TooLarge, open_broker
 from eventstore.errors import NatsUnavailable
-from eventstore.nats.connection import check_jetstream
+from eventstore.nats import check_jetstream
 from eventstore.reading import open_log
 
 if TYPE_CHECKING:

@@ -11,15 +11,15 @@ from cli.web.pages.cursors import Listings, Order
 from cli.web.pages.middleware import viewer
 from cli.web.pages.site import Site, asked, choice, is_fragment, number
 from eventstore.errors import NoLog, UsageError
-from eventstore.format.positions import format_position, sequence_of
-from eventstore.log.message_store import messages_of
+from eventstore.format import format_position, sequence_of
+from eventstore.log import messages_of
 
 if TYPE_CHECKING:
     from aiohttp import web
 
     from cli.web.live import LogLink
     from cli.web.pages.cursors import Listed
-    from eventstore.format.positions import Position
+    from eventstore.format import Position
 
 _HIGHEST_SESSIONS = ("queued", "queued_bytes", "inflight", "subscriptions")
 _SESSION_ORDERS = (*_HIGHEST_SESSIONS, "client", "offline")

@@ -14,10 +14,16 @@ from cli.history import Selection
 from cli.logsource import cut_off, point_at, start_at
 from cli.web.pages.session_at import of_few_records
 from eventstore.errors import CutOff
-from eventstore.format.events import entries
-from eventstore.format.positions import MAX_INDEX, Position, index_of, position, sequence_of
-from eventstore.format.records import Record
-from eventstore.format.turn_parts import Turns
+from eventstore.format import (
+    MAX_INDEX,
+    Position,
+    Record,
+    TurnAssembler,
+    entries,
+    index_of,
+    position,
+    sequence_of,
+)
 from eventstore.reading import LogPoint, LogSource
 from projections.replay import EventEntry, EventFilter, TopicBook, payload_words, refs_of, words
 
@@ -162,7 +168,7 @@ class _Search:
     ) -> tuple[list[Row], Position | None, bool]:
         """Return events, the earliest first; where to go on; and whether time was up."""
         rows: list[Row] = []
-        turns = Turns(anywhere=True)
+        turns = TurnAssembler(anywhere=True)
         async for record in self._source.records(start.sequence, end.sequence):
             for part, void in _sorted_out(turns, record):
                 for found in await self._chosen(part, start, end, void=void):
@@ -203,7 +209,7 @@ class _Search:
 
     async def _block(self, first: int, last: LogPoint, start: LogPoint) -> list[_Found]:
         """Return the last events that are wanted of some records, in order."""
-        turns = Turns(anywhere=True)
+        turns = TurnAssembler(anywhere=True)
         found: list[_Found] = []
         async for record in self._source.records(first, last.sequence):
             self._look(record.sequence)
@@ -215,7 +221,7 @@ class _Search:
             found += await self._chosen(part, start, last, void=void)
         return found[-self._count :]
 
-    async def _rest(self, turns: Turns, last: int) -> list[tuple[Record, bool]]:
+    async def _rest(self, turns: TurnAssembler, last: int) -> list[tuple[Record, bool]]:
         """Return the parts of a turn that goes on behind a record, and whether they are void."""
         rest = list(turns.rest())
         for sequence in range(last + 1, self._source.last + 1) if rest else ():
@@ -272,7 +278,7 @@ def _end_of(entry: EventEntry) -> Position:
     return entry.at + max(entries(entry.event), 1) - 1
 
 
-def _sorted_out(turns: Turns, record: Record) -> Iterator[tuple[Record, bool]]:
+def _sorted_out(turns: TurnAssembler, record: Record) -> Iterator[tuple[Record, bool]]:
     """Yield the parts of turns that are decided with a record, and whether they are void."""
     void, complete = turns.take(record)
     yield from ((part, True) for part in void)

@@ -13,14 +13,14 @@ from cli.web.pages.log import find_page
 from cli.web.pages.middleware import viewer
 from cli.web.pages.site import Site, asked, choice, is_fragment, number
 from eventstore.errors import UsageError
-from eventstore.format.positions import Position, format_position
+from eventstore.format import Position, format_position
 from projections.replay import EVENT_TYPES
 
 if TYPE_CHECKING:
     from aiohttp import web
 
     from cli.web.live import LogLink, Samples
-    from eventstore.format.moments import Moment
+    from eventstore.format import Moment
 
 _ROWS = 8
 _FEWER = (_ROWS, 2, 1)

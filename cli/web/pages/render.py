@@ -15,7 +15,7 @@ from markupsafe import Markup
 
 from cli.common import text, version
 from cli.top.text import figures
-from eventstore.format.positions import format_position
+from eventstore.format import format_position
 
 _TITLE = 2000
 """Characters of a name that are shown when it is pointed at."""

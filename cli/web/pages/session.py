@@ -16,17 +16,17 @@ from cli.web.live import bars
 from cli.web.pages.session_at import describe_messages, of_few_records, view_of
 from cli.web.pages.site import Site, asked, is_fragment, number
 from eventstore.errors import CutOff, UsageError
-from eventstore.format.positions import MAX_INDEX, format_position, index_of, position, sequence_of
+from eventstore.format import MAX_INDEX, format_position, index_of, position, sequence_of
 from eventstore.reading import LogPoint, time_of
 from projections.comparison import SessionFacts, session_facts
 from projections.replay import AsOf, TopicBook, refs_of, words
 
 if TYPE_CHECKING:
     from cli.web.live import LogLink
-    from eventstore.format.positions import Position
+    from eventstore.format import Position
     from eventstore.reading import LogSource
     from projections.replay import SessionHistory, SessionMoment
-    from projections.state.session import SessionState
+    from projections.state import SessionState
 
 _PART = 100
 _PARTS = (_PART, 10, 1)

@@ -5,16 +5,16 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from eventstore.format.positions import INDEX_BITS, sequence_of
-from projections.state.waiting_queue import QOS_MASK, RETAIN_FLAG
+from eventstore.format import INDEX_BITS, sequence_of
+from projections.state import QOS_MASK, RETAIN_FLAG
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from eventstore.format.positions import Position
+    from eventstore.format import Position
     from eventstore.reading import LogSource
     from projections.replay import TopicBook
-    from projections.state.session import InFlight, SessionState, SubscriptionState
+    from projections.state import InFlight, SessionState, SubscriptionState
 
 _MOST_RECORDS = 32
 

@@ -6,7 +6,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 from zlib import crc32
 
-from eventstore.format.events import (
+from eventstore.format import (
+    MAX_INDEX,
     CheckpointBegun,
     CheckpointCompleted,
     Delivered,
@@ -21,12 +22,12 @@ from eventstore.format.events import (
     SessionSnapshot,
     Subscribed,
     WillArmed,
+    from_runs,
+    payload_bounds,
+    position,
 )
-from eventstore.format.positions import MAX_INDEX, from_runs, position
-from eventstore.format.records import payload_bounds
-from projections.audit.subscription_spans import TYPES as OF_SPANS
-from projections.state.digests import retained_digest
-from projections.state.retained import RetainedMessage
+from projections.audit import SUBSCRIPTION_EVENTS as OF_SPANS
+from projections.state import RetainedMessage, retained_digest
 from spark.audit.facts.chain import BEGUN, COMPLETED, CUT, REPEATED
 from spark.audit.facts.event_packing import pack_events, packed_item
 from spark.audit.facts.fact_schema import CLEARED, REPEATED_SO, SET
@@ -35,8 +36,7 @@ if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Callable, Iterable, Sequence
 
-    from eventstore.format.positions import Position, Run
-    from eventstore.format.records import Record
+    from eventstore.format import Position, Record, Run
     from spark.audit.facts.event_packs import EventPacks
     from spark.audit.facts.fact_schema import FactBuffer
 

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias, get_args
 
 import orjson
 
-from eventstore.format.events import Event
+from eventstore.format import Event
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from eventstore.format.positions import Position
+    from eventstore.format import Position
 
 Packed: TypeAlias = tuple["Position", int, int, Event]
 """Position of an event, time in milliseconds, part of its record in its turn, and the event."""

@@ -7,19 +7,21 @@ from collections import Counter
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from eventstore.format.events import (
+from eventstore.format import (
+    HEADER_FROM,
+    MAX_INDEX,
     MessageDropped,
     OperatorActed,
     RetainedSnapshot,
     UnknownEvent,
     UnreadableEvent,
     entries,
+    link_of,
     parse_event,
+    parse_frequent,
+    position,
 )
-from eventstore.format.fast_parse import frequent
-from eventstore.format.positions import MAX_INDEX, position
-from eventstore.format.records import HEADER_FROM, link_of
-from projections.audit.rules import Rule
+from projections.audit import Rule
 from spark.audit.facts.chain import (
     COUNTS,
     DROPS,
@@ -44,8 +46,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from eventstore.format.positions import Position
-    from eventstore.format.records import Record
+    from eventstore.format import Position, Record
     from spark.storage import CheckedRecord
 
 _YOUNG: Final = 50_000
@@ -134,7 +135,7 @@ class FactScan:
                 if at > end:
                     self._note(position(record.sequence - part, 0), OPEN, {})
                     break
-                event = frequent(raw) or parse_event(raw)
+                event = parse_frequent(raw) or parse_event(raw)
                 kind = type(event)
                 size = entries(event)
                 if size > MAX_INDEX:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, cast
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from eventstore.errors import CorruptLog
-from eventstore.format.records import decode_record
+from eventstore.format import decode_record
 from spark.audit.facts.fact_scan import FactScan, collect_seldom
 from spark.audit.facts.fact_schema import DDL
 from spark.audit.facts.histogram import LEAST_MS, interval_ms

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from eventstore.format.positions import INDEX_BITS, Position, format_position, position
-from projections.audit.rules import Rule
+from eventstore.format import INDEX_BITS, Position, format_position, position
+from projections.audit import Rule
 from spark.audit.facts.chain import (
     BEGUN,
     COMPLETED,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from pyspark.sql import DataFrame
 
-    from eventstore.format.positions import Position
+    from eventstore.format import Position
 
 Numbers: TypeAlias = "NDArray[Any]"
 Choice: TypeAlias = "Callable[[Mapping[str, Numbers], Numbers, Numbers], tuple[Numbers, Numbers]]"

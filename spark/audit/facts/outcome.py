@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from eventstore.format.positions import Position
-    from projections.audit.rules import Rule, Violation
+    from eventstore.format import Position
+    from projections.audit import Rule, Violation
 
 MOST_VIOLATIONS = 1000
 """Violations of a rule that are kept; more are counted."""

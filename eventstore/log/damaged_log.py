@@ -32,29 +32,36 @@ from eventstore.errors import (
     NatsUnavailable,
     UnknownLogFormat,
 )
-from eventstore.format.events import (
+from eventstore.format import (
+    ChainChecker,
     CheckpointBegun,
     CheckpointCompleted,
     LogCut,
     MessagesCarried,
+    Position,
+    Record,
     UnknownEvent,
     UnreadableEvent,
-    entries,
-)
-from eventstore.format.positions import Position, from_runs, position
-from eventstore.format.records import (
-    ChainChecker,
-    Record,
     decode_record,
     encode_record,
+    entries,
+    from_runs,
     link_of,
     payload_bounds,
+    position,
 )
-from eventstore.log.jetstream_log import ask, read_bounds, read_stored, read_tail
+from eventstore.log.jetstream_log import read_stored, read_tail
 from eventstore.log.log_start import check_beginning, check_first, find_cut
 from eventstore.log.watermark import Watermark
-from eventstore.nats.connection import ConnectionOptions, connect, disconnect, ensure_stream
-from eventstore.server.embedded import EmbeddedServer
+from eventstore.nats import (
+    ConnectionOptions,
+    connect,
+    disconnect,
+    ensure_stream,
+    read_bounds,
+    request_stream,
+)
+from eventstore.server import EmbeddedServer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
@@ -62,9 +69,9 @@ if TYPE_CHECKING:
 
     from nats.aio.client import Client
 
-    from eventstore.format.events import Event
+    from eventstore.format import Event
     from eventstore.log.log_start import RecordedCut
-    from eventstore.server.process import Sync
+    from eventstore.server import Sync
 
 _WORK: Final = "salvage.tmp"
 _SYNC_SECONDS: Final = 30.0
@@ -73,7 +80,7 @@ _WRITE_TIMEOUT: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Salvaged:
+class SalvageResult:
     """What was saved."""
 
     node: str
@@ -90,7 +97,7 @@ class Salvaged:
     subscriptions."""
 
 
-class Needs(Protocol):
+class SessionNeeds(Protocol):
     """Knows what the sessions of a log need: a fold of its records."""
 
     def take(self, record: Record) -> None:
@@ -107,8 +114,8 @@ async def salvage(
     source: Path | str,
     target: Path | str,
     progress: Callable[[str, int, int], None],
-    needs: Callable[[int], Needs] | None = None,
-) -> Salvaged:
+    needs: Callable[[int], SessionNeeds] | None = None,
+) -> SalvageResult:
     """Save the intact beginning of the log in ``source`` into the new directory ``target``.
 
     ``progress(what, done, total)`` counts the bytes copied, then the records written. ``needs``
@@ -135,8 +142,8 @@ async def _build(
     new: DataDir,
     node: str,
     progress: Callable[[str, int, int], None],
-    needs: Callable[[int], Needs] | None,
-) -> Salvaged:
+    needs: Callable[[int], SessionNeeds] | None,
+) -> SalvageResult:
     need = 2 * sum(file.stat().st_size for file in _files(damaged.jetstream))
     if new.free_bytes() < need:
         raise DiskFull(f"{new.path} (about {need:,} bytes are needed)")
@@ -214,8 +221,8 @@ async def _save(
     fresh: DataDir,
     mark: Watermark,
     progress: Callable[[str, int, int], None],
-    needs: Callable[[int], Needs] | None,
-) -> Salvaged:
+    needs: Callable[[int], SessionNeeds] | None,
+) -> SalvageResult:
     """Read the records of the copy and write the intact ones into a fresh log."""
     node = copy.node()
     stream, subject = _names(node)
@@ -224,11 +231,13 @@ async def _save(
         begin = first if first <= last else 1
         cut = await find_cut(partial(read_stored, old, stream), begin, last) if begin > 1 else None
         check_beginning(begin, cut)
-        good = _Good(mark.read(), begin, cut, needs(begin) if needs is not None else None)
+        good = _IntactRecords(mark.read(), begin, cut, needs(begin) if needs is not None else None)
         known = max(last, good.noted[0])
         problem = None
         if begin > 1:  # an empty stream is purged up to where it is to begin
-            await ask(new, stream, f"STREAM.PURGE.{stream}", {"seq": begin}, _WRITE_TIMEOUT)
+            await request_stream(
+                new, stream, f"STREAM.PURGE.{stream}", {"seq": begin}, _WRITE_TIMEOUT
+            )
         try:
             async for sequence, data in read_stored(old, stream, begin, last):
                 good.take(sequence, data)
@@ -249,12 +258,12 @@ async def _save(
         tail = await read_tail(new, stream, subject)
         if (tail.sequence, tail.link) != (good.sequence, good.link):
             raise NatsUnavailable(f"the new log in {fresh.path} does not hold what was written")
-    return Salvaged(
+    return SalvageResult(
         node, kept - begin + 1, good.entries, good.until_ms, known - begin + 1, problem, emptied
     )
 
 
-class _Good:
+class _IntactRecords:
     """Takes records as long as they are right."""
 
     def __init__(
@@ -262,7 +271,7 @@ class _Good:
         noted: tuple[int, bytes] | None,
         begin: int,
         cut: RecordedCut | None,
-        needs: Needs | None,
+        needs: SessionNeeds | None,
     ) -> None:
         self.begin = begin
         self.sequence = begin - 1
@@ -323,7 +332,10 @@ class _Good:
 
 
 async def _finish(
-    good: _Good, node: str, behind: Callable[[], AsyncIterator[tuple[int, bytes]]], new: Client
+    good: _IntactRecords,
+    node: str,
+    behind: Callable[[], AsyncIterator[tuple[int, bytes]]],
+    new: Client,
 ) -> list[str]:
     """Make a log that was cut one that a broker can go on with.
 
@@ -352,7 +364,7 @@ async def _finish(
     return emptied
 
 
-def _carried_in(data: bytes, good: _Good) -> Iterator[tuple[MessagesCarried, bytes]]:
+def _carried_in(data: bytes, good: _IntactRecords) -> Iterator[tuple[MessagesCarried, bytes]]:
     """Yield what a record repeats of the time before the cut; nothing if it cannot be read."""
     if b'"MessagesCarried"' not in data:
         return
@@ -370,7 +382,7 @@ def _carried_in(data: bytes, good: _Good) -> Iterator[tuple[MessagesCarried, byt
 
 
 async def _add(
-    new: Client, good: _Good, node: str, events: Sequence[Event], payload: bytes = b""
+    new: Client, good: _IntactRecords, node: str, events: Sequence[Event], payload: bytes = b""
 ) -> None:
     """Append a record to the new log."""
     data = encode_record(
