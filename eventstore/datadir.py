@@ -113,7 +113,7 @@ class DataDir:
         Modes that let others in are mended; ``mended`` says which.
 
         Raises DataDirBusy when another process has it, DataDirError when the directory cannot
-        be made or written or is somebody else's, DiskFull when there is no room even for that.
+        be made or written or is another user's, DiskFull when there is no room even for that.
         """
         if self._lock is not None:
             return
@@ -147,7 +147,7 @@ class DataDir:
             raise
 
     def unlock(self) -> None:
-        """Give the lock back. The file stays: removing it would let two brokers lock two files."""
+        """Release the lock. The file stays: removing it would let two brokers lock two files."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None

@@ -1,4 +1,4 @@
-"""Names, times, sizes and payloads as whoever shows a log to people prints them.
+"""Names, times, sizes and payloads as text for people: tables, log lines and pages.
 
 What clients choose (client identifiers, topics, payloads) is shown so that it cannot break out
 of its place: control characters, and all else that is not printable, are escaped as in JSON.
@@ -16,7 +16,7 @@ _UNITS = ("KiB", "MiB", "GiB", "TiB")
 
 
 def escaped(text: str, limit: int = NAME_LIMIT) -> str:
-    """Give ``text`` on one line with nothing but printable characters, cut at ``limit``."""
+    """Return ``text`` on one line with nothing but printable characters, cut at ``limit``."""
     rest = len(text) - limit
     head = text[:limit] if rest > 0 else text
     if not head.isprintable() or "\\" in head:
@@ -33,7 +33,7 @@ def _escape(letter: str) -> str:
 
 
 def name(text: str, limit: int = NAME_LIMIT) -> str:
-    """Give a client identifier, topic or filter; one that is empty or has blanks is quoted."""
+    """Return a client identifier, topic or filter; one that is empty or has blanks is quoted."""
     shown = escaped(text, limit)
     if text and " " not in text and '"' not in text:
         return shown
@@ -41,7 +41,7 @@ def name(text: str, limit: int = NAME_LIMIT) -> str:
 
 
 def payload_text(payload: bytes, limit: int = PAYLOAD_LIMIT) -> str:
-    r"""Give a payload, quoted; bytes that are not UTF-8 as ``\xNN``."""
+    r"""Return a payload, quoted; bytes that are not UTF-8 as ``\xNN``."""
     head = payload[: 4 * limit]
     text = head.decode("utf-8", "surrogateescape")
     shown = "".join(
@@ -55,7 +55,7 @@ def payload_text(payload: bytes, limit: int = PAYLOAD_LIMIT) -> str:
 
 
 def payload_field(payload: bytes) -> dict[str, str]:
-    """Give a payload as a field of a JSON object, named as ``foldmq sub --json`` does."""
+    """Return a payload as a field of a JSON object, named as ``foldmq sub --json`` does."""
     try:
         return {"payload": payload.decode("utf-8")}
     except UnicodeDecodeError:
@@ -63,24 +63,24 @@ def payload_field(payload: bytes) -> dict[str, str]:
 
 
 def json_line(value: object) -> str:
-    """Give a value as one line of JSON, all of it printable ASCII."""
+    """Return a value as one line of JSON, all of it printable ASCII."""
     return json.dumps(value, separators=(",", ":")).replace("\x7f", "\\u007f")
 
 
 def clock(time_ms: int) -> str:
-    """Give a time (Unix, milliseconds) as local time; --from and --at understand it."""
+    """Return a time (Unix, milliseconds) as local time; --from and --at understand it."""
     moment = datetime.fromtimestamp(time_ms / 1000, UTC).astimezone()
     return moment.strftime("%Y-%m-%d %H:%M:%S.") + f"{time_ms % 1000:03}"
 
 
 def iso(time_ms: int) -> str:
-    """Give a time (Unix, milliseconds) in UTC for machines."""
+    """Return a time (Unix, milliseconds) in UTC for machines."""
     moment = datetime.fromtimestamp(time_ms // 1000, UTC)
     return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{time_ms % 1000:03}Z"
 
 
 def size(count: int) -> str:
-    """Give a number of bytes."""
+    """Return a number of bytes."""
     if count < 1024:
         return f"{count} B"
     value = float(count)
@@ -92,12 +92,12 @@ def size(count: int) -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    """Give a number and its noun: ``1 message``, ``1,200 messages``."""
+    """Return a number and its noun: ``1 message``, ``1,200 messages``."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def duration(milliseconds: int) -> str:
-    """Give a span of time in its two largest units."""
+    """Return a span of time in its two largest units."""
     if milliseconds < 1000:
         return f"{max(0, milliseconds)} ms"
     left = milliseconds // 1000

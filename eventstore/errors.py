@@ -92,6 +92,10 @@ class NatsUnavailable(EventStoreError):
     exit_code = 69
 
 
+class LogUnavailable(NatsUnavailable):
+    """JetStream does not answer, or answers with an error."""
+
+
 class NatsTooOld(NatsUnavailable):
     """The NATS server, or the nats-server program, is older than what keeps the promise."""
 
@@ -144,7 +148,7 @@ class EventTooLarge(EventStoreError):
 
 
 class RecordTooLarge(EventStoreError):
-    """JetStream takes a record no more, as it takes less than it did: it is not stored.
+    """JetStream no longer accepts a record, because a limit was lowered: it is not stored.
 
     ``size`` is that of the record with its headers, in bytes.
     """

@@ -1,9 +1,10 @@
-"""Whose the data directory is, and who else may read or write it.
+"""The owner and the modes of the data directory.
 
 What lies there lets its reader in everywhere: passwords, keys, all messages. So the directory and
-foldmq's own files in it belong to the user who runs the broker (or to root) and are closed to
+foldmq's own files in it belong to the user that runs the broker (or to root) and are closed to
 others. Modes that are too wide are narrowed; what another user put there, or a symbolic link in
-the place of a file, is refused: foldmq would write, as its own user, where somebody else says.
+the place of a file, is rejected: foldmq would write, with its own rights, to a place of another
+user's choice.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ def check(directory: Path) -> None:
 
 
 def close(directory: Path) -> list[str]:
-    """Take from others what they may not have; return a line for each thing that was mended.
+    """Remove access for other users; return a line for each mode that was changed.
 
     Raises DataDirError when that cannot be.
     """

@@ -1,4 +1,4 @@
-"""Paths as people write them."""
+"""Paths with a home directory written as ``~``."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ from protocol.errors import FoldmqError
 
 
 class NoHome(FoldmqError):  # noqa: N818 - named for the condition, as in eventstore.errors
-    """A path begins with the home directory of somebody who has none here."""
+    """A path begins with the home directory of an unknown user."""
 
     exit_code = 2
 

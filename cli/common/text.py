@@ -14,7 +14,7 @@ from eventstore.display import (
     payload_text,
     size,
 )
-from eventstore.format import several, stamp
+from eventstore.format import packet_ids_text, positions_text, several, stamp
 
 __all__ = [
     "NAME_LIMIT",
@@ -26,10 +26,10 @@ __all__ = [
     "iso",
     "json_line",
     "name",
-    "numbers",
+    "packet_ids_text",
     "payload_field",
     "payload_text",
-    "positions",
+    "positions_text",
     "several",
     "size",
     "stamp",

@@ -17,7 +17,7 @@ _UPDATE_SECONDS = 0.2
 
 
 def run(source: Path, target: Path) -> None:
-    """Save the log in ``source`` into ``target``, say what was kept; see eventstore.log.damaged_log."""
+    """Save the log in ``source`` into ``target`` and print what was kept."""
     progress = ProgressLine(sys.stderr)
     try:
         saved = asyncio.run(salvage(source, target, progress, SalvageNeeds))

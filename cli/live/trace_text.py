@@ -169,7 +169,7 @@ def _suback_words(packet: Mapping[str, Any]) -> str:
 
 def _acks_words(packet: Mapping[str, Any]) -> str:
     noun = "packet" if packet["count"] == 1 else "packets"
-    return f"{noun} {text.numbers(packet['packet_ids'])}"
+    return f"{noun} {text.packet_ids_text(packet['packet_ids'])}"
 
 
 _PACKETS: dict[str, Callable[[Mapping[str, Any]], str]] = {

@@ -1,7 +1,7 @@
 """The events of the log: what happened, in the words of MQTT.
 
-An event is a slotted dataclass; the hot path builds it without validation. Whoever reads a log
-parses with :func:`parse_event`, which validates (pydantic) and upcasts older versions first, so
+An event is a slotted dataclass; the hot path builds it without validation. Readers of a log
+parse with :func:`parse_event`, which validates (pydantic) and upcasts older versions first, so
 that the rest of the code only ever sees today's types. The log itself is never rewritten.
 
 Events that happen together to one session share one event: columns with a value for each
@@ -49,7 +49,7 @@ class UnknownEvent(UnreadableEvent):
 
 @dataclass(slots=True)
 class BrokerStarted:
-    """A broker process took over this log. What was connected before is so no longer."""
+    """A broker process took over this log. Earlier connections have ended."""
 
     software: str
     """Version of foldmq that writes from here on."""
@@ -428,16 +428,16 @@ class LogCut:
 
 @dataclass(slots=True)
 class LogArchived:
-    """An archive has the log up to a record: so the broker was told. The newest one counts."""
+    """An archive reported that it has the log up to a record. The newest one counts."""
 
     through: int
     """Stream sequence of the last record that the archive has, with all before it."""
     link: str
     """Link of that record, in hexadecimal."""
     by: str
-    """Who told, as they named themselves: they had the credentials of the NATS account."""
+    """Name given by the reporter, which had the credentials of the NATS account."""
     where: str
-    """Where the archive is, as they said."""
+    """Location of the archive, as reported."""
     e: Literal["LogArchived"] = "LogArchived"
     v: Literal[1] = 1
 
@@ -454,7 +454,7 @@ class Bridged:
 
 @dataclass(slots=True)
 class RetainedCleared:
-    """Retained messages were removed by an operator; nobody is told of it."""
+    """Retained messages were removed by an operator; subscribers are not notified."""
 
     topics: list[str]
     """The topics that have no retained message from here on."""
@@ -469,7 +469,7 @@ class OperatorActed:
     action: str
     """kick, restart, remove_session or clear_retained."""
     by: str
-    """Who asked, as they named themselves: they had the credentials of the NATS account."""
+    """Name given by the operator, who had the credentials of the NATS account."""
     target: str
     """Client identifier, or name of the actor; for retained messages how many."""
     session: str | None = None

@@ -1,9 +1,9 @@
 """The events that a log of messages consists of, read without pydantic.
 
-Nearly all events of a log are of a few types and exactly as today's foldmq writes them. What is
-so, to the types of all values, is told by a few comparisons and built at once, in a third of the
-time. Anything else is left to ``parse_event``, which says what an event must be: where
-:func:`parse_frequent` gives an event, ``parse_event`` gives an equal one.
+Nearly all events of a log are of a few types and exactly as today's foldmq writes them. A few
+comparisons of the types of all values find these, and they are built in a third of the time.
+Anything else is left to ``parse_event``, which defines what an event must be: where
+:func:`parse_frequent` returns an event, ``parse_event`` returns an equal one.
 
 The lists of an event are those of the JSON object, not copies.
 """

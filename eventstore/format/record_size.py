@@ -4,9 +4,9 @@ JetStream bounds a message in three places: the server (``max_payload``, headers
 stream (``max_msg_size``, the same), and the file store, which takes 32 MiB with all that it writes
 around a message. The smallest of them bounds a record, and so an event with its payloads.
 
-Every event that holds no payload fits into :data:`LEAST_RECORD` bytes, however long the names in it are:
-what could grow beyond that is spread over several events. An event with the payload of one message
-fits if :data:`NAMES` bytes are left beside the payload.
+Every event that holds no payload fits into :data:`LEAST_RECORD` bytes, however long the names in
+it are: what could grow beyond that is spread over several events. An event with the payload of
+one message fits if :data:`NAMES` bytes are left beside the payload.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ A changed byte breaks the checksum; a lost, repeated or reordered record breaks 
 A *turn* of the event loop is atomic. It nearly always fits into one record; one that does not
 is spread over several: ``part`` counts them from 0 and ``last`` marks the last one. A reader
 holds the parts back until the last one is there; parts that are followed by a ``part`` 0 belong
-to a turn that never finished, of which no client was told anything: they are void.
+to a turn that never finished and of which nothing was acknowledged: they are void.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Saves what is intact of a damaged log into a new data directory.
+"""Copies the intact part of a damaged log into a new data directory.
 
 The damaged store is never worked on: a NATS server that starts may cut off what it cannot read.
 It is copied, a server recovers the copy, the records are read in order up to the first one that
@@ -21,7 +21,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
 import nats.errors
-import orjson
 
 from eventstore.datadir import DataDir, take_lock
 from eventstore.errors import (
@@ -58,8 +57,9 @@ from eventstore.nats import (
     connect,
     disconnect,
     ensure_stream,
+    publish_expecting,
+    purge,
     read_bounds,
-    request_stream,
 )
 from eventstore.server import EmbeddedServer
 
@@ -81,7 +81,7 @@ _WRITE_TIMEOUT: Final = 30.0
 
 @dataclass(frozen=True, slots=True)
 class SalvageResult:
-    """What was saved."""
+    """What was salvaged."""
 
     node: str
     records: int
@@ -235,9 +235,7 @@ async def _save(
         known = max(last, good.noted[0])
         problem = None
         if begin > 1:  # an empty stream is purged up to where it is to begin
-            await request_stream(
-                new, stream, f"STREAM.PURGE.{stream}", {"seq": begin}, _WRITE_TIMEOUT
-            )
+            await purge(new, stream, begin)
         try:
             async for sequence, data in read_stored(old, stream, begin, last):
                 good.take(sequence, data)
@@ -264,7 +262,7 @@ async def _save(
 
 
 class _IntactRecords:
-    """Takes records as long as they are right."""
+    """Checks records in order and accepts them until the first one that is not intact."""
 
     def __init__(
         self,
@@ -340,7 +338,7 @@ async def _finish(
     """Make a log that was cut one that a broker can go on with.
 
     ``behind`` yields what is stored behind the records that are right. Returns the sessions that
-    were begun anew. Raises CorruptLog when no state can be told from what is there.
+    were begun anew. Raises CorruptLog when the state cannot be derived from what is left.
     """
     if not good.whole:
         raise CorruptLog(
@@ -412,13 +410,11 @@ async def _opened(datadir: DataDir, sync: Sync) -> AsyncIterator[Client]:
 
 
 async def _append(client: Client, subject: str, sequence: int, data: bytes) -> None:
-    headers = {"Nats-Expected-Last-Sequence": str(sequence - 1)}
     try:
-        reply = await client.request(subject, data, timeout=_WRITE_TIMEOUT, headers=headers)
+        answer = await publish_expecting(client, subject, data, sequence - 1, _WRITE_TIMEOUT)
     except (TimeoutError, nats.errors.Error) as error:
         what = f"{error or 'time-out'}"
         raise NatsUnavailable(f"record {sequence} cannot be written: {what}") from None
-    answer = orjson.loads(reply.data)
     if "error" in answer or answer["seq"] != sequence:
         raise NatsUnavailable(f"record {sequence} cannot be written: {answer}")
 

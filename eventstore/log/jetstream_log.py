@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import nats.errors
 import orjson
@@ -24,7 +24,7 @@ from eventstore.errors import (
     CorruptLog,
     EventStoreError,
     Fenced,
-    LostLog,
+    LogUnavailable,
     NatsUnavailable,
     RecordTooLarge,
 )
@@ -39,9 +39,24 @@ from eventstore.format import (
     link_of,
     previous_of,
 )
+from eventstore.nats import (
+    END_OF_BATCH,
+    NOT_FOUND,
+    NOT_STORED,
+    OVER_STREAM_LIMIT,
+    REQUEST_SECONDS,
+    direct_get_subject,
+    get_message,
+    purge,
+    read_bounds,
+    read_info,
+    request_stream,
+    sending,
+    status_of,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterable
 
     from nats.aio.client import Client
     from nats.aio.msg import Msg
@@ -59,21 +74,13 @@ _WATCH_EVERY = 0.5
 _RETRY_FIRST, _RETRY_MOST = 0.05, 1.0
 _BATCH_MESSAGES = 512
 _BATCH_BYTES = 16 * 1024 * 1024
-_READ_TIMEOUT = 10.0
 _ALIGN_TIMEOUT = 2.0
 """Seconds for which the first look at the stream after a disturbance may take; later ones more."""
 _INSPECT_EVERY = 10.0
 """Seconds between looks whether the stream still holds what was stored in it."""
-_NO_STREAM, _NO_MESSAGE = 10059, 10037
-"""JetStream's error codes."""
-_OVER_STREAM, _NOT_STORED = 10054, 10077
-"""The codes of a message that is too large: for the stream, and for the file store, which has one
-code for all its reasons."""
 _TOO_LARGE = "too large"
 _OVER_SERVER = "maximum payload violation"
 """With this a server closes a connection on which more than its max_payload came."""
-_END_OF_BATCH, _NOT_FOUND = "204", "404"
-"""The states with which JetStream ends a batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,33 +93,16 @@ class LogTail:
     """Its link."""
 
 
-class LogUnavailable(NatsUnavailable):
-    """JetStream does not answer, or answers with an error."""
-
-
-@contextlib.contextmanager
-def sending(stream: str) -> Iterator[None]:
-    """Raise LogUnavailable when the connection does not take what is to be sent."""
-    try:
-        yield
-    except nats.errors.Error as error:
-        raise LogUnavailable(f"stream {stream} cannot be asked: {error}") from None
-
-
-def _direct(stream: str) -> str:
-    return f"$JS.API.DIRECT.GET.{stream}"
-
-
 async def read_tail(
     nc: Client,
     stream: str,
     subject: str,
-    timeout: float = _READ_TIMEOUT,  # noqa: ASYNC109 - of each of two requests
+    timeout: float | None = None,  # noqa: ASYNC109 - of each of two requests
 ) -> LogTail:
     """Return where the log ends, as the stream's leader sees it.
 
-    Raises LogUnavailable when JetStream does not answer in ``timeout`` seconds, LostLog when
-    there is no such stream, CorruptLog when it is empty but was not, or the last record is bad.
+    Raises LogUnavailable when JetStream does not answer in ``timeout`` seconds (None: 10), LostLog
+    when there is no such stream, CorruptLog when it was emptied or the last record is bad.
     """
     body = {"last_by_subj": subject}
     answer = await request_stream(nc, stream, f"STREAM.MSG.GET.{stream}", body, timeout)
@@ -124,64 +114,8 @@ async def read_tail(
             return LogTail(0, GENESIS)
         if first > sequence:
             raise CorruptLog(1, f"is gone with all others: stream {stream} was emptied")
-    data = (await _get(nc, stream, sequence, timeout)).data
+    data = (await get_message(nc, stream, sequence, timeout)).data
     return LogTail(sequence, decode_record(sequence, data).link)
-
-
-async def read_bounds(
-    nc: Client,
-    stream: str,
-    timeout: float = _READ_TIMEOUT,  # noqa: ASYNC109 - of one request
-) -> tuple[int, int]:
-    """Return the sequences of the first and last record as the stream's leader has them.
-
-    A stream that was emptied begins behind its last sequence. Raises as :func:`read_tail`.
-    """
-    state = (await read_info(nc, stream, timeout))["state"]
-    return state["first_seq"], state["last_seq"]
-
-
-async def read_info(
-    nc: Client,
-    stream: str,
-    timeout: float = _READ_TIMEOUT,  # noqa: ASYNC109 - of one request
-) -> dict[str, Any]:
-    """Return the configuration and the state of a stream. Raises as :func:`read_tail`."""
-    return await request_stream(nc, stream, f"STREAM.INFO.{stream}", None, timeout)
-
-
-async def request_stream(
-    nc: Client, stream: str, method: str, body: dict[str, Any] | None, seconds: float
-) -> dict[str, Any]:
-    """Return JetStream's answer; an error in it says that there is no such message.
-
-    Raises LostLog when there is no such stream, LogUnavailable for any other error.
-    """
-    data = b"" if body is None else orjson.dumps(body)
-    try:
-        reply = await nc.request(f"$JS.API.{method}", data, timeout=seconds)
-    except (TimeoutError, nats.errors.Error) as error:
-        raise LogUnavailable(f"stream {stream} does not answer: {error or 'time-out'}") from None
-    answer: dict[str, Any] = orjson.loads(reply.data)
-    failure = answer.get("error")
-    if failure is not None and failure.get("err_code") == _NO_STREAM:
-        raise LostLog(stream, stored=False)
-    if failure is not None and failure.get("err_code") != _NO_MESSAGE:
-        raise LogUnavailable(f"stream {stream}: {failure.get('description')}")
-    return answer
-
-
-async def _get(nc: Client, stream: str, sequence: int, seconds: float = _READ_TIMEOUT) -> Msg:
-    try:
-        reply = await nc.request(_direct(stream), orjson.dumps({"seq": sequence}), timeout=seconds)
-    except (TimeoutError, nats.errors.Error) as error:
-        raise LogUnavailable(f"stream {stream} does not answer: {error or 'time-out'}") from None
-    status = (reply.headers or {}).get("Status")
-    if status == _NOT_FOUND:
-        raise CorruptLog(sequence, f"is not in stream {stream} or cannot be read there")
-    if status is not None:
-        raise LogUnavailable(f"stream {stream} answers {status}")
-    return reply
 
 
 class _BatchReader:
@@ -201,7 +135,7 @@ class _BatchReader:
         while not self._messages:
             self._arrived.clear()
             try:
-                await asyncio.wait_for(self._arrived.wait(), _READ_TIMEOUT)
+                await asyncio.wait_for(self._arrived.wait(), REQUEST_SECONDS)
             except TimeoutError:
                 raise LogUnavailable(f"stream {self._stream} does not answer") from None
         return self._messages.popleft()
@@ -226,24 +160,20 @@ class _BatchReader:
                     }
                 )
                 with sending(self._stream):
-                    await self._nc.publish(_direct(self._stream), body, reply=inbox)
+                    await self._nc.publish(direct_get_subject(self._stream), body, reply=inbox)
                 before = position
-                while (status := _status(message := await self._next())) is None:
+                while (status := status_of(message := await self._next())) is None:
                     position = int((message.headers or {})["Nats-Sequence"]) + 1
                     if position - 1 > last:
                         return
                     yield position - 1, message.data
-                if status not in (_END_OF_BATCH, _NOT_FOUND):
+                if status not in (END_OF_BATCH, NOT_FOUND):
                     raise LogUnavailable(f"stream {self._stream} answers {status}")
                 if position == before:
                     return
         finally:
             with contextlib.suppress(nats.errors.Error):
                 await subscription.unsubscribe()
-
-
-def _status(message: Msg) -> str | None:
-    return (message.headers or {}).get("Status")
 
 
 def read_stored(nc: Client, stream: str, first: int, last: int) -> AsyncIterator[tuple[int, bytes]]:
@@ -284,7 +214,7 @@ async def read_some(nc: Client, stream: str, sequences: Iterable[int]) -> list[R
     wanted = set(sequences)
     for first, last in _ranges(wanted):
         if first == last:
-            records[first] = decode_record(first, (await _get(nc, stream, first)).data)
+            records[first] = decode_record(first, (await get_message(nc, stream, first)).data)
         else:
             async for record in read_records(nc, stream, first, last):
                 records[record.sequence] = record
@@ -294,13 +224,13 @@ async def read_some(nc: Client, stream: str, sequences: Iterable[int]) -> list[R
 
 
 class StoreRecovery(Protocol):
-    """What knows why the server does not store, and perhaps helps."""
+    """Finds out why the server does not store, and repairs what can be repaired."""
 
     def problem(self) -> str | None:
         """Return why nothing can be stored at present, None when nothing is known."""
 
     async def restart(self) -> None:
-        """Do what can be done; raise NatsUnavailable when there is only waiting."""
+        """Restart the server if that helps; raise NatsUnavailable when only waiting helps."""
 
     async def sync(self) -> None:
         """Make what the stream holds durable; raise an EventStoreError when that fails."""
@@ -369,10 +299,10 @@ class LogWriter:
         return largest_record(self._nc.max_payload, self._subject, self._stream_most, self._refused)
 
     def _look_at_bounds(self, journal: Journal) -> None:
-        """Have no record built that is larger than what NATS takes now.
+        """Limit new records to the size that NATS accepts now.
 
-        Below the least that the log needs there is nothing to go by: what is too large is told
-        when it is to be stored.
+        The limit never falls below the least that the log needs: a record that is too large then
+        fails when it is stored.
         """
         largest = max(self._largest(), self._least)
         if largest - RECORD_OVERHEAD != journal.max_event:
@@ -406,7 +336,7 @@ class LogWriter:
                 self.recover("NATS takes nothing")
 
     def recover(self, reason: str) -> None:
-        """Take note that something went wrong (also: that the connection was lost)."""
+        """Start recovery after a failed append or a lost connection."""
         if self.outage is None:
             self.outage = reason
             self.outage_since = self._clock.monotonic()
@@ -415,7 +345,7 @@ class LogWriter:
             self._recovering.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """Give the log up when a part of the writer failed: nobody else would notice."""
+        """Fail the log when a task of the writer failed: nothing else would notice."""
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("log writer failed", part=task.get_name(), exc_info=error)
             self._on_fatal(EventStoreError(f"the {task.get_name()} failed: {error}"))
@@ -446,13 +376,13 @@ class LogWriter:
                 return
             what, code = error.get("description", ""), error.get("err_code")
             failure = f"JetStream: {what} ({code})"
-            if code == _OVER_STREAM or (code == _NOT_STORED and _TOO_LARGE in what):
+            if code == OVER_STREAM_LIMIT or (code == NOT_STORED and _TOO_LARGE in what):
                 self._too_large(int(sequence), what)
         if int(attempt) == self._attempt:
             self.recover(failure)
 
     def _too_large(self, sequence: int, what: str) -> None:
-        """Give up when a record that is to be stored will never be."""
+        """Fail when a pending record can never be stored."""
         for record in self._journal.pending if self._journal is not None else ():
             if record.sequence == sequence:
                 self._fail(RecordTooLarge(self._stream, len(record.data), what))
@@ -469,7 +399,7 @@ class LogWriter:
         return self._clock.monotonic() - self.outage_since
 
     async def _watch(self) -> None:
-        """Look for appends that were never answered, and for what would make them so."""
+        """Watch for appends without an answer, and for what would cause them."""
         inspected = self._clock.monotonic()
         while not self._lost:
             await asyncio.sleep(_WATCH_EVERY)
@@ -503,7 +433,7 @@ class LogWriter:
         return RecordTooLarge(self._stream, size, f"NATS closed the connection: {_OVER_SERVER}")
 
     async def _inspect(self, journal: Journal) -> None:
-        """Look whether somebody took records from the stream: appends would go on all the same."""
+        """Check that no records were removed from the stream: appends would not notice."""
         durable = journal.durable
         try:
             info = await read_info(self._nc, self._stream, _ALIGN_TIMEOUT)
@@ -525,13 +455,13 @@ class LogWriter:
         return f"is gone from stream {self._stream}, which ends before; it had been stored"
 
     def _fail(self, error: EventStoreError) -> None:
-        """Give up: nothing is sent any more, and so nothing more is acknowledged."""
+        """Stop for good: nothing more is sent, and so nothing more is acknowledged."""
         if not self._lost:
             self._lost = True
             self._on_fatal(error)
 
     async def _recover(self) -> None:
-        """Bring the stream and the journal's pending records in line; try until it works."""
+        """Reconcile the stream with the journal's pending records; retry until it works."""
         self._tell()
         delay = _RETRY_FIRST
         patience = _ALIGN_TIMEOUT
@@ -544,7 +474,7 @@ class LogWriter:
                 self._note(str(error))
                 await asyncio.sleep(delay)
                 delay = min(delay * 2, _RETRY_MOST)
-                patience = min(patience * 2, _READ_TIMEOUT)
+                patience = min(patience * 2, REQUEST_SECONDS)
                 continue
             except EventStoreError as error:
                 self._fail(error)
@@ -638,10 +568,7 @@ class EventLog:
 
     async def size(self) -> int:
         """Return the bytes that the log takes in the stream."""
-        answer = await request_stream(
-            self._nc, self._stream, f"STREAM.INFO.{self._stream}", None, _READ_TIMEOUT
-        )
-        return int(answer["state"]["bytes"])
+        return int((await read_info(self._nc, self._stream))["state"]["bytes"])
 
     async def cut(self, first: int) -> None:
         """Remove the records before a sequence, which is on record (``LogCut``) already.
@@ -650,9 +577,7 @@ class EventLog:
         """
         if self._writer is not None:
             self._writer.first = max(self._writer.first, first)
-        await request_stream(
-            self._nc, self._stream, f"STREAM.PURGE.{self._stream}", {"seq": first}, _READ_TIMEOUT
-        )
+        await purge(self._nc, self._stream, first)
         self.first = max(self.first, first)
 
     def read(self, first: int, last: int) -> AsyncIterator[Record]:
@@ -679,6 +604,6 @@ class EventLog:
         return self._writer
 
     def connection_lost(self) -> None:
-        """Take note that the connection to NATS was lost: what was on its way may be too."""
+        """Record that the connection to NATS was lost: what was on its way may be too."""
         if self._writer is not None:
             self._writer.recover("connection to NATS lost")

@@ -4,9 +4,9 @@ All events decided in one turn of the event loop go into one record. While a bou
 records is on its way to JetStream, the next turns' events gather in the open record: the busier
 the broker, the larger its records, and the fewer syncs an event costs.
 
-What depends on events is handed over with :meth:`Journal.send_when_durable` as an *effect*: bytes for a sink
-(a connection). The gate releases a turn's effects when the last record of that turn is on disk,
-in the order in which they were handed over. Nothing else ever acknowledges anything.
+What depends on events is handed over with :meth:`Journal.send_when_durable` as an *effect*: bytes
+for a sink (a connection). The gate releases a turn's effects when the last record of that turn is
+on disk, in the order in which they were handed over. Nothing else ever acknowledges anything.
 
 A sink that waits for such an effect (its CONNACK, its SUBACK) can be held: what would pass the
 gate freely (QoS 0) is then put behind that effect, see :meth:`Journal.send_unlogged`.
@@ -68,7 +68,7 @@ ENTRY_BYTES = 48
 
 
 class OutputSink(Protocol):
-    """Where effects go."""
+    """A receiver of effects: a connection."""
 
     waits_for: GatedOutput | None
     """The effects that this sink waits for, see :meth:`Journal.send_unlogged`."""
@@ -76,7 +76,7 @@ class OutputSink(Protocol):
     """Bytes that wait at the gate for this sink; the journal keeps the count."""
 
     def write(self, data: bytes) -> None:
-        """Take bytes whose events are on disk."""
+        """Write bytes whose events are on disk."""
 
 
 class JournalObserver(Protocol):
@@ -273,7 +273,7 @@ class Journal:
 
     @property
     def congested(self) -> bool:
-        """True when more bytes wait for the disk, or are in the log, than should: read no more."""
+        """True when too many bytes wait for the disk or are in the log: input should pause."""
         if self.lagging or self.full:
             self._was_congested = True
             return True
@@ -351,7 +351,7 @@ class Journal:
         return at
 
     def has_room(self, size: int, *texts: str) -> bool:
-        """Return whether a message with so many bytes, and with these texts, fits into a record."""
+        """Return whether a message of ``size`` bytes with these texts fits into a record."""
         need = size + _EVENT_BYTES + ENTRY_BYTES
         if need + ESCAPED * sum(map(len, texts)) <= self.max_event:
             return True
@@ -366,7 +366,7 @@ class Journal:
         return self._clock.time_ms() - self.time_ms > _STALE_MS
 
     def send_when_durable(self, sink: OutputSink, data: bytes) -> None:
-        """Let a sink have bytes when all that was appended in this turn is on disk."""
+        """Send bytes to a sink once everything appended in this turn is on disk."""
         if self.observer is not None:
             self.observer.gated(sink, data)
         self._count(sink, len(data))
@@ -377,12 +377,12 @@ class Journal:
             chunks.append(data)
 
     def order_behind(self, sink: OutputSink) -> None:
-        """Put what the sink is given from now on behind this turn's effects for it."""
+        """Order what the sink is sent from now on behind this turn's effects for it."""
         sink.waits_for = self._turn
         self._turn.setdefault(sink, [])
 
     def send_unlogged(self, sink: OutputSink, data: bytes) -> None:
-        """Give a sink bytes that depend on no event: at once, unless it is held."""
+        """Send a sink bytes that depend on no event: at once, unless it waits for effects."""
         if self.observer is not None:
             self.observer.gated(sink, data)
         if sink.waits_for is None:
@@ -424,7 +424,7 @@ class Journal:
         self._close_record()
 
     def committed(self, sequence: int) -> None:
-        """Take note that all records up to this stream sequence are on disk: open the gate."""
+        """Mark all records up to this stream sequence as durable and release their effects."""
         inflight = self._inflight
         newest = None
         for record in inflight:
@@ -453,14 +453,14 @@ class Journal:
             self._store.send(record)
 
     def _release(self, effects: GatedOutput) -> None:
-        """Let effects leave, behind those that are leaving."""
+        """Release effects, behind those that are being released."""
         self._releasing.append(effects)
         if len(self._releasing) == 1:
             self._left = iter(effects.items())
             self._release_some()
 
     def _release_some(self) -> None:
-        """Let effects leave for some sinks; the rest follows when the event loop was round."""
+        """Release effects for some sinks; the rest follows in the next turn of the event loop."""
         room, releasing = self.released_at_once, self._releasing
         while releasing:
             effects = releasing[0]
@@ -491,7 +491,7 @@ class Journal:
         """Close and send the open record, if that is due and another one may be on its way.
 
         Events that nothing waits for (a client's PUBACK: the message is done) are not worth a
-        sync of their own. They go with the next record that somebody waits for; should a crash
+        sync of their own. They go with the next record that an effect waits for; should a crash
         come first, the message is delivered again, which it may be.
         """
         self._pump()

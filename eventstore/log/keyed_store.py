@@ -1,7 +1,7 @@
 """One message for each key: the compacted stream in which projections are kept.
 
-It can be rebuilt from the log at any time. So it is written without waiting for the disk, and
-whoever reads it looks whether it is whole.
+It can be rebuilt from the log at any time. So it is written without waiting for the disk, and a
+reader must check that it is complete.
 """
 
 from __future__ import annotations
@@ -15,7 +15,15 @@ import nats.errors
 import orjson
 
 from eventstore.errors import EventStoreError, LogUnavailable, LostLog
-from eventstore.nats import read_bounds, request_stream, sending
+from eventstore.nats import (
+    API,
+    REQUEST_SECONDS,
+    publish_expecting,
+    purge,
+    read_bounds,
+    request_stream,
+    sending,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -23,12 +31,11 @@ if TYPE_CHECKING:
     from nats.aio.client import Client
     from nats.aio.msg import Msg
 
-_SECONDS = 10.0
 _BATCH = 1000
 _BATCH_BYTES = 8 * 1024 * 1024
-"""Bytes asked for in one go: a server cuts off who lets too many wait."""
+"""Bytes requested at a time: a server disconnects clients that leave too many unread."""
 _INACTIVE_NS = 30_000_000_000
-"""After so long without a request JetStream forgets the consumer of a reader that is gone."""
+"""Time without a request after which JetStream removes the consumer of a reader that ended."""
 _GONE_FOR = "24h"
 """How long JetStream keeps the message that says that a key is gone."""
 _WITH_TTL, _WITH_ASYNC = (2, 11), (2, 12)
@@ -72,15 +79,13 @@ class KeyedStore:
         if known >= _WITH_ASYNC and self._replicas == 1:
             config["persist_mode"] = "async"
         try:
-            await read_bounds(self._nc, self._stream, _SECONDS)
+            await read_bounds(self._nc, self._stream)
         except LostLog:
-            await request_stream(
-                self._nc, self._stream, f"STREAM.CREATE.{self._stream}", config, _SECONDS
-            )
+            await request_stream(self._nc, self._stream, f"STREAM.CREATE.{self._stream}", config)
 
     async def last(self) -> int:
         """Return the sequence of the last message that was stored."""
-        return (await read_bounds(self._nc, self._stream, _SECONDS))[1]
+        return (await read_bounds(self._nc, self._stream))[1]
 
     async def read(self) -> AsyncIterator[bytes]:
         """Yield all messages, in the order in which they were stored; none without a stream."""
@@ -97,9 +102,7 @@ class KeyedStore:
         body = {"stream_name": self._stream, "config": config}
         method = f"CONSUMER.CREATE.{self._stream}.{name}"
         try:
-            left = (await request_stream(self._nc, self._stream, method, body, _SECONDS))[
-                "num_pending"
-            ]
+            left = (await request_stream(self._nc, self._stream, method, body))["num_pending"]
         except LostLog:
             return
         arrived: asyncio.Queue[Msg] = asyncio.Queue()
@@ -115,7 +118,7 @@ class KeyedStore:
                 reply = f"{inbox}.{left}"
                 with sending(self._stream):
                     await self._nc.publish(
-                        f"$JS.API.CONSUMER.MSG.NEXT.{self._stream}.{name}",
+                        f"{API}CONSUMER.MSG.NEXT.{self._stream}.{name}",
                         orjson.dumps({"batch": batch, "max_bytes": most, "no_wait": True}),
                         reply=reply,
                     )
@@ -132,7 +135,7 @@ class KeyedStore:
             with contextlib.suppress(nats.errors.Error, EventStoreError):
                 await subscription.unsubscribe()
                 method = f"CONSUMER.DELETE.{self._stream}.{name}"
-                await request_stream(self._nc, self._stream, method, None, _SECONDS)
+                await request_stream(self._nc, self._stream, method, None)
 
     async def put(self, key: str, data: bytes, *, gone: bool = False) -> None:
         """Send a message; :meth:`confirm` tells whether it arrived. ``gone``: it may be forgotten.
@@ -147,26 +150,23 @@ class KeyedStore:
 
     async def confirm(self, key: str, data: bytes, last: int) -> bool:
         """Store a message if ``last`` is the sequence of the one before; return whether it was."""
-        headers = {"Nats-Expected-Last-Sequence": str(last)}
         try:
-            reply = await self._nc.request(
-                self._prefix + key, data, timeout=_SECONDS, headers=headers
-            )
+            answer = await publish_expecting(self._nc, self._prefix + key, data, last)
         except (TimeoutError, nats.errors.Error, OSError) as error:
             raise LogUnavailable(
                 f"stream {self._stream} does not answer: {error or 'time-out'}"
             ) from None
-        return "error" not in orjson.loads(reply.data)
+        return "error" not in answer
 
     async def clear(self) -> None:
         """Remove all messages."""
-        await request_stream(self._nc, self._stream, f"STREAM.PURGE.{self._stream}", None, _SECONDS)
+        await purge(self._nc, self._stream)
 
 
 async def _next(arrived: asyncio.Queue[Msg], stream: str) -> Msg:
     if arrived.empty():
         try:
-            return await asyncio.wait_for(arrived.get(), _SECONDS)
+            return await asyncio.wait_for(arrived.get(), REQUEST_SECONDS)
         except TimeoutError:
             raise LogUnavailable(f"stream {stream} does not answer") from None
     return arrived.get_nowait()

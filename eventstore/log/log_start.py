@@ -67,7 +67,7 @@ async def find_cut(
     """Return the newest cut that the log tells of, looking back from its end.
 
     ``read(first, last)`` yields (sequence, bytes) of what is stored. Records that cannot be read
-    are passed over: whoever reads the log finds them.
+    are skipped: reading the log finds them.
     """
     back = _LOOK_BACK
     stop = last

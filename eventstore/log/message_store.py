@@ -1,8 +1,7 @@
 """The published messages that events refer to.
 
-Events name messages by position; who sends them needs topic and payload. What was published
-recently is at hand; what is not is read from the log, record by record, never message by
-message.
+Events refer to messages by position; sending one needs its topic and payload. Recent messages are
+cached; others are read from the log, record by record, never message by message.
 """
 
 from __future__ import annotations
@@ -56,8 +55,8 @@ _BATCH_OVERHEAD = 400
 class MessageStore:
     """Messages by position: a bounded cache over the log.
 
-    ``limit`` bounds the cache in bytes. What was loaded for somebody stays until they had a
-    chance to use it: eviction is by age of the last insertion, and an insertion may exceed the
+    ``limit`` bounds the cache in bytes. A record that was just loaded stays until its
+    reader could use it: eviction is by age of the last insertion, and an insertion may exceed the
     limit by itself.
     """
 
@@ -67,11 +66,11 @@ class MessageStore:
         self._records: OrderedDict[int, list[StoredMessages]] = OrderedDict()
 
     def __len__(self) -> int:
-        """Return the number of records of which messages are at hand."""
+        """Return the number of records with cached messages."""
         return len(self._records)
 
     def add(self, stored: StoredMessages) -> None:
-        """Keep messages at hand, for a time."""
+        """Cache messages."""
         sequence = stored.first >> INDEX_BITS
         held = self._records.get(sequence)
         if held is None:
@@ -91,14 +90,14 @@ class MessageStore:
             self._forget(self._records.popitem(last=False)[1])
 
     def add_record(self, record: Record) -> None:
-        """Keep the messages of a record of the log at hand."""
-        # What is at hand of it may be a part: the rest was published after that was evicted.
+        """Cache the messages of a record of the log."""
+        # What is cached of it may be a part: the rest was published after that was evicted.
         self._forget(self._records.pop(record.sequence, ()))
         for stored in messages_of(record):
             self.add(stored)
 
     def get(self, ref: Position) -> Message | None:
-        """Return a message, or None when it is not at hand: it is in the log."""
+        """Return a message, or None when it is not cached: then it is in the log."""
         held = self._records.get(ref >> INDEX_BITS)
         if not held:
             return None

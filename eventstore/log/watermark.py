@@ -1,9 +1,9 @@
 """How far the log was known to reach, kept outside the log.
 
 A server that finds a damaged block after a crash may cut its file there and say nothing: the
-chain of what is left is whole. Only somebody who remembers that there was more can tell. The
-mark is written, in place, before anybody is told that the record is on disk, and not synced. So it
-is exact when programs are killed; after a power cut it may be old, but never ahead of the log.
+chain of what is left is whole. Only a note kept elsewhere can show that there was more.
+The mark is written, in place and without a sync, before any record is acknowledged. So it is exact
+when programs are killed; after a power failure it may be old, but it is never ahead of the log.
 """
 
 from __future__ import annotations

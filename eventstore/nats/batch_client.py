@@ -1,8 +1,8 @@
 """A connection to NATS for messages by the batch.
 
 nats-py, which keeps the log's connection, makes a coroutine of each message that is published
-and several objects and a task's wake-up of each that arrives. A BatchClient leaves to it what is rare
-(dialing, access, TLS, the cluster's servers, pings, dialing again) and takes messages past it:
+and several objects and a task's wake-up of each that arrives. A BatchClient leaves to it what is
+rare (dialing, access, TLS, the cluster's servers, pings, reconnecting) and moves messages past it:
 what is published is written as it was rendered, what arrives comes by the batch, as slices.
 
 All of it belongs to one event loop; nothing blocks, and nothing is called from elsewhere. What
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from eventstore.nats.connection import ConnectionOptions, Notice
 
-__all__ = ["Arrived", "Link", "render_pub"]
+__all__ = ["BatchClient", "NatsMessage", "encode_pub"]
 
 _REPLAYED: Final = 10_000
 _PROBLEMS: Final = 100
@@ -189,16 +189,16 @@ class BatchClient:
         Never, if the connection is lost before, or is not there now.
         """
         if self.connected and self._wire is not None:
-            self._confirm_leaving()  # whoever fences an unsubscribe gets nothing afterwards
+            self._confirm_leaving()  # after a fence nothing of an ended subscription arrives
             self._wire.ping(done)
 
     def pause_reading(self) -> None:
-        """Let what arrives wait in the server, not for long: it gives up clients that are slow."""
+        """Pause reading, briefly: the server disconnects clients that are slow."""
         if self._wire is not None:
             self._wire.pause_reading()
 
     def resume_reading(self) -> None:
-        """Take what arrives again."""
+        """Resume reading."""
         if self._wire is not None:
             self._wire.resume_reading()
 
@@ -222,7 +222,7 @@ class BatchClient:
             self._on_messages(messages)
 
     def problem(self, text: str) -> None:
-        """Tell of what the server does not like, once; of subscriptions that it refuses, always."""
+        """Report an error of the server once, and each subscription that it refuses."""
         line = f"NATS at {self._where}: {escaped(text, _PROBLEM_LENGTH)}"
         if line not in self._problems and len(self._problems) < _PROBLEMS:
             self._problems.add(line)

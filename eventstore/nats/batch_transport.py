@@ -1,11 +1,11 @@
-"""What lies between nats-py and its socket on a Link: messages go past nats-py, not through it.
+"""The transport of a BatchClient, between nats-py and its socket: messages bypass nats-py.
 
 nats-py dials, speaks INFO and CONNECT, asks for TLS, sends its pings and dials again; it takes
 any ``nats.aio.transport.Transport`` for that. This one shows it only those lines. From its first
 ``read`` on, messages are cut out of what arrives and passed on by the batch.
 
-A PONG answers the oldest PING, whoever sent it: all go through one queue here, so it is known
-which are nats-py's own.
+A PONG answers the oldest PING, ours or nats-py's: all go through one queue here, which tells them
+apart.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ _FAREWELL_SECONDS: Final = 1.0
 
 
 class BatchReceiver(Protocol):
-    """Who uses the connections; all calls come from the event loop."""
+    """What receives from the connections; all calls come from the event loop."""
 
     def arrived(self, messages: list[NatsMessage]) -> None:
-        """Take messages."""
+        """Handle messages."""
 
     def problem(self, text: str) -> None:
-        """Learn what the server says in a line ``-ERR``, or what is wrong with what it sends."""
+        """Handle a line ``-ERR`` of the server, or an error in what it sends."""
 
     def lost(self, wire: BatchConnection) -> None:
-        """Learn that a connection is of no more use."""
+        """Handle the loss of a connection."""
 
 
 class BatchConnection(asyncio.Protocol):
@@ -105,7 +105,7 @@ class BatchConnection(asyncio.Protocol):
         self._end(ConnectionResetError("the server closed the connection"))
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Tell everybody."""
+        """End the connection."""
         self.gone.set()
         if not isinstance(error, OSError):  # nats-py dials again only after one
             error = ConnectionResetError(str(error or "the server closed the connection"))
@@ -240,7 +240,7 @@ class BatchConnection(asyncio.Protocol):
 
 
 class BatchTransport(Transport):
-    """All connections of a Link, one after the other, as nats-py sees them."""
+    """All connections of a BatchClient, one after the other, as nats-py sees them."""
 
     def __init__(self, owner: BatchReceiver) -> None:
         self._owner = owner
@@ -295,7 +295,7 @@ class BatchTransport(Transport):
         """Do nothing: nats-py's few lines need not be held back."""
 
     async def wait_closed(self) -> None:
-        """Wait until the socket is closed; a server that reads no more is not waited for."""
+        """Wait until the socket is closed, for a server that no longer reads only briefly."""
         if self.wire is None:
             return
         with contextlib.suppress(TimeoutError):
@@ -309,7 +309,7 @@ class BatchTransport(Transport):
             self.wire.close()
 
     def at_eof(self) -> bool:
-        """Say no: ``read`` raises at the end."""
+        """Return False: ``read`` raises at the end."""
         return False
 
     def __bool__(self) -> bool:

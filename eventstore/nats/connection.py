@@ -1,18 +1,13 @@
-"""The connection to a NATS server, embedded or foreign, and the stream that holds the log.
-
-What a client can learn about a server's promise is checked before the first record is written;
-what it cannot learn (when a foreign server syncs its files) is said in ``StreamState.promise``.
-"""
+"""Connections to a NATS server: dialing, access, TLS, and errors as one line each."""
 
 from __future__ import annotations
 
 import asyncio
 import importlib.util
-import json
 import logging
 import re
 import ssl
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from urllib.parse import urlsplit
@@ -21,25 +16,15 @@ import nats.errors
 
 from eventstore.errors import (
     BadNatsOptions,
-    DiskFull,
-    EventStoreError,
-    LostLog,
     NatsTooOld,
     NatsUnavailable,
-    UnknownLogFormat,
-    WeakDurability,
 )
-from eventstore.format import LEAST_RECORD
 from eventstore.nats.direct_client import DirectClient
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from nats.aio.client import Client
-
-LOG_FORMAT: Final = 1
-"""The version of the log's layout, kept in the stream's metadata."""
-FORMAT_KEY: Final = "foldmq.log"
 
 MINIMUM_VERSION: Final = (2, 10, 23)
 _WHY_MINIMUM: Final = "2.10.20 to 2.10.22 can lose a whole stream when the server is killed"
@@ -49,15 +34,9 @@ PENDING_BYTES: Final = 128 * 1024 * 1024
 
 _PING_SECONDS: Final = 5
 _HEARD_SECONDS: Final = 0.1
-_API_SECONDS: Final = 10.0
 _LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
 _RECONNECT_SECONDS: Final = (0.05, 0.25)
 _MARKERS: Final = (b"BEGIN NATS USER JWT", b"BEGIN USER NKEY SEED")
-_NOT_FOUND: Final = 10059
-_SUBJECT_TAKEN: Final = 10065
-_OUT_OF_RESOURCES: Final = frozenset({10023, 10028, 10047})
-_STORE_FAILED: Final = frozenset({10049, 10077})
-_NO_REPLICAS: Final = 10074
 
 _log = logging.getLogger("foldmq.nats")
 
@@ -66,7 +45,7 @@ Notice: TypeAlias = Callable[[], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionOptions:
-    """Where the NATS server is and who we are there.
+    """The address of a NATS server and our credentials there.
 
     ``credentials`` is a ``.creds`` file (user JWT and seed), ``nkey_seed`` a file with a seed;
     ``tls_ca``, ``tls_cert`` and ``tls_key`` are PEM files.
@@ -95,18 +74,6 @@ class ConnectionOptions:
 
 PRIVATE_PREFIX = "foldmq."
 """What the subjects of foldmq itself begin with, which are not exchanged with MQTT clients."""
-
-
-@dataclass(frozen=True, slots=True)
-class StreamState:
-    """A stream that may hold the log: its bounds, and what its acknowledgements promise."""
-
-    first_seq: int
-    last_seq: int
-    created: bool
-    promise: str
-    max_msg_size: int
-    """Bytes of the largest message that the stream takes, -1: it has no bound of its own."""
 
 
 def _ignore() -> None:
@@ -159,7 +126,7 @@ async def dial(
     With ``no_echo`` what it publishes does not come back to it.
 
     A request that was on its way when the connection broke is lost, and only its own time limit
-    ends it: whoever made it sends it again ``on_reconnect``.
+    ends it: the caller must send it again ``on_reconnect``.
 
     Raises NatsUnavailable when no server lets us in, BadNatsOptions for a file that is no use.
     """
@@ -224,7 +191,7 @@ async def disconnect(client: Client) -> None:
     """Close a client, whatever has become of its connection; nats-py fails on a dead one.
 
     With a RuntimeError, if something was still to be written over a transport that is gone; with
-    a CancelledError that nobody asked for, if it was about to reconnect: the task in which it did
+    a spurious CancelledError, if it was about to reconnect: the task in which it did
     waited for the end of the same transport when it was cancelled.
 
     It may go on reconnecting for ever, if its attempt failed just when it was cancelled: Python
@@ -263,14 +230,14 @@ class _ConnectionErrors:
             if _is_final(error) and not self.hopeless.done():
                 self.hopeless.set_result(None)
             return
-        text = _describe(error)
+        text = describe_error(error)
         if text not in self._told:
             self._told.add(text)
             self._tell(f"NATS at {self._where}: {text}")
 
     def unavailable(self, error: Exception | None) -> NatsUnavailable:
         last = error or self._last
-        what = _describe(last) if last is not None else "no answer"
+        what = describe_error(last) if last is not None else "no answer"
         if last is not None and _is_refusal(last):
             advice = "check the user, password, token or credentials file"
         elif isinstance(last, ssl.SSLCertVerificationError):
@@ -297,188 +264,8 @@ def check_version(version: str, *, where: str) -> None:
         raise NatsTooOld(where, found[0] if found else "", minimum, _WHY_MINIMUM)
 
 
-async def check_jetstream(client: Client) -> None:
-    """Raise NatsUnavailable unless JetStream is on for our account."""
-    await _api(client, "INFO")
-
-
-async def ensure_stream(
-    client: Client,
-    name: str,
-    subjects: Sequence[str],
-    *,
-    replicas: int = 1,
-    sync: str | float | None = None,
-    must_exist: bool = False,
-) -> StreamState:
-    """Return the state of the log's stream, made if it is missing.
-
-    ``sync`` is the embedded server's setting, None when a foreign one does not tell it.
-    ``must_exist`` says that a log was there before: a missing stream is then damage. (Without
-    it, NATS fills the stream that is made with what it finds of the old one: a way to repair.)
-
-    Raises WeakDurability with the setting that promises less, UnknownLogFormat for a log of a
-    later foldmq, LostLog when a log that must exist is gone, NatsUnavailable or DiskFull when
-    the stream cannot be made.
-    """
-    reply = await _api(client, f"STREAM.INFO.{name}", accept=(_NOT_FOUND,))
-    created = "error" in reply
-    if created:
-        if must_exist:
-            raise LostLog(name)
-        wanted = _stream_config(name, subjects, replicas)
-        reply = await _api(client, f"STREAM.CREATE.{name}", wanted)
-    config = reply["config"]
-    check_stream(config, subjects=subjects, replicas=replicas)
-    state = reply["state"]
-    promise = durability_promise(config["num_replicas"], sync)
-    most = config.get("max_msg_size") or -1
-    return StreamState(state["first_seq"], state["last_seq"], created, promise, most)
-
-
-def check_stream(config: Mapping[str, Any], *, subjects: Sequence[str], replicas: int) -> None:
-    """Raise WeakDurability, or UnknownLogFormat, unless a stream so configured can hold the log.
-
-    ``config`` is the ``config`` object of JetStream's stream info.
-    """
-    where = f"stream {config.get('name')}"
-    for setting, allowed, needed in _NEEDED:
-        if (value := config.get(setting)) not in allowed:
-            raise WeakDurability(where, setting, _shown(value), needed)
-    for setting in ("max_msgs", "max_bytes"):
-        if (config.get(setting) or -1) > 0 and config.get("discard") != "new":
-            value = f"{config[setting]} with discard old"
-            raise WeakDurability(where, setting, value, "-1: old records must stay")
-    if 0 < (size := config.get("max_msg_size") or -1) < LEAST_RECORD:
-        raise WeakDurability(
-            where, "max_msg_size", size, f"{LEAST_RECORD} at least, or -1: no bound"
-        )
-    if config.get("num_replicas", 1) < replicas:
-        raise WeakDurability(where, "num_replicas", config.get("num_replicas"), f"{replicas}")
-    present = config.get("subjects") or []
-    if not set(subjects) <= set(present):
-        raise WeakDurability(where, "subjects", _shown(present), ", ".join(subjects))
-    version = (config.get("metadata") or {}).get(FORMAT_KEY, str(LOG_FORMAT))
-    if version != str(LOG_FORMAT):
-        raise UnknownLogFormat(
-            f"{where} holds a log of format {version}, this foldmq reads format {LOG_FORMAT}: "
-            "use the foldmq that wrote it, or a later one"
-        )
-
-
-_NOTHING: Final[tuple[object, ...]] = (None, 0, -1, False, "", [], {})
-_NEEDED: Final[tuple[tuple[str, tuple[object, ...], str], ...]] = (
-    ("storage", ("file",), "file: memory does not survive a restart"),
-    ("retention", ("limits",), "limits: others remove records once they are read"),
-    ("persist_mode", (None, "", "default"), "default: async acknowledges before writing"),
-    ("no_ack", _NOTHING, "false: without acknowledgements nothing is promised"),
-    ("max_age", _NOTHING, "0: old records must stay"),
-    ("max_msgs_per_subject", _NOTHING, "-1: old records must stay"),
-    ("sealed", _NOTHING, "false: a sealed stream takes no records"),
-    ("mirror", _NOTHING, "none: a mirror takes no records"),
-    ("sources", _NOTHING, "none: one broker writes a log"),
-    ("subject_transform", _NOTHING, "none: records keep their subject"),
-    ("allow_direct", (True,), "true: records are read directly"),
-)
-"""(setting, the values that are fine, what is needed and why)"""
-
-
-def durability_promise(replicas: int, sync: str | float | None) -> str:
-    """Return what an acknowledgement of such a stream means, for the banner."""
-    copies = "on one server" if replicas == 1 else f"on a majority of {replicas} servers"
-    if sync == "always":
-        return f"acknowledged messages are on disk {copies} (synced before each acknowledgement)"
-    if sync is not None:
-        return (
-            f"acknowledged messages are written {copies}, synced every {sync} s: "
-            f"they survive a crash of the programs, a power failure may undo the last {sync} s"
-        )
-    return (
-        f"acknowledged messages are written {copies}; when they are synced to disk is the NATS "
-        "server's sync_interval, which clients cannot see: its default, 2 minutes, lets a power "
-        "failure undo that much; 'always' does not"
-    )
-
-
-def _shown(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
-
-
-def _stream_config(name: str, subjects: Sequence[str], replicas: int) -> dict[str, object]:
-    return {
-        "name": name,
-        "description": "foldmq's event log: written by one broker, never trimmed by NATS",
-        "subjects": list(subjects),
-        "storage": "file",
-        "retention": "limits",
-        "discard": "new",
-        "max_age": 0,
-        "max_msgs": -1,
-        "max_bytes": -1,
-        "max_msg_size": -1,
-        "max_msgs_per_subject": -1,
-        "max_consumers": -1,
-        "num_replicas": replicas,
-        "compression": "none",
-        "allow_direct": True,
-        "deny_delete": False,
-        "deny_purge": False,
-        # appends are made unique by the expected sequence; the least that the server accepts
-        "duplicate_window": 100_000_000,
-        "metadata": {FORMAT_KEY: str(LOG_FORMAT)},
-    }
-
-
-async def _api(
-    client: Client,
-    method: str,
-    body: Mapping[str, object] | None = None,
-    *,
-    accept: tuple[int, ...] = (),
-) -> dict[str, Any]:
-    """Return JetStream's answer; one with an ``error`` only if its ``err_code`` is accepted."""
-    data = json.dumps(body).encode() if body is not None else b""
-    try:
-        answer = await client.request(f"$JS.API.{method}", data, timeout=_API_SECONDS)
-    except nats.errors.NoRespondersError:
-        raise NatsUnavailable(
-            "the NATS server has no JetStream: start it with --jetstream"
-        ) from None
-    except (nats.errors.Error, OSError) as error:
-        raise NatsUnavailable(
-            f"JetStream does not answer {method}: {_describe(error)}; check the server's log and "
-            "that our user may publish to $JS.API.>"
-        ) from None
-    reply: dict[str, Any] = json.loads(answer.data)
-    refused = reply.get("error")
-    if refused is not None and refused.get("err_code") not in accept:
-        raise _refusal(method, refused)
-    return reply
-
-
-def _refusal(method: str, error: Mapping[str, Any]) -> EventStoreError:
-    code, what = error.get("err_code"), error.get("description", "no reason given")
-    stream = method.rpartition(".")[2]
-    if code in _OUT_OF_RESOURCES:
-        return DiskFull(f"the NATS server's JetStream storage ({what})")
-    if code in _STORE_FAILED:
-        return NatsUnavailable(
-            f"JetStream cannot write stream {stream} ({what}): its disk is full or not writable, "
-            "see the NATS server's log"
-        )
-    if code == _NO_REPLICAS:
-        return WeakDurability(
-            "the NATS server", "cluster", "not configured", "a cluster for more than one replica"
-        )
-    if code == _SUBJECT_TAKEN:
-        return NatsUnavailable(
-            f"another stream already takes the subjects of {stream} ({what}): remove or change it"
-        )
-    return NatsUnavailable(f"JetStream refuses {method}: {what} (error {code})")
-
-
 def _access(options: ConnectionOptions) -> dict[str, Any]:
-    """Return nats-py's arguments for who we are, from files that were looked at first."""
+    """Return nats-py's arguments for our credentials, from files that were checked first."""
     access: dict[str, Any] = {
         "user": options.user,
         "password": options.password,
@@ -535,7 +322,7 @@ def _without_secrets(url: str) -> str:
 
 
 def _reconnect_wait(urls: Sequence[str]) -> float:
-    """Return the seconds between two attempts: a server on this machine may be knocked often."""
+    """Return the seconds between two attempts: short for a server on this machine."""
     try:
         hosts = [urlsplit(url if "://" in url else f"nats://{url}").hostname for url in urls]
     except ValueError as error:
@@ -554,7 +341,7 @@ def _is_final(error: Exception) -> bool:
     return _is_refusal(error) or isinstance(error, ssl.SSLCertVerificationError)
 
 
-def _describe(error: Exception) -> str:
+def describe_error(error: Exception) -> str:
     """Return an exception of nats-py, ssl or the system as a few words."""
     if _is_refusal(error):
         return "the server refuses our credentials"

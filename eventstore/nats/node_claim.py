@@ -1,4 +1,4 @@
-"""Who writes the log of a node: a running broker answers for its node id on NATS.
+"""The claim to a node id: a running broker answers for it on NATS.
 
 Two brokers with one node id on one server would fence each other in turn. The expected sequence
 of each append keeps the log right whatever happens; this keeps the second one from starting.

@@ -1,4 +1,4 @@
-"""Questions to whoever answers on a NATS subject: request and reply."""
+"""Requests on a NATS subject, and their replies."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ log = structlog.get_logger("foldmq.nats")
 
 
 class UnansweredError(Exception):
-    """Nobody answered a question; the text says why, in a few words."""
+    """A request got no reply; the text says why, in a few words."""
 
 
 class RequestClient:
-    """Asks on one subject. Connects with the first question, and again whenever that is needed.
+    """Sends requests on one subject. Connects with the first one, and again whenever needed.
 
-    Nothing is asked while there is no connection: what would pile up in the client until then
-    comes too late for whoever asked. ``on_problem`` is given each new problem as one line.
+    Nothing is sent while there is no connection: requests that pile up until then would come too
+    late. ``on_problem`` is given each new problem as one line.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class RequestClient:
         self._closed = False
 
     async def ask(self, request: bytes, seconds: float) -> bytes:
-        """Give the answer; raises UnansweredError when there is none within ``seconds``."""
+        """Return the answer; raises UnansweredError when there is none within ``seconds``."""
         self._asking += 1
         try:
             async with asyncio.timeout(seconds):
@@ -72,7 +72,7 @@ class RequestClient:
             self._end()
 
     def close(self) -> None:
-        """Close the connection once the last question is answered."""
+        """Close the connection once the last request is answered."""
         self._closed = True
         self._end()
 
@@ -111,7 +111,7 @@ class RequestClient:
             return
 
     def _lost(self) -> None:
-        """Begin anew with the next question: the client has given up."""
+        """Connect again with the next request: the client has given up."""
         self._client = None
         self._connected.clear()
 

@@ -1,9 +1,9 @@
 """The NATS server for NATS clients: what ``nats_listen`` opens.
 
 It is a server of its own, beside that of the log, since NATS keeps JetStream for an account that
-existing logs are in (the global one) only as long as there is no other account. So nobody who
-connects here can reach, read, fill or slow down the server that keeps the log: there is no way
-from one to the other but the broker's bridge.
+existing logs are in (the global one) only as long as there is no other account. So clients
+that connect here cannot reach, read, fill or slow down the server that keeps the log: the only way
+from one to the other is the broker's bridge.
 
 Clients have JetStream too, within ``store`` bytes of the disk. Where they are to speak TLS, so does
 the bridge: :mod:`eventstore.server.client_tls`.
@@ -40,14 +40,14 @@ _KEPT_OUT: Final = (f"{PRIVATE_PREFIX}>",)
 class ClientServer(NatsProcess):
     """The server for NATS clients of the broker in ``datadir``.
 
-    ``host`` and ``port`` (0: any free one) say where it listens, ``users`` who may connect: none
-    given, everybody who can reach it. With ``tls`` they speak TLS. ``max_payload`` is the largest
-    message in bytes, ``store`` how many bytes the clients' streams may take on the disk (0: they
-    have no JetStream).
+    ``host`` and ``port`` (0: any free one) say where it listens, ``users`` which users may
+    connect; without any, every client that can reach it. With ``tls`` they speak TLS.
+    ``max_payload`` is the largest message in bytes, ``store`` how many bytes the clients' streams
+    may take on the disk (0: they have no JetStream).
 
     ``probe`` is called before the server is first started, once no earlier one holds the address
-    any more: it may raise why that cannot be listened on. With ``callout_user`` nobody but the user of
-    that name (or public nkey) takes part in what is below ``foldmq.``. ``user`` and ``password``
+    any more: it may raise why that cannot be listened on. Only the user ``callout_user`` (name or
+    public nkey) may use subjects below ``foldmq.``; None: all users may. ``user`` and ``password``
     are those of the bridge.
     """
 
@@ -77,11 +77,11 @@ class ClientServer(NatsProcess):
         self._host = host
         self._wanted_port = port
         self._users = tuple(users)
-        self._confidant = callout_user
+        self._callout_user = callout_user
         self._tls = ClientServerTls(tls, self._datadir) if tls is not None else None
         self._store = store
         self._probe = probe
-        self._nobodys_password = secrets.token_urlsafe(24)
+        self._unknown_password = secrets.token_urlsafe(24)
 
     @property
     def address(self) -> tuple[str, int]:
@@ -123,7 +123,7 @@ class ClientServer(NatsProcess):
             self.reload()
 
     async def stop(self) -> None:
-        """End the server and give its directory free."""
+        """End the server and release its directory."""
         try:
             await super().stop()
         finally:
@@ -163,13 +163,13 @@ class ClientServer(NatsProcess):
     def _admission(self) -> dict[str, object]:
         users: list[dict[str, object]] = [{"user": self.user, "password": self.password}]
         users += [
-            user.entry(_KEPT_OUT if self._confidant not in (None, user.identity) else ())
+            user.entry(_KEPT_OUT if self._callout_user not in (None, user.identity) else ())
             for user in self._users
         ]
         if self._users:
             return {"authorization": {"users": users, "timeout": 5}}
-        # who says no name is this one; nobody can say it, as nobody knows its password
-        users.append({"user": _ANYBODY, "password": self._nobodys_password})
+        # clients without a name are this user; its password is random and known to no client
+        users.append({"user": _ANYBODY, "password": self._unknown_password})
         return {"authorization": {"users": users, "timeout": 5}, "no_auth_user": _ANYBODY}
 
     def _jetstream(self) -> object:

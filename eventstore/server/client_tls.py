@@ -97,7 +97,7 @@ def _read(file: Path) -> str:
 
 
 def _made() -> tuple[str, str]:
-    """Return a certificate that vouches for nobody but itself, and its private key (PEM)."""
+    """Return a self-signed certificate and its private key (PEM)."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "foldmq bridge")])
     now = dt.datetime.now(dt.UTC)

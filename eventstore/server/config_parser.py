@@ -1,4 +1,4 @@
-"""The configuration language of nats-server, as far as a file with users needs it.
+"""The part of nats-server's configuration language that a file with users needs.
 
 Maps, lists, texts, numbers, ``true`` and ``false``, comments. Variables, ``include`` and blocks of
 text in parentheses are refused: a file with users holds them itself.

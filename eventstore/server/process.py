@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
 Sync: TypeAlias = Literal["always"] | float
-"""When the server syncs: each message before its acknowledgement, or every so many seconds."""
+"""When the server syncs: each message before its acknowledgement, or at an interval in seconds."""
 
 _PORT_TRIES: Final = 20
 _STOP_SECONDS: Final = 10.0
@@ -128,7 +128,7 @@ class NatsProcess(abc.ABC):
         self._supervisor = asyncio.create_task(self._supervise(), name="nats-server supervisor")
 
     async def stop(self) -> None:
-        """End the server (SIGTERM, SIGKILL after 10 s) and give the store free."""
+        """End the server (SIGTERM, SIGKILL after 10 s) and release the store."""
         self._stopping.set()
         self._ready.set()
         await self._end_process()
@@ -139,7 +139,7 @@ class NatsProcess(abc.ABC):
         self._release_store()
 
     def reload(self) -> None:
-        """Have a running server read anew the files that its configuration names."""
+        """Make a running server reload the files that its configuration names."""
         process = self._process
         if process is not None and process.returncode is None:
             with contextlib.suppress(ProcessLookupError):

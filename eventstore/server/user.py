@@ -1,4 +1,4 @@
-"""One user of the embedded NATS server's clients: who it is, and what it may do."""
+"""A user of the NATS server for clients: credentials and permissions."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ EVERYTHING: Final = NatsPermissions()
 
 @dataclass(frozen=True, slots=True)
 class NatsUser:
-    """Somebody who may connect: by name and password, or by the nkey whose public half is given."""
+    """A user with a name and password, or with an nkey whose public half is given."""
 
     name: str = ""
     password: str = field(default="", repr=False)
@@ -90,13 +90,13 @@ class NatsUser:
 
     @property
     def hashed(self) -> bool:
-        """Whether what stands here lets nobody in who only reads it."""
+        """Whether the entry holds no usable secret: a hash or a public key."""
         return bool(self.nkey or _BCRYPT.fullmatch(self.password))
 
     def entry(self, denied: tuple[str, ...] = ()) -> dict[str, object]:
         """Return the user as the configuration of a NATS server has it.
 
-        ``denied`` are subjects that nobody of this kind may publish or subscribe to.
+        ``denied`` are further subjects that the user may not publish or subscribe to.
         """
         made: dict[str, object] = (
             {"nkey": self.nkey} if self.nkey else {"user": self.name, "password": self.password}

@@ -12,7 +12,7 @@
     default_permissions = { subscribe: ["hall.>", "_INBOX.>"] }
 
 The same may stand in ``authorization { ... }``. All names that nats-server has for these are known
-here; anything else is refused, since to leave it out would let somebody do more than is meant.
+here; anything else is rejected, since ignoring it could grant a user more than is meant.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ _RESPONSES: Final = {
 
 
 def is_block(text: str) -> bool:
-    """Tell whether a file is in this form, by how it begins."""
+    """Return whether a file is in this form, by how it begins."""
     return _BEGINS.match(text) is not None
 
 
@@ -217,7 +217,7 @@ class _Block:
 
 
 def _is_permission(text: str, *, queues: bool) -> bool:
-    """Tell whether a text is a subject, wildcards included; a queue group may follow it."""
+    """Return whether a text is a subject, wildcards included; a queue group may follow it."""
     subject, *queue = text.split(" ") if queues else [text]
     if len(queue) > 1 or not all(queue) or not text.isprintable():
         return False

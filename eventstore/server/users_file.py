@@ -25,6 +25,7 @@ from eventstore.server.user import (
     NatsPermissions,
     NatsUser,
     NatsUsersError,
+    SubjectRules,
     name_problem,
     nkey_problem,
 )
@@ -39,7 +40,7 @@ __all__ = [
     "NatsPermissions",
     "NatsUser",
     "NatsUsersError",
-    "Subjects",
+    "SubjectRules",
     "read_users",
     "readable_by_others",
 ]
@@ -48,8 +49,8 @@ __all__ = [
 def read_users(path: Path) -> tuple[NatsUser, ...]:
     """Return the users of a file.
 
-    Raises NatsUsersError when it cannot be read or names nobody, or with the line that is wrong;
-    what it says holds no password.
+    Raises NatsUsersError when it cannot be read or names no user, or with the line that is wrong;
+    the message contains no password.
     """
     try:
         text = path.read_text("utf-8")
@@ -70,7 +71,7 @@ def read_users(path: Path) -> tuple[NatsUser, ...]:
 
 
 def readable_by_others(path: Path, users: Sequence[NatsUser]) -> bool:
-    """Return whether everybody on this machine can read a password in the file."""
+    """Return whether every user of this machine can read a password in the file."""
     try:
         mode = path.stat().st_mode
     except OSError:

@@ -1,6 +1,6 @@
-"""What is wrong with an event, seen from the state of its session before it: pure functions.
+"""Checks of one event against the state of its session before it: pure functions.
 
-They return or yield violations.
+They yield violations.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _MOST_PID: Final = 65_535
 
 
 def opened(state: SessionState | None, event: SessionOpened, at: Position) -> Iterator[Violation]:
-    """Look whether a session goes on when it must, and only then [MQTT-3.1.2-4, MQTT-3.1.2-6]."""
+    """Check whether a session goes on when it must, and only then [MQTT-3.1.2-4, MQTT-3.1.2-6]."""
     if not event.resumed:
         if state is not None and not state.clean and not event.clean:
             yield Violation(Rule.SESSION, at, "its state was thrown away though it was to be kept")
@@ -53,7 +53,7 @@ def opened(state: SessionState | None, event: SessionOpened, at: Position) -> It
 def ended(
     state: SessionState | None, event: SessionClosed | SessionExpired, at: Position
 ) -> Iterator[Violation]:
-    """Look whether there was what ends."""
+    """Check whether there was what ends."""
     if state is None:
         yield Violation(Rule.SESSION, at, "a session ended that there was not")
     elif event.e == "SessionExpired" and state.connected:
@@ -66,7 +66,7 @@ def ended(
 def identifiers(
     state: SessionState, pids: Sequence[int], count: int, at: Position
 ) -> Iterator[Violation]:
-    """Look at the packet identifiers that are given to so many messages [MQTT-2.3.1-4]."""
+    """Check the packet identifiers given to ``count`` messages [MQTT-2.3.1-4]."""
     if len(pids) != count or len(set(pids)) != count:
         yield Violation(Rule.PACKET_ID_REUSE, at, "not one packet identifier for each message")
     for number, pid in enumerate(pids):
@@ -80,7 +80,7 @@ def identifiers(
 def from_the_head(
     held: SubscriptionState | None, refs: Sequence[Position], flags: int | None, at: Position
 ) -> Iterator[Violation]:
-    """Look whether messages, with these flags if given, are the first of a queue."""
+    """Check whether messages, with these flags if given, are the first of a queue."""
     queue = held.queue if held is not None else None
     head = list(islice(queue, len(refs))) if queue is not None else []
     if flags is None:
@@ -94,7 +94,7 @@ def from_the_head(
 def dropped(
     state: SessionState, event: MessageDropped, refs: Sequence[Position], at: Position
 ) -> Iterator[Violation]:
-    """Look whether a drop says why, and names what it drops."""
+    """Check whether a drop says why, and names what it drops."""
     if not event.reason:
         yield Violation(Rule.UNDELIVERED, at, "messages were dropped without a reason")
     if event.queued >= 0 and event.count != len(refs):

@@ -1,4 +1,4 @@
-"""Messages that a session is to get, or may get, until its events tell what became of them."""
+"""Messages that a session must or may get, until its events show what became of them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class ExpectedMessage:
 
 
 class ExpectedMessages:
-    """Those of which nothing is told yet, by the position of their publication."""
+    """Messages whose outcome is not known yet, by the position of their publication."""
 
     __slots__ = ("_matches", "_messages", "_unsure")
 
@@ -60,7 +60,7 @@ class ExpectedMessages:
         *,
         owed: bool,
     ) -> None:
-        """Take a message and one of the subscriptions that it matches."""
+        """Add a message and one of the subscriptions that it matches."""
         message = self._messages.get(ref)
         if message is None or message.at != at:
             message = self._messages[ref] = ExpectedMessage(at, topic, time_ms, stream, qos)
@@ -72,11 +72,11 @@ class ExpectedMessages:
             self._unsure.append(ref)
 
     def pop(self, ref: Position) -> ExpectedMessage | None:
-        """Return the message of a position, of which something is told now; None: there is none."""
+        """Remove and return the message of a position; None when there is none."""
         return self._messages.pop(ref, None)
 
     def granted(self, filters: Mapping[str, int], turn: Position) -> None:
-        """Take note that filters were subscribed to, or at another QoS, in a turn.
+        """Apply filters that were subscribed to, or granted another QoS, in a turn.
 
         A message that waits to be delivered was to go to the subscription of the highest QoS, which
         may be one of these: then it goes at the QoS that is granted now.

@@ -103,7 +103,7 @@ class MessageStory:
     """The first position that is known of it."""
     time_ms: int | None = None
     session: str | None = None
-    """Who published it."""
+    """Client identifier of its publisher."""
     topic: str | None = None
     qos: int | None = None
     retain: bool = False
@@ -115,7 +115,7 @@ class MessageStory:
     """The record with which the log begins, if it was published before that; otherwise 0."""
     steps: list[StoryStep] = field(default_factory=list)
     standing: SubscriberState | None = None
-    """None: nobody was asked for, it has not taken effect, or it cannot be told."""
+    """None: no session was asked for, it has not taken effect, or it is not known."""
     effective: bool = False
     """Routed to subscribers: at QoS 2 with its PUBREL."""
     copies: list[DeliveryCopy] = field(default_factory=list)
@@ -404,7 +404,7 @@ class StoryBuilder:
         return None
 
     def _settle(self, copy: DeliveryCopy) -> None:
-        """Follow a copy no more: nothing can happen to it."""
+        """Stop following a copy: nothing more can happen to it."""
         opened = self._open.get(copy.session)
         if opened is not None:
             opened.discard(copy)

@@ -37,11 +37,11 @@ class TopicOrder:
         return len(self._last.keys() | self._waiting.keys())
 
     def queued(self, stream: Hashable) -> None:
-        """Take note that a message waits."""
+        """Record that a message waits."""
         self._waiting[stream] = self._waiting.get(stream, 0) + 1
 
     def left(self, stream: Hashable) -> None:
-        """Take note that a message waits no more."""
+        """Record that a message left the queue."""
         count = self._waiting.pop(stream, 0) - 1
         if count > 0:
             self._waiting[stream] = count
@@ -49,7 +49,7 @@ class TopicOrder:
             self._recent.append(stream)
 
     def delivered(self, stream: Hashable, effect: Position) -> bool:
-        """Take note of a first delivery; return whether it is in order."""
+        """Record a first delivery; return whether it is in order."""
         last = self._last.get(stream)
         if last is not None and last > effect:
             return False
@@ -88,7 +88,7 @@ class RedeliveryOrder:
         """Take packets that are sent again because the session was resumed; yield what is wrong."""
         for number, pid in enumerate(from_runs(event.pids)):
             if pid not in self._left:
-                continue  # sent again twice does no harm; one that is not on its way is told of
+                continue  # sending twice does no harm; ``checks`` reports those not in flight
             first = self._first()
             self._left.discard(pid)
             if pid != first:
@@ -97,7 +97,7 @@ class RedeliveryOrder:
                 )
 
     def answered(self, event: Acked | Received | Completed) -> None:
-        """Take note that packets need not be sent again."""
+        """Record that packets need not be sent again."""
         self._left.difference_update(from_runs(event.pids))
 
     def overtaken(self, at: Position) -> Iterator[Violation]:

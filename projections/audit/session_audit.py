@@ -1,9 +1,9 @@
-"""Whether the log of one session keeps what MQTT and foldmq promise its client.
+"""Checks whether the log of one session keeps what MQTT and foldmq promise its client.
 
-Whoever has sorted the events of a log by session gives them to :class:`SessionAudit`, in order,
-and between them the messages that the session had to get. What is wrong comes out as violations,
-each with the position that shows it. It is pure, so that an auditor need not trust the broker:
-only the fold, which says what the events mean, is the broker's own. The rules are named in
+The caller sorts the events of a log by session and passes them to :class:`SessionAudit`, in order,
+and between them the messages that the session had to get. The result is violations, each with the
+position that shows it. The audit is pure, so that an auditor need not trust the broker: only the
+fold, which defines what the events mean, is shared with it. The rules are named in
 ``projections.audit.rules``.
 """
 
@@ -167,7 +167,7 @@ class SessionAudit:
             self._tell_all(pure(state, event, at))
 
     def finish(self) -> None:
-        """Say that no more events follow."""
+        """Check what is left at the end of the log."""
         if not self._broken and self.fold.state is not None:
             self._overdue(_BEYOND)
 
@@ -177,7 +177,7 @@ class SessionAudit:
         self._expected.begin_turn(turn)
         self._in_turn.clear()
 
-    # What is told.
+    # Reporting.
 
     def _tell(self, rule: str, at: Position, what: str, ref: Position | None = None) -> None:
         self._found(Violation(rule, at, what, ref))
@@ -192,7 +192,7 @@ class SessionAudit:
             self._tell(Rule.UNDELIVERED, message.at, what)
 
     def _forget(self) -> None:
-        """Take note that the session ended; what it was owed is owed no more."""
+        """Forget the session, which ended: it no longer has to get messages."""
         self._overdue(self._turn)  # what took effect in the turn in which it ended is not
         self._expected.clear()
         self._queue.clear()

@@ -37,12 +37,12 @@ class TurnSubscriptions:
         return bool(self._grants)
 
     def subscribed(self, filters: Mapping[str, int]) -> None:
-        """Take filters and the QoS that was granted for each."""
+        """Record filters and the QoS that was granted for each."""
         for topic_filter, qos in filters.items():
             self._grants.setdefault(topic_filter, []).append(qos)
 
     def unsubscribed(self, event: Unsubscribed) -> None:
-        """Take filters that are subscribed to no more."""
+        """Record filters that are no longer subscribed to."""
         self._left.update(event.filters)
 
     def left(self, topic_filter: str) -> bool:
@@ -52,7 +52,7 @@ class TurnSubscriptions:
     def replayed(
         self, topic_filter: str | None, refs: Iterable[Position], qos: int, at: Position
     ) -> Iterator[Violation]:
-        """Take retained messages that are sent; yield what is wrong.
+        """Record retained messages that are sent; yield violations.
 
         They are sent when their filter is subscribed to, each once each time. None: they are
         queued, which may be for another filter: behind what they must not overtake.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from eventstore import display
 from eventstore.format import Position, format_position, position, run_text
 from eventstore.reading import LogSource, Progress, silent
 from projections.comparison.comparison import (
@@ -46,13 +47,13 @@ class _Field:
 
 def describe_message(qos: int, ref: Position, size: int) -> str:
     """Return a retained message as text."""
-    return f"message {format_position(ref)}, QoS {qos}, {shown.size(size)}"
+    return f"message {format_position(ref)}, QoS {qos}, {display.size(size)}"
 
 
 def _plain(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return "none" if value is None else shown.name(str(value))
+    return "none" if value is None else display.name(str(value))
 
 
 def _one(name: str, of: Callable[[SessionState], object], show: Callable[[Any], str]) -> _Field:
@@ -70,7 +71,7 @@ def _show_sent(one: tuple[int, Position, int, str, int]) -> str:
     pid, ref, flags, topic_filter, sent_ms = one
     return (
         f"packet {pid}: message {format_position(ref)}, QoS {flags & QOS_MASK}, for "
-        f"{shown.name(topic_filter)}, sent {shown.clock(sent_ms)}"
+        f"{display.name(topic_filter)}, sent {display.clock(sent_ms)}"
     )
 
 
@@ -92,13 +93,13 @@ def _show_queue(one: tuple[str, int, list[Any]]) -> str:
         for run in runs
     ]
     return (
-        f"{shown.name(topic_filter)}: {shown.counted(count, 'message')}, {shown.size(size)} "
+        f"{display.name(topic_filter)}: {display.counted(count, 'message')}, {display.size(size)} "
         f"({run_text.positions_text(refs)})"
     )
 
 
 def _show_subscription(one: tuple[str, int, bool]) -> str:
-    return f"{shown.name(one[0])} QoS {one[1]}" + ("" if one[2] else " (unsubscribed)")
+    return f"{display.name(one[0])} QoS {one[1]}" + ("" if one[2] else " (unsubscribed)")
 
 
 def _show_inbound(one: tuple[int, Position]) -> str:
@@ -109,7 +110,7 @@ def _show_will(will: Any) -> str:
     if will is None:
         return "none"
     retained = " retained" if will.retain else ""
-    return f"{shown.name(will.topic)} QoS {will.qos}{retained} ({format_position(will.ref)})"
+    return f"{display.name(will.topic)} QoS {will.qos}{retained} ({format_position(will.ref)})"
 
 
 _FIELDS = (
@@ -119,7 +120,7 @@ _FIELDS = (
     _one("protocol level", lambda state: state.level, _plain),
     _one("session expiry", lambda state: state.expiry, _plain),
     _one("user", lambda state: state.user, _plain),
-    _one("away since", lambda state: state.closed_ms, shown.clock),
+    _one("away since", lambda state: state.closed_ms, display.clock),
     _one("last packet identifier", lambda state: state.last_pid, _plain),
     _one("will", lambda state: state.will, _show_will),
     _Field(

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import Any
 
+from eventstore import display
 from eventstore.format import (
     Acked,
     Bridged,
@@ -68,7 +69,7 @@ def payload_words(event: Event, area: memoryview) -> str:
     if not payloads:
         return ""
     total = event.count if isinstance(event, _WITH_MESSAGES) else 1
-    return ": " + run_text.several(map(shown.payload_text, payloads), total)
+    return ": " + run_text.several(map(display.payload_text, payloads), total)
 
 
 def _payloads(event: Event, area: memoryview, most: int) -> list[bytes]:
@@ -99,7 +100,7 @@ def _messages(refs: list[Run], topics: Topics) -> str:
     label = "" if len(values) == 1 else f"{len(values):,} messages "
     if not names:  # from before the log begins
         return f"message {where}" if len(values) == 1 else f"{label}{where}"
-    return f"{run_text.several(map(shown.name, names), len(names))} ({label}{where})"
+    return f"{run_text.several(map(display.name, names), len(names))} ({label}{where})"
 
 
 def _opened(event: SessionOpened, _topics: Topics) -> str:
@@ -109,8 +110,8 @@ def _opened(event: SessionOpened, _topics: Topics) -> str:
     if event.keep_alive:
         parts.append(f"keep alive {event.keep_alive} s")
     if event.user is not None:
-        parts.append(f"user {shown.name(event.user)}")
-    origin = f" from {shown.escaped(event.address)}" if event.address else ""
+        parts.append(f"user {display.name(event.user)}")
+    origin = f" from {display.escaped(event.address)}" if event.address else ""
     return f"connected{origin}: {', '.join(parts)}"
 
 
@@ -119,10 +120,10 @@ def _published(event: MessagePublished, _topics: Topics) -> str:
     total = sizes * event.count if isinstance(sizes, int) else sum(sizes)
     what = "" if event.count == 1 else f" {event.count:,} messages to"
     verb = "will published" if event.will else "published"
-    topics = run_text.several(map(shown.name, event.topics), len(event.topics))
+    topics = run_text.several(map(display.name, event.topics), len(event.topics))
     retained = " retained" if event.retain else ""
     ids = f", {_ids(event.pids)}" if event.pids else ""
-    return f"{verb}{what} {topics} QoS {event.qos}{retained}, {shown.size(total)}{ids}"
+    return f"{verb}{what} {topics} QoS {event.qos}{retained}, {display.size(total)}{ids}"
 
 
 def _delivered(event: Delivered, topics: Topics) -> str:
@@ -130,34 +131,34 @@ def _delivered(event: Delivered, topics: Topics) -> str:
     retained = " retained" if event.retain else ""
     return (
         f"sent{origin} {_messages(event.refs, topics)} QoS {event.qos}{retained}, "
-        f"{_ids(event.pids)}, for {shown.name(event.filter)}"
+        f"{_ids(event.pids)}, for {display.name(event.filter)}"
     )
 
 
 def _queued(event: Queued, topics: Topics) -> str:
     return (
-        f"queued {_messages(event.refs, topics)} QoS {event.qos}, {shown.size(event.size)}, "
-        f"for {shown.name(event.filter)}"
+        f"queued {_messages(event.refs, topics)} QoS {event.qos}, {display.size(event.size)}, "
+        f"for {display.name(event.filter)}"
     )
 
 
 def _dropped(event: MessageDropped, topics: Topics) -> str:
-    what = _messages(event.refs, topics) or shown.counted(event.count, "message")
+    what = _messages(event.refs, topics) or display.counted(event.count, "message")
     where = " from the queue" if event.queued >= 0 else ""
-    by = f", for {shown.name(event.filter)}" if event.filter else ""
-    return f"dropped{where} {what}: {shown.escaped(event.reason)}{by}"
+    by = f", for {display.name(event.filter)}" if event.filter else ""
+    return f"dropped{where} {what}: {display.escaped(event.reason)}{by}"
 
 
 def _granted(event: Subscribed, _topics: Topics) -> str:
-    granted = (f"{shown.name(one)} QoS {qos}" for one, qos in event.filters)
+    granted = (f"{display.name(one)} QoS {qos}" for one, qos in event.filters)
     return f"subscribed {run_text.several(granted, len(event.filters))}"
 
 
 def _will_armed(event: WillArmed, _topics: Topics) -> str:
     retained = " retained" if event.retain else ""
     return (
-        f"left a will for {shown.name(event.topic)} QoS {event.qos}{retained}, "
-        f"{shown.size(event.size)}"
+        f"left a will for {display.name(event.topic)} QoS {event.qos}{retained}, "
+        f"{display.size(event.size)}"
     )
 
 
@@ -167,7 +168,7 @@ def _snapshot(event: SessionSnapshot, _topics: Topics) -> str:
     held = state.get("subscriptions")
     count = len(held) if isinstance(held, list) else 0
     whole = "" if event.part == 0 and event.last else f", part {event.part + 1} of its state"
-    return f"repeated: session {away}, {shown.counted(count, 'subscription')}{whole}"
+    return f"repeated: session {away}, {display.counted(count, 'subscription')}{whole}"
 
 
 def _retained(event: RetainedSnapshot, _topics: Topics) -> str:
@@ -185,69 +186,70 @@ def _repeated(topics: Sequence[str], event: RetainedSnapshot | MessagesCarried) 
     label = "" if event.count == 1 else f"{event.count:,} messages "
     sizes = event.sizes
     total = sizes * event.count if isinstance(sizes, int) else sum(sizes)
-    several = run_text.several(map(shown.name, topics), len(topics))
-    return f"{several} ({label}from {run_text.positions_text(event.refs)}), {shown.size(total)}"
+    several = run_text.several(map(display.name, topics), len(topics))
+    return f"{several} ({label}from {run_text.positions_text(event.refs)}), {display.size(total)}"
 
 
 def _completed(event: CheckpointCompleted, _topics: Topics) -> str:
-    sessions = shown.counted(event.sessions, "session")
-    retained = shown.counted(event.retained, "retained message")
+    sessions = display.counted(event.sessions, "session")
+    retained = display.counted(event.retained, "retained message")
     begun = format_position(event.begun)
     return f"checkpoint {event.checkpoint} (from {begun}) complete: {sessions}, {retained}"
 
 
 def _cut(event: LogCut, _topics: Topics) -> str:
     return (
-        f"log cut before record {event.first} of {shown.clock(event.begins_ms)}: "
-        f"{shown.escaped(event.reason)}"
+        f"log cut before record {event.first} of {display.clock(event.begins_ms)}: "
+        f"{display.escaped(event.reason)}"
     )
 
 
 def _archived(event: LogArchived, _topics: Topics) -> str:
-    where, by = shown.name(event.where), shown.name(event.by)
+    where, by = display.name(event.where), display.name(event.by)
     return f"log archived up to record {event.through} in {where}, says {by}"
 
 
 def _acted(event: OperatorActed, _topics: Topics) -> str:
-    action = shown.escaped(event.action.replace("_", " "))
-    return f"operator {shown.name(event.by)}: {action} {shown.name(event.target)}"
+    action = display.escaped(event.action.replace("_", " "))
+    return f"operator {display.name(event.by)}: {action} {display.name(event.target)}"
 
 
 def _web_accessed(event: WebAccessed, _topics: Topics) -> str:
     if event.outcome.startswith("token_"):
-        change = shown.escaped(event.outcome.removeprefix("token_"))
-        end = shown.escaped(event.expires)
+        change = display.escaped(event.outcome.removeprefix("token_"))
+        end = display.escaped(event.expires)
         return (
-            f"web page: token {shown.name(event.name)} {change}, role {shown.escaped(event.role)}, "
+            f"web page: token {display.name(event.name)} {change}, "
+            f"role {display.escaped(event.role)}, "
             f"expires {end if end == 'never' else f'at {end}'}"
         )
     noun = "change" if event.outcome == "denied" else "login"
-    what = noun if event.count == 1 else shown.counted(event.count, noun)
+    what = noun if event.count == 1 else display.counted(event.count, noun)
     if event.outcome != "login":
-        what += f" {shown.escaped(event.outcome)}"
-    reason = f" ({shown.escaped(event.reason.replace('_', ' '))})" if event.reason else ""
-    origin = shown.escaped(event.address) if event.address else "many addresses"
-    token = f", token {shown.name(event.name)}" if event.name else ""
-    role = f", role {shown.escaped(event.role)}" if event.role else ""
-    since = f", the first at {shown.clock(event.first_ms)}" if event.count > 1 else ""
+        what += f" {display.escaped(event.outcome)}"
+    reason = f" ({display.escaped(event.reason.replace('_', ' '))})" if event.reason else ""
+    origin = display.escaped(event.address) if event.address else "many addresses"
+    token = f", token {display.name(event.name)}" if event.name else ""
+    role = f", role {display.escaped(event.role)}" if event.role else ""
+    since = f", the first at {display.clock(event.first_ms)}" if event.count > 1 else ""
     return f"web page: {what}{reason} from {origin}{token}{role}{since}"
 
 
 _WORDS: dict[type, Callable[[Any, Topics], str]] = {
-    BrokerStarted: lambda event, _: f"broker started, foldmq {shown.escaped(event.software)}",
+    BrokerStarted: lambda event, _: f"broker started, foldmq {display.escaped(event.software)}",
     BrokerStopped: lambda _event, _: "broker stopped",
     SessionOpened: _opened,
     SessionTakenOver: lambda event, _: f"taken over: connection {event.generation} is closed",
-    SessionClosed: lambda event, _: f"connection ended: {shown.escaped(event.reason)}",
-    SessionExpired: lambda event, _: f"session removed: {shown.escaped(event.reason)}",
+    SessionClosed: lambda event, _: f"connection ended: {display.escaped(event.reason)}",
+    SessionExpired: lambda event, _: f"session removed: {display.escaped(event.reason)}",
     Subscribed: _granted,
     Unsubscribed: lambda event, _: (
-        f"unsubscribed {run_text.several(map(shown.name, event.filters), len(event.filters))}"
+        f"unsubscribed {run_text.several(map(display.name, event.filters), len(event.filters))}"
     ),
     MessagePublished: _published,
     Delivered: _delivered,
     Queued: _queued,
-    Redelivered: lambda event, _: f"sent again {_ids(event.pids)}: {shown.escaped(event.cause)}",
+    Redelivered: lambda event, _: f"sent again {_ids(event.pids)}: {display.escaped(event.cause)}",
     Acked: lambda event, _: f"acknowledged {_ids(event.pids)} (PUBACK)",
     Received: lambda event, _: f"received {_ids(event.pids)} (PUBREC)",
     Completed: lambda event, _: f"completed {_ids(event.pids)} (PUBCOMP)",
@@ -269,7 +271,7 @@ _WORDS: dict[type, Callable[[Any, Topics], str]] = {
     OperatorActed: _acted,
     RetainedCleared: lambda event, _: (
         "retained messages removed: "
-        + run_text.several(map(shown.name, event.topics), len(event.topics))
+        + run_text.several(map(display.name, event.topics), len(event.topics))
     ),
     WebAccessed: _web_accessed,
 }
@@ -285,7 +287,7 @@ def event_object(
     """
     found: dict[str, object] = {
         "position": format_position(at),
-        "time": shown.iso(time_ms),
+        "time": display.iso(time_ms),
         "type": event.e,
     }
     columns = {"e", "v", "at", "pids", "refs", "topics", "which", "sizes", "properties"}
@@ -309,7 +311,7 @@ def event_object(
     if isinstance(event, CheckpointCompleted):
         found["begun"] = format_position(event.begun)
     elif isinstance(event, LogCut):
-        found["begins"] = shown.iso(event.begins_ms)
+        found["begins"] = display.iso(event.begins_ms)
         del found["begins_ms"]
     pids, refs = from_runs(getattr(event, "pids", ())), from_runs(getattr(event, "refs", ()))
     if refs:
@@ -319,7 +321,7 @@ def event_object(
     if isinstance(event, WillArmed):
         found["topic"] = event.topic
         if area is not None:
-            found.update(shown.payload_field(_payloads(event, area, 1)[0]))
+            found.update(display.payload_field(_payloads(event, area, 1)[0]))
     return found
 
 
@@ -335,7 +337,7 @@ def _published_objects(
             "topic": topic_of(event, offset),
             "size": sizes if isinstance(sizes, int) else sizes[offset],
             **({"packet_id": pids[offset]} if offset < len(pids) else {}),
-            **(shown.payload_field(payloads[offset]) if payloads else {}),
+            **(display.payload_field(payloads[offset]) if payloads else {}),
         }
         for offset in range(event.count)
     ]
@@ -358,7 +360,7 @@ def _repeated_objects(
                 "topic": topic_of(event, offset),
                 "size": sizes if isinstance(sizes, int) else sizes[offset],
                 **({"qos": event.qos[offset]} if isinstance(event, RetainedSnapshot) else {}),
-                **(shown.payload_field(payloads[offset]) if payloads else {}),
+                **(display.payload_field(payloads[offset]) if payloads else {}),
             }
         )
     if isinstance(event, MessagesCarried):

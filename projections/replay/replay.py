@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from eventstore import display
 from eventstore.errors import CorruptLog, CutOff
 from eventstore.format import (
     MAX_INDEX,
@@ -38,7 +39,7 @@ class AsOf:
         """Return it as text."""
         if not self.point.sequence:
             return "before the first record"
-        return f"{self.place}, {shown.clock(self.record_ms)}"
+        return f"{self.place}, {display.clock(self.record_ms)}"
 
     @property
     def place(self) -> str:
@@ -50,7 +51,10 @@ class AsOf:
     def fields(self) -> dict[str, object]:
         """Return it as fields of a JSON object."""
         place = self.place.rpartition(" ")[2]
-        return {"as_of": place, "time": shown.iso(self.record_ms) if self.point.sequence else None}
+        return {
+            "as_of": place,
+            "time": display.iso(self.record_ms) if self.point.sequence else None,
+        }
 
 
 class Replay:
@@ -112,7 +116,7 @@ class Replay:
             async for record in source.records(source.begin, source.last):
                 fold(state, record, only="")
                 if not state.partial:
-                    since = f"record {record.sequence}, {shown.clock(record.time_ms)}"
+                    since = f"record {record.sequence}, {display.clock(record.time_ms)}"
                     return CutOff(
                         f"{missing}: {source.beginning()}; states can be rebuilt from {since} on"
                     )

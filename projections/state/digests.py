@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _DIGITS = 16
 NO_DIGEST = "0" * _DIGITS
-"""What no state has: stands for one that cannot be told."""
+"""The digest of no state: stands for one that is not known."""
 
 
 def digest(texts: Iterable[bytes], pending: Iterable[RetainedMessage] = ()) -> str:

@@ -7,10 +7,10 @@ message overtakes an earlier one of its topic [MQTT-4.6.0-6],
 - a message waits at the end of the last queue that is linked with its filter, and
 - of queues that are linked, each goes out when those that began to fill before it are empty.
 
-A link must hold as long as anything waits. A filter that goes may take links with it; then, and
-while anything waits, every filter counts as linked with every other (``SessionState.all_linked``). To
-wait in vain is allowed, to overtake is not. Nothing goes with a filter without wildcards, as all
-that match its topic are linked with each other.
+A link must hold as long as anything waits. When a filter is removed, links may go with it. Then,
+while anything waits, every filter counts as linked with every other
+(``SessionState.all_linked``). Waiting needlessly is allowed, overtaking is not. Removing a filter
+without wildcards loses no link: all filters that match its topic are linked with each other.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from projections.state.session import SessionState
 
 _FEW: Final = 32
-"""So many filters are always compared with each other; more of them only if few have wildcards."""
+"""Up to this number all filters are compared; above it only if few of them have wildcards."""
 _SHORT: Final = 256
 """Characters of a filter that is compared; a longer one counts as linked with every other."""
 

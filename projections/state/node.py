@@ -109,16 +109,16 @@ class NodeState:
         self.checkpoints: list[Checkpoint] = []
         """Those that are complete: where the log may begin."""
         self.cuts: list[LogCut] = []
-        """Where the log was cut, as far as it tells."""
+        """Where the log was cut, according to itself."""
         self.archived: Archived | None = None
-        """Up to where an archive has the log, as far as the log tells."""
+        """Up to where an archive has the log, according to the log."""
         self.bridged: Position | None = None
         """Up to where NATS has what was published; None: nothing was ever bridged."""
         self.carried: dict[int, list[int]] = {}
         """Records that were cut off -> the records that repeat what is needed of them."""
         self.dirty: dict[str, Position] | None = None
         """Sessions that changed, with the version of their snapshot that the projections hold;
-        None while nobody wants to know."""
+        None while changes are not tracked."""
         self._begun: Checkpoint | None = None
         self._held: list[Record] = []
         self._parts: list[Part] = []
@@ -251,7 +251,7 @@ class NodeState:
             self.archived = Archived(*archived)
 
     def finish_loading(self) -> None:
-        """Take note that everything before what was loaded has been folded."""
+        """Record that everything before what was loaded has been folded."""
         self._newer = {}
 
     # Events of the node, not of a session.
@@ -300,7 +300,7 @@ class NodeState:
     def _cut(self, event: LogCut, _at: Position, _ms: int, _: Sequence[bytes]) -> None:
         self.cuts.append(event)
         if self.archived is not None and self.archived.at >> INDEX_BITS < event.first:
-            self.archived = None  # as for who reads what is left of the log
+            self.archived = None  # as for a reader of what is left of the log
 
     def _archived(self, event: LogArchived, at: Position, _ms: int, _: Sequence[bytes]) -> None:
         self.archived = Archived(at, event)

@@ -50,7 +50,7 @@ class RetainedIndex:
         self._count = self._size = 0
         self.dirty: dict[str, Position] | None = None
         """Topics that changed, with the position of the message they had before, 0 for none; None
-        while nobody wants to know."""
+        while changes are not tracked."""
 
     def __len__(self) -> int:
         """Return the number of topics that have a retained message."""

@@ -1,7 +1,7 @@
 """The state of one session as a fold over its events.
 
 ``evolve(state, event, at, time_ms)`` changes the state in place; given the same events at the
-same positions it gives the same state, whoever calls it.
+same positions it yields the same state for every caller.
 
 What a session holds, in the words of MQTT 3.1.1 section 3.1.2.4: its subscriptions, QoS 1 and 2
 messages sent but not acknowledged (``inflight``, and ``releasing`` once PUBREC came), QoS 1 and
@@ -312,7 +312,7 @@ EVOLVE: dict[type, Callable[[SessionState, Any, Position, int], None]] = {
     WillCancelled: _will_gone,
     MessageDropped: _dropped,
 }
-"""What :func:`evolve` calls, for those who know the type of the event already."""
+"""What :func:`evolve` calls, for callers that know the type of the event already."""
 
 
 def evolve(state: SessionState, event: Event, at: Position, time_ms: int) -> None:

@@ -1,7 +1,7 @@
 """The sessions of a node: those that something happens to as objects, the others frozen.
 
-A frozen session is its snapshot in bytes, some tens of bytes more than its names take. Whoever
-asks for a session gets it thawed; whoever only looks (``peek``, iteration) leaves it frozen.
+A frozen session is its snapshot in bytes, some tens of bytes more than its names take. Access
+by name thaws it for good; ``peek`` and iteration leave it frozen.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def thaw(session: str, frozen: bytes) -> SessionState:
 
 
 class OutstandingTotals:
-    """What sessions still owe or are owed, added up."""
+    """Totals of what sessions still have to send or to get."""
 
     __slots__ = ("inbound", "inflight", "queued", "queued_bytes", "releasing")
 

@@ -1,8 +1,7 @@
 """One session folded from its own events alone, wherever the log begins.
 
 ``projections.state.node.NodeState`` folds all of a node's log. Here are its rules for a single
-session: who sorts the events of a log by session (an audit, a query) gets the same states from
-this.
+session: callers that sort the events of a log by session (an audit, a query) get the same states.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ class SessionFold:
         self.whole = whole
         self.state: SessionState | None = None
         self.pending: dict[Position, RetainedMessage] = {}
-        """What it sent at QoS 2, retained, and did not release: as far as payloads were given."""
+        """Retained QoS 2 messages that it sent and did not release, where payloads were given."""
         self._parts: list[Part] = []
 
     def take(self, event: Event, at: Position, time_ms: int, payload: bytes | None = None) -> None:

@@ -75,7 +75,7 @@ class WaitingQueue:
         self._length += other._length
 
     def discard(self, count: int) -> None:
-        """Take so many messages from the head, or all if there are fewer."""
+        """Remove ``count`` messages from the head, or all if there are fewer."""
         runs = self._runs
         if count >= self._length:
             runs.clear()

@@ -16,8 +16,8 @@ n      client identifier or topic, UTF-8
 rest   session: JSON (``projections.state.snapshot``); retained: QoS, position, payload; mark: JSON
 =====  ===========================================================================
 
-A *version_tag* is a hash of key and version: whoever reads all messages and finds the digest of the last
-one has them all, in the versions that were meant. The *mark* says up to where the log is
+A *tag* is a hash of key and version: a reader whose tags add up to the digest of the last message
+has them all, in the right versions. The *mark* says up to where the log is
 reflected by all messages together.
 """
 

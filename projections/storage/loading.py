@@ -41,7 +41,7 @@ class LoadedProjections:
 
 
 class SessionVisitor(Protocol):
-    """Who wants to see what was loaded."""
+    """Called with each session that was loaded."""
 
     def __call__(self, state: SessionState, *, frozen: bool) -> None:
         """Look at the state of a session."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
+from eventstore import display
 from eventstore.format import (
     INDEX_BITS,
     CheckpointBegun,
@@ -153,17 +154,17 @@ class CheckpointCheck:
         self._check_waiting(at)
         state = self._state.sessions.peek(name)
         if state is None:
-            self._report_at(at, f"repeats session {shown.name(name)}, which does not exist")
+            self._report_at(at, f"repeats session {display.name(name)}, which does not exist")
             return
         self._waiting = {message.ref for message in self._state.retained.pending(name)}
         if parts != encode_session(state):  # it may be encoded differently
             wrong = _differences(state, decode_session(name, parts))
             if wrong:
-                self._report_at(at, f"repeats session {shown.name(name)} with other {wrong}")
+                self._report_at(at, f"repeats session {display.name(name)} with other {wrong}")
 
     def _check_waiting(self, at: Position) -> None:
         if self._waiting:
-            count = shown.counted(len(self._waiting), "message")
+            count = display.counted(len(self._waiting), "message")
             self._report_at(at, f"before it {count} that wait for a PUBREL were not repeated")
             self._waiting = set()
 
@@ -184,7 +185,8 @@ class CheckpointCheck:
             if known != RetainedMessage(topic, payload, qos, ref):
                 self._report_at(
                     number,
-                    f"repeats a message on {shown.name(topic)} from {format_position(ref)} that is "
+                    f"repeats a message on {display.name(topic)} from {format_position(ref)} that "
+                    f"is "
                     "not retained so",
                 )
 
@@ -240,7 +242,7 @@ class CheckpointCheck:
             for ref in expand_runs(reference_runs(held), before) if held is not None else ():
                 carriers = state.carried.get(ref >> INDEX_BITS, ())
                 if not any(one >= event.first for one in carriers):
-                    needed = f"session {shown.name(name)} needs message {format_position(ref)}"
+                    needed = f"session {display.name(name)} needs message {format_position(ref)}"
                     self._report_at(at, f"cuts off what is not repeated: {needed}")
                     break
 
@@ -259,7 +261,7 @@ def _ref(message: RetainedMessage | None) -> Position | None:
 
 
 def _several(names: list[str]) -> str:
-    return run_text.several(map(shown.name, names[:_NAMED]), len(names))
+    return run_text.several(map(display.name, names[:_NAMED]), len(names))
 
 
 def _differences(state: SessionState, other: SessionState) -> str:

@@ -76,7 +76,7 @@ class FilterReader:
             raise ProtocolError(f"{name} without a topic filter", statement)
 
     def read(self, most: int = sys.maxsize) -> bool:
-        """Read so many filters at most; return whether that were the last ones."""
+        """Read at most ``most`` filters; return whether these were the last ones."""
         fields, stop = self._fields, len(self.found) + most
         while not fields.at_end() and len(self.found) < stop:
             self._read_plain(stop)

@@ -32,8 +32,8 @@ from protocol.mqtt.remaining_length import read_length
 MAX_CONNECT_SIZE = 327_701
 """The largest CONNECT there can be in MQTT 3.1 and 3.1.1, in bytes: five fields of 65 535 bytes.
 
-It is the limit for the first packet, so that a client that has not said who it is cannot make the
-broker keep more than that.
+It is the limit for the first packet, so that an unauthenticated client cannot make the broker
+buffer more than that.
 """
 
 _CONNECT = 0x10
@@ -122,13 +122,13 @@ class Decoder:
         return self._unread is not None or self._reader is not None
 
     def stop(self) -> None:
-        """Ignore whatever comes from now on."""
+        """Ignore all further input."""
         self._ended = True
         self._partial = bytearray()
         self._unread = self._reader = None
 
     def feed(self, data: bytes) -> list[Packet]:
-        """Take the next bytes of the connection; give the packets they complete, in order.
+        """Decode the next bytes of the connection; return the packets they complete, in order.
 
         What comes after a DISCONNECT is ignored: a client sends nothing more [MQTT-3.14.4-2].
         """
@@ -225,7 +225,7 @@ class Decoder:
         return at
 
     def _read_filters(self, reader: FilterReader, packets: list[Packet]) -> bool:
-        """Read some topic filters of a packet; return whether that were the last ones."""
+        """Read some topic filters of a packet; return whether these were the last ones."""
         self._reader = None
         if not reader.read(self.at_once):
             self._reader = reader
@@ -252,7 +252,7 @@ def _length_violation(kind: PacketType, length: int) -> ProtocolError:
 
 
 def _first_byte_violation(first: int, *, connected: bool) -> ProtocolError:
-    """Say what is wrong with a first byte that is not in the set of legal ones."""
+    """Return the error for a first byte that is not in the set of legal ones."""
     kind, flags = first >> 4, first & 15
     if kind == PacketType.CONNECT and flags:
         return ProtocolError(f"CONNECT with flags {flags:04b}", "MQTT-2.2.2-2")

@@ -207,7 +207,7 @@ def _take_run(
 
 
 def _shortest(data: bytes, body: int, stop: int) -> bytes:
-    """Give a PUBLISH whose Remaining Length has needless bytes without them.
+    """Return a PUBLISH whose Remaining Length has needless bytes without them.
 
     The standard lets clients send these; foldmq passes them on as every client expects them.
     """

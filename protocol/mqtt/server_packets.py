@@ -1,8 +1,8 @@
 """What a server sends, read back from its bytes: for traces.
 
 The bytes are those that the broker itself wrote, whole packets: nothing is checked that the
-encoder warrants. Packets are read one after the other as they are asked for, so that whoever
-looks at the first few of many pays for these only.
+encoder warrants. Packets are read lazily, so that
+a caller that needs only the first few does not pay for the rest.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ _UINT64: Final = (1 << 64) - 1
 
 
 def certificate_topic(topic: str) -> str | None:
-    """Give the topic where a birth certificate is kept, None if ``topic`` is not that of one."""
+    """Return the topic where a birth certificate is kept, None if ``topic`` is not that of one."""
     if not _is_one_of(_BIRTHS, topic):
         return None
     certificate = CERTIFICATES + topic
@@ -46,7 +46,7 @@ def certificate_topic(topic: str) -> str | None:
 
 
 def is_death(topic: str) -> bool:
-    """Say whether death certificates are published to ``topic``."""
+    """Return whether death certificates are published to ``topic``."""
     return _is_one_of(_DEATHS, topic)
 
 
@@ -96,7 +96,7 @@ def _is_one_of(types: dict[str, int], topic: str) -> bool:
 
 
 def _field(data: bytes, at: int) -> tuple[int, int, int]:
-    """Give number and wire type of the field at ``at``, and where the next one begins."""
+    """Return number and wire type of the field at ``at``, and where the next one begins."""
     tag, at = _read_varint(data, at)
     number, kind = tag >> 3, tag & 7
     if kind == _VARINT:

@@ -40,19 +40,19 @@ class _TrieNode(Generic[T]):
         """The values of the name that ends here: none, (key, value), or two or more by key."""
 
     def values(self) -> Iterable[T]:
-        """Give the values of the name that ends here."""
+        """Return the values of the name that ends here."""
         if self.filed is None:
             return ()
         return self.filed[1:] if isinstance(self.filed, tuple) else self.filed.values()
 
     def get(self, key: Hashable) -> T | None:
-        """Give the value of the name that ends here and the key, None if there is none."""
+        """Return the value of the name that ends here and the key, None if there is none."""
         if isinstance(self.filed, dict):
             return self.filed.get(key)
         return self.filed[1] if self.filed is not None and self.filed[0] == key else None
 
     def file(self, key: Hashable, value: T) -> bool:
-        """Put a value in; says whether the key is new here."""
+        """Put a value in; return whether the key is new here."""
         if self.filed is None:
             self.filed = (key, value)
             return True
@@ -66,7 +66,7 @@ class _TrieNode(Generic[T]):
         return new
 
     def unfile(self, key: Hashable) -> bool:
-        """Take a value out; says whether it was there."""
+        """Take a value out; return whether it was there."""
         if isinstance(self.filed, dict):
             if key not in self.filed:
                 return False
@@ -94,7 +94,7 @@ class _RadixTrie(Generic[T]):
         self._shared: dict[str, str] = {}
 
     def get(self, name: str, key: Hashable) -> T | None:
-        """Give the value, None if there is none."""
+        """Return the value, None if there is none."""
         found = self.walk(name)
         if isinstance(found, tuple):
             return found[2] if found[1] == key else None
@@ -129,7 +129,7 @@ class _RadixTrie(Generic[T]):
         self.count += node.file(key, value)
 
     def remove(self, name: str, key: Hashable) -> bool:
-        """Take a value out, and what is not needed any more; says whether it was there."""
+        """Take a value out, and what is not needed any more; return whether it was there."""
         path: list[tuple[_TrieNode[T], str]] = []
         found = self.walk(name, path)
         least: _TrieNode[T] | _TrieLeaf[T] | None = None
@@ -155,7 +155,7 @@ class _RadixTrie(Generic[T]):
     def walk(
         self, name: str, path: list[tuple[_TrieNode[T], str]] | None = None
     ) -> _TrieNode[T] | _TrieLeaf[T] | None:
-        """Give what stands at the end of the name; adds each (parent, first level) to ``path``."""
+        """Return the entry at the end of the name; fill ``path`` with (parent, first level)."""
         name += "/"
         node, at = self.root, 0
         while node.children is not None:
@@ -179,7 +179,7 @@ class _RadixTrie(Generic[T]):
         return None
 
     def _share(self, text: str) -> str:
-        """Give an equal string, the one that was filed lately if there was one."""
+        """Return an equal string, the one that was filed lately if there was one."""
         if len(text) > SHARED_LENGTH:
             return text
         if len(self._shared) == SHARED_STRINGS:
@@ -187,7 +187,7 @@ class _RadixTrie(Generic[T]):
         return self._shared.setdefault(text, text)
 
     def _split(self, lower: _TrieNode[T], shared: int) -> _TrieNode[T]:
-        """Give a new node for the first ``shared`` characters of the rest, ``lower`` below it."""
+        """Return a new node for the first ``shared`` characters of the rest, ``lower`` below it."""
         upper: _TrieNode[T] = _TrieNode(self._share(lower.rest[:shared]))
         first, after = _level(lower.rest, shared)
         lower.rest = self._share(lower.rest[after:])
@@ -195,7 +195,7 @@ class _RadixTrie(Generic[T]):
         return upper
 
     def _least(self, node: _TrieNode[T]) -> _TrieNode[T] | _TrieLeaf[T] | None:
-        """Give the simplest thing that can stand in for the node, maybe the node itself."""
+        """Return the simplest thing that can stand in for the node, maybe the node itself."""
         if not node.children:
             node.children = None
             if isinstance(node.filed, tuple):
@@ -219,13 +219,13 @@ def _as_node(leaf: _TrieLeaf[T]) -> _TrieNode[T]:
 
 
 def _level(name: str, at: int) -> tuple[str, int]:
-    """Give the level at position ``at``, and the position behind it."""
+    """Return the level at position ``at``, and the position behind it."""
     end = name.index("/", at)
     return name[at:end], end + 1
 
 
 def _shared_length(rest: str, name: str, at: int) -> int:
-    """Give how many characters of ``rest``, in whole levels, stand in ``name`` at ``at``."""
+    """Return how many characters of ``rest``, in whole levels, stand in ``name`` at ``at``."""
     low, high = 0, len(rest)
     if name.startswith(rest, at):
         return high
@@ -258,15 +258,15 @@ class FilterTrie(Generic[T]):
         self._tree.insert(topic_filter, key, value)
 
     def get(self, topic_filter: str, key: Hashable) -> T | None:
-        """Give the value with this very filter and key, None if there is none."""
+        """Return the value with this very filter and key, None if there is none."""
         return self._tree.get(topic_filter, key)
 
     def remove(self, topic_filter: str, key: Hashable) -> bool:
-        """Take a value out; says whether it was there."""
+        """Take a value out; return whether it was there."""
         return self._tree.remove(topic_filter, key)
 
     def match(self, topic: str) -> list[T]:
-        """Give the values of all filters that match ``topic``, in no particular order.
+        """Return the values of all filters that match ``topic``, in no particular order.
 
         Wildcards in the first level do not match topics that begin with ``$`` [MQTT-4.7.2-1];
         ``#`` also matches the level above it (section 4.7.1.2).
@@ -351,15 +351,15 @@ class TopicTrie(Generic[T]):
         self._tree.insert(topic, None, value)
 
     def get(self, topic: str) -> T | None:
-        """Give the value of ``topic``, None if it has none."""
+        """Return the value of ``topic``, None if it has none."""
         return self._tree.get(topic, None)
 
     def discard(self, topic: str) -> bool:
-        """Take the value of ``topic`` out; says whether there was one."""
+        """Take the value of ``topic`` out; return whether there was one."""
         return self._tree.remove(topic, None)
 
     def values(self) -> Iterator[T]:
-        """Give the values of all topics, those that begin with ``$`` included, in no order."""
+        """Yield the values of all topics, those that begin with ``$`` included, in no order."""
         stack = [self._tree.root]
         while stack:
             node = stack.pop()
@@ -371,7 +371,7 @@ class TopicTrie(Generic[T]):
                     stack.append(child)
 
     def match(self, topic_filter: str) -> Iterator[T]:
-        """Give the values of all topics that ``topic_filter`` matches, in no particular order.
+        """Yield the values of all topics that ``topic_filter`` matches, in no particular order.
 
         The trie must not change in the meantime. The rules are those of ``FilterTrie.match``.
         """
@@ -409,7 +409,7 @@ class TopicTrie(Generic[T]):
                     stack.append((child, past))
 
     def _followers(self, node: _TrieNode[T], level: str) -> Iterable[_TrieNode[T] | _TrieLeaf[T]]:
-        """Give what is filed below the node under a level of a filter."""
+        """Return what is filed below the node under a level of a filter."""
         children = node.children
         if children is None:
             return ()

@@ -62,7 +62,7 @@ def validate_topic_filter(topic_filter: str) -> None:
 
 
 def filters_overlap(one: str, other: str) -> bool:
-    """Say whether there may be a topic that two legal filters both match.
+    """Return whether there may be a topic that two legal filters both match.
 
     Errs on the side of yes (for topics that begin with ``$``). Linear in the levels.
     """
@@ -77,14 +77,14 @@ def filters_overlap(one: str, other: str) -> bool:
 
 
 def matches(topic_filter: str, topic: str) -> bool:
-    """Say whether a legal filter matches a legal topic name; for many at once there are tries."""
+    """Return whether a legal filter matches a legal topic name; to match many, use a trie."""
     if topic.startswith("$") and topic_filter.startswith(("+", "#")):  # [MQTT-4.7.2-1]
         return False
     return filters_overlap(topic_filter, topic)
 
 
 def is_reserved_topic(topic: str) -> bool:
-    """Say whether clients are refused to publish to ``topic``: see ``RESERVED_ROOTS``."""
+    """Return whether clients are refused to publish to ``topic``: see ``RESERVED_ROOTS``."""
     if not topic.startswith("$"):
         return False
     root = topic.partition("/")[0]
@@ -92,7 +92,7 @@ def is_reserved_topic(topic: str) -> bool:
 
 
 def is_reserved_filter(topic_filter: str) -> bool:
-    """Say whether clients are refused to subscribe to ``topic_filter``.
+    """Return whether clients are refused to subscribe to ``topic_filter``.
 
     What lies below ``RESERVED_ROOTS`` is refused, but for ``$SYS``, which is there to be read.
     Filters that begin with a wildcard cannot match any of it and are never refused.

@@ -5,7 +5,7 @@ Filters are lists of levels here, as ``protocol.mqtt.topics.split_levels`` gives
 
 
 def common_levels(one: list[str], other: list[str]) -> list[str] | None:
-    """Give the filter that matches what two filters both match, None if there is no such topic."""
+    """Return the filter for the topics that two filters both match, None if there are none."""
     for mine, yours in ((one[0], other[0]), (other[0], one[0])):
         if mine in ("+", "#") and yours.startswith("$"):  # [MQTT-4.7.2-1]
             return None
@@ -23,7 +23,7 @@ def common_levels(one: list[str], other: list[str]) -> list[str] | None:
 
 
 def levels_below(levels: list[str], above: tuple[str, ...]) -> list[str] | None:
-    """Give what a filter asks for below ``above``: ``[]`` for itself only, None for nothing."""
+    """Return what a filter asks for below ``above``: ``[]`` for itself only, None for nothing."""
     if above and above[0].startswith("$") and levels[0] in ("+", "#"):  # [MQTT-4.7.2-1]
         return None
     for wanted, level in zip(levels, above, strict=False):
@@ -59,7 +59,7 @@ class _PatternNode:
 
 
 def _is_covered(pattern: str, root: _PatternNode) -> bool:
-    """Say whether another pattern gets all that this one gets."""
+    """Return whether another pattern gets all that this one gets."""
     nodes = [root]
     for token in pattern.split("."):
         for node in nodes:

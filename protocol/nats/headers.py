@@ -1,4 +1,4 @@
-"""Headers of NATS messages: what foldmq says about a publication, and reading what others say.
+"""Headers of NATS messages: writing those of a publication, and parsing those of others.
 
 A block is ``NATS/1.0``, a line ``Key: value`` for each header, and an empty line, each ended by
 CR LF. Servers put a status after the version: ``NATS/1.0 503``.
@@ -51,7 +51,7 @@ class Headers:
         return len(self._values)
 
     def get(self, key: str) -> str | None:
-        """Give the first value of a header, in whatever case it was written; None: not there."""
+        """Return the first value of a header, in whatever case it was written; None: not there."""
         return self._values.get(key.lower())
 
 
@@ -64,7 +64,7 @@ def encode_value(text: str) -> bytes:
 
 
 def constant_part(topic: str, qos: int, *, retain: bool, client: str, node: str) -> bytes:
-    """Give what is the same for all messages of a client with this topic, QoS and retain flag.
+    """Return what is the same for all messages of a client with this topic, QoS and retain flag.
 
     :func:`header_block` makes a block of it. At QoS 1 and 2 it ends in the middle of the message
     id, before the position.
@@ -92,14 +92,14 @@ def _publisher(client: str) -> bytes:
 
 
 def header_block(constant: bytes, position: int | None = None) -> bytes:
-    """Give the block of one message; ``position`` is needed at QoS 1 and 2, and only there."""
+    """Return the block of one message; ``position`` is needed at QoS 1 and 2, and only there."""
     if position is None:
         return constant + b"\r\n"
     return b"%b%d\r\n\r\n" % (constant, position)
 
 
 def parse_headers(block: bytes) -> Headers:
-    """Read a block from anybody: never raises, in time linear to what is read.
+    """Parse an untrusted block: never raises, takes time linear in its size.
 
     Of a key that is there twice the first value counts. Spaces around keys and values are left
     out, lines without a colon or a key are passed over, bytes that are not UTF-8 are replaced.

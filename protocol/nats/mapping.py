@@ -66,7 +66,7 @@ class _Rule(NamedTuple):
 
 
 def is_reserved_subject(subject: str) -> bool:
-    """Say whether a subject is never bridged: of NATS (``$...``, ``_INBOX``, ``_R_``) or foldmq.
+    """Return whether a subject is never bridged: of NATS (``$...``, ``_INBOX``, ``_R_``) or foldmq.
 
     A pattern that begins with a wildcard is not reserved, whatever it matches.
     """
@@ -150,7 +150,7 @@ class Mapping:
         return cls(rules, filters, prefixes)
 
     def subject(self, topic: str, prefix: str = "") -> str | None:
-        """Give the subject of a legal topic name, None if it is not bridged.
+        """Return the subject of a legal topic name, None if it is not bridged.
 
         It is not, if the topic matches no filter, the topic or the subject is reserved, the
         subject is longer than ``MAX_SUBJECT``, set apart for others, or that of another topic.
@@ -176,7 +176,7 @@ class Mapping:
         return subject if self._is_open(subject, prefix) else None
 
     def topic(self, subject: str, prefix: str = "") -> str | None:
-        """Give the topic whose subject this is, None if there is none that is bridged."""
+        """Return the topic whose subject this is, None if there is none that is bridged."""
         if not self._is_open(subject, prefix):
             return None
         if prefix:
@@ -189,7 +189,7 @@ class Mapping:
         return topic
 
     def subjects(self, topic_filter: str, prefix: str = "") -> tuple[str, ...]:
-        """Give the subjects to subscribe to for a legal topic filter.
+        """Return the subjects to subscribe to for a legal topic filter.
 
         Together they match the subject of every bridged topic that the filter matches, and often
         more: ask :meth:`topic` about each message. None of them matches all that another one
@@ -227,7 +227,7 @@ class Mapping:
         return True
 
     def _follow(self, topic: str) -> tuple[_Rule, str | None]:
-        """Give the rule of a topic and the levels after the rule's, None if there are none."""
+        """Return the rule of a topic and the levels after the rule's, None if there are none."""
         if self._topic_depths:
             levels = topic.split("/", self._topic_depths[0])
             for depth in self._topic_depths:
@@ -239,14 +239,14 @@ class Mapping:
         return self._other, topic
 
     def _topic(self, subject: str) -> str | None:
-        """Give the topic of a subject without prefix by the rules alone."""
+        """Return the topic of a subject without prefix by the rules alone."""
         if not self._has_rules:
             return _topic_or_none(subject)
         topics = (self._made_of(rule, rest) for rule, rest in self._candidates(subject))
         return next((topic for topic in topics if topic is not None), None)
 
     def _has_first(self, rule: _Rule, subject: str) -> bool:
-        """Say whether a subject that this rule made of a topic is not another topic's first."""
+        """Return whether a subject that this rule made of a topic is not another topic's first."""
         for candidate, rest in self._candidates(subject):
             if candidate is rule:
                 return True
@@ -255,7 +255,7 @@ class Mapping:
         return False
 
     def _made_of(self, rule: _Rule, rest: str | None) -> str | None:
-        """Give the topic of which this rule made a subject that ends with ``rest``."""
+        """Return the topic of which this rule made a subject that ends with ``rest``."""
         if rest is None:
             topic: str | None = rule.topic
         elif rest == "/" and rule.topic:  # one empty level: no topic, but the end of one
@@ -267,7 +267,7 @@ class Mapping:
         return topic if topic and self._follow(topic)[0] is rule else None
 
     def _candidates(self, subject: str) -> Iterator[tuple[_Rule, str | None]]:
-        """Give the rules that may have made a subject, and the tokens after the rule's."""
+        """Yield the rules that may have made a subject, and the tokens after the rule's."""
         if self._subject_depths:
             tokens = subject.split(".", self._subject_depths[0])
             for depth in self._subject_depths:
@@ -280,7 +280,7 @@ class Mapping:
             yield rule, subject
 
     def _patterns(self, levels: list[str]) -> Iterator[str]:
-        """Give subjects that match those of all topics that match a filter, by all rules."""
+        """Yield subjects that match those of all topics that match a filter, by all rules."""
         least = 0  # rules with fewer levels have no topic that the filter matches
         for depth in self._topic_depths:
             if "/".join(levels[:depth]) in self._rules and depth <= len(levels):

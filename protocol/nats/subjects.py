@@ -51,14 +51,14 @@ class SubjectError(FoldmqError, ValueError):
 
 
 def topic_to_subject(topic: str) -> str:
-    """Give the subject of a legal topic name."""
+    """Return the subject of a legal topic name."""
     if _PLAIN_TOPIC.fullmatch(topic):
         return topic.replace("/", ".")
     return ".".join(map(_token, split_levels(topic)))
 
 
 def subject_to_topic(subject: str) -> str:
-    """Give the topic name of which ``subject`` is the subject.
+    """Return the topic name of which ``subject`` is the subject.
 
     Raises ``SubjectError`` if there is none: an empty token, a wildcard, a ``/`` that escapes
     nothing, a character that would have been escaped or is not legal in a topic name.
@@ -80,11 +80,11 @@ def subject_to_topic(subject: str) -> str:
 
 
 def filter_to_subjects(topic_filter: str) -> tuple[str, ...]:
-    """Give the one or two subjects that together match what a legal filter matches.
+    """Return the one or two subjects that together match what a legal filter matches.
 
     ``foo/#`` also matches ``foo``, which ``foo.>`` does not: its subjects are both. The filter
-    ``#`` is ``>`` alone. NATS knows no rule about ``$``: whoever subscribes to a subject that
-    begins with a wildcard leaves out what begins with ``$`` [MQTT-4.7.2-1].
+    ``#`` is ``>`` alone. NATS has no rule about ``$``: a caller that subscribes to a subject that
+    begins with a wildcard must skip topics that begin with ``$`` [MQTT-4.7.2-1].
     """
     levels = split_levels(topic_filter)
     if levels == ["#"]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from eventstore import display
 from eventstore.format import format_position
 from spark.report import findings
 from spark.report.plots import plots
@@ -64,9 +65,9 @@ def _environment() -> Environment:
     made.filters |= {
         "name": _name,
         "number": lambda value: f"{value:,}",
-        "size": shown.size,
-        "counted": shown.counted,
-        "escaped": lambda text: shown.escaped(text, 500),
+        "size": display.size,
+        "counted": display.counted,
+        "escaped": lambda text: display.escaped(text, 500),
         "position": format_position,
         "span": findings.milliseconds,
         "utc": _utc,
@@ -78,13 +79,13 @@ def _environment() -> Environment:
 
 def _name(value: str, limit: int = _NAME) -> Markup:
     """Give a name that a client chose: harmless, and apart from what is around it."""
-    text = shown.name(value, limit)
+    text = display.name(value, limit)
     if len(value) > limit:
-        title = shown.name(value, _TITLE)
+        title = display.name(value, _TITLE)
         return Markup('<bdi class="name" title="{}">{}</bdi>').format(title, text)
     return Markup('<bdi class="name">{}</bdi>').format(text)
 
 
 def _utc(time_ms: int) -> Markup:
     text = findings.utc(time_ms)
-    return Markup('<time datetime="{}">{}</time>').format(shown.iso(time_ms), text)
+    return Markup('<time datetime="{}">{}</time>').format(display.iso(time_ms), text)

@@ -635,7 +635,7 @@ def test_an_actor_that_fails_leaves_nothing_behind_and_its_successor_is_traced(
             tracer.start({"token": TOKEN + "1", "actor": session.actor_urn})
             client.send(p.pubrel(1))
             await world.go(1)
-            assert not {"tell", "after", "send_unlogged"} & set(overrides(world))
+            assert not {"tell", "send_when_durable", "send_unlogged"} & set(overrides(world))
             (failed,) = sink.lines(kind="fails")
             assert failed["what"] == "RuntimeError: boom"
             assert sink.messages(TOKEN + "1")[-1]["ended"] == (

@@ -11,7 +11,7 @@ import pytest
 from harness.order import LONG, LongFirst, needs_spark
 
 ROOT = Path(__file__).resolve().parents[2]
-SHORT = "tests/protocol/test_trie.py"
+SHORT = "tests/protocol/mqtt/test_topic_trie.py"
 LONGER = "tests/e2e/test_log_faults.py"
 LONGEST = "tests/e2e/test_spark_jobs.py"
 SPARK, LONG_SPARK = "tests/spark/test_nodes.py", "tests/spark/test_archive.py"

@@ -278,7 +278,7 @@ class _Subscription:
 
 
 class SimNats:
-    """One process's connection to the server, with the methods of ``PromptClient`` that are used.
+    """One process's connection to the server, with the methods of ``DirectClient`` that are used.
 
     As in nats-py, what is published while the connection is away is kept and sent when it is
     back; what was on its way when it broke is lost, or arrives and is not answered.

@@ -104,7 +104,7 @@ def test_more_can_be_denied_than_the_file_says() -> None:
 
 
 def test_the_manual_shows_what_can_be_read(file: Path) -> None:
-    manual = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
+    manual = (Path(__file__).parents[3] / "docs" / "operations.md").read_text()
     (shown,) = re.findall(r"```\n(users = \[.*?)```", manual, re.DOTALL)
     file.write_text(shown.replace("$2y$10$...", HASH).replace("UDXU4R...", NKEY))
     users = read_users(file)

@@ -41,6 +41,7 @@ from eventstore.nats import (
     connect,
     disconnect,
     ensure_stream,
+    jetstream,
     node_claim,
 )
 from eventstore.server import EmbeddedServer
@@ -513,7 +514,8 @@ async def test_a_stream_that_is_not_there(server: EmbeddedServer) -> None:
 async def test_reading_while_the_server_is_away(
     datadir: DataDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_module, "_READ_TIMEOUT", 0.5)
+    for module in (jetstream, log_module):
+        monkeypatch.setattr(module, "REQUEST_SECONDS", 0.5)
     server = EmbeddedServer(datadir)
     await server.start()
     async with client_of(server) as nc:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from nats.protocol.parser import BatchParser as LibraryParser
+from nats.protocol.parser import Parser as LibraryParser
 
 from eventstore.nats import NatsMessage
 from eventstore.nats.batch_parser import (

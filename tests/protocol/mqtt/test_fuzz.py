@@ -5,7 +5,7 @@ from __future__ import annotations
 import runpy
 from pathlib import Path
 
-TARGET = Path(__file__).resolve().parents[1] / "fuzz" / "fuzz_decoder.py"
+TARGET = Path(__file__).resolve().parents[2] / "fuzz" / "fuzz_decoder.py"
 
 
 def test_a_few_inputs() -> None:

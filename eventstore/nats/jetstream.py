@@ -1,0 +1,231 @@
+"""Requests to JetStream: the only place that knows its subjects, error codes and status codes.
+
+:func:`require` is for setting up: its errors say what the operator has to change. The other
+requests are about one stream that should be there: LostLog says that it is not, LogUnavailable
+that JetStream does not answer or refuses, which may pass.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any, Final
+
+import nats.errors
+import orjson
+
+from eventstore.errors import (
+    CorruptLog,
+    DiskFull,
+    EventStoreError,
+    LogUnavailable,
+    LostLog,
+    NatsUnavailable,
+    WeakDurability,
+)
+from eventstore.nats.connection import describe_error
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from nats.aio.client import Client
+    from nats.aio.msg import Msg
+
+API: Final = "$JS.API."
+"""What the subjects of JetStream's API begin with."""
+REQUEST_SECONDS: Final = 10.0
+"""How long an answer is waited for, unless the caller says otherwise."""
+
+NO_MESSAGE: Final = 10037
+OVER_STREAM_LIMIT: Final = 10054
+"""The message is larger than ``max_msg_size`` of the stream."""
+NO_STREAM: Final = 10059
+NOT_STORED: Final = 10077
+"""The file store did not take a message; it has one code for all its reasons."""
+_SUBJECT_TAKEN: Final = 10065
+_NO_REPLICAS: Final = 10074
+_OUT_OF_RESOURCES: Final = frozenset({10023, 10028, 10047})
+_STORE_FAILED: Final = frozenset({10049, NOT_STORED})
+
+END_OF_BATCH: Final = "204"
+NOT_FOUND: Final = "404"
+"""Values of the ``Status`` header with which JetStream ends a batch of direct gets."""
+
+
+async def require(
+    client: Client,
+    method: str,
+    body: Mapping[str, object] | None = None,
+    *,
+    accept: tuple[int, ...] = (),
+) -> dict[str, Any]:
+    """Return JetStream's answer; one with an ``error`` only if its ``err_code`` is accepted.
+
+    Raises NatsUnavailable, DiskFull or WeakDurability.
+    """
+    try:
+        answer = await _call(client, method, body)
+    except nats.errors.NoRespondersError:
+        raise NatsUnavailable(
+            "the NATS server has no JetStream: start it with --jetstream"
+        ) from None
+    except (nats.errors.Error, OSError) as error:
+        raise NatsUnavailable(
+            f"JetStream does not answer {method}: {describe_error(error)}; check the server's log "
+            f"and that our user may publish to {API}>"
+        ) from None
+    failure = answer.get("error")
+    if failure is not None and failure.get("err_code") not in accept:
+        raise _refusal(method, failure)
+    return answer
+
+
+async def check_jetstream(client: Client) -> None:
+    """Raise NatsUnavailable unless JetStream is enabled for our account."""
+    await require(client, "INFO")
+
+
+async def list_streams(client: Client, subject: str) -> list[str]:
+    """Return the names of the streams with subjects that match one; raises NatsUnavailable."""
+    names: list[str] = []
+    total = 1
+    while len(names) < total:
+        request = {"offset": len(names), "subject": subject}
+        try:
+            answer = await _call(client, "STREAM.NAMES", request)
+        except (TimeoutError, nats.errors.Error) as error:
+            raise NatsUnavailable(
+                f"JetStream does not list its streams: {error or 'time-out'}"
+            ) from None
+        page = answer.get("streams") or []
+        total = answer.get("total", 0) if page else 0
+        names += page
+    return names
+
+
+async def request_stream(
+    client: Client,
+    stream: str,
+    method: str,
+    body: Mapping[str, object] | None = None,
+    seconds: float | None = None,
+) -> dict[str, Any]:
+    """Return JetStream's answer about a stream; an error in it says that there is no such message.
+
+    Raises LostLog when there is no such stream, LogUnavailable for any other error.
+    """
+    try:
+        answer = await _call(client, method, body, seconds)
+    except (TimeoutError, nats.errors.Error) as error:
+        raise _no_answer(stream, error) from None
+    failure = answer.get("error")
+    if failure is not None and failure.get("err_code") == NO_STREAM:
+        raise LostLog(stream, stored=False)
+    if failure is not None and failure.get("err_code") != NO_MESSAGE:
+        raise LogUnavailable(f"stream {stream}: {failure.get('description')}")
+    return answer
+
+
+async def read_info(client: Client, stream: str, seconds: float | None = None) -> dict[str, Any]:
+    """Return the configuration and the state of a stream. Raises as :func:`request_stream`."""
+    return await request_stream(client, stream, f"STREAM.INFO.{stream}", None, seconds)
+
+
+async def read_bounds(client: Client, stream: str, seconds: float | None = None) -> tuple[int, int]:
+    """Return the sequences of the first and last message as the stream's leader has them.
+
+    A stream that was emptied begins behind its last sequence. Raises as :func:`request_stream`.
+    """
+    state = (await read_info(client, stream, seconds))["state"]
+    return state["first_seq"], state["last_seq"]
+
+
+async def purge(client: Client, stream: str, before: int | None = None) -> None:
+    """Remove the messages of a stream before a sequence, None: all. Raises as request_stream."""
+    body = None if before is None else {"seq": before}
+    await request_stream(client, stream, f"STREAM.PURGE.{stream}", body)
+
+
+async def publish_expecting(
+    client: Client, subject: str, data: bytes, last: int, seconds: float | None = None
+) -> dict[str, Any]:
+    """Store a message if ``last`` is the stream's last sequence; return JetStream's answer.
+
+    Raises what nats-py raises when there is no answer.
+    """
+    headers = {"Nats-Expected-Last-Sequence": str(last)}
+    reply = await client.request(subject, data, timeout=seconds or REQUEST_SECONDS, headers=headers)
+    answer: dict[str, Any] = orjson.loads(reply.data)
+    return answer
+
+
+def direct_get_subject(stream: str) -> str:
+    """Return the subject of requests that read a stream's messages without a consumer."""
+    return f"{API}DIRECT.GET.{stream}"
+
+
+async def get_message(
+    client: Client, stream: str, sequence: int, seconds: float | None = None
+) -> Msg:
+    """Return a message of a stream. Raises CorruptLog when it is not there, or LogUnavailable."""
+    try:
+        reply = await client.request(
+            direct_get_subject(stream),
+            orjson.dumps({"seq": sequence}),
+            timeout=seconds or REQUEST_SECONDS,
+        )
+    except (TimeoutError, nats.errors.Error) as error:
+        raise _no_answer(stream, error) from None
+    status = status_of(reply)
+    if status == NOT_FOUND:
+        raise CorruptLog(sequence, f"is not in stream {stream} or cannot be read there")
+    if status is not None:
+        raise LogUnavailable(f"stream {stream} answers {status}")
+    return reply
+
+
+def status_of(message: Msg) -> str | None:
+    """Return the status code with which JetStream answers instead of a message; None: it is one."""
+    return (message.headers or {}).get("Status")
+
+
+@contextlib.contextmanager
+def sending(stream: str) -> Iterator[None]:
+    """Raise LogUnavailable when the connection does not take what is to be sent."""
+    try:
+        yield
+    except nats.errors.Error as error:
+        raise LogUnavailable(f"stream {stream} cannot be asked: {error}") from None
+
+
+async def _call(
+    client: Client, method: str, body: Mapping[str, object] | None, seconds: float | None = None
+) -> dict[str, Any]:
+    data = b"" if body is None else orjson.dumps(body)
+    reply = await client.request(f"{API}{method}", data, timeout=seconds or REQUEST_SECONDS)
+    answer: dict[str, Any] = orjson.loads(reply.data)
+    return answer
+
+
+def _no_answer(stream: str, error: Exception) -> LogUnavailable:
+    return LogUnavailable(f"stream {stream} does not answer: {error or 'time-out'}")
+
+
+def _refusal(method: str, error: Mapping[str, Any]) -> EventStoreError:
+    code, what = error.get("err_code"), error.get("description", "no reason given")
+    stream = method.rpartition(".")[2]
+    if code in _OUT_OF_RESOURCES:
+        return DiskFull(f"the NATS server's JetStream storage ({what})")
+    if code in _STORE_FAILED:
+        return NatsUnavailable(
+            f"JetStream cannot write stream {stream} ({what}): its disk is full or not writable, "
+            "see the NATS server's log"
+        )
+    if code == _NO_REPLICAS:
+        return WeakDurability(
+            "the NATS server", "cluster", "not configured", "a cluster for more than one replica"
+        )
+    if code == _SUBJECT_TAKEN:
+        return NatsUnavailable(
+            f"another stream already takes the subjects of {stream} ({what}): remove or change it"
+        )
+    return NatsUnavailable(f"JetStream refuses {method}: {what} (error {code})")

@@ -1,0 +1,1 @@
+"""What the rooms below share (``specification``, ``randomnode``) is found from here."""
