@@ -1,5 +1,6 @@
 """Moments in a log as people write them: a position (``12``, ``12.3``) or a time."""
 
+import contextlib
 import re
 import time
 from dataclasses import replace
@@ -29,9 +30,10 @@ def parse_moment(text: str) -> Moment:
         return Moment(stripped, time_ms=round(now_ms))
     given = stripped
     if given.endswith(" ago"):
-        span = seconds(given.removesuffix(" ago"))
-        if isinstance(span, float):
-            return Moment(stripped, time_ms=round(now_ms - span * 1000))
+        with contextlib.suppress(ValueError):
+            span = seconds(given.removesuffix(" ago"))
+            if isinstance(span, float):
+                return Moment(stripped, time_ms=round(now_ms - span * 1000))
     elif _TIME_OF_DAY.fullmatch(given):
         given = f"{datetime.now(UTC).astimezone():%Y-%m-%d} {given.rjust(5, '0')}"
     moment = parse(given, zone=None)
